@@ -4,7 +4,7 @@ import math
 from html import escape
 from pathlib import Path
 
-from lb_mpi.searching.table import TABLE, Row
+from lb_mpi.searching.drafting import TABLE, Row
 
 WIDTH, HEIGHT, RADIUS, BOX = 720, 470, 175, (148, 34)
 INK = "fill='currentColor'"  # dark on light, light on dark

@@ -35,8 +35,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
@@ -45,34 +44,6 @@ from lb_mpi.errors import SaveError
 from lb_mpi.files import frame, read_frame
 
 CHUNK_BYTES = 1 << 20  # read at once
-
-
-class File:
-    """A file that is being written; unsynced data may be lost, wholly or in part."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115  (closed at the end of the `with` block)
-        self._path = path
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append data."""
-        with _naming(self._path):
-            self._file.write(data)
-
-    def sync(self) -> None:
-        """Force written data to the disk."""
-        with _naming(self._path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def __enter__(self) -> File:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with _naming(self._path):
-            self._file.close()
 
 
 @contextmanager
@@ -106,9 +77,13 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def create(self, path: Path) -> File:
-        """Open a new file for writing; FileExistsError if there is one."""
-        return File(path)
+    def write(self, path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+        """Write a new file, synced when this returns; FileExistsError if there is one."""
+        with _naming(path), open(path, "xb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
 
     def chunks(self, path: Path) -> Iterator[bytes]:
         """Read a file piece by piece."""
@@ -235,11 +210,14 @@ class Folder:
         if not _PART.fullmatch(name) or name in (MANIFEST, DRAFT):
             raise ValueError(f"part = {show(name)}: expected letters, digits, and any of _.-")
         n_bytes = crc = 0
-        with self._disk.create(self._place(number) / name) as file:
+
+        def measured() -> Iterator[bytes | memoryview]:
+            nonlocal n_bytes, crc
             for chunk in chunks:
-                file.write(chunk)
                 n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)
-            file.sync()
+                yield chunk
+
+        self._disk.write(self._place(number) / name, measured())
         return PartFile(name, n_bytes, crc)
 
     def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[PartFile]) -> None:
@@ -249,9 +227,7 @@ class Folder:
         """
         place = self._place(number)
         packed = msgpack.packb([self.kind, number, meta, [list(part) for part in parts]], use_bin_type=True)
-        with self._disk.create(place / DRAFT) as file:
-            file.write(frame(_START.pack(MAGIC, VERSION)) + frame(packed))
-            file.sync()
+        self._disk.write(place / DRAFT, [frame(_START.pack(MAGIC, VERSION)) + frame(packed)])
         self._disk.sync_dir(place)
         self._disk.rename(place / DRAFT, place / MANIFEST)
         self._disk.sync_dir(place)

@@ -20,7 +20,7 @@ splits its work and sends a part as WORK, or NOWORK if nothing is left to split.
 
 The table (what is not in it is a ProtocolError)
 ------------------------------------------------
-(drawn from `lb_mpi.searching.table`)
+(drawn from `TABLE`)
 
 Fairness: a rank counts, per source, how often it had to let that source's token pass although it was the better volunteer.
 It doesn't volunteer for a source while another has been skipped `PATIENCE` times more, and such a pass also counts as a
@@ -31,17 +31,85 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.table import draw
-
-__doc__ = (__doc__ or "").replace("(drawn from `lb_mpi.searching.table`)", draw("ring"))
 
 NOBODY = -1
 PATIENCE = 4
+
+# --- the table, as data: a rank's reaction to each event, on the ring and with walking drafts.  The tests check every
+# observed step against it, and `walking` derives from it what may arrive in which state. ------------------------------
+
+
+class Row(NamedTuple):
+    """One rule of drafting."""
+
+    route: str  # of the drafts: "ring" or "random"
+    state: str  # of the rank; "any": all states
+    event: str  # the message that arrives, or in brackets the condition at the end of a turn
+    does: str
+    then: str  # the next state; "same": unchanged
+
+
+TABLE = (
+    Row("ring", "IDLE", "(pause is over)", "DRAFTING(me, seq + 1, none, 0) to the successor", "WAIT_FOR_ACK"),
+    Row("ring", "WAIT_FOR_ACK", "own DRAFTING, none", "a growing, jittered pause begins", "IDLE"),
+    Row("ring", "WAIT_FOR_ACK", "own DRAFTING, pid", "ADMISSION to pid", "READY_FOR_ACCEPT"),
+    Row("ring", "READY_FOR_ACCEPT", "WORK", "absorb it", "BUSY"),
+    Row("ring", "READY_FOR_ACCEPT", "NOWORK", "draft again at once", "IDLE"),
+    Row(
+        "ring",
+        "BUSY",
+        "another's DRAFTING",
+        "Q > load, Q > J: REJECT to pid, write (me, Q) in it",
+        "WAIT_FOR_ADMISSION",
+    ),
+    Row("ring", "BUSY", "another's DRAFTING", "otherwise: pass it on unchanged", "BUSY"),
+    Row("ring", "BUSY", "(no work left)", "", "IDLE"),
+    Row("ring", "WAIT_FOR_ADMISSION", "REJECT", "", "BUSY"),
+    Row("ring", "WAIT_FOR_ADMISSION", "ADMISSION", "", "READY_FOR_SPLIT"),
+    Row("ring", "READY_FOR_SPLIT", "(messages served)", "split: WORK to the drafter, or NOWORK", "BUSY"),
+    Row("ring", "any but BUSY", "another's DRAFTING", "pass it on unchanged", "same"),
+    Row(
+        "random", "IDLE", "(no walk of mine is out)", "DRAFTING(me, seq + 1, left = reach) to a random rank", "WALKING"
+    ),
+    Row("random", "IDLE", "(an earlier one is out)", "that walk counts as this one", "WALKING"),
+    Row("random", "WALKING", "own DRAFTING", "STAND(me) to each neighbour that holds none of mine", "ASLEEP"),
+    Row("random", "BUSY", "own DRAFTING", "drop it", "BUSY"),
+    Row("random", "any", "another's DRAFTING", "queue it until the end of the turn", "same"),
+    Row("random", "any", "STAND", "keep it until it is served", "same"),
+    Row("random", "any", "OWNED", "take it in hand", "BUSY"),
+    Row("random", "WALKING", "WORK", "absorb it", "BUSY"),
+    Row("random", "ASLEEP", "WORK", "absorb it", "BUSY"),
+    Row("random", "BUSY", "WORK", "keep it, to be absorbed when there is none in hand", "BUSY"),
+    Row(
+        "random",
+        "BUSY",
+        "(drafts, and work for them)",
+        "WORK to walks, then to those that stand, from one split",
+        "BUSY",
+    ),
+    Row("random", "any", "(a walk wasn't served)", "left - 1 > 0: on to a random rank, otherwise home", "same"),
+    Row("random", "BUSY", "(no work left)", "", "IDLE"),
+)
+
+
+def draw(route: str) -> str:
+    """Draw the rows of one route for a docstring."""
+    head = ("state", "arrives", "does", "next state")
+    rows: Sequence[Sequence[str]] = [head, *(row[1:] for row in TABLE if row.route == route)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+__doc__ = (__doc__ or "").replace("(drawn from `TABLE`)", draw("ring"))
+
+# --- messages and states ----------------------------------------------------------------------------------------------
 
 
 class Kind(IntEnum):
@@ -55,7 +123,7 @@ class Kind(IntEnum):
     TOKEN = 6
     FINISH = 7
     STOP = 8
-    REPORT = 9
+    REPORT = 9  # only in benchmarks.rivals
     BOUND = 10
     RESULT = 11  # between drivers, when the search is over
     PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), up to ASK
@@ -77,7 +145,7 @@ class Message(NamedTuple):
     seq: int = 0
     pid: int = NOBODY  # DRAFTING: the volunteer so far, of a walk the hops left; WORK of a walk: its sender; TOKEN: 1
     # when black; FINISH, STOP: the reason; COUNT: the sum; OWNED: its sender
-    load: float = 0.0  # DRAFTING, REPORT: the claimed load; BOUND: the value
+    load: float = 0.0  # DRAFTING: the claimed load; BOUND: the value
     payload: bytes = b""  # WORK, OWNED: the packed part; WRITTEN: receipts
 
 
@@ -178,11 +246,6 @@ class Drafting:
             self.state = State.WAIT_FOR_ACK
             sends.append((self.successor, Message(Kind.DRAFTING, self.rank, self.seq)))
         return sends
-
-    @property
-    def route(self) -> Literal["ring"]:
-        """The route of drafts."""
-        return "ring"
 
     @property
     def wake_at(self) -> float:

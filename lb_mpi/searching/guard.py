@@ -29,7 +29,6 @@ class Options(NamedTuple):
     pause_s: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again
     balance: bool = True  # False: each rank gets one initial share, and nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
-    report_every_s: float = math.inf  # between two REPORTs to rank 0
     route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks
     save_every_s: float | None = None  # between two saves; inf: only on request; None: no saves
 
@@ -41,13 +40,12 @@ class Options(NamedTuple):
         """Return itself with Python's own numbers; ValueError with name, value and expectation."""
         if not isinstance(self.balance, bool | np.bool_):
             raise ValueError(f"balance = {show(self.balance)}: expected True or False")
-        every, saves = self.report_every_s, self.save_every_s
+        saves = self.save_every_s
         return Options(
             threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
             pause_s=_pause(self.pause_s),
             balance=bool(self.balance),
             seed=seed(self.seed),
-            report_every_s=_seconds("report_every_s", every),
             route=None if self.route is None else choice("route", self.route, ("ring", "random")),
             save_every_s=None if saves is None else _seconds("save_every_s", saves),
         )
@@ -141,20 +139,29 @@ def check_route(problem: object, options: Options) -> Options:
     return options._replace(route="random")
 
 
+def _unchecked(name: str) -> Any:
+    """Return a method of `Guard` that calls the problem's, whose result may be anything."""
+
+    def method(self: Guard, *arguments: Any) -> Any:
+        with self._around():
+            return getattr(self.problem, name)(*arguments)
+
+    return method
+
+
 class Guard(Savable):
     """A user's problem as seen by the protocol: values that violate `Problem` raise a SearchError.
 
     Each call into the user's code runs within `around()`.
     """
 
+    start, absorb, incoming, resume, result, merge = map(
+        _unchecked, ("start", "absorb", "incoming", "resume", "result", "merge")
+    )
+
     def __init__(self, problem: Problem, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self.problem, self._around = problem, around
         self._owning = hasattr(problem, "outgoing")
-
-    def start(self) -> None:
-        """Start with the whole problem."""
-        with self._around():
-            self.problem.start()
 
     def work(self, units: int) -> int:
         """Do at most `units` units of work; SearchError unless the returned number is from 0 to `units`."""
@@ -185,11 +192,6 @@ class Guard(Savable):
             raise SearchError(f"shares({show(list(weights))}) = {show(parts)}: expected a list of bytes, {n} or fewer")
         return parts
 
-    def absorb(self, payload: bytes) -> None:
-        """Receive a part."""
-        with self._around():
-            self.problem.absorb(payload)
-
     def outgoing(self) -> list[tuple[int, bytes]]:
         """Give away work that belongs to other ranks; SearchError unless it is a list of ranks with bytes."""
         if not self._owning:
@@ -199,11 +201,6 @@ class Guard(Savable):
         if not isinstance(sends, list) or not all(map(_is_send, sends)):
             raise SearchError(f"outgoing() = {show(sends)}: expected a list of (rank, bytes)")
         return sends
-
-    def incoming(self, payload: bytes) -> None:
-        """Receive work that belongs to this rank."""
-        with self._around():
-            self.problem.incoming(payload)  # type: ignore[attr-defined]
 
     @property
     def found(self) -> bool:
@@ -223,21 +220,6 @@ class Guard(Savable):
         if not isinstance(state, bytes):
             raise SearchError(f"save() = {show(state)}: expected bytes")
         return state
-
-    def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
-        """Resume from saved states."""
-        with self._around():
-            self.problem.resume(states, mine)  # type: ignore[attr-defined]
-
-    def result(self) -> Any:
-        """Return this rank's partial result."""
-        with self._around():
-            return self.problem.result()
-
-    def merge(self, one: Any, other: Any) -> Any:
-        """Combine two partial results."""
-        with self._around():
-            return self.problem.merge(one, other)
 
 
 def _is_send(send: object) -> bool:

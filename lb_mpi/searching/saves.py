@@ -24,13 +24,13 @@ rank   state       when                                     does                
 root   RUNNING     it is time                               number += 1; PAUSE(number) to those below    COUNTING
 other  RUNNING     PAUSE(number)                            PAUSE(number) to those below                 COUNTING
 other  COUNTING    all below have counted, the sum is new   COUNT(number, sum) to the one above          COUNTING
-root   COUNTING    all below have counted, the sum is 0     (the driver makes room for it)               OPENING
+root   COUNTING    all below have counted, the sum is 0     its job is to make room                      OPENING
 root   OPENING     there is room                            WRITE(number) to those below                 WRITING
 root   OPENING     there is none                            GO(number) to those below                    RUNNING
 other  COUNTING    WRITE(number)                            WRITE(number) to those below                 WRITING
 other  WRITING     own state and those below are written    WRITTEN(number, well, receipts) to the       WRITTEN
                                                             one above
-root   WRITING     all have reported their writes           (if all is well, the driver commits)         COMMITTING
+root   WRITING     all have reported their writes           its job is to commit, if all is well         COMMITTING
 root   COMMITTING  committed, or failed                     GO(number) to those below                    RUNNING
 other  COUNTING,   GO(number)                               GO(number) to those below                    RUNNING
        WRITTEN
@@ -66,140 +66,6 @@ class SaveState(IntEnum):
     COMMITTING = 5
 
 
-class Cut:
-    """One rank's part in the saves of a search; rank 0 begins one every `every_s` seconds (inf: only on request).
-
-    The driver does the following between two turns:
-
-        if cut.to_open:
-            make room for cut.number; send what cut.opened(well) returns
-        if cut.to_write:
-            write this rank's state; cut.wrote(receipt), or cut.wrote(None) if that fails
-        if cut.to_commit:
-            commit cut.receipts of all ranks, unless it is None; send what cut.ended() returns
-
-    A receipt describes what was written, as bytes; all receipts of one search have the same length.
-    """
-
-    def __init__(self, rank: int, size: int, every_s: float = math.inf) -> None:
-        self.rank, self.every_s = rank, every_s
-        self.below = [other for other in neighbours(rank, size) if other > rank]
-        self.above = next((other for other in neighbours(rank, size) if other < rank), None)
-        self.state = SaveState.RUNNING
-        self.number = 0  # of the current save, or of the last one
-        self.under_way = 0  # WORK messages that this rank has sent minus those it has received
-        self.at = every_s  # time of the next save, at rank 0
-        self.receipts: bytes | None = b""  # of this rank and those below it that have written; None: one has failed
-        self._counted: dict[int, int] = {}  # by rank below: its last sum
-        self._sent: int | None = None  # the last sum that was sent
-        self._awaited: set[int] = set()  # this rank and those below it whose WRITTEN is outstanding
-
-    @property
-    def paused(self) -> bool:
-        """True if this rank must pause."""
-        return self.state is not SaveState.RUNNING
-
-    @property
-    def to_write(self) -> bool:
-        """True if the driver must write this rank's state."""
-        return self.state is SaveState.WRITING and self.rank in self._awaited
-
-    @property
-    def to_open(self) -> bool:
-        """True if all ranks pause, and the driver (of rank 0) must make room for their states."""
-        return self.state is SaveState.OPENING
-
-    @property
-    def to_commit(self) -> bool:
-        """True if all have written, and the driver (of rank 0) must commit, unless a rank failed."""
-        return self.state is SaveState.COMMITTING
-
-    def begin(self) -> list[Send]:
-        """Begin a save, at rank 0; do nothing during another one."""
-        if self.paused:
-            return []
-        return self._pause(self.number + 1)
-
-    def receive(self, message: Message) -> list[Send]:
-        """Process one of the `KINDS`."""
-        kind, source, number = message.kind, message.source, message.seq
-        if source in self.below and kind is Kind.COUNT and (number, self.paused) < (self.number, True):
-            return []
-        if source in self.below and number == self.number and kind in (Kind.COUNT, Kind.WRITTEN):
-            self._from_below(message)
-            return []
-        if source == self.above:
-            if kind is Kind.PAUSE and self.state is SaveState.RUNNING and number > self.number:
-                return self._pause(number)
-            if number == self.number and kind is Kind.WRITE and self.state is SaveState.COUNTING:
-                return self._write()
-            if number == self.number and kind is Kind.GO and self.state in (SaveState.COUNTING, SaveState.WRITTEN):
-                return self._go()
-        raise self._impossible(message)
-
-    def settle(self) -> list[Send]:
-        """Report what is new, after processing all that had arrived."""
-        if self.state is SaveState.COUNTING and len(self._counted) == len(self.below):
-            total = self.under_way + sum(self._counted.values())
-            if self.above is None:
-                self.state = SaveState.OPENING if total == 0 else SaveState.COUNTING
-                return []
-            if total != self._sent:
-                self._sent = total
-                return [(self.above, Message(Kind.COUNT, self.rank, self.number, total))]
-        if self.state is SaveState.WRITING and not self._awaited:
-            if self.above is not None:
-                self.state = SaveState.WRITTEN
-                well, receipts = int(self.receipts is not None), self.receipts or b""
-                return [(self.above, Message(Kind.WRITTEN, self.rank, self.number, well, payload=receipts))]
-            self.state = SaveState.COMMITTING
-        return []
-
-    def opened(self, well: bool, now: float) -> list[Send]:
-        """Continue at rank 0 after `open`: if `well`, all write; otherwise the save is given up."""
-        return self._write() if well else self.ended(now)
-
-    def wrote(self, receipt: bytes | None) -> None:
-        """Note that this rank's state is written, or (None) that this failed."""
-        self._add(self.rank, receipt)
-
-    def ended(self, now: float) -> list[Send]:
-        """End the save, committed or not, at rank 0: all resume, and the next one begins `every_s` later."""
-        self.at = now + self.every_s
-        return self._go()
-
-    def _pause(self, number: int) -> list[Send]:
-        self.state, self.number = SaveState.COUNTING, number
-        self._counted, self._sent = {}, None
-        return self._to_below(Kind.PAUSE)
-
-    def _write(self) -> list[Send]:
-        self.state, self.receipts, self._awaited = SaveState.WRITING, b"", {self.rank, *self.below}
-        return self._to_below(Kind.WRITE)
-
-    def _go(self) -> list[Send]:
-        self.state = SaveState.RUNNING
-        return self._to_below(Kind.GO)
-
-    def _to_below(self, kind: Kind) -> list[Send]:
-        return [(rank, Message(kind, self.rank, self.number)) for rank in self.below]
-
-    def _from_below(self, message: Message) -> None:
-        if self.state is SaveState.COUNTING and message.kind is Kind.COUNT:
-            self._counted[message.source] = message.pid
-        elif self.state is SaveState.WRITING and message.source in self._awaited and message.kind is Kind.WRITTEN:
-            self._add(message.source, message.payload if message.pid else None)
-        else:
-            raise self._impossible(message)
-
-    def _add(self, rank: int, receipts: bytes | None) -> None:
-        self._awaited.discard(rank)
-        self.receipts = None if receipts is None or self.receipts is None else self.receipts + receipts
-
-    def _impossible(self, message: Message) -> ProtocolError:
-        return ProtocolError(f"rank {self.rank} in {self.state.name} (save {self.number}) got {message}")
-
-
 # --- what a rank writes -----------------------------------------------------------------------------------------------
 
 
@@ -228,7 +94,7 @@ class Receipt(NamedTuple):
 
 
 class Store(Protocol):
-    """The place of a search's saves, from the driver.  It never raises, but warns the user."""
+    """The place of a search's saves, from the carrier, which does the jobs.  It never raises, but warns the user."""
 
     def open(self, number: int) -> bool:
         """Make room for the save `number`, on rank 0, before any rank writes; return False if that fails."""
@@ -245,20 +111,12 @@ class Open(NamedTuple):
 
     number: int
 
-    def run(self, store: Store) -> bool:
-        """Do the job."""
-        return store.open(self.number)
-
 
 class Write(NamedTuple):
     """A job: write this rank's state.  The result: (bytes, CRC-32), or None if that fails."""
 
     number: int
     state: bytes
-
-    def run(self, store: Store) -> tuple[int, int] | None:
-        """Do the job."""
-        return store.write(self.number, self.state)
 
 
 class Commit(NamedTuple):
@@ -267,9 +125,15 @@ class Commit(NamedTuple):
     number: int
     receipts: Sequence[Receipt] | None
 
-    def run(self, store: Store) -> None:
-        """Do the job."""
-        store.commit(self.number, self.receipts)
+
+SaveJob = Open | Write | Commit
+
+
+def do(job: SaveJob, store: Store) -> Any:
+    """Do a job; return its result."""
+    if isinstance(job, Open):
+        return store.open(*job)
+    return store.write(*job) if isinstance(job, Write) else store.commit(*job)
 
 
 class SavedSearch(NamedTuple):
@@ -287,47 +151,131 @@ def share(written: Sequence[bytes], rank: int, size: int) -> SavedSearch:
     return SavedSearch([each[0] for each in parts], mine, [part for index in mine for part in parts[index][1:]], None)
 
 
-class SearchSaves:
-    """The saves of one rank's search, every `every_s` seconds (inf: only when `stop` is called)."""
+# --- the cut ----------------------------------------------------------------------------------------------------------
 
-    def __init__(self, rank: int, size: int, every_s: float) -> None:
-        self.cut = Cut(rank, size, every_s)
+
+class Cut:
+    """One rank's part in the saves of a search; rank 0 begins one every `every_s` seconds (inf: only on request).
+
+    `job` is the current job, for the carrier; a rank has one at most.
+    """
+
+    def __init__(self, rank: int, size: int, every_s: float = math.inf) -> None:
+        self.rank, self.every_s = rank, every_s
+        self.below = [other for other in neighbours(rank, size) if other > rank]
+        self.above = next((other for other in neighbours(rank, size) if other < rank), None)
+        self.state = SaveState.RUNNING
+        self.number = 0  # of the current save, or of the last one
+        self.under_way = 0  # WORK messages that this rank has sent minus those it has received
+        self.at = every_s  # time of the next save, at rank 0
         self.stopping = False  # the search ends after the next save
         self.kept: list[bytes] = []  # parts of work of an earlier run, absorbed when this rank has no other
-        self.job: Open | Write | Commit | None = None
+        self.job: SaveJob | None = None
+        self.receipts: bytes | None = b""  # of this rank and those below it that have written; None: one has failed
+        self._counted: dict[int, int] = {}  # by rank below: its last sum
+        self._sent: int | None = None  # the last sum that was sent
+        self._awaited: set[int] = set()  # this rank and those below it whose WRITTEN is outstanding
 
-    def stop(self) -> None:
-        """Save as soon as possible, then end the search; on rank 0."""
-        self.cut.at, self.stopping = 0.0, True
+    @property
+    def paused(self) -> bool:
+        """True if this rank must pause."""
+        return self.state is not SaveState.RUNNING
 
     @property
     def stopped(self) -> bool:
         """True if the last save of a stopping search is over, whether or not it succeeded."""
-        return self.stopping and not self.cut.paused
+        return self.stopping and not self.paused
+
+    def stop(self) -> None:
+        """Save as soon as possible, then end the search; on rank 0."""
+        self.at, self.stopping = 0.0, True
+
+    def begin(self) -> list[Send]:
+        """Begin a save, at rank 0; do nothing during another one."""
+        return [] if self.paused else self._pause(self.number + 1)
+
+    def receive(self, message: Message) -> list[Send]:
+        """Process one of the `KINDS`."""
+        kind, source, number, state = message.kind, message.source, message.seq, self.state
+        if source in self.below and kind is Kind.COUNT and (number, self.paused) < (self.number, True):
+            return []
+        if source in self.below and number == self.number:
+            if kind is Kind.COUNT and state is SaveState.COUNTING:
+                self._counted[source] = message.pid
+                return []
+            if kind is Kind.WRITTEN and state is SaveState.WRITING and source in self._awaited:
+                self._add(source, message.payload if message.pid else None)
+                return []
+        elif source == self.above:
+            if kind is Kind.PAUSE and state is SaveState.RUNNING and number > self.number:
+                return self._pause(number)
+            if number == self.number and kind is Kind.WRITE and state is SaveState.COUNTING:
+                return self._write()
+            if number == self.number and kind is Kind.GO and state in (SaveState.COUNTING, SaveState.WRITTEN):
+                return self._go()
+        raise ProtocolError(f"rank {self.rank} in {state.name} (save {self.number}) got {message}")
 
     def settle(self, state: Callable[[], bytes | None]) -> list[Send]:
-        """Choose the next job at the end of a turn; return the messages to send.  `state()` is None after a failure."""
-        cut, self.job = self.cut, None
-        sends = cut.settle()
-        if cut.to_write:
+        """Report what is new, and choose the job, after processing all that had arrived; return the messages to send.
+
+        `state()` packs this rank's state; it is None after a failure.
+        """
+        self.job, sends = None, self._report()
+        if self.state is SaveState.WRITING and self.rank in self._awaited:
             if (packed := state()) is not None:
-                self.job = Write(cut.number, packed)
+                self.job = Write(self.number, packed)
             else:
-                cut.wrote(None)
-                sends += cut.settle()
-        if cut.to_open:
-            self.job = Open(cut.number)
-        elif cut.to_commit:
-            rows = None if cut.receipts is None else _RECEIPT.iter_unpack(cut.receipts)
-            self.job = Commit(cut.number, None if rows is None else sorted(Receipt(*each) for each in rows))
+                self._add(self.rank, None)
+                sends += self._report()
+        if self.state is SaveState.OPENING:
+            self.job = Open(self.number)
+        elif self.state is SaveState.COMMITTING:
+            rows = None if self.receipts is None else _RECEIPT.iter_unpack(self.receipts)
+            self.job = Commit(self.number, None if rows is None else sorted(Receipt(*each) for each in rows))
         return sends
 
-    def done(self, job: Open | Write | Commit, result: Any, now: float, best: float) -> list[Send]:
+    def done(self, job: SaveJob, result: Any, now: float, best: float) -> list[Send]:
         """Process the result of a job; `best`: of the shared bound.  Return the messages to send, in order."""
         self.job = None
-        if isinstance(job, Open):
-            return self.cut.opened(result, now)
+        if isinstance(job, Open) and result:
+            return self._write()
         if isinstance(job, Write):
-            self.cut.wrote(None if result is None else _RECEIPT.pack(self.cut.rank, *result, best))
+            self._add(self.rank, None if result is None else _RECEIPT.pack(self.rank, *result, best))
             return []
-        return self.cut.ended(now)
+        self.at = now + self.every_s  # the save is over, committed or not
+        return self._go()
+
+    def _report(self) -> list[Send]:
+        if self.state is SaveState.COUNTING and len(self._counted) == len(self.below):
+            total = self.under_way + sum(self._counted.values())
+            if self.above is None:
+                self.state = SaveState.OPENING if total == 0 else SaveState.COUNTING
+            elif total != self._sent:
+                self._sent = total
+                return [(self.above, Message(Kind.COUNT, self.rank, self.number, total))]
+        elif self.state is SaveState.WRITING and not self._awaited:
+            self.state = SaveState.COMMITTING if self.above is None else SaveState.WRITTEN
+            if self.above is not None:
+                well, receipts = int(self.receipts is not None), self.receipts or b""
+                return [(self.above, Message(Kind.WRITTEN, self.rank, self.number, well, payload=receipts))]
+        return []
+
+    def _pause(self, number: int) -> list[Send]:
+        self.state, self.number = SaveState.COUNTING, number
+        self._counted, self._sent = {}, None
+        return self._to_below(Kind.PAUSE)
+
+    def _write(self) -> list[Send]:
+        self.state, self.receipts, self._awaited = SaveState.WRITING, b"", {self.rank, *self.below}
+        return self._to_below(Kind.WRITE)
+
+    def _go(self) -> list[Send]:
+        self.state = SaveState.RUNNING
+        return self._to_below(Kind.GO)
+
+    def _to_below(self, kind: Kind) -> list[Send]:
+        return [(rank, Message(kind, self.rank, self.number)) for rank in self.below]
+
+    def _add(self, rank: int, receipts: bytes | None) -> None:
+        self._awaited.discard(rank)
+        self.receipts = None if receipts is None or self.receipts is None else self.receipts + receipts

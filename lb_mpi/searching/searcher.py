@@ -3,7 +3,7 @@
 A `Searcher` is an actor (`lb_mpi.virtual`).  Its jobs are
 
     Work()                      a quantum of `problem.work`; the result: the units done
-    Open, Write, Commit         of a search with saves: job.run(store)
+    Open, Write, Commit         of a search with saves: `saves.do(job, store)`
 
 The carrier chooses the length of a quantum.  `turn` contains everything whose order matters.
 
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 import random
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -39,12 +38,11 @@ from lb_mpi.searching.bound import Bound, Sharing
 from lb_mpi.searching.drafting import MOVES, NOBODY, Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.problem import Problem, outgoing
-from lb_mpi.searching.saves import KINDS, Commit, Open, SavedSearch, SearchSaves, Write, pack_parts
+from lb_mpi.searching.saves import KINDS, Cut, SavedSearch, SaveJob, pack_parts
 from lb_mpi.searching.termination import Scholten, Termination, Token
 from lb_mpi.searching.walking import Walking, children, parent
 
 ROOT = 0
-_ROW = struct.Struct("<qqqd")  # rank, units, balances, load
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -62,55 +60,7 @@ class Work(NamedTuple):
     """A job: one quantum of the problem's work."""
 
 
-Job = Work | Open | Write | Commit
-
-
-class Report(NamedTuple):
-    """The report of a rank during its work."""
-
-    units: int  # units of work done so far
-    load: float  # problem.load()
-    balances: int  # parts of work received
-
-
-class Reporting:
-    """The reports of one rank, every `every_s` seconds (inf: never): to rank 0 on the ring, else up the binomial tree.
-
-    On the tree, a rank's report includes those received from below since its last one.  So rank 0 receives from log2 P ranks
-    instead of P - 1, but a report may be as many periods old.  A rank without news sends none.
-    """
-
-    def __init__(self, rank: int, every_s: float, route: str) -> None:
-        self.rank, self.every_s, self.route = rank, every_s, route
-        self.at = every_s  # time of the next report
-        self.reports: dict[int, Report] = {}  # last reports of the others: on rank 0; on the tree, of the ranks below
-        self._new: set[int] = set()  # the tree: ranks whose reports are not yet passed on
-
-    def receive(self, message: Message) -> None:
-        """Process a REPORT."""
-        if self.route == "ring":
-            self.reports[message.source] = Report(message.seq, message.load, message.pid)
-            return
-        for rank, units, balances, load in _ROW.iter_unpack(message.payload):
-            self.reports[rank] = Report(units, load, balances)
-            self._new.add(rank)
-
-    def send(self, now: float, own: Report) -> list[Send]:
-        """Return the report that is due now; empty if none is."""
-        self.at = now + self.every_s
-        if self.rank == ROOT:
-            self.reports[ROOT] = own
-            self._new.clear()
-            return []
-        if self.route == "ring":
-            return [(ROOT, Message(Kind.REPORT, self.rank, own.units, own.balances, own.load))]
-        if self.reports.get(self.rank) != own:
-            self.reports[self.rank] = own
-            self._new.add(self.rank)
-        rows = [(rank, self.reports[rank]) for rank in sorted(self._new)]
-        self._new.clear()
-        payload = b"".join(_ROW.pack(rank, units, balances, load) for rank, (units, load, balances) in rows)
-        return [(parent(self.rank), Message(Kind.REPORT, self.rank, payload=payload))] if rows else []
+Job = Work | SaveJob
 
 
 class Searcher:
@@ -126,11 +76,11 @@ class Searcher:
         saved: SavedSearch | None = None,
     ) -> None:  # fmt: skip
         rng = random.Random(options.seed * 1_000_003 + rank)
-        self.size, self.problem, self.options = len(ring), problem, options
-        route, once = options.route_on(self.size), not options.balance
+        self.rank, self.size, self.problem, self.options = rank, len(ring), problem, options
+        self.ring, once = options.route_on(self.size) == "ring", not options.balance
         self.drafting: Drafting | Walking
         self.termination: Termination | Scholten
-        if route == "ring":
+        if self.ring:
             pauses = [Pause(*options.pause_s, rng) for _ in range(2)]
             successor = ring[(ring.index(rank) + 1) % len(ring)]
             self.drafting = Drafting(rank, successor, problem, Terms(options.threshold, pauses[0], once))
@@ -140,11 +90,10 @@ class Searcher:
             self.drafting = Walking(rank, self.size, problem, terms)
             self.termination = Scholten(rank, self.size)
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
-        self.saves = None if options.save_every_s is None else SearchSaves(rank, self.size, options.save_every_s)
+        self.saves = None if options.save_every_s is None else Cut(rank, self.size, options.save_every_s)
         self.units = 0  # units of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first exception of the problem on this rank
-        self.reporting = Reporting(rank, options.report_every_s, route)
         self._finished = False
         self._now = 0.0  # time of the last turn
         if saved is not None:
@@ -152,21 +101,6 @@ class Searcher:
         elif rank == ROOT:
             self.attempt(problem.start)
             self.drafting.start()
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self.drafting.rank
-
-    @property
-    def successor(self) -> int:
-        """The next rank on the ring; the rank itself if there is no ring."""
-        return self.drafting.successor if self.drafting.route == "ring" else self.rank
-
-    @property
-    def reports(self) -> dict[int, Report]:
-        """The last reports of the ranks, on rank 0."""
-        return self.reporting.reports
 
     @property
     def over(self) -> bool:
@@ -185,7 +119,7 @@ class Searcher:
     @property
     def paused(self) -> bool:
         """True if this rank must pause for a save."""
-        return self.saves is not None and self.saves.cut.paused
+        return self.saves is not None and self.saves.paused
 
     @property
     def wake_at(self) -> float:
@@ -196,8 +130,8 @@ class Searcher:
             return 0.0
         if self.paused:
             return math.inf
-        at = min(self.drafting.wake_at, self.termination.wake_at, self.reporting.at)
-        return at if self.saves is None or self.rank != ROOT else min(at, self.saves.cut.at)
+        at = min(self.drafting.wake_at, self.termination.wake_at)
+        return at if self.saves is None or self.rank != ROOT else min(at, self.saves.at)
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
         """Process the messages in order, then choose what to do; return the messages to send, in order."""
@@ -281,14 +215,12 @@ class Searcher:
             if message.kind in MOVES:
                 self.termination.sent()
                 if self.saves is not None:
-                    self.saves.cut.under_way += 1
+                    self.saves.under_way += 1
         sends += self._conclude(self.drafting.load > 0.0, now)
         if self.termination.over:
             return sends + self._finish(Reason.EXHAUSTED)
-        if now >= self.reporting.at:
-            sends += self.reporting.send(now, Report(self.units, self.drafting.load, self.drafting.received))
-        if self.saves is not None and self.rank == ROOT and now >= self.saves.cut.at:
-            sends += self.saves.cut.begin()
+        if self.saves is not None and self.rank == ROOT and now >= self.saves.at:
+            sends += self.saves.begin()
         return sends
 
     def _owned(self) -> list[Send]:
@@ -302,38 +234,35 @@ class Searcher:
 
     def _conclude(self, active: bool, now: float) -> list[Send]:
         """Return the messages of the termination at the end of a turn."""
-        if self.termination.route == "random":
+        if isinstance(self.termination, Scholten):
             return self.termination.settle(active)
-        token = self.termination.settle(active, now)
-        return (
-            [] if token is None else [(self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black)))]
-        )
+        assert isinstance(self.drafting, Drafting)
+        if (token := self.termination.settle(active, now)) is None:
+            return []
+        return [(self.drafting.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black)))]
 
     def _receive(self, message: Message, now: float) -> list[Send]:
         kind = message.kind
         if kind is Kind.STOP:
             return self._stop(Reason(message.pid))
         if kind is Kind.FINISH:
-            if self.rank != ROOT and self.termination.route == "ring":
+            if self.rank != ROOT and self.ring:
                 raise ProtocolError(f"rank {self.rank} got FINISH, which only rank {ROOT} may get")
             return [] if self._finished else self._finish(Reason(message.pid))
-        if kind is Kind.REPORT:
-            self.reporting.receive(message)
-            return []
         if self.saves is not None:
             if kind is Kind.ASK:
                 return self.ask_to_stop()
             if kind in KINDS:
-                return self.saves.cut.receive(message)
+                return self.saves.receive(message)
             if kind in MOVES:
-                self.saves.cut.under_way -= 1  # whatever becomes of it
+                self.saves.under_way -= 1  # whatever becomes of it
         if self._ending:
             return []
         if kind is Kind.BOUND and self.sharing is not None:
             self.sharing.receive(message)
             return []
         acks: list[Send] = []
-        if self.termination.route == "ring":
+        if isinstance(self.termination, Termination):
             if kind is Kind.TOKEN:
                 self.termination.arrive(Token(message.seq, bool(message.pid)), now)
                 return []
@@ -350,39 +279,31 @@ class Searcher:
         self._finished = True
         if self.rank == ROOT:
             return self._stop(reason)
-        above = ROOT if self.termination.route == "ring" else parent(self.rank)
+        above = ROOT if self.ring else parent(self.rank)
         return [(above, Message(Kind.FINISH, self.rank, pid=reason))]
 
     def _stop(self, reason: Reason) -> list[Send]:
         self.reason = reason
-        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in self._below()]
-
-    def _below(self) -> Sequence[int]:
-        """List the ranks to which this one forwards STOP."""
-        if self.termination.route == "ring":
-            return range(1, self.size) if self.rank == ROOT else ()
-        return children(self.rank, self.size)
+        below = children(self.rank, self.size) if not self.ring else range(1, self.size) if self.rank == ROOT else ()
+        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in below]
 
 
 # --- the record: what carriers write down of a search -----------------------------------------------------------------
 
 
 class DraftRecord:
-    """The outcomes of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
+    """The options, and the outcomes of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
 
     A draft has one Move: from its sending to its answer, with the volunteer and the received amount (1 part, or 0: no rank
     volunteered, or the volunteer had nothing left).
     """
 
-    def __init__(self, record: Record, rank: int, worlds: list[int]) -> None:
+    def __init__(self, record: Record, rank: int, worlds: list[int], options: Options) -> None:
         self.record, self._rank, self._worlds = record, rank, worlds
         self._began = 0.0
         self._volunteer = NOBODY
-
-    def use(self, options: Options) -> None:
-        """Record the options of the search."""
         names = ("balance", "threshold", "pause_s", "route")
-        self.record.use("search", {name: getattr(options, name) for name in names})
+        record.use("search", {name: getattr(options, name) for name in names})
 
     def turn(self, now: float, arrived: Iterable[Message], sends: Iterable[Send]) -> None:
         """Record one turn of the search."""

@@ -20,7 +20,7 @@ from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Message, Send
 from lb_mpi.searching.guard import MOST_UNITS, Guard, Options, check_problem, check_route
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.saves import Store, share
+from lb_mpi.searching.saves import Store, do, share
 from lb_mpi.searching.searcher import DraftRecord, Job, Reason, Searcher, Work, step
 from lb_mpi.virtual import Network, Raised, Virtual, check_span
 
@@ -43,16 +43,6 @@ class SimulatedSearch(NamedTuple):
     drafts: int  # DRAFTING tokens started
     most_messages: int  # sent by one rank
     detection_s: float  # from the end of the last work quantum until the last rank learns that the search is over
-
-
-class Slot:
-    """The simulation's data of one rank."""
-
-    def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: DraftRecord | None) -> None:
-        self.speed, self.drafts = speed, drafts
-        self.unit_s = unit_s / speed  # virtual seconds per unit on this rank
-        self.quantum = max(1, round(min(quantum_s * speed / unit_s, MOST_UNITS)))
-        self.outcome: int | BaseException = 0  # of the current quantum: units done, or the exception
 
 
 class Simulation(Virtual[Message, Job]):
@@ -96,12 +86,10 @@ class Simulation(Virtual[Message, Job]):
         self._stores = stores
         self.worked_at = 0.0  # end of the last work quantum
         worlds = list(range(size))
-        drafts = [DraftRecord(record, rank, worlds) for rank, record in enumerate(records)] if records else []
-        for each in drafts:
-            each.use(options)
-        self.slots = [
-            Slot(speed, unit_s, quantum_s, drafts[rank] if records else None) for rank, speed in enumerate(speeds)
-        ]
+        self._drafts = [DraftRecord(record, rank, worlds, options) for rank, record in enumerate(records or ())]
+        self._speeds, self._unit_s = speeds, [unit_s / speed for speed in speeds]  # by rank; virtual seconds of a unit
+        self._quanta = [max(1, round(min(quantum_s * speed / unit_s, MOST_UNITS))) for speed in speeds]  # units
+        self._outcomes: list[int | BaseException] = [0] * size  # of the current jobs: units done, or the exception
         for rank in range(size):
             self.start(rank)
 
@@ -112,23 +100,22 @@ class Simulation(Virtual[Message, Job]):
 
     def begin(self, rank: int, job: Job) -> float:
         """Return the duration of a job; a quantum is done at once, since only that shows its length."""
-        slot = self.slots[rank]
-        slot.outcome = 0
-        if isinstance(job, Work):
-            try:
-                slot.outcome = self.searchers[rank].problem.work(slot.quantum)
-            except BaseException as error:
-                slot.outcome = error
+        outcome: int | BaseException = 0
+        try:
+            outcome = self.searchers[rank].problem.work(self._quanta[rank]) if isinstance(job, Work) else 0
+        except BaseException as error:
+            outcome = error
+        self._outcomes[rank] = outcome
         # A quantum without a new unit (clean-up only) still lasts one unit's time: time must advance.
-        return (slot.outcome if isinstance(slot.outcome, int) and slot.outcome else 1) * slot.unit_s
+        return (outcome if isinstance(outcome, int) and outcome else 1) * self._unit_s[rank]
 
     def end(self, rank: int, job: Job) -> Any:
         """Return the units done, or the store's result."""
         if not isinstance(job, Work):
             assert self._stores is not None
-            return job.run(self._stores[rank])
+            return do(job, self._stores[rank])
         self.worked_at = max(self.worked_at, self.now)
-        outcome = self.slots[rank].outcome
+        outcome = self._outcomes[rank]
         if isinstance(outcome, BaseException):
             raise Raised(outcome)
         return outcome
@@ -139,10 +126,10 @@ class Simulation(Virtual[Message, Job]):
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, Message]], sends: Sequence[Send]) -> None:
         """Record drafts and phases."""
-        drafts, searcher = self.slots[rank].drafts, self.searchers[rank]
-        if drafts is not None:
+        if self._drafts:
+            drafts, job = self._drafts[rank], self.searchers[rank].job
             drafts.turn(self.now, [message for _, message in arrived], sends)
-            drafts.record.enter(Phase.OWN if isinstance(searcher.job, Work) else Phase.WAITING, self.now)
+            drafts.record.enter(Phase.OWN if isinstance(job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:
         """Run the next turn; False if every rank knows that the search is over; ProtocolError if it can never end."""
@@ -154,10 +141,10 @@ class Simulation(Virtual[Message, Job]):
 
     def record(self) -> None:
         """Record the work of each rank, after all know that the search is over."""
-        for searcher, slot in zip(self.searchers, self.slots, strict=True):
-            cpu_s = searcher.units * slot.unit_s * slot.speed
-            if slot.drafts is not None:
-                slot.drafts.record.step(step(searcher, 0.0, self.over_at, slot.speed, cpu_s))
+        for rank, drafts in enumerate(self._drafts):
+            searcher, speed = self.searchers[rank], self._speeds[rank]
+            cpu_s = searcher.units * self._unit_s[rank] * speed
+            drafts.record.step(step(searcher, 0.0, self.over_at, speed, cpu_s))
 
 
 def search(

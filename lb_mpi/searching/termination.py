@@ -62,7 +62,7 @@ The cost: one ACK for each WORK, and nothing while no work moves.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.drafting import Kind, Message, Pause, Send
@@ -78,8 +78,6 @@ class Token(NamedTuple):
 
 class Termination:
     """Safra's algorithm on one rank.  The initiator starts with the token, as after an inconclusive probe."""
-
-    route: Literal["ring"] = "ring"
 
     def __init__(self, *, initiator: bool, alone: bool, pause: Pause) -> None:
         self.initiator, self.alone, self.pause = initiator, alone, pause
@@ -135,7 +133,7 @@ class Termination:
 class Scholten:
     """The algorithm of Dijkstra and Scholten on one of `size` ranks; rank 0 is the root."""
 
-    route: Literal["random"] = "random"
+    wake_at = math.inf  # nothing is due before a message arrives
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -143,11 +141,6 @@ class Scholten:
         self.engaged = True
         self.deficit = len(children(rank, size))
         self.over = False
-
-    @property
-    def wake_at(self) -> float:
-        """The time of the next action if no message arrives: never."""
-        return math.inf
 
     def sent(self) -> None:
         """Count a WORK message that leaves this rank."""

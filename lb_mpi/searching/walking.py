@@ -42,21 +42,20 @@ Example: of 8 ranks, 0 has the children 1, 2 and 4; 2 has 3; 4 has 5 and 6; 6 ha
 
 The table (what is not in it is a ProtocolError)
 ------------------------------------------------
-(drawn from `lb_mpi.searching.table`)
+(drawn from `lb_mpi.searching.drafting.TABLE`)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.searching.drafting import PATIENCE, Kind, Message, Send, State
+from lb_mpi.searching.drafting import PATIENCE, TABLE, Kind, Message, Send, State, draw
 from lb_mpi.searching.problem import Problem, shares
-from lb_mpi.searching.table import TABLE, draw
 
-__doc__ = (__doc__ or "").replace("(drawn from `lb_mpi.searching.table`)", draw("random"))
+__doc__ = (__doc__ or "").replace("(drawn from `lb_mpi.searching.drafting.TABLE`)", draw("random"))
 
 REACH = 16  # ranks that a walk visits; of 4, 8, 16 and 32 the best on 1,024 ranks
 EXPECTED = {(row.state, row.event) for row in TABLE if row.route == "random"}
@@ -119,10 +118,6 @@ class Drafts:
     def __bool__(self) -> bool:
         return bool(self.walks or self.standing)
 
-    def stands(self, source: int) -> bool:
-        """Return whether this rank holds a standing draft of `source`."""
-        return any(draft.source == source for draft in self.standing)
-
     def in_order(self) -> list[Draft]:
         """List all drafts in the order of service."""
         if self.standing and self.overtaken >= PATIENCE:
@@ -137,11 +132,6 @@ class Drafts:
         self.standing = self.standing[n - n_walks :]
         self.overtaken = self.overtaken + n_walks if self.standing and n == n_walks else 0
         return served
-
-    def leave(self) -> list[Draft]:
-        """Remove and return the walks."""
-        walks, self.walks = self.walks, []
-        return walks
 
 
 # --- the rank ---------------------------------------------------------------------------------------------------------
@@ -159,6 +149,8 @@ class WalkTerms(NamedTuple):
 class Walking:
     """The drafting protocol of one of `size` ranks; it moves the work of its `problem`."""
 
+    wake_at = math.inf  # nothing is due before a message arrives
+
     def __init__(self, rank: int, size: int, problem: Problem, terms: WalkTerms) -> None:
         self.rank, self.size, self.problem, self.terms = rank, size, problem, terms
         self.state = State.ASLEEP
@@ -170,16 +162,6 @@ class Walking:
         self.kept: list[bytes] = []  # parts of work that arrived while there was other work
         self.received = 0  # WORK messages received
         self.load = 0.0  # problem.load() at the end of the last `settle`
-
-    @property
-    def route(self) -> Literal["random"]:
-        """The route of drafts."""
-        return "random"
-
-    @property
-    def wake_at(self) -> float:
-        """The time of the next action if no message arrives: never."""
-        return math.inf
 
     def start(self) -> None:
         """Note that this rank has work from the beginning."""
@@ -215,8 +197,9 @@ class Walking:
         if self.state is State.BUSY and self.drafts and (self.kept or load > self.terms.threshold):
             sends += self._serve(load)
             load = self._load()
-        for source, seq, _, left in self.drafts.leave():
+        for source, seq, _, left in self.drafts.walks:
             sends.append((self._next(source) if left > 1 else source, Message(Kind.DRAFTING, source, seq, left - 1)))
+        self.drafts.walks = []
         self.load = load
         if self.state is State.BUSY and not load > 0.0:
             self.state = State.IDLE
@@ -228,7 +211,8 @@ class Walking:
         """Return whether the message's draft is in the expected state."""
         kind, source, seq, pid, _, _ = message
         if kind is Kind.STAND:
-            return (source ^ self.rank).bit_count() == 1 and not self.drafts.stands(source)
+            holds_one = any(draft.source == source for draft in self.drafts.standing)
+            return (source ^ self.rank).bit_count() == 1 and not holds_one
         if source != self.rank:
             return kind in (Kind.DRAFTING, Kind.OWNED)
         if kind is Kind.WORK and seq == 0:

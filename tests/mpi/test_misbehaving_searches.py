@@ -19,8 +19,8 @@ from tests.pile import Pile
 COMM = MPI.COMM_WORLD
 RANK, SIZE, LAST = COMM.rank, COMM.size, COMM.size - 1
 LEAVES = {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}  # raised as they are where they came from
-METHODS = ("start", "work", "load", "split", "absorb", "found", "result", "merge", "on_turn", "on_report")
-ON_RANK_0 = ("start", "split", "merge", "on_report")  # only there, or there for sure
+METHODS = ("start", "work", "load", "split", "absorb", "found", "result", "merge")
+ON_RANK_0 = ("start", "split", "merge")  # only there, or there for sure
 REFUSED = {  # what may not be returned
     "work": set(RETURNS),
     "load": set(RETURNS) - {"int"},
@@ -65,14 +65,11 @@ class Endless(lb_mpi.Problem):
 
 def cell(method: str, misbehave: Callable[..., Any], *, here: bool) -> lb_mpi.SearchResult:
     """A search that ends by itself only when the method is called after its end."""
-    options: dict[str, Any] = {"threshold": 1.0}
     kind: type = Pile if method in ("result", "merge") else Endless
-    if here and method in ("on_turn", "on_report"):
-        options[method] = misbehave
-    elif here:
+    if here:
         names = {method: property(misbehave) if method == "found" else lambda *_: misbehave()}
         kind = type("Misbehaving", (kind,), names)
-    return lb_mpi.search(COMM, kind(30) if issubclass(kind, Pile) else kind(), **options)
+    return lb_mpi.search(COMM, kind(30) if issubclass(kind, Pile) else kind(), threshold=1.0)
 
 
 def told(expected: type[BaseException], method: str, misbehave: Callable[..., Any], *, here: bool) -> str:
@@ -139,14 +136,6 @@ def test_merged_on_rank_0_and_told_to_all() -> None:
 
 def fail_to_load() -> None:
     raise ArithmeticError("can't be read")
-
-
-def test_a_callback_that_is_no_function_is_refused() -> None:
-    for name, where in (("on_turn", LAST), ("on_report", 0)):
-        with pytest.raises(TypeError, match=f"{name} = 3: expected a function"):
-            lb_mpi.search(COMM, Pile(3), **({name: 3} if where == RANK else {}))
-    if SIZE > 1:
-        lb_mpi.search(COMM, Pile(3), on_report=3 if RANK == LAST else None)  # rank 0's counts
 
 
 @pytest.mark.parametrize("when", [1, 2, 10])

@@ -100,7 +100,6 @@ DOORS: dict[str, Callable[..., Any]] = {
     "search quantum": lambda v, pool, path: searched(quantum=v),
     "search pause_s": lambda v, pool, path: searched(pause_s=(v, v)),
     "search seed": lambda v, pool, path: searched(seed=v),
-    "search report_every_s": lambda v, pool, path: searched(report_every_s=v),
     "search emulated_speed": lambda v, pool, path: searched(emulated_speed=v),
     "distribute root": lambda v, pool, path: distributed(root=v),
     "distribute imbalance": lambda v, pool, path: distributed(imbalance=v),

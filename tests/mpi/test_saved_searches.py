@@ -1,5 +1,6 @@
 """Searches that are saved, on real ranks: gone on with by fewer, after a stop, with a full disk; what is refused."""
 
+import itertools
 import os
 import resource
 import signal
@@ -12,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.search.saving import KIND
+from lb_mpi.mpi.search.search import KIND
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
 from lb_mpi.saving.folder import Folder
 from tests.pile import Pile
@@ -58,17 +59,19 @@ def test_fewer_ranks_go_on_from_what_all_have_saved(saves: Path, route: str) -> 
 
 
 @pytest.mark.every_size
-def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves: Path) -> None:
-    turns = 0
+def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = itertools.count(1)
+    load = UnbalancedTreeSearch.load
 
-    def stop() -> None:
-        nonlocal turns
-        turns += 1
-        if turns == 10 and COMM.rank == COMM.size - 1:
+    def stop(self: UnbalancedTreeSearch) -> float:
+        if next(turns) == 10 and COMM.rank == COMM.size - 1:
             os.kill(os.getpid(), signal.SIGUSR1)
+        return load(self)
 
-    with pytest.raises(lb_mpi.Stopped, match=r"save-0000.*, stopped by .*: run the same again"):
-        count(COMM, saves, on_turn=stop)
+    with monkeypatch.context() as patch:
+        patch.setattr(UnbalancedTreeSearch, "load", stop)
+        with pytest.raises(lb_mpi.Stopped, match=r"save-0000.*, stopped by .*: run the same again"):
+            count(COMM, saves)
     assert count(COMM, saves) == PUBLISHED["T1"]
 
 

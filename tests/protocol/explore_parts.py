@@ -1,27 +1,144 @@
-"""Parts of a search alone, in every reachable state: Safra's token, and the cut of a save."""
+"""Parts of a search alone, in every reachable state: both terminations, and the cut of a save."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from lb_mpi.searching.drafting import Send
+from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.guard import Options
-from lb_mpi.searching.saves import Cut
+from lb_mpi.searching.saves import Cut, Open, SaveJob, Write
 from lb_mpi.searching.searcher import Searcher
-from lb_mpi.searching.termination import Termination, Token
+from lb_mpi.searching.termination import Scholten, Termination, Token
 from tests.pile import Pile
 from tests.protocol.explore import Exploration, State, put
 from tests.protocol.explore_search import NoPause, cut_key
 from tests.protocol.law import check_ewd998
+from tests.protocol.walk_law import check_engagement
+
+
+class Ends(Exploration):
+    """A termination alone, where any message may overtake any other; `rest`: (by rank, whether it is active; WORK so far).
+
+    An active rank may send WORK to anybody, `most_work` in all, or turn passive at any time, so at the start any have work.
+    """
+
+    ordered = batches = False
+
+    def __init__(self, most_work: int) -> None:
+        self.most_work = most_work
+
+    def is_end(self, state: State) -> bool:
+        return state.actors[0].over
+
+    def work(self, rank: int) -> Message:
+        return Message(Kind.WORK, rank)
+
+    def settle(self, state: State, rank: int, active: bool) -> State:
+        raise NotImplementedError
+
+    def receive(self, termination: Any, message: Message) -> list[Send] | None:
+        raise NotImplementedError
+
+    def successors(self, state: State) -> Iterator[State]:
+        (active, sent), size = state.rest, len(state.actors)
+        for rank in range(size):
+            if active[rank]:
+                yield state._replace(rest=(put(active, rank, False), sent))
+                for other in range(size) if sent < self.most_work else ():
+                    if other != rank:
+                        new = state._replace(rest=(active, sent + 1))
+                        give = [(other, self.work(rank))]
+                        yield self.act(new, rank, lambda each: each.sent() or give)  # noqa: B023
+            yield self.settle(state, rank, active[rank])
+        for rank, [(_, message)], wires in self.deliveries(state):
+            works = active[rank] or message.kind is Kind.WORK
+            new = state._replace(wires=wires, rest=(put(active, rank, works), sent))
+            yield self.act(new, rank, lambda each: self.receive(each, message) or [])  # noqa: B023
+
+    def explored(self, ranks: Sequence[Any]) -> tuple[int, int]:
+        """(states, ends); AssertionError on a broken law, or when it can't end."""
+        return self.reach(State(tuple(ranks), {}, ((True,) * len(ranks), 0)))[:2]
+
+
+class Tokens(Ends):
+    """Safra's token."""
+
+    def key_of(self, actor: Termination) -> Hashable:
+        return actor.count, actor.black, actor.token, actor.over
+
+    def work(self, rank: int) -> Message:
+        return Message(Kind.WORK, 0)  # whoever has sent it
+
+    def settle(self, state: State, rank: int, active: bool) -> State:
+        def do(termination: Termination) -> list[Send]:
+            token, to = termination.settle(active, 0.0), (rank + 1) % len(state.actors)
+            return [] if token is None else [(to, Message(Kind.TOKEN, 0, token.total, int(token.black)))]
+
+        return self.act(state, rank, do)
+
+    def receive(self, termination: Termination, message: Message) -> None:
+        if message.kind is Kind.WORK:
+            termination.received()
+        else:
+            termination.arrive(Token(message.seq, bool(message.pid)), 0.0)
+
+    def law(self, state: State) -> None:
+        ranks, (active, _) = state.actors, state.rest
+        flying = [(to, message) for (_, to), wire in state.wires.items() for message in wire]
+        n_work = sum(message.kind is Kind.WORK for _, message in flying)
+        if ranks[0].over:
+            assert not any(active), "over, but a rank is active"
+            assert not n_work, "over, but work is under way"
+            return
+        places = [(rank, each.token) for rank, each in enumerate(ranks) if each.token is not None]
+        places += [(to, Token(one.seq, bool(one.pid))) for to, one in flying if one.kind is Kind.TOKEN]
+        assert len(places) == 1, f"{len(places)} tokens"
+        counts, colours = [each.count for each in ranks], [each.black for each in ranks]
+        check_ewd998(*places[0], n_work, counts, colours, [not one for one in active])
+
+
+def explore_tokens(searcher_class: type[Searcher], *, size: int, most_work: int) -> int:
+    """EWD998's invariant, and that `over` is true only when nothing is active or under way; the number of states."""
+    ranks = [searcher_class(rank, range(size), Pile(1), Options()).termination for rank in range(size)]
+    for termination in ranks:
+        termination.pause = NoPause()
+    return Tokens(most_work).explored(ranks)[0]
+
+
+class Engagements(Ends):
+    """The tree of Dijkstra and Scholten."""
+
+    def key_of(self, actor: Scholten) -> Hashable:
+        return actor.parent if actor.engaged else -1, actor.deficit, actor.over
+
+    def settle(self, state: State, rank: int, active: bool) -> State:
+        return self.act(state, rank, lambda each: each.settle(active))
+
+    def receive(self, termination: Scholten, message: Message) -> list[Send] | None:
+        work = message.kind is Kind.WORK
+        return termination.received(message.source) if work else termination.acknowledged()
+
+    def law(self, state: State) -> None:
+        flying = [(to, message) for (_, to), wire in state.wires.items() for message in wire]
+        assert all(message.kind in (Kind.WORK, Kind.ACK) for _, message in flying)
+        work = Counter(message.source for _, message in flying if message.kind is Kind.WORK)
+        acks = Counter(to for to, message in flying if message.kind is Kind.ACK)
+        check_engagement(state.actors, work, acks, state.rest[0])
+
+
+def explore_engagement(scholten: type, *, size: int, most_work: int) -> tuple[int, int]:
+    """(states, ends) of the tree alone."""
+    return Engagements(most_work).explored([scholten(rank, size) for rank in range(size)])
 
 
 class Net(NamedTuple):
-    """Ranks that may send WORK to anybody at any time, which anything may overtake."""
+    """Ranks that may send WORK to anybody at any time, which anything may overtake; and what they have saved."""
 
     work: tuple[int, ...]  # WORK under way to each rank
     sent: int  # WORK so far
-    held: tuple[int, ...]  # the pieces of work that each rank has; of the token: 1, the rank is active
+    held: tuple[int, ...]  # the pieces of work that each rank has
     written: tuple[int | None, ...] = ()  # what each rank has written for the save at hand
 
     def gave(self, rank: int, other: int) -> Net:
@@ -32,67 +149,6 @@ class Net(NamedTuple):
         return self._replace(
             work=put(self.work, rank, self.work[rank] - 1), held=put(self.held, rank, self.held[rank] + 1)
         )
-
-
-class Tokens(Exploration):
-    """Safra's token: an active rank may send WORK, `most_work` in all, or turn passive at any time."""
-
-    batches = False
-
-    batches = False
-
-    def __init__(self, most_work: int) -> None:
-        self.most_work = most_work
-
-    def key_of(self, actor: Termination) -> Hashable:
-        return actor.count, actor.black, actor.token, actor.over
-
-    def is_end(self, state: State) -> bool:
-        return state.actors[0].over
-
-    def law(self, state: State) -> None:
-        ranks, net = state.actors, state.rest
-        if ranks[0].over:
-            assert not any(net.held), "over, but a rank is active"
-            assert not any(net.work), "over, but work is under way"
-            return
-        places = [(rank, each.token) for rank, each in enumerate(ranks) if each.token is not None]
-        places += [(to, token) for (_, to), wire in state.wires.items() for token in wire]
-        assert len(places) == 1, f"{len(places)} tokens"
-        counts, colours = [each.count for each in ranks], [each.black for each in ranks]
-        check_ewd998(*places[0], sum(net.work), counts, colours, [not active for active in net.held])
-
-    def successors(self, state: State) -> Iterator[State]:
-        net, size = state.rest, len(state.actors)
-
-        def step(rank: int, then: Net, do: Callable[[Termination], Token | None]) -> State:
-            def act(termination: Termination) -> list[tuple[int, Token]]:
-                token = do(termination)
-                return [] if token is None else [((rank + 1) % size, token)]
-
-            return self.act(state._replace(rest=then), rank, act)
-
-        for rank in range(size):
-            if net.held[rank]:
-                yield state._replace(rest=net._replace(held=put(net.held, rank, 0)))
-                for other in range(size) if net.sent < self.most_work else ():
-                    if other != rank:
-                        then = net.gave(rank, other)._replace(held=net.held)
-                        yield step(rank, then, lambda termination: termination.sent())
-            if net.work[rank]:
-                then = net.got(rank)._replace(held=put(net.held, rank, 1))
-                yield step(rank, then, lambda termination: termination.received())
-            yield step(rank, net, lambda termination: termination.settle(bool(net.held[rank]), 0.0))  # noqa: B023
-        for rank, [(_, token)], wires in self.deliveries(state):
-            yield self.act(state._replace(wires=wires), rank, lambda each: each.arrive(token, 0.0) or [])  # noqa: B023
-
-
-def explore_tokens(searcher_class: type[Searcher], *, size: int, most_work: int) -> int:
-    """EWD998's invariant, and that `over` is true only when nothing is active or under way; the number of states."""
-    ranks = tuple(searcher_class(rank, range(size), Pile(1), Options()).termination for rank in range(size))
-    for termination in ranks:
-        termination.pause = NoPause()
-    return Tokens(most_work).reach(State(ranks, {}, Net((0,) * size, 0, (1,) * size))).states
 
 
 class Cuts(Exploration):
@@ -115,8 +171,11 @@ class Cuts(Exploration):
     def successors(self, state: State) -> Iterator[State]:
         cuts, net, root = state.actors, state.rest, state.actors[0]
 
-        def step(rank: int, do: Callable[[Cut], list[Send] | None], then: Net = net) -> State:
-            return self.act(state._replace(rest=then), rank, lambda cut: [*(do(cut) or []), *cut.settle()])
+        def step(rank: int, do: Callable[[Cut], list[Send] | None], then: Net = net, new: State = state) -> State:
+            def settled(cut: Cut) -> list[Send]:
+                return [*(do(cut) or []), *cut.settle(lambda: bytes([then.held[rank]]))]
+
+            return self.act(new._replace(rest=then), rank, settled)
 
         def count(n: int) -> Callable[[Cut], None]:
             return lambda cut: setattr(cut, "under_way", cut.under_way + n)
@@ -126,23 +185,28 @@ class Cuts(Exploration):
                 yield from (step(rank, count(1), net.gave(rank, other)) for other in range(len(cuts)) if other != rank)
             if net.work[rank]:
                 yield step(rank, count(-1), net.got(rank))
-            for well in (True, False) if cut.to_write else ():
-                assert all(one.paused for one in cuts), "a rank goes on while states are taken"
-                receipt, written = (bytes([rank]), net.held[rank]) if well else (None, None)
-                then = net._replace(written=put(net.written, rank, written))
-                yield step(rank, lambda cut: cut.wrote(receipt), then)  # noqa: B023
+            for result, then in self.results(state, rank, cut.job) if cut.job is not None else ():
+                yield step(rank, lambda cut: cut.done(cut.job, result, 0.0, 0.0), then)  # noqa: B023
         for rank, [(_, message)], wires in self.deliveries(state):
-            new = state._replace(wires=wires)
-            yield self.act(new, rank, lambda cut: [*cut.receive(message), *cut.settle()])  # noqa: B023
+            yield step(rank, lambda cut: cut.receive(message), new=state._replace(wires=wires))  # noqa: B023
         if root.state is root.state.RUNNING and root.number < self.most_saves:
             yield step(0, lambda cut: cut.begin(), net._replace(written=(None,) * len(cuts)))
-        for well in (True, False) if root.to_open else ():
-            yield step(0, lambda cut: cut.opened(well, 0.0))  # noqa: B023
-        if root.to_commit:
-            if root.receipts is not None:
-                assert sorted(root.receipts) == list(range(len(cuts))), "not all have written"
+
+    def results(self, state: State, rank: int, job: SaveJob) -> Iterator[tuple[object, Net]]:
+        """A job may be done or fail; the law of what it does."""
+        cuts, net = state.actors, state.rest
+        if isinstance(job, Open):
+            yield from ((well, net) for well in (True, False))
+        elif isinstance(job, Write):
+            assert all(one.paused for one in cuts), "a rank goes on while states are taken"
+            assert job.state == bytes([net.held[rank]]), "the state of another time"
+            yield (0, 0), net._replace(written=put(net.written, rank, net.held[rank]))
+            yield None, net._replace(written=put(net.written, rank, None))
+        else:
+            if job.receipts is not None:
+                assert [receipt.rank for receipt in job.receipts] == list(range(len(cuts))), "not all have written"
                 assert sum(one or 0 for one in net.written) == sum(net.held) + sum(net.work), "not all is saved"
-            yield step(0, lambda cut: cut.ended(0.0))
+            yield None, net
 
 
 def explore_cut(cut_class: type[Cut], *, above: tuple[int | None, ...], most_work: int, most_saves: int = 2) -> int:

@@ -9,6 +9,7 @@ from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.drafting import State as Is
 from lb_mpi.searching.guard import Options
+from lb_mpi.searching.saves import do
 from lb_mpi.searching.searcher import Job, Searcher, Work
 from lb_mpi.searching.walking import Draft
 from tests.pile import Broken, Heap, Pile, children
@@ -54,7 +55,7 @@ class Searches(Exploration):
         for well in (True, False):
             new = state._replace(rest=clone(state.rest))
             store = MemoryStore(new.rest, rank, size=len(state.actors), full=not well)
-            yield self.act(new, rank, lambda searcher: searcher.done(job, job.run(store)))  # noqa: B023
+            yield self.act(new, rank, lambda searcher: searcher.done(job, do(job, store)))  # noqa: B023
 
 
 def raised(searcher: Searcher) -> None:
@@ -75,7 +76,7 @@ class Ring(Searches):
         return (
             d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
             s.reason, s._finished, tuple(p.items), tuple(sorted(p.done)), s.error is None, type(s.job),
-            s.sharing and (s.sharing.bound.best, *s.sharing.known.values()), s.saves and cut_key(s.saves.cut),
+            s.sharing and (s.sharing.bound.best, *s.sharing.known.values()), s.saves and cut_key(s.saves),
         )  # fmt: skip
 
     def key_of_rest(self, disk: Disk) -> tuple[object, ...]:
@@ -96,8 +97,8 @@ class Ring(Searches):
     def more(self, state: State) -> Iterator[State]:
         """It is time for a save."""
         root = state.actors[0]
-        if root.saves is not None and not root.over and root.saves.cut.number < self.most_saves and root.saves.cut.at > 0.0:
-            yield self.act(state, 0, lambda searcher: setattr(searcher.saves.cut, "at", 0.0) or [])
+        if root.saves is not None and not root.over and root.saves.number < self.most_saves and root.saves.at > 0.0:
+            yield self.act(state, 0, lambda searcher: setattr(searcher.saves, "at", 0.0) or [])
 
 
 def cut_key(cut: Any) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
         check_cut(searchers, in_flight)
     # What a rank was about to absorb when it failed is lost; so may be work that comes when an answer is found, where
     # messages keep no order.
-    walks = searchers[0].termination.route == "random"
+    walks = not searchers[0].ring
     if work and not failed and not (walks and any(pile_of(searcher).found for searcher in searchers)):
         check_work(searchers, in_flight)
     if failed or any(searcher.over or searcher._finished for searcher in searchers):
@@ -73,7 +73,7 @@ def pile_of(searcher: Searcher) -> Pile:
 
 def in_hand(searcher: Searcher) -> list[int]:
     """Items in the pile, and those of parts that are kept for later."""
-    kept = searcher.drafting.kept if searcher.drafting.route == "random" else []
+    kept = [] if searcher.ring else searcher.drafting.kept
     out = getattr(pile_of(searcher), "out", [])
     return [*pile_of(searcher).items, *out, *(item for part in kept for item in unpack(part))]
 
@@ -100,16 +100,16 @@ def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     if any(searcher.saves is None or searcher.over for searcher in searchers):
         return
     under_way = sum(message.kind in MOVES for _, message in in_flight)
-    counted = sum(searcher.saves.cut.under_way for searcher in searchers)
+    counted = sum(searcher.saves.under_way for searcher in searchers)
     assert counted == under_way, f"{counted} WORK counted, {under_way} under way"
     for searcher in searchers:
         assert not (searcher.paused and isinstance(searcher.job, Work)), f"rank {searcher.rank} works while it is paused"
-    root = searchers[0].saves.cut
+    root = searchers[0].saves
     if root.state in (saves.SaveState.OPENING, saves.SaveState.WRITING, saves.SaveState.COMMITTING):
         assert not under_way, "states are taken while WORK is under way"
         for searcher in searchers:
             assert searcher.paused, f"rank {searcher.rank} goes on while states are taken"
-            assert searcher.saves.cut.number == root.number, f"rank {searcher.rank} is at another save"
+            assert searcher.saves.number == root.number, f"rank {searcher.rank} is at another save"
 
 
 def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
@@ -154,7 +154,7 @@ def check_safra(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
     """One token; EWD998's invariant."""
     order = [0]
     while len(order) < len(searchers):
-        order.append(searchers[order[-1]].successor)
+        order.append(searchers[order[-1]].drafting.successor)
     ranks = [searchers[rank] for rank in order]
     places = [(order.index(s.rank), s.termination.token) for s in ranks if s.termination.token is not None]
     places += [

@@ -7,7 +7,7 @@ that were synced, and of the changes since then any of them.  The death of a pro
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 
@@ -32,29 +32,6 @@ class _Directory:
     def change(self, change: Callable[[dict[str, object]], object]) -> None:
         change(self.now)
         self.changes.append(change)
-
-
-class _File:
-    """A file that is being written."""
-
-    def __init__(self, disk: MemoryDisk, inode: _Inode) -> None:
-        self._disk, self._inode = disk, inode
-
-    def write(self, data: bytes) -> None:
-        data = bytes(data)
-        self._inode.data += data[: len(data) // 2]
-        self._disk.step()
-        self._inode.data += data[len(data) // 2 :]
-
-    def sync(self) -> None:
-        self._disk.step()
-        self._inode.synced = len(self._inode.data)
-
-    def __enter__(self) -> _File:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 class MemoryDisk:
@@ -92,13 +69,18 @@ class MemoryDisk:
         except FileNotFoundError:
             return []
 
-    def create(self, path: Path) -> _File:
+    def write(self, path: Path, chunks: Iterable[bytes], synced: bool = True) -> None:
         self.step()
         inode, directory = _Inode(), self._at(path.parent)
         if path.name in directory.now:
             raise FileExistsError(17, "File exists", str(path))
         directory.change(lambda names: names.update({path.name: inode}))
-        return _File(self, inode)
+        for data in map(bytes, chunks):
+            inode.data += data[: len(data) // 2]
+            self.step()
+            inode.data += data[len(data) // 2 :]
+        self.step()
+        inode.synced = len(inode.data) if synced else 0
 
     def chunks(self, path: Path) -> Iterator[bytes]:
         self.step()

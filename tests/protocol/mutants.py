@@ -50,7 +50,7 @@ MUTANTS = [
     (searcher, "self._conclude(self.drafting.load > 0.0,", "self._conclude(self.drafting.state == 3,"),
     (searcher, "self.termination.received()", "pass"),
     (searcher, "if message.kind in MOVES:\n", "if message.kind in (Kind.WORK, Kind.NOWORK):\n"),
-    (searcher, "for rank in self._below()]", "for rank in [*self._below()][:1]]"),
+    (searcher, "for rank in below]", "for rank in [*below][:1]]"),
     (searcher, "return [(above, Message(Kind.FINISH,", "return [] and [(above, Message(Kind.FINISH,"),
     (searcher, "self.reason = reason\n", "pass\n"),
     # a problem that raises
@@ -87,8 +87,8 @@ BOUND_MUTANTS = [
 
 CUT_MUTANTS = [
     # what is counted
-    (searcher, "                    self.saves.cut.under_way += 1\n", "                    pass\n"),
-    (searcher, "                self.saves.cut.under_way -= 1  # whatever becomes of it\n", "                pass\n"),
+    (searcher, "                    self.saves.under_way += 1\n", "                    pass\n"),
+    (searcher, "                self.saves.under_way -= 1  # whatever becomes of it\n", "                pass\n"),
     (searcher, "not self._ending and not self.paused else None", "not self._ending else None"),
     (searcher, "        if not self.over and not self._ending and not self.paused:\n", "        if not self.over and not self._ending:\n"),
     # states, and what becomes of them
@@ -99,27 +99,27 @@ CUT_MUTANTS = [
     (searcher, "self.problem.absorb(self.saves.kept.pop(0))", "self.saves.kept.pop(0)"),
     (searcher, "            self.drafting.start()\n\n    def ask_to_stop", "            pass\n\n    def ask_to_stop"),
     (searcher, "return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends", "return sends"),
-    (saves, "return self.stopping and not self.cut.paused", "return self.stopping"),
+    (saves, "return self.stopping and not self.paused", "return self.stopping"),
     (saves, "None if rows is None else sorted(", "[] if rows is None else sorted("),
     # the cut
     (saves, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
     (saves, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),
-    (saves, "            if total != self._sent:\n", "            if self._sent is None:\n"),
+    (saves, "            elif total != self._sent:\n", "            elif self._sent is None:\n"),
     (saves, "self.state = SaveState.OPENING if total == 0 else SaveState.COUNTING", "self.state = SaveState.OPENING"),
     (saves, "SaveState.OPENING if total == 0 else", "SaveState.OPENING if total <= 1 else"),
     (saves, " and len(self._counted) == len(self.below):", " and len(self._counted) >= len(self.below) - 1:"),
     (saves, "        self._counted, self._sent = {}, None\n", "        self._sent = None\n"),
     (saves, "        self._counted, self._sent = {}, None\n", "        self._counted = {}\n"),
-    (saves, "        if self.state is SaveState.WRITING and not self._awaited:", "        if self.state is SaveState.WRITING and not self.to_write:"),
+    (saves, "        elif self.state is SaveState.WRITING and not self._awaited:", "        elif self.state is SaveState.WRITING and self.rank not in self._awaited:"),
     (saves, "SaveState.WRITING, b\"\", {self.rank, *self.below}", "SaveState.WRITING, b\"\", {*self.below}"),
     (saves, "None if receipts is None or self.receipts is None else", "b'' if receipts is None or self.receipts is None else"),
     (saves, "else self.receipts + receipts", "else receipts"),
     (saves, "        return self._to_below(Kind.GO)\n", "        return []\n"),
     (saves, "        return self._to_below(Kind.PAUSE)\n", "        return self._to_below(Kind.PAUSE)[:1]\n"),
-    (saves, "return self._write() if well else self.ended(now)", "return self._write()"),
+    (saves, "if isinstance(job, Open) and result:", "if isinstance(job, Open):"),
     (saves, "(number, self.paused) < (self.number, True)", "False"),
-    (saves, "        self.at = now + self.every_s\n", "        pass\n"),
-    (saves, "                self.state = SaveState.WRITTEN\n", "                self.state = SaveState.RUNNING\n"),
+    (saves, "        self.at = now + self.every_s  #", "        #"),
+    (saves, "if self.above is None else SaveState.WRITTEN", "if self.above is None else SaveState.RUNNING"),
 ]  # fmt: skip
 
 SCHOLTEN_MUTANTS = [
@@ -154,7 +154,7 @@ WALK_MUTANTS = [
     (walking, "self._next(source) if left > 1 else source", "self._next(source)"),  # never home
     (walking, "seq, left - 1)", "seq, left)"),
     (walking, "to += to >= low", "pass"),  # to itself
-    (walking, "for source, seq, _, left in self.drafts.leave():", "for source, seq, _, left in self.drafts.walks:"),  # sent on, and kept
+    (walking, "        self.drafts.walks = []\n", ""),  # sent on, and kept
     (walking, "if self.state is State.BUSY:\n            return []\n        self.state", "self.state"),  # asleep with work
     (walking, "self.drafts.walks.append(Draft(source, message.seq, left=message.pid))", "pass"),  # lost
     (walking, "Message(Kind.WORK, draft.source, draft.seq,", "Message(Kind.WORK, draft.source, 0,"),  # answered as if it stood
@@ -193,7 +193,7 @@ WALK_MUTANTS = [
     (searcher, "acks = self.termination.received(message.pid)", "self.termination.received(message.pid)"),
     (searcher, "acks = self.termination.received(message.pid)", "pass"),
     (searcher, "return self.termination.settle(active)", "return self.termination.settle(self.drafting.state == 3 and not active)"),
-    (searcher, "return children(self.rank, self.size)", "return children(self.rank, self.size)[1:]"),  # STOP
+    (searcher, "below = children(self.rank, self.size) if", "below = children(self.rank, self.size)[1:] if"),  # STOP
     (searcher, "return [] if self._finished else self._finish(", "return [] if self._finished or self.rank else self._finish("),
-    (searcher, "self.reason = reason\n        return [", "self.reason = reason\n        return [] if self.rank else ["),
+    (searcher, "for rank in below]", "for rank in below if not self.rank]"),
 ]  # fmt: skip

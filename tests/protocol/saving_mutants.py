@@ -2,10 +2,10 @@
 
 MUTANTS = [
     # before the commit
-    ("                n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)\n            file.sync()\n", "                n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)\n"),
-    ("frame(packed))\n            file.sync()\n", "frame(packed))\n"),
+    ("name, measured())", "name, measured(), synced=False)"),
+    ("frame(packed)])", "frame(packed)], synced=False)"),
     ("        self._disk.sync_dir(place)\n        self._disk.rename(place / DRAFT, place / MANIFEST)\n", "        self._disk.rename(place / DRAFT, place / MANIFEST)\n"),
-    ("place / DRAFT) as file", "place / MANIFEST) as file"),
+    ("self._disk.write(place / DRAFT,", "self._disk.write(place / MANIFEST,"),
     ("        if self._place(number).name in self._disk.names(self.path):\n            self._remove(number)\n", ""),
     # the commit
     ("        self._disk.rename(place / DRAFT, place / MANIFEST)\n        self._disk.sync_dir(place)\n", "        self._disk.rename(place / DRAFT, place / MANIFEST)\n"),

@@ -153,7 +153,7 @@ def test_bad_parameters_are_named(name: str, value: object) -> None:
         {"seed": -1},
         {"seed": "a"},
         {"balance": "no"},
-        {"report_every_s": 0.0},
+        {"save_every_s": 0.0},
     ],
 )
 def test_bad_options_are_named(options: dict[str, object]) -> None:
@@ -167,7 +167,8 @@ def changed_module(module: types.ModuleType, before: str, after: str) -> types.M
     assert before in source, f"no such place in {module.__name__}: {before!r}"
     changed = types.ModuleType("mutant")
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "State", "ProtocolError", "Token", "Reason", "Options", "Report", "Work"):
+    for name in ("Kind", "Message", "State", "ProtocolError", "Token", "Reason", "Options", "Work",
+        "Open", "Write", "Commit", "Receipt"):  # fmt: skip
         if name in vars(changed) and name in vars(module):
             setattr(changed, name, getattr(module, name))
     return changed

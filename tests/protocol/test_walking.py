@@ -1,12 +1,10 @@
 """Walking drafts: their table row by row, every state of small searches, seeded simulations, and known-wrong variants."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from lb_mpi.errors import SearchError
-from lb_mpi.searching import drafting, searcher, simulate, table, walking
-from lb_mpi.searching.drafting import PATIENCE, Drafting, Kind, Message, ProtocolError, State
+from lb_mpi.searching import drafting, searcher, simulate, walking
+from lb_mpi.searching.drafting import PATIENCE, TABLE, Drafting, Kind, Message, ProtocolError, Row, State, draw
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.walking import REACH, Draft, Walking, WalkTerms
 from tests.pile import Heap, Pile, Post, unpack
@@ -274,9 +272,9 @@ def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
         explore_walks(first_walks(2, 4, late=True), most_drafts=1)
         explore_walks(first_walks(3, 3), most_drafts=1)
         explore_walks(first_walks(2, 4, pile=Post), most_drafts=1)
-    rows = [row for row in table.TABLE if row.route == route and not row.event.startswith("(")]
+    rows = [row for row in TABLE if row.route == route and not row.event.startswith("(")]
 
-    def fits(row: table.Row, step: tuple[str, str, str]) -> bool:
+    def fits(row: Row, step: tuple[str, str, str]) -> bool:
         state, event, then = step
         here = row.state in (state, "any") or (row.state == "any but BUSY" and state != "BUSY")
         return here and row.event == event and then == (state if row.then == "same" else row.then)
@@ -287,8 +285,8 @@ def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
 
 def test_docstrings_show_the_table() -> None:
     for module, route in ((drafting, "ring"), (walking, "random")):
-        assert table.draw(route) in module.__doc__
-        names = {name for row in table.TABLE if row.route == route for name in (row.state, row.then)}
+        assert draw(route) in module.__doc__
+        names = {name for row in TABLE if row.route == route for name in (row.state, row.then)}
         assert {name for name in names if name not in ("any", "any but BUSY", "same")} <= set(State.__members__)
 
 
@@ -341,28 +339,6 @@ def test_the_number_of_ranks_chooses_the_route_and_an_option_forces_it() -> None
     assert {Options(route=route).route_on(size) == route for size in (1, 33) for route in ("ring", "random")} == {True}
     with pytest.raises(ValueError, match="route = 'line': expected one of ring, random"):
         Options(route="line").checked()
-
-
-def reporters(size: int) -> Iterator[searcher.Searcher]:
-    for rank in range(size):
-        yield searcher.Searcher(rank, range(size), Pile(1), Options(report_every_s=1.0, route="random"))
-
-
-def test_reports_come_up_the_tree() -> None:
-    ranks = list(reporters(8))
-    for rank in range(1, 8):
-        ranks[rank].units = rank
-    heard = 0
-    for round_ in (1.0, 2.0, 3.0):
-        for rank in range(7, -1, -1):  # from the leaves
-            for to, message in ranks[rank].turn(round_, []):
-                if message.kind is Kind.REPORT:
-                    assert to == walking.parent(rank)
-                    assert round_ == 1.0, "who has no news is silent"
-                    ranks[to].turn(round_ - 0.5, [(rank, message)])
-                    heard += to == 0
-    assert heard == 3
-    assert {rank: report.units for rank, report in ranks[0].reports.items() if rank} == {r: r for r in range(1, 8)}
 
 
 def find_fault(searcher_class: type) -> BaseException | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import MOVES, Kind, Send, State
 from lb_mpi.searching.searcher import Searcher
-from tests.protocol.engagement import check_engagement
+from lb_mpi.searching.termination import Scholten
 
 
 def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active: Sequence[bool]) -> None:
@@ -46,3 +46,22 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
     work = Counter(message.pid for _, message in in_flight if message.kind in MOVES)
     acks = Counter(to for to, message in in_flight if message.kind is Kind.ACK)
     check_engagement([searcher.termination for searcher in searchers], work, acks, active)
+
+
+def check_engagement(ranks: Sequence[Scholten], work: Counter[int], acks: Counter[int], active: Sequence[bool]) -> None:
+    """The invariant as it stands in `lb_mpi.searching.termination`; `work` under way by sender, `acks` by receiver."""
+    children = Counter(each.parent for each in ranks if each.engaged and each.rank)
+    for each in ranks:
+        due = work[each.rank] + acks[each.rank] + children[each.rank]
+        assert each.deficit == due, f"rank {each.rank} has the deficit {each.deficit}, but {due} are due"
+        assert each.engaged or not (active[each.rank] or each.deficit), f"rank {each.rank} works, but is free"
+        steps, at = 0, each
+        while each.engaged and at.rank:
+            steps, at = steps + 1, ranks[at.parent]
+            assert at.engaged, f"rank {each.rank} has no way to the root"
+            assert steps < len(ranks), f"rank {each.rank} is its own ancestor"
+    total = sum(work.values()) + sum(acks.values()) + sum(each.engaged for each in ranks[1:])
+    assert sum(each.deficit for each in ranks) == total, "deficits, and what they stand for, differ"
+    if ranks[0].over:
+        assert not total, "over, but something is under way, or somebody is engaged"
+        assert not any(active), "over, but somebody works"

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from lb_mpi.balancing.record import Share, Shares
-from lb_mpi.searching.table import TABLE
+from lb_mpi.searching.drafting import TABLE
 from tools.documents import ROOT
 
 

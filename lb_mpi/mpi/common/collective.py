@@ -1,4 +1,4 @@
-"""Collective operations: open a communicator, agree on errors, exchange objects, share memory, stop.
+"""Collective operations: open a communicator, agree on errors, exchange objects, share memory, read a save, stop.
 
 Every collective call passes the user's communicator to `opened` or `duplicate`, and works on the result.  It checks its
 arguments within `agree`, so that all ranks raise if one does, and compares arguments that must be equal with
@@ -7,10 +7,12 @@ arguments within `agree`, so that all ranks raise if one does, and compares argu
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import signal
 import threading
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,9 +25,11 @@ from numpy.typing import NDArray
 
 from lb_mpi import signs
 from lb_mpi.checks import show
+from lb_mpi.errors import SaveError
 from lb_mpi.mpi.common.failure import Failed, failure, install
 from lb_mpi.mpi.common.presence import Presence, call, duplicate, hang_s, presence_of, wait
 from lb_mpi.mpi.common.waiting import interrupts
+from lb_mpi.saving.folder import Folder, Saved
 
 __all__ = [
     "SharedBytes",
@@ -37,7 +41,7 @@ __all__ = [
     "barrier",
     "bcast",
     "duplicate",
-    "gather",
+    "newest",
     "noted",
     "opened",
     "raise_together",
@@ -135,16 +139,6 @@ def allgather(comm: MPI.Intracomm, value: T) -> list[T]:
     return _unpickled(everything, sizes)
 
 
-def gather(comm: MPI.Intracomm, value: T, root: int = 0) -> list[T] | None:
-    """Collective: the values of all ranks, on the root."""
-    data, sizes = _pickled(value), np.zeros(comm.size, dtype=np.int64)
-    mine = np.array([len(data)], dtype=np.int64)
-    wait(comm, comm.Igather(mine, sizes, root), (mine, sizes))
-    everything = np.empty(sizes.sum(), dtype=np.uint8)
-    wait(comm, comm.Igatherv([data, MPI.BYTE], [everything, sizes, MPI.BYTE], root), (data, everything))
-    return _unpickled(everything, sizes) if comm.rank == root else None
-
-
 def bcast(comm: MPI.Intracomm, value: T | None, root: int = 0) -> T:
     """Collective: return the root's value on all ranks."""
     data = _pickled(value) if comm.rank == root else np.empty(0, dtype=np.uint8)
@@ -206,6 +200,45 @@ def _check_room(n_bytes: int) -> None:
             raise OSError(f"{n_bytes / 2**20:,.0f} MiB of shared memory needed, {free:,.0f} MiB are free")
 
 
+# --- saves ------------------------------------------------------------------------------------------------------------
+
+
+def newest(
+    comm: MPI.Intracomm, folder: Folder, read: Callable[[Saved], T], noun: str, *, stacklevel: int
+) -> tuple[int, T] | None:
+    """Collective: the number of the newest save that all ranks can read, and what `read` returns; None: there is no save.
+
+    `read` runs on each rank separately.  A save for which it raises SaveError on any rank is skipped, with a warning on
+    rank 0; SaveError on all ranks if none is left.
+    """
+
+    def read_everywhere(saved: Saved) -> tuple[int, T]:
+        damage: list[str] = []
+
+        def attempt() -> T | None:
+            try:
+                return read(saved)
+            except SaveError as error:
+                damage.append(str(error))
+                return None
+
+        found = agree(comm, attempt)
+        for text in itertools.chain(*allgather(comm, damage)):
+            raise SaveError(text)
+        return saved.number, found  # type: ignore[return-value]
+
+    saves = bcast(comm, agree(comm, lambda: folder.saves() if comm.rank == 0 else None))
+    try:
+        found, wrong = folder.newest(saves, read_everywhere)
+    except SaveError as error:  # all ranks have the same saves, and have read the same of them
+        presence_of(comm).together(error)
+        raise
+    if found is not None and wrong:
+        text = f"{'; '.join(wrong)}: going on from {noun} {found[0]}, which was saved before"
+        agree(comm, lambda: warnings.warn(text, stacklevel=stacklevel) if comm.rank == 0 else None)
+    return found
+
+
 # --- signals that ask a run to end, so that it saves first ------------------------------------------------------------
 
 
@@ -220,19 +253,22 @@ class Signals:
 
 
 @contextmanager
-def noted() -> Iterator[Signals]:
+def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
     """Note SIGTERM and SIGUSR1 in this block instead of dying of them; the default handlers are restored afterwards.
 
-    A signal that is ignored, or has a handler already, is left alone; outside the main thread both are.
+    A signal that is ignored, or has a handler already, is left alone; outside the main thread both are.  Rank 0 reports to
+    a supervisor that signals are saved at.
     """
     signals = Signals()
     main = threading.current_thread() is threading.main_thread()
     ours = [number for number in SIGNALS if main and signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, signals._note)
+    signs.saves_at_signal(comm.rank == 0)
     try:
         yield signals
     finally:
+        signs.saves_at_signal(False)
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
 
@@ -259,10 +295,6 @@ class _Question:
                 self._presence.wait(self._request.Test, self, name=_STOP)
             self._request = None
 
-    def leave(self) -> None:
-        """Abandon the pending reduction: other ranks may never join it."""
-        self._presence.abandon(self)
-
 
 @contextmanager
 def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals | None]]:
@@ -284,16 +316,13 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
     with call(_STOP):
         presence = presence_of(duplicate(comm))
         presence.name = _STOP
-    with noted() as signals:
+    with noted(comm) as signals:
         question = _Question(presence, signals)
-        signs.saves_at_signal(comm.rank == 0)
         try:
             yield question
         except BaseException as error:
-            question.leave()
+            presence.abandon(question)  # a pending reduction: other ranks may never join it
             presence.spread(error)
             raise
-        finally:
-            signs.saves_at_signal(False)
         question.finish()
         presence.close()

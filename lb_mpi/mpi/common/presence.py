@@ -337,39 +337,29 @@ class Presence:
                 if done():
                     return
             name = self.usual_call if name is None else name
+            nap, interrupted_at = Nap(longest_s), float("inf")
             with call(name, watched=bool(name)) as interrupts:
-                self._wait(done, late, began, longest_s, interrupts)
+                while not done():
+                    nap.take()
+                    now = time.perf_counter()
+                    waited_s = now - began
+                    self.look(waited_s)
+                    if waited_s > FAILED_AFTER_S:
+                        self.raise_failure()
+                    if interrupts.pending:
+                        interrupted_at = min(interrupted_at, now)
+                        if now > interrupted_at + PATIENCE_S:
+                            interrupts.check()
+                    if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
+                        self._send_failure(wrong)
+                        raise Error(wrong)
         except BaseException:
             _kept.append((done, keep))
             raise
 
-    def _wait(
-        self,
-        done: Callable[[], bool],
-        late: Callable[[], str | None] | None,
-        began: float,
-        longest_s: float | None,
-        interrupts: Interrupts,
-    ) -> None:
-        nap, interrupted_at = Nap(longest_s), float("inf")
-        while not done():
-            nap.take()
-            now = time.perf_counter()
-            waited_s = now - began
-            self.look(waited_s)
-            if waited_s > FAILED_AFTER_S:
-                self.raise_failure()
-            if interrupts.pending:
-                interrupted_at = min(interrupted_at, now)
-                if now > interrupted_at + PATIENCE_S:
-                    interrupts.check()
-            if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
-                self._send_failure(wrong)
-                raise Error(wrong)
-
     def spread(self, error: BaseException, *, alone: bool = False) -> None:
         """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
-        if self._failure is None and self.comm and (alone or not self.raised_by_all(error)):
+        if self._failure is None and self.comm and (alone or not is_of_all(error, self._anchor)):
             mine = isinstance(error, ValueError | TypeError)
             self._send_failure(f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}")
 
@@ -381,10 +371,6 @@ class Presence:
         except BaseException as error:
             self.spread(error)
             raise
-
-    def raised_by_all(self, error: BaseException) -> bool:
-        """Return whether all ranks raise this together."""
-        return is_of_all(error, self._anchor)
 
     def together(self, error: BaseException, by: int = 0) -> BaseException:
         """Mark an error that all ranks raise together; only rank `by` prints the traceback."""

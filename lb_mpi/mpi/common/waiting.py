@@ -54,23 +54,15 @@ class Nap:
     def __init__(self, longest_s: float | None = None) -> None:
         self.longest_s = longest_nap_s() if longest_s is None else longest_s
         self._length = SHORTEST_S
-        self._since = 0.0  # when the first nap since the last activity began; 0: no nap yet
 
     def reset(self) -> None:
         """Note activity: the next nap is short."""
         self._length = SHORTEST_S
-        self._since = 0.0
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds without activity."""
-        return time.perf_counter() - self._since if self._since else 0.0
 
     def take(self, at_most: float = float("inf")) -> None:
         """Sleep, a little longer each time, but at most `at_most` seconds; also reports to a supervisor."""
         signs.turn()
         began = time.perf_counter()
-        self._since = self._since or began
         time.sleep(max(0.0, min(self._length, at_most)))
         signs.slept(time.perf_counter() - began)
         self._length = min(1.5 * self._length, self.longest_s)
@@ -113,15 +105,6 @@ class Interrupts:
             raise KeyboardInterrupt
         self.pending = True
 
-    def _hold(self) -> None:
-        self._before.append(self._raising)
-        self._raising = False
-
-    def _release(self) -> bool:
-        """Leave a block of `held`; True if Ctrl-C may be raised from now on."""
-        self._raising = self._before.pop()
-        return self._raising
-
 
 _interrupts = Interrupts()  # of the main thread
 _MAIN = threading.main_thread().ident
@@ -142,7 +125,8 @@ class held:
 
     def __enter__(self) -> Interrupts:  # not a generator: a pool enters in each map, which may be short
         one = self._interrupts = interrupts()
-        one._hold()
+        one._before.append(one._raising)
+        one._raising = False
         self._installed = one is _interrupts and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if self._installed:
             one.pending = False
@@ -152,10 +136,11 @@ class held:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        one, raises = self._interrupts, self._interrupts._release()
+        one = self._interrupts
+        one._raising = one._before.pop()
         if self._installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        if raises or self._installed:
+        if one._raising or self._installed:
             if kind is None:
                 one.check()
             elif self._installed:

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import struct
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from lb_mpi import checks
+from lb_mpi import signs
+from lb_mpi.checks import show
 from lb_mpi.emulate import Varying, throttle, throttled
-from lb_mpi.errors import SearchError
+from lb_mpi.errors import SearchError, Stopped
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import queueing
 from lb_mpi.mpi.common.carrier import Carrier, Part
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, bcast, opened
+from lb_mpi.mpi.common.collective import Signals, agree, agree_on, allgather, barrier, bcast, newest, noted, opened
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Parcels, body, parcel
 from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
-from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
+from lb_mpi.mpi.common.recorder import align, mark_save, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Interrupts, interrupts
-from lb_mpi.mpi.search.saving import Saving, saved
 from lb_mpi.record.events import Phase, Step
+from lb_mpi.saving.folder import Folder, PartFile, Saved
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.guard import Guard, Options, Quantum, check_problem, check_route, check_savable
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.searcher import ROOT, DraftRecord, Reason, Report, Searcher, Work, step
+from lb_mpi.searching.saves import Receipt, SavedSearch, do, unpack_parts
+from lb_mpi.searching.searcher import ROOT, DraftRecord, Reason, Searcher, Work, step
 from lb_mpi.table import Table
 
+KIND = "search"  # of the saves
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 
 
@@ -51,9 +56,6 @@ def search(
     pause_s: tuple[float, float] = (1e-4, 1e-2),
     seed: int = 0,
     route: str | None = None,
-    on_report: Callable[[dict[int, Report], float], None] | None = None,
-    report_every_s: float = 0.25,
-    on_turn: Callable[[], None] | None = None,
 ) -> SearchResult:
     """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991), a kind of work stealing.
 
@@ -83,16 +85,11 @@ def search(
     seed : integer >= 0, of the random numbers for pauses and random routes.
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks, otherwise "random";
         always "random" for a problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
-    on_report : a function that rank 0 calls as on_report({rank: Report}, seconds) about every `report_every_s` seconds;
-        only that of rank 0 is used.
-    report_every_s : seconds between two calls of `on_report`.
-    on_turn : a function without arguments, for other things that a program has to do during the search.  It is called
-        between work quanta and, on an idle rank, whenever the rank wakes.  May differ by rank.
 
     Returns a `SearchResult`, the same on all ranks.
 
-    Raises ValueError or TypeError on every rank if an argument is wrong on any rank.  If the problem, on_turn or
-    on_report raises any exception (also Ctrl-C) on any rank, or the problem returns a value that violates the `Problem`
+    Raises ValueError or TypeError on every rank if an argument is wrong on any rank.  If the problem
+    raises any exception (also Ctrl-C) on any rank, or the problem returns a value that violates the `Problem`
     protocol, every rank raises a SearchError that names the rank and the cause; but a rank on which SystemExit or
     KeyboardInterrupt was raised raises that itself.
 
@@ -102,15 +99,23 @@ def search(
     earlier saves are kept.
     """
     with opened(comm, "lb_mpi.search", watched=True) as own:
-        every_s = None if save is None else save_every_s
-        options = Options(threshold, pause_s, balance, seed, report_every_s, route, every_s)
-        report = on_report if own.rank == ROOT else None
-        given = (bound, emulated_speed, quantum, report, on_turn)
-        settings = agree(own, lambda: _settings(problem, options, *given))
+
+        def check() -> _Settings:
+            check_problem(problem)
+            if save is not None:
+                check_savable(problem)
+            every_s = None if save is None else save_every_s
+            options = Options(threshold, pause_s, balance, seed, route, every_s)
+            return _Settings(
+                check_route(problem, options.checked()),
+                check_bound(bound),
+                throttle(emulated_speed, "emulated_speed"),
+                Quantum(quantum),
+            )
+
+        settings = agree(own, check)
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
-        if not bcast(own, settings.on_report is not None):
-            settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
         with saved(own, save, problem, settings.bound) as saving, running(recorder(own)):
             return _run(own, problem, settings, saving)
 
@@ -120,25 +125,6 @@ class _Settings(NamedTuple):
     bound: Bound | None
     slow: throttle
     quantum: Quantum
-    on_report: Callable[[dict[int, Report], float], None] | None
-    on_turn: Callable[[], None] | None
-
-
-def _settings(
-    problem: object, options: Options, bound: object, speed: Any, quantum: Any, report: Any, turn: Any
-) -> _Settings:
-    """Check the arguments."""
-    check_problem(problem)
-    if options.save_every_s is not None:
-        check_savable(problem)
-    return _Settings(
-        check_route(problem, options.checked()),
-        check_bound(bound),
-        throttle(speed, "emulated_speed"),
-        Quantum(quantum),
-        checks.function("on_report", report, optional=True),
-        checks.function("on_turn", turn, optional=True),
-    )
 
 
 class _Rank(Part):
@@ -150,11 +136,10 @@ class _Rank(Part):
         self.searcher, self._guard, self._parcels, self._saving = searcher, guard, parcels, saving
         self._settings, self._quantum = settings, settings.quantum
         self.record = recorder(parcels.comm)
-        self._drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm))
-        self._drafts.use(settings.options)
+        self._drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
         self.cpu_s = self.work_s = self.poll_s = 0.0
-        self._began = self._aside_s = self._report_at = 0.0
+        self._began = 0.0
 
     @property
     def over(self) -> bool:
@@ -172,11 +157,8 @@ class _Rank(Part):
         if self._saving is not None:
             sends += self._saving.serve(searcher)
         send(self._parcels, sends)
-        turned = time.perf_counter()
-        searcher.attempt(self._call_back, now - self.start)
-        self._aside_s = time.perf_counter() - turned  # the callbacks' own time is not polling cost
         if arrived or sends:
-            self._drafts.turn(turned, [message for _, message in arrived], sends)
+            self._drafts.turn(time.perf_counter(), [message for _, message in arrived], sends)
         return bool(arrived or sends)
 
     def look(self, presence: Presence, waited_s: float) -> None:
@@ -198,24 +180,15 @@ class _Rank(Part):
         cpu = time.thread_time() - cpu
         self._settings.slow.charge(cpu)
         poll_s = polled - self._began
-        self._quantum.observe(done, worked, poll_s - self._aside_s)
+        self._quantum.observe(done, worked, poll_s)
         self.cpu_s, self.work_s, self.poll_s = self.cpu_s + cpu, self.work_s + worked, self.poll_s + poll_s
         return True
-
-    def _call_back(self, now: float) -> None:
-        settings = self._settings
-        with interrupts().allowed():  # also raises a deferred Ctrl-C
-            if settings.on_turn is not None:
-                settings.on_turn()
-            if settings.on_report is not None and now >= self._report_at:
-                self._report_at = now + settings.options.report_every_s
-                settings.on_report(self.searcher.reports, now)
 
 
 def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Saving | None) -> SearchResult:
     parcels = Parcels(comm, Tag.DRAFTING)
     guard = Guard(problem, interrupts().allowed)
-    found = None if saving is None else saving.found.saved
+    found = None if saving is None else saving.saved
     ring = ring_order(comm.size) if settings.options.route_on(comm.size) == "ring" else range(comm.size)
     searcher = Searcher(comm.rank, ring, guard, settings.options, settings.bound, found)
     barrier(comm)
@@ -233,6 +206,146 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     rank.record.step(whole)
     align(comm, rank.record)
     return collect(parcels, searcher, whole, None if saving is None else saving.stopped)
+
+
+# --- saves: each rank writes its state, and rank 0 commits when all have written (see `lb_mpi.saving.folder`) -----------
+#
+# The format is independent of the MPI library: another MPI can read it, with any number of ranks.
+
+
+class States(Sequence[bytes]):
+    """The saved states of all ranks, each read when accessed, except those that were `kept`."""
+
+    def __init__(self, folder: Folder, saved: Saved, kept: dict[int, bytes]) -> None:
+        self._folder, self._saved, self._kept = folder, saved, kept
+
+    def __len__(self) -> int:
+        return len(self._saved.parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the state of one rank, or of a slice of them; SaveError if it is damaged."""
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        rank = range(len(self))[index]
+        return self._kept[rank] if rank in self._kept else unpack_parts(self._folder.read(self._saved, name(rank)))[0]
+
+
+class Saving:
+    """The saves of a search on one rank, a `Store`; their numbers follow that of `found`, the save to resume from."""
+
+    def __init__(
+        self, comm: MPI.Intracomm, folder: Folder, found: tuple[int, SavedSearch] | None, meta: dict[str, Any],
+        signals: Signals,
+    ) -> None:  # fmt: skip
+        self.saved = found[1] if found else None
+        self._folder, self._rank, self._signals = folder, comm.rank, signals
+        self._base = self._number = found[0] if found else 0
+        self._meta = {**meta, "ranks": comm.size}
+        self._asked = False
+
+    def serve(self, searcher: Searcher) -> list[Send]:
+        """Do the job of a save after a turn, and request the end after a signal; return the messages to send."""
+        sends: list[Send] = []
+        if self._signals.came and not self._asked:
+            self._asked = True
+            sends += searcher.ask_to_stop()
+        if (job := searcher.job) is not None and not isinstance(job, Work):
+            sends += searcher.done(job, do(job, self))
+            signs.turn()
+        return sends
+
+    def open(self, number: int) -> bool:
+        """Make a directory; return False, with a warning, if that fails."""
+        return self._tried(lambda: self._folder.begin(self._base + number)) is not None
+
+    def write(self, number: int, state: bytes) -> tuple[int, int] | None:
+        """Write this rank's state; return None, with a warning, if that fails."""
+        began = time.perf_counter()
+        part = self._tried(lambda: self._folder.write(self._base + number, name(self._rank), [state]))
+        if part is not None:
+            mark_save(began, self._base + number)
+        return None if part is None else part[1:]
+
+    def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:
+        """Write the manifest; warn if that fails.  None: there is nothing to commit."""
+        if receipts is None:
+            return
+        parts = [PartFile(name(each.rank), each.n_bytes, each.crc) for each in receipts]
+        better = max if self._meta["bound"] == "max" else min
+        meta = {**self._meta, "best": better(each.best for each in receipts)}
+        if self._tried(lambda: self._folder.commit(self._base + number, meta, parts)):
+            self._number = self._base + number
+            signs.saved(self._number)
+
+    def stopped(self, comm: MPI.Intracomm) -> NoReturn:
+        """Collective: raise Stopped after a search that a signal has ended."""
+        number, came = bcast(comm, (self._number, self._signals.came))
+        by = "a signal" if came is None else came.name
+        if not number:
+            text = f"stopped by {by}, but nothing could be saved: the next run starts anew"
+        else:
+            text = f"saved as {self._folder.path}/save-{number:08d}, stopped by {by}: run the same again to go on"
+        raise presence_of(comm).together(Stopped(text))
+
+    def _tried(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call() or True
+        except (OSError, ValueError) as error:
+            text = f"rank {self._rank}: the search is not saved this time: {error}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")  # raising an error would end a search that can go on
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return None
+
+
+@contextmanager
+def saved(
+    comm: MPI.Intracomm, path: str | os.PathLike[str] | None, problem: object, bound: Bound | None
+) -> Iterator[Saving | None]:
+    """Collective: find the save to resume from, lock the folder and watch for signals in the block; None without `path`.
+
+    A damaged save is skipped with a warning.  ValueError on all ranks for the save of another problem, SaveError if no
+    save can be read, OSError if another run saves there.
+    """
+    if path is None:
+        yield None
+        return
+    folder, kind = agree(comm, lambda: _folder(path)), type(problem)
+    meta = {"problem": f"{kind.__module__}.{kind.__qualname__}", "bound": None if bound is None else bound.sense}
+    try:
+        agree(comm, lambda: folder.lock() if comm.rank == ROOT else None)
+        found = newest(comm, folder, lambda saved: _read(comm, folder, saved, meta), "save", stacklevel=7)
+        with noted(comm) as signals:
+            yield Saving(comm, folder, found, meta, signals)
+    finally:
+        folder.close()
+
+
+def name(rank: int) -> str:
+    """Return the name of a rank's file."""
+    return f"rank-{rank:06d}"
+
+
+def _folder(path: object) -> Folder:
+    try:
+        found = Path(os.fspath(path))  # type: ignore[call-overload]
+    except TypeError:
+        raise TypeError(f"save = {show(path)}: expected the name of a folder, or None") from None
+    if found.exists() and not found.is_dir():
+        raise ValueError(f"save = {show(path)}: expected a folder")
+    return Folder(found.absolute(), KIND)
+
+
+def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, meta: dict[str, Any]) -> SavedSearch:
+    """Read this rank's share; ValueError for the save of another search, SaveError if it is damaged."""
+    for key, value in meta.items():
+        if saved.meta.get(key) != value:
+            where = f"save {saved.number} in {folder.path}"
+            raise ValueError(f"{key} = {show(value)}: expected {show(saved.meta.get(key))}, as of {where}")
+    mine = range(comm.rank, len(saved.parts), comm.size)
+    parts = {rank: unpack_parts(folder.read(saved, name(rank))) for rank in mine}
+    states = States(folder, saved, {rank: state for rank, (state, *_) in parts.items()})
+    return SavedSearch(states, mine, [part for _, *kept in parts.values() for part in kept], saved.meta["best"])
 
 
 # --- the result -------------------------------------------------------------------------------------------------------
