@@ -24,7 +24,7 @@ from mpi4py.run import set_abort_status
 from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, gather
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.recorder import compare_clocks
 from lb_mpi.mpi.profile.timed import Installed, Recorder
@@ -132,9 +132,10 @@ class ProfiledProgram:
         clock = self._look.end()
         split_collectives(own, calls, clock)
         mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, cpu_s, calls.lines)
-        found = gather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
+        found = allgather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
+        is_root = own.rank == 0
         own.Free()
-        if found is not None:
+        if is_root:
             ranks, unseen, lost, errors_s = zip(*found, strict=True)
             notes = _notes(ranks, set().union(*unseen), sum(lost), max(errors_s))
             speeds = self._speeds.tolist()
