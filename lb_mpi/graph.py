@@ -12,9 +12,10 @@ scipy.sparse.linalg.ArpackError (or its subclass ArpackNoConvergence) if Lanczos
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -208,11 +209,8 @@ class Graph:
 
     def hops(self) -> int:
         """Return the largest distance, in edges, from vertex 0 to a vertex it can reach; at least half the diameter."""
-        order, before = scipy.sparse.csgraph.breadth_first_order(self.to_scipy(), 0, directed=False)
-        away = np.zeros(self.n, dtype=np.int64)
-        for vertex in order[1:].tolist():
-            away[vertex] = away[before[vertex]] + 1
-        return int(away.max())
+        away = scipy.sparse.csgraph.shortest_path(self.to_scipy(), unweighted=True, directed=False, indices=0)
+        return int(away[np.isfinite(away)].max())
 
     def to_scipy(self) -> Any:
         """Return the (n, n) weighted adjacency matrix, a scipy.sparse.csr_array; edges of weight 0 are stored zeros."""
@@ -257,7 +255,9 @@ def parse(text: str) -> Graph:
     if match is None:
         raise ValueError(f"graph = {checks.show(text)}: expected {NAMES}")
     if match[4] == "hypercube":
-        return _hypercube(int(match[5]))
+        dimension = int(match[5])
+        _check_edges(dimension << min(dimension, 64), text)
+        return grid((2,) * dimension, (False,) * dimension)
     rows, columns, size = (int(word or 1) for word in match.group(2, 3, 5))
     if rows * columns * size == 0:
         raise ValueError(f"graph = {text!r}: expected at least one vertex")
@@ -267,14 +267,6 @@ def parse(text: str) -> Graph:
         return mesh(1, size, periodic=True)
     _check_edges(size * (size - 1) // 2, text)
     return Graph.from_edges(size, *np.triu_indices(size, 1))
-
-
-def _hypercube(dimension: int) -> Graph:
-    _check_edges(dimension << min(dimension, 64), f"hypercube:{dimension}")
-    vertices = np.arange(1 << dimension)
-    lower = [vertices[vertices & (1 << bit) == 0] for bit in range(dimension)]
-    upper = [low | (1 << bit) for bit, low in enumerate(lower)]
-    return Graph.from_edges(1 << dimension, _concatenate(lower), _concatenate(upper))
 
 
 def _of_neighbours(text: str) -> Graph:
@@ -296,17 +288,22 @@ def _of_neighbours(text: str) -> Graph:
 def mesh(rows: int, columns: int, *, periodic: bool = False) -> Graph:
     """The rows x columns mesh, or the torus if `periodic`; vertex r*columns + c is row r, column c."""
     rows, columns = checks.integer("rows", rows, 1), checks.integer("columns", columns, 1)
-    name = f"{'torus' if periodic else 'mesh'}:{rows}x{columns}"
-    _check_edges(2 * rows * columns, name)
-    grid = np.arange(rows * columns).reshape(rows, columns)
-    tails, heads = [grid[:, :-1], grid[:-1]], [grid[:, 1:], grid[1:]]
-    if periodic and columns > 2:
-        tails.append(grid[:, 0])
-        heads.append(grid[:, -1])
-    if periodic and rows > 2:
-        tails.append(grid[0])
-        heads.append(grid[-1])
-    return Graph.from_edges(rows * columns, _concatenate(tails), _concatenate(heads))
+    _check_edges(2 * rows * columns, f"{'torus' if periodic else 'mesh'}:{rows}x{columns}")
+    return grid((rows, columns), (periodic, periodic))
+
+
+def grid(dims: Sequence[int], periods: Sequence[int]) -> Graph:
+    """The grid of these lengths, periodic where `periods` says so; vertices in row-major order, as MPI's Cartesian ranks."""
+    vertices = np.arange(math.prod(dims)).reshape(dims)
+    tails, heads = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for axis, (length, periodic) in enumerate(zip(dims, periods, strict=True)):
+        along = np.moveaxis(vertices, axis, 0)
+        tails.append(along[:-1].ravel())
+        heads.append(along[1:].ravel())
+        if periodic and length > 2:
+            tails.append(along[-1].ravel())
+            heads.append(along[0].ravel())
+    return Graph.from_edges(vertices.size, np.concatenate(tails), np.concatenate(heads))
 
 
 def most_square_mesh(size: int) -> tuple[int, int]:
@@ -343,10 +340,6 @@ def _check_edges(n_edges: int, name: str) -> None:
         raise ValueError(f"graph = {name!r}: expected at most {MAX_EDGES} edges")
 
 
-def _concatenate(parts: Iterable[Any]) -> Ints:
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(np.ravel(part) for part in parts)])
-
-
 # --- A process graph that follows the hosts: many edges inside a host, few between hosts ------------------------------
 
 
@@ -371,20 +364,11 @@ def host_graph(hosts: Sequence[Hashable]) -> Graph:
         for bit in (1 << k for k in range((len(group) - 1).bit_length()))
         if place < place ^ bit < len(group)
     ]
-    n_dealt = [0] * len(groups)
-    for pair in zip(*(ends.tolist() for ends in _torus(len(groups)).edges()), strict=True):
-        edges.append((_next(groups, n_dealt, pair[0]), _next(groups, n_dealt, pair[1])))
+    dealt = [itertools.cycle(group) for group in groups]
+    for one, other in zip(*mesh(*most_square_mesh(len(groups)), periodic=True).edges(), strict=True):
+        edges.append((next(dealt[one]), next(dealt[other])))
     tails, heads = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     return Graph.from_edges(len(hosts), tails, heads)
-
-
-def _torus(n: int) -> Graph:
-    return mesh(*most_square_mesh(n), periodic=True)
-
-
-def _next(groups: list[list[int]], n_dealt: list[int], host: int) -> int:
-    n_dealt[host] += 1
-    return groups[host][(n_dealt[host] - 1) % len(groups[host])]
 
 
 # --- lanczos ----------------------------------------------------------------------------------------------------------

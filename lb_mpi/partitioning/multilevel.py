@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 
+from lb_mpi import checks
 from lb_mpi.graph import Floats, Graph, Ints, lowest
 from lb_mpi.kernels import njit
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
@@ -55,30 +57,6 @@ def first_of_components(indptr: Ints, indices: Ints) -> Ints:
     return firsts[:count].copy()
 
 
-@njit(cache=True)
-def chain(graph: Csr, vertices: Ints, weight: float) -> Csr:
-    """Return the graph with an edge of `weight` between consecutive ones of `vertices`, ascending."""
-    n, more = len(graph.vertex_weights), 2 * (len(vertices) - 1)
-    indptr = np.zeros(n + 1, np.int64)
-    indices = np.empty(len(graph.indices) + more, np.int64)
-    weights = np.empty(len(indices))
-    end, at = 0, 0
-    for v in range(n):
-        for e in range(graph.indptr[v], graph.indptr[v + 1]):
-            indices[end] = graph.indices[e]
-            weights[end] = graph.weights[e]
-            end += 1
-        if at < len(vertices) and vertices[at] == v:
-            for other in (at - 1, at + 1):
-                if 0 <= other < len(vertices):
-                    indices[end] = vertices[other]
-                    weights[end] = weight
-                    end += 1
-            at += 1
-        indptr[v + 1] = end
-    return Csr(indptr, indices, weights, graph.vertex_weights)
-
-
 def connected(graph: Csr) -> Csr:
     """Return `graph` itself if it is connected, else a copy in which faint virtual edges join its components."""
     firsts = first_of_components(graph.indptr, graph.indices)
@@ -86,8 +64,14 @@ def connected(graph: Csr) -> Csr:
         return graph
     real = graph.weights[graph.weights > 0]
     weight = FAINT * float(real.min()) / len(firsts) if len(real) else 1.0
-    joined: Csr = chain(graph, firsts, weight)
-    return joined
+    ends = (np.append(firsts[:-1], firsts[1:]), np.append(firsts[1:], firsts[:-1]))
+    joined = adjacency(graph) + scipy.sparse.csr_array((np.full(len(ends[0]), weight), ends), (graph.n, graph.n))
+    return Csr(joined.indptr.astype(np.int64), joined.indices.astype(np.int64), joined.data, graph.vertex_weights)
+
+
+def adjacency(graph: Csr) -> scipy.sparse.csr_array:
+    """Return the weighted adjacency matrix; edges of weight 0 are stored zeros."""
+    return scipy.sparse.csr_array((graph.weights, graph.indices, graph.indptr), (graph.n, graph.n))
 
 
 # --- Spectral bisection: the Fiedler vector, and the cut where it reaches the target ----------------------------------
@@ -100,6 +84,7 @@ def connected(graph: Csr) -> Csr:
 DENSE = 40  # vertices: up to here, LAPACK is faster than Lanczos; beyond, its spinning threads make it ten times slower
 MAX_DENSE = 3000  # vertices: up to here, LAPACK is the fallback if Lanczos fails
 EQUAL = 1e-9  # entries of v_2 with smaller differences are equal
+THRESHOLDS = ("quantile", "mean")
 
 
 class Fiedler(NamedTuple):
@@ -123,39 +108,31 @@ def fiedler_of(graph: Csr) -> Fiedler:
     n = joined.n
     if n < 2:
         return Fiedler(0.0, np.ones(n))
-    shape = (n, n)
-    scale = float(joined.weights.max()) if len(joined.weights) and joined.weights.max() > 0 else 1.0
-    adjacency = scipy.sparse.csr_array((joined.weights / scale, joined.indices, joined.indptr), shape=shape)
-    degrees: Floats = np.asarray(adjacency.sum(axis=1)).ravel()
-    laplacian = scipy.sparse.csc_array(scipy.sparse.diags_array(degrees) - adjacency)
-    try:
-        value, vector = _dense(laplacian) if n <= DENSE else _lanczos(laplacian)
-    except (scipy.sparse.linalg.ArpackError, scipy.linalg.LinAlgError, RuntimeError, MemoryError, ValueError):
-        value, vector = _dense(laplacian) if n <= MAX_DENSE else _by_distance(laplacian)
+    scale = float(joined.weights.max(initial=0.0)) or 1.0
+    matrix = adjacency(joined._replace(weights=joined.weights / scale))
+    laplacian = scipy.sparse.csc_array(scipy.sparse.diags_array(np.asarray(matrix.sum(axis=1))) - matrix)
+    vector = _second(laplacian)
     large = np.abs(vector) > EQUAL
     if large.any() and vector[large.argmax()] < 0:
         vector = -vector
-    return Fiedler(float(value) * scale, np.ascontiguousarray(vector))
+    return Fiedler(max(0.0, float(vector @ (laplacian @ vector))) * scale, vector)
 
 
-def _dense(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
-    values, vectors = scipy.linalg.eigh(laplacian.toarray(), subset_by_index=[1, 1], overwrite_a=True, check_finite=False)
-    return max(0.0, float(values[0])), vectors[:, 0]
-
-
-def _lanczos(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
-    n = laplacian.shape[0]
-    values, vectors = lowest(laplacian, np.full((n, 1), 1.0 / np.sqrt(n)), tol=1e-7, maxiter=300)
-    return max(0.0, float(values[0])), vectors[:, 0]
-
-
-def _by_distance(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
-    # From one end of the graph to the other: not an eigenvector, but a useful order of the vertices.
+def _second(laplacian: scipy.sparse.csc_array) -> Floats:
+    """Return an eigenvector of the second smallest eigenvalue, or a useful order of the vertices if eigensolvers fail."""
+    n, vector = laplacian.shape[0], np.zeros(0)
+    for dense in (n <= DENSE, n <= MAX_DENSE):
+        with suppress(scipy.sparse.linalg.ArpackError, scipy.linalg.LinAlgError, RuntimeError, MemoryError, ValueError):
+            if dense:
+                vector = scipy.linalg.eigh(laplacian.toarray(), subset_by_index=[1, 1])[1][:, 0]
+            else:
+                vector = lowest(laplacian, np.full((n, 1), 1.0 / np.sqrt(n)), tol=1e-7, maxiter=300)[1][:, 0]
+            return np.ascontiguousarray(vector)
+    # From one end of the graph to the other.
     end = int(scipy.sparse.csgraph.breadth_first_order(laplacian, 0, directed=False, return_predecessors=False)[-1])
-    distance = scipy.sparse.csgraph.shortest_path(laplacian, unweighted=True, directed=False, indices=end)
-    vector = distance - distance.mean()
-    vector /= np.linalg.norm(vector) or 1.0
-    return float(vector @ (laplacian @ vector)), vector
+    vector = scipy.sparse.csgraph.shortest_path(laplacian, unweighted=True, directed=False, indices=end)
+    vector -= vector.mean()
+    return np.asarray(vector / (np.linalg.norm(vector) or 1.0))
 
 
 def split(vector: Floats, weights: Floats, target: float) -> Ints:
@@ -172,11 +149,23 @@ def split(vector: Floats, weights: Floats, target: float) -> Ints:
     return part
 
 
-def spectral_bisection(graph: Graph, target: float = 0.5) -> Ints:
-    """Return (n,) 0 or 1: side 0 has the lowest entries of v_2 and the fraction `target` (0 to 1) of the vertex weight."""
-    if not 0 < target < 1:
-        raise ValueError(f"target = {target!r}: expected a number between 0 and 1")
-    return split(fiedler(graph).vector, graph.vertex_weights, target)
+def spectral_bisection(graph: Graph, target: float = 0.5, *, threshold: str = "quantile") -> Ints:
+    """Return (n,) 0 or 1: side 0 has the lowest entries of v_2.
+
+    threshold : "quantile": side 0 has the fraction `target` (0 to 1) of the vertex weight, for halves up to the weighted
+    median, which is what `partition` uses; "mean": the vertices below the mean of v_2, the course's rule for halves, so
+    the sides may differ in weight.  Vertices at the mean go to both sides in turn.
+    """
+    checks.choice("threshold", threshold, THRESHOLDS)
+    if not 0 < target < 1 or (threshold == "mean" and target != 0.5):
+        raise ValueError(f"target = {target!r}: expected {'0.5' if threshold == 'mean' else 'a number between 0 and 1'}")
+    vector, weights = fiedler(graph).vector, graph.vertex_weights
+    if threshold == "quantile":
+        return split(vector, weights, target)
+    away = np.round((vector - vector.mean()) / EQUAL)
+    part = np.where(away > 0, 1, 0)
+    part[np.flatnonzero(away == 0)[1::2]] = 1
+    return part
 
 
 # --- Bisections of a small graph: grown from random vertices, refined at once, the best of many -----------------------
@@ -291,16 +280,16 @@ def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: Stat
     """Return (n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if possible."""
     total = float(graph.vertex_weights.sum())
     levels = coarsen(graph, SMALL, 1.5 * total / SMALL, state)
-    finer = [graph, *(level.csr for level in levels)]
-    coarsest = finer[-1]
+    coarsest = levels[-1].csr if levels else graph
     first = np.zeros(0, np.int64)
     if starts.spectral > 0 and (coarsest.n <= 4 * SMALL or starts.tries == 0):  # larger: coarsening has stalled
         first = split(-fiedler_of(coarsest).vector, coarsest.vertex_weights, share)
-    part: Ints = best_grown(coarsest, share * total, bounds, first, starts.tries, state)
-    for level, fine in zip(reversed(levels), reversed(finer[:-1]), strict=True):
-        part = part[level.group]
+    part = best_grown(coarsest, share * total, bounds, first, starts.tries, state)
+
+    def improve(fine: Csr, part: Ints) -> None:
         refine(fine, part, bounds, ROUNDS, PATIENCE, 0, state)
-    return part
+
+    return restore(graph, levels, part, improve)
 
 
 def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Starts, state: State) -> Ints:
@@ -367,7 +356,7 @@ class Effort(NamedTuple):
     coarsest: int  # vertices for each part in the coarsest graph
     first: int  # number of partitions of the coarsest graph; the best is restored
     starts: Starts  # of each of their bisections
-    fm_rounds: int  # at most, on each level
+    rounds: int  # of searches (see `refine`), at most, on each level
     patience: float  # of a search (see `refine.is_hopeless`)
     flow_rounds: int
     flow_layers: int  # the width of a corridor (see `flow`) on each side, in vertices
@@ -462,33 +451,25 @@ def _cycle(
     block: Ints | None = None,
 ) -> Ints:
     """Run one cycle from `part` (n,), if given, without mixing vertices of two blocks (n,) (None: of two parts)."""
+
+    def improve(graph: Csr, part: Ints) -> None:
+        refine(graph, part, bounds, effort.rounds, effort.patience, SEEDS_AT_ONCE, state)
+        refine_by_flow(graph, part, bounds, effort.flow_rounds, effort.flow_layers, state)
+
     coarsest = max(effort.coarsest * len(targets), FEWEST)
     largest = 1.5 * float(fine.vertex_weights.sum()) / coarsest
     levels = coarsen(fine, coarsest, largest, state, part if block is None else block)
 
-    def improve(graph: Csr, part: Ints) -> None:
-        _improve(graph, part, bounds, effort, state)
-
     if part is not None:
         return go_through(fine, levels, part, improve)
-    first = _first(levels[-1].csr if levels else fine, targets, bounds, effort, state)
-    return restore(fine, levels, first, improve)
-
-
-def _first(graph: Csr, targets: Floats, bounds: Floats, effort: Effort, state: State) -> Ints:
-    starts = effort.starts
+    graph = levels[-1].csr if levels else fine
     candidates = []
-    for _ in range(effort.first):
-        part = bisect_recursively(graph, targets, bounds, starts, state)
-        _improve(graph, part, bounds, effort, state)
-        candidates.append((_worth(graph, part, bounds), part))
-        starts = starts._replace(spectral=0)  # it would find the same again
-    return min(candidates, key=lambda candidate: candidate[0])[1]
-
-
-def _improve(graph: Csr, part: Ints, bounds: Floats, effort: Effort, state: State) -> None:
-    refine(graph, part, bounds, effort.fm_rounds, effort.patience, SEEDS_AT_ONCE, state)
-    refine_by_flow(graph, part, bounds, effort.flow_rounds, effort.flow_layers, state)
+    for attempt in range(effort.first):  # the spectral bisections of a second one would be the same again
+        starts = effort.starts if attempt == 0 else effort.starts._replace(spectral=0)
+        first = bisect_recursively(graph, targets, bounds, starts, state)
+        improve(graph, first)
+        candidates.append((_worth(graph, first, bounds), first))
+    return restore(fine, levels, min(candidates, key=lambda candidate: candidate[0])[1], improve)
 
 
 def _worth(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:

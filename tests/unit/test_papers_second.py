@@ -231,10 +231,9 @@ def _(patch):
 @mutant("partition", "v_3 for v_2")
 def _(patch):
     def changed(laplacian: Any) -> Any:
-        values, vectors = np.linalg.eigh(laplacian.toarray())
-        return float(values[2]), vectors[:, 2]
+        return np.ascontiguousarray(np.linalg.eigh(laplacian.toarray())[1][:, 2])
 
-    patch(multilevel, "_dense", changed)
+    patch(multilevel, "_second", changed)
 
 
 @mutant("partition", "each edge of the cut twice")

@@ -7,7 +7,6 @@ collective, with MPI 4 a persistent one, which needs half the time (an allgather
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.graph import Floats, Graph, host_graph, mesh, most_square_mesh
+from lb_mpi.graph import Floats, Graph, grid, host_graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, opened, wait
@@ -45,20 +44,6 @@ def process_graph(comm: MPI.Intracomm, graph: Any, hosts: Sequence[str]) -> Grap
     if isinstance(comm, MPI.Cartcomm) and comm.dim > 0:
         return grid(comm.dims, comm.periods)
     return mesh(*most_square_mesh(comm.size))
-
-
-def grid(dims: Sequence[int], periods: Sequence[int]) -> Graph:
-    """The process graph of a Cartesian communicator; ranks in row-major order, as in MPI."""
-    ranks = np.arange(math.prod(dims)).reshape(dims)
-    tails, heads = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for axis, (length, periodic) in enumerate(zip(dims, periods, strict=True)):
-        along = np.moveaxis(ranks, axis, 0)
-        tails.append(along[:-1].ravel())
-        heads.append(along[1:].ravel())
-        if periodic and length > 2:
-            tails.append(along[-1].ravel())
-            heads.append(along[0].ravel())
-    return Graph.from_edges(ranks.size, np.concatenate(tails), np.concatenate(heads))
 
 
 METHODS = ("neighbourhood", "paper")
