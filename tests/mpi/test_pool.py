@@ -279,7 +279,7 @@ def test_ranks_that_wait_serve() -> None:
             assert pool.map(square, 300) == [k * k for k in range(300)]
         if SIZE > 1:
             with pytest.raises(TypeError, match="can't be pickled"):
-                pool.map(lambda k: k, 3)
+                pool.map(functools.partial(max, NotForPickling()), 3)
         with pytest.raises(ValueError, match=f"chunksize = {2**70}: expected"):
             pool.map(square, 3, chunksize=2**70)
         with pytest.raises(lb_mpi.TaskError, match=r"task 7 .*ValueError: 7 \("):
