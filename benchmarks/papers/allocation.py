@@ -120,17 +120,25 @@ def monte_carlo(some: list[Instance], draws: int = DRAWS) -> list[Item]:
         number = rng.binomial(pairs, one.chance, draws)
         talking = cost * rng.standard_gamma(number)
         waiting = wait * rng.standard_gamma(rng.binomial(number, q))
-        expected = (
-            (computing, one.time[node] * x),
-            (number, one.chance * pairs),
-            (talking, one.chance * pairs * cost),
-            (waiting, one.chance * pairs * q * wait),
-            (computing + talking + waiting, float(one.needed(node, x))),
+        mean, spread = one.chance * pairs, one.chance * (1.0 - one.chance) * pairs  # of the number
+        waits = mean * q
+        talked, waited = cost**2 * (mean + spread), wait**2 * waits * (2.0 - one.chance * q)
+        computed = float(one.time[node]) ** 2 * x
+        expected = (  # drawn, mean, variance
+            (computing, one.time[node] * x, computed),
+            (number, mean, spread),
+            (talking, mean * cost, talked),
+            (waiting, waits * wait, waited),
+            (
+                computing + talking + waiting,
+                float(one.needed(node, x)),
+                computed + talked + waited + 2.0 * cost * wait * q * spread,
+            ),
         )
-        for k, (drawn, mean) in enumerate(expected):
-            spread = float(np.std(drawn)) / math.sqrt(draws)
-            error = abs(float(np.mean(drawn)) - mean)
-            errors[k].append(error / spread if spread > 0.0 else 0.0 if error < WORSE * (1.0 + mean) else math.inf)
+        for k, (drawn, wanted, variance) in enumerate(expected):
+            error = abs(float(np.mean(drawn)) - wanted)
+            exact = 0.0 if error <= WORSE * (1.0 + wanted) else math.inf
+            errors[k].append(error / math.sqrt(variance / draws) if variance > 0.0 else exact)
     items = []
     for name, found in zip(names, errors, strict=True):
         square = float(np.mean(np.square(found)))  # about 1 in standard errors
