@@ -2,7 +2,8 @@
 
     python -m benchmarks.convergence [--seeds 20]
 
-prints the table of steps: medians over seeds, beside those of reference where there are any.  Speeds are uniform in 4..16,
+prints the table of steps: medians over seeds, beside those of reference where there are any; "inf" where most don't get
+there in 2,000 steps, as may happen to the two schemes of others at its end.  Speeds are uniform in 4..16,
 and drawn before the times, which are uniform in 5..15.  What the papers print is in `python -m benchmarks.papers`.
 
     python -m benchmarks.convergence --large [GRAPHS]
@@ -31,7 +32,7 @@ import numpy as np
 from benchmarks.measuring import command
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Balance, Diffusion, balance
 from lb_mpi.diffusion.setup import Setup, prepare, usual_scheme
-from lb_mpi.graph import Floats, Graph, host_graph, parse
+from lb_mpi.graph import Floats, Graph, Ints, host_graph, parse
 
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")
 LATENCY_S = 5e-6  # of a step, in the model
@@ -52,6 +53,8 @@ REFERENCE: dict[tuple[str, str], dict[str, tuple[int, int, int]]] = {
     ("cg", "paper"): {},
     ("dimension_exchange", "paper"): {},
     ("direct", "uniform"): {},
+    ("hydrodynamic", ""): {},
+    ("gradient", ""): {},
 }
 
 
@@ -74,9 +77,78 @@ def draw(name: str, seed: int) -> Case:
     return Case(graph, rng.uniform(4, 16, graph.n), rng.uniform(5, 15, graph.n))
 
 
-def steps_to(imbalance: list[float], tolerance: float) -> int:
-    """The first step with an imbalance within the tolerance."""
-    return int((np.array(imbalance) <= tolerance).argmax())
+def steps_to(imbalance: list[float], tolerance: float) -> float:
+    """The first step with an imbalance within the tolerance; infinite if there is none."""
+    within = np.array(imbalance) <= tolerance
+    return float(within.argmax()) if within.any() else math.inf
+
+
+# --- two schemes that the diffusion paper cites, as peers of the table; the library has neither -----------------------
+
+RIVAL_STEPS = 2_000  # then a rival has not converged
+PACKETS = 20  # the gradient model moves packets of this part of the mean load, or what is left over
+
+
+class Rival:
+    """A scheme that moves loads step by step: (P,) loads, and between neighbours in both directions what one step needs."""
+
+    def __init__(self, case: Case) -> None:  # noqa: D107
+        tails, heads = case.graph.edges()
+        self.source, self.target = np.concatenate([tails, heads]), np.concatenate([heads, tails])
+        self.speeds, self.loads = case.speeds, case.speeds * case.times
+        self.mean = float(self.loads.sum() / self.speeds.sum())
+        self.distance = np.full(case.graph.n, float(case.graph.n))  # of the gradient model
+
+    def chosen(self, value: Floats) -> tuple[Ints, Ints]:
+        """(P,) the neighbour of each rank whose value is least, of equal ones the first; and the ranks."""
+        order = np.lexsort((value[self.target], self.source))
+        first = np.flatnonzero(np.diff(self.source[order], prepend=-1))
+        return self.source[order][first], self.target[order][first]
+
+    def move(self, source: Ints, target: Ints, amount: Floats) -> None:
+        """Move work, all at once."""
+        np.subtract.at(self.loads, source, amount)
+        np.add.at(self.loads, target, amount)
+
+    def hydrodynamic(self) -> None:
+        """Each rank levels with its lowest neighbour, which grants each of those who chose it an equal share.
+
+        An algorithm of the framework of Hui & Chanson, "Hydrodynamic load balancing", 1999: liquid flows to lower levels.
+        """
+        height = self.loads / self.speeds
+        source, target = self.chosen(height)
+        down = height[source] > height[target]
+        source, target = source[down], target[down]
+        both = self.speeds[source] * self.speeds[target] / (self.speeds[source] + self.speeds[target])
+        sharing = np.bincount(target, minlength=len(height))[target]
+        self.move(source, target, both * (height[source] - height[target]) / sharing)
+
+    def gradient(self) -> None:
+        """Each rank above the mean sends a packet towards the nearest below it, as far as it knows: Lin & Keller, 1987.
+
+        The mean is given, which favours it.  What a rank knows of distances is one step old for each hop.
+        """
+        surplus = self.loads - self.mean * self.speeds
+        source, target = self.chosen(self.distance)
+        sends = (surplus[source] > 0.0) & (self.distance[target] < len(surplus))
+        most = float(self.loads.mean()) / PACKETS
+        moved = np.minimum(surplus[source[sends]], most)
+        distance = np.minimum(self.distance[target] + 1.0, float(len(surplus)))
+        self.distance = np.where(surplus < 0.0, 0.0, distance)  # source is 0, 1, ... of a connected graph
+        self.move(source[sends], target[sends], moved)
+
+    def curve(self, name: str, tolerance: float) -> list[float]:
+        """The imbalance before each step and at the end, within the tolerance or after RIVAL_STEPS."""
+        found = []
+        for _ in range(RIVAL_STEPS + 1):
+            found.append(float((self.loads / self.speeds).max() / self.mean - 1.0))
+            if found[-1] <= tolerance:
+                break
+            getattr(self, name)()
+        return found
+
+
+RIVALS = ("gradient", "hydrodynamic")
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -84,7 +156,11 @@ def steps_to(imbalance: list[float], tolerance: float) -> int:
 
 def median_steps(name: str, scheme: str, tau: str, seeds: int) -> list[float]:
     """Medians over the seeds, for each of TOLERANCES."""
-    curves = [draw(name, seed).balance(scheme, tau, TOLERANCES[-1]).imbalance for seed in range(seeds)]
+    cases = [draw(name, seed) for seed in range(seeds)]
+    if scheme in RIVALS:
+        curves = [Rival(case).curve(scheme, TOLERANCES[-1]) for case in cases]
+    else:
+        curves = [case.balance(scheme, tau, TOLERANCES[-1]).imbalance for case in cases]
     steps = [[steps_to(curve, tolerance) for tolerance in TOLERANCES] for curve in curves]
     return [float(median) for median in np.median(steps, axis=0)]
 
@@ -102,7 +178,7 @@ def table_of_steps(seeds: int) -> list[str]:
         for name in MESHES:
             cell = "/".join(f"{median:g}" for median in median_steps(name, scheme, tau, seeds))
             cells.append(cell + (f" ({'/'.join(map(str, reference[name]))})" if name in reference else ""))
-        title = scheme if scheme == "dimension_exchange" else f"{scheme}, {tau}"
+        title = scheme if scheme == "dimension_exchange" or not tau else f"{scheme}, {tau}"
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return lines
 

@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="as many drawn instances as the papers had, or more")
     parser.add_argument("--output", type=Path, default=Path("out/papers"), help="folder for the page (%(default)s)")
     parser.add_argument("--only", default=",".join(SECTIONS), metavar="NAMES", help="some of %(default)s")
+    parser.add_argument("--predict", action="store_true", help="only write what the model of `stopping.py` predicts")
     parser.add_argument("--no-plots", action="store_true", help="the page without pictures; needs no matplotlib")
     args = parser.parse_args()
     names = args.only.split(",")
@@ -48,6 +49,9 @@ def main() -> int:
 
     args.output.mkdir(parents=True, exist_ok=True)
     run = Run(args.output, plt, args.full, say)
+    if args.predict:
+        arrangement.write_predictions(run)
+        return 0
     sections: list[Section] = []
     items: list[dict[str, str]] = []
     for name in SECTIONS:

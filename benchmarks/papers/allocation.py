@@ -16,7 +16,8 @@ SOURCE = (
     "Computer Science, USTC. "
     "Here: `lb_mpi.allocate`, `python -m lb_mpi allocate`, and in `lb_mpi.distribute`."
 )
-INSTANCES, FULL = 1000, 10_000
+INSTANCES, FULL = 300, 10_000
+DRAWS = 400  # of the tasks of an instance
 MOST_NODES, MOST_TASKS = 5, 15
 WORSE = 1e-9  # makespans that are nearer to each other, relatively, are equal
 
@@ -100,6 +101,76 @@ def nodes(some: list[Instance]) -> Nodes:
     return Nodes(*np.array(rows, dtype=float).T)
 
 
+def monte_carlo(some: list[Instance], draws: int = DRAWS) -> list[Item]:
+    """Equations 1 to 5: the expected seconds of a node, beside the mean of drawn tasks, exchanges and waits.
+
+    A node with x tasks computes each for an exponential time; each pair of a task here and one elsewhere exchanges with
+    probability e, which costs an exponential time of mean D, and with probability q a wait of mean Q.
+    """
+    names = ["1: computing, t x", "2: exchanges, e x (n - x)", "3: talking, D of each", "4: waiting, q Q of each"]
+    names.append("5: T(x), all of it")
+    errors: list[list[float]] = [[] for _ in names]  # in standard errors
+    for seed, one in enumerate(some):
+        rng = np.random.default_rng(seed)
+        node = int(rng.integers(len(one.time)))
+        x, q, wait = int(rng.integers(one.tasks + 1)), float(rng.random()), float(one.exchange[node] * rng.random())
+        pairs = x * (one.tasks - x)
+        cost = float(one.exchange[node]) - q * wait  # D, of D + q Q
+        computing = one.time[node] * rng.standard_gamma(x, draws) if x else np.zeros(draws)
+        number = rng.binomial(pairs, one.chance, draws)
+        talking = cost * rng.standard_gamma(number)
+        waiting = wait * rng.standard_gamma(rng.binomial(number, q))
+        mean, spread = one.chance * pairs, one.chance * (1.0 - one.chance) * pairs  # of the number
+        waits = mean * q
+        talked, waited = cost**2 * (mean + spread), wait**2 * waits * (2.0 - one.chance * q)
+        computed = float(one.time[node]) ** 2 * x
+        expected = (  # drawn, mean, variance
+            (computing, one.time[node] * x, computed),
+            (number, mean, spread),
+            (talking, mean * cost, talked),
+            (waiting, waits * wait, waited),
+            (
+                computing + talking + waiting,
+                float(one.needed(node, x)),
+                computed + talked + waited + 2.0 * cost * wait * q * spread,
+            ),
+        )
+        for k, (drawn, wanted, variance) in enumerate(expected):
+            error = abs(float(np.mean(drawn)) - wanted)
+            exact = 0.0 if error <= WORSE * (1.0 + wanted) else math.inf
+            errors[k].append(error / math.sqrt(variance / draws) if variance > 0.0 else exact)
+    items = []
+    for name, found in zip(names, errors, strict=True):
+        square = float(np.mean(np.square(found)))  # about 1 in standard errors
+        text = f"mean square error {square:.2f}, in standard errors, of {len(found)} instances"
+        items.append(claim(f"eq. {name}", "the expected value", text, square < 1.0 + 5.0 * math.sqrt(2.0 / len(found))))
+    return items
+
+
+def jumps(one: Instance) -> bool:
+    """Tell if S(y) never falls, and jumps below S = n at most at the two smallest y_i of R2."""
+    slope, bend = one.time + one.talk * one.tasks, one.talk
+    limit = np.minimum(one.cap, one.tasks).astype(float)
+    y_i = limit * (slope - bend * limit)
+    past = limit * 2.0 * bend > slope
+
+    def total(y: float) -> float:  # S(y), of G_i as the paper has it
+        inside = slope**2 - 4.0 * bend * y
+        root = 2.0 * y / (slope + np.sqrt(np.maximum(inside, 0.0)))
+        return float(np.where(y > y_i, limit, np.minimum(root, limit)).sum())
+
+    levels = np.linspace(0.0, 1.1 * float(y_i.max()) + 1e-9, 200)
+    levels = np.sort(np.concatenate([levels, y_i, y_i * (1.0 + 1e-9)]))
+    values = np.array([total(float(y)) for y in levels])
+    allowed = np.sort(y_i[past])[:2]
+    for y in y_i:
+        before, after = total(float(y)), total(float(y) * (1.0 + 1e-9) + 1e-300)
+        jump = after - before > 1e-3 and before < one.tasks * (1.0 - WORSE)
+        if jump and not (np.abs(allowed - y) <= WORSE * y).any():
+            return False
+    return bool((np.diff(values) >= -1e-9 * (1.0 + values[1:])).all())
+
+
 def section(run: Run) -> Section:
     """The part of the page about this paper."""
     result = Section("Allocation: how many tasks for each node", SOURCE)
@@ -111,6 +182,14 @@ def section(run: Run) -> Section:
         equations(nodes(drawn[:INSTANCES])),
         "The paper prints no table. Its equations, at the nodes of drawn instances (at most "
         f"{MOST_NODES} nodes and {MOST_TASKS} tasks):",
+    )
+    several = sum(jumps(one) for one in drawn)
+    where = "at most at the two smallest y_i of R2"
+    jumping = claim("S(y) never falls, and jumps", where, f"so in {several} of {count} instances", several == count)
+    result.show(
+        "Equations 1 to 5, by Monte Carlo, and S(y)",
+        [*monte_carlo(drawn[:INSTANCES]), jumping],
+        f"Tasks, exchanges and waits are drawn {DRAWS} times for each instance, with the node, its tasks, q and Q.",
     )
     least = np.array([one.brute_force() for one in drawn])
     found = {method: np.array([one.solve(method).makespan for one in drawn]) for method in ("paper", "exact")}

@@ -69,7 +69,7 @@ def figure_2() -> list[Item]:
     curves = [case.balance("fos", "paper", 0.05).imbalance for case in cases]
     start = [100.0 * curve[0] for curve in curves]
     steps = [steps_to(curve, 0.05) for curve in curves]
-    shown = f"{np.median(steps):g} [{min(steps)}..{max(steps)}]"
+    shown = f"{np.median(steps):g} [{min(steps):g}..{max(steps):g}]"
     return [
         compare("imbalance at the start, % (about)", "50", float(np.median(start)), drawn=start),
         compare("steps to 5 %", "14", float(np.median(steps)), shown=shown),

@@ -16,14 +16,17 @@ from typing import Any, NamedTuple
 #                       our draws gave.
 # 2. error in print     evidence, computed in this run, that the printed number can't be right.
 # 3. better             ours is on the better side, where there is one.
-# 4. not reproducible   evidence, computed in this run, of what was tried, or of what is missing.
-# 5. differs            none of these.  There should be none.
+# 4. explained          a model of what the paper's program did, fixed beforehand, predicts an interval, and the printed
+#                       number is inside.  The page says how often a number would be inside by chance.
+# 5. not reproducible   evidence, computed in this run, of what was tried, or of what is missing.
+# 6. differs            none of these.  There should be none.
 #
 # Nothing else makes a verdict: a reason is a text with a condition, and counts only when the condition holds.
 
-SAME, MISPRINT, BETTER, LOST, DIFFERS = "same", "error in print", "better", "not reproducible", "differs"
-VERDICTS = (SAME, BETTER, MISPRINT, LOST, DIFFERS)
-MARKS = {SAME: "=", BETTER: "+", MISPRINT: "x", LOST: "?", DIFFERS: "!"}
+SAME, MISPRINT, BETTER, EXPLAINED = "same", "error in print", "better", "explained by a model"
+LOST, DIFFERS = "not reproducible", "differs"
+VERDICTS = (SAME, BETTER, MISPRINT, EXPLAINED, LOST, DIFFERS)
+MARKS = {SAME: "=", BETTER: "+", MISPRINT: "x", EXPLAINED: "~", LOST: "?", DIFFERS: "!"}
 SLACK = 1e-9  # of rounding in binary
 
 
@@ -99,6 +102,7 @@ def compare(
     better: str = "",
     drawn: Sequence[float] = (),
     error: Evidence | None = None,
+    model: Evidence | None = None,
     lost: Evidence | None = None,
 ) -> Item:
     """The item of a printed number.
@@ -107,6 +111,7 @@ def compare(
     better  "less" or "more": which side of the printed number would be better; "" for none
     drawn   ours, of several drawn instances, where the paper's own isn't printed; `ours` is then their median, say
     error   why the print must be wrong
+    model   what a model of the paper's program predicts, and whether the printed number is that
     lost    why it can't be reproduced
     """
     number = Printed(printed)
@@ -115,23 +120,34 @@ def compare(
         shown += f" [{min(drawn):.4g}..{max(drawn):.4g}]"
     same = min(drawn) <= number.most and number.least <= max(drawn) if drawn else number.agrees(ours)
     ahead = (better == "less" and ours < number.value) or (better == "more" and ours > number.value)
-    return Item(name, printed, shown, *_judge(same, ahead, error, lost))
+    return Item(name, printed, shown, *_judge(same, error, ahead, model, lost))
 
 
 def claim(
-    name: str, printed: str, ours: str, holds: bool, *, error: Evidence | None = None, lost: Evidence | None = None
+    name: str,
+    printed: str,
+    ours: str,
+    holds: bool,
+    *,
+    error: Evidence | None = None,
+    model: Evidence | None = None,
+    lost: Evidence | None = None,
 ) -> Item:
     """The item of a printed statement, which holds or doesn't by what was computed."""
-    return Item(name, printed, ours, *_judge(holds, False, error, lost))
+    return Item(name, printed, ours, *_judge(holds, error, False, model, lost))
 
 
-def _judge(same: bool, ahead: bool, error: Evidence | None, lost: Evidence | None) -> tuple[str, str]:
+def _judge(
+    same: bool, error: Evidence | None, ahead: bool, model: Evidence | None, lost: Evidence | None
+) -> tuple[str, str]:
     if same:
         return SAME, ""
     if error is not None and error.holds:
         return MISPRINT, error.text
     if ahead:
         return BETTER, ""
+    if model is not None and model.holds:
+        return EXPLAINED, model.text
     if lost is not None and lost.holds:
         return LOST, lost.text
     return DIFFERS, ""
@@ -199,7 +215,8 @@ def write(sections: Sequence[Section], seconds: float, full: bool) -> str:
     lines += [
         "Every verdict follows from numbers of this run, by one rule: the first that holds of **same** (ours rounds to the "
         "printed number, or, where the paper drew its instance, the printed number lies within our draws), **error in "
-        "print** (a computed reason why the number can't be right), **better**, **not reproducible** (a computed reason, "
+        "print** (a computed reason why the number can't be right), **better**, **explained by a model** (what a model of "
+        "the paper's program predicts, which was fixed beforehand and could fail), **not reproducible** (a computed reason, "
         "of what is missing or was tried) and **differs**. In tables of many a mark stands for the verdict: "
         + ", ".join(f"`{mark}` {word}" for word, mark in MARKS.items())
         + ".",

@@ -76,9 +76,9 @@ def _cuts(run: Run) -> list[str]:
     """Cuts of the methods on some graphs: no numbers of the course, which prints none."""
     size = 2 if run.full else 1
     some = {
-        f"mesh {30 * size}x{40 * size}": parse(f"mesh:{30 * size}x{40 * size}"),
-        "triangular lattice": Graph.from_networkx(nx.triangular_lattice_graph(30 * size, 60 * size)),
-        "random geometric": geometric(1500 * size**2)[0],
+        f"mesh {20 * size}x{30 * size}": parse(f"mesh:{20 * size}x{30 * size}"),
+        "triangular lattice": Graph.from_networkx(nx.triangular_lattice_graph(20 * size, 40 * size)),
+        "random geometric": geometric(600 * size**2)[0],
     }
     rows = []
     for name, graph in some.items():
