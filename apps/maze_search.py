@@ -433,10 +433,11 @@ def trace_path(problems: Sequence[MazeSearch], exit_cell: int) -> Indices:
 def compile_kernels() -> None:
     """Compile the inner loops (or load them from numba's cache) before anything is timed."""
     cells = random_maze(2, 1.0, 0)
-    search = MazeSearch(cells, 0)
-    search.start()
-    search.work(2)
-    search.load()
-    search.split()
+    for rule in SPLIT_RULES:
+        search = MazeSearch(cells, 0, split_rule=rule)
+        search.start()
+        search.work(2)
+        search.load()
+        search.split()
     search.resume([search.save()], range(0))
     way_back(join([cells, cells]), search.entry)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.stages import until_dump_s
+
 GRACE_S = 10.0  # after a failure: for the reports of the other ranks, which may wait for this one for ever
 
 
@@ -30,7 +32,7 @@ def main(folder: Path, silence_s: float, arguments: list[str]) -> int:
                 *("-p", "no:cacheprovider"),  # one folder for all ranks
                 f"--basetemp={folder / f'tmp{rank}'}",  # or all ranks clean up one folder at the same time
                 "--maxfail=1",  # after a failure on one rank, the ranks are out of step
-                *("-o", f"faulthandler_timeout={silence_s / 2:g}"),  # shows where a rank hangs
+                *("-o", f"faulthandler_timeout={until_dump_s(silence_s):g}"),
                 *arguments,
             ]
         )

@@ -40,6 +40,14 @@ class Stage(NamedTuple):
     after: str = ""  # the name of a stage that must have ended before
 
 
+def until_dump_s(silence_s: float) -> float:
+    """Return the seconds after which a test prints where it hangs: shortly before it is ended.
+
+    Not earlier: to print the stack of a thread that computes can crash Python.
+    """
+    return 0.95 * silence_s
+
+
 def check(environment: Environment, *command: str) -> Stage:
     """Make a stage that has no tests, `python -m COMMAND`: a static check, or what is to be done before the tests."""
 
@@ -64,7 +72,7 @@ def serial(
 
     def argv(folder: Path) -> list[str]:
         pytest = [str(environment.python), "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider"]
-        dump = f"faulthandler_timeout={silence_s / 2:g}"  # shows where a test hangs
+        dump = f"faulthandler_timeout={until_dump_s(silence_s):g}"
         return [*pytest, f"--junitxml={folder / 'report.xml'}", "-o", dump, *arguments]
 
     def judge(folder: Path, code: int) -> Outcome:

@@ -15,7 +15,7 @@ from tools.stages import KERNELS, SIZES, Stage, check, parallel, serial
 RANKS = (1, 2, 3, 4, 8)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS, OTHER_USUAL = (2, 3, 8), (3,)  # with --other-mpi
-SILENCE_S = 120.0
+SILENCE_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ that need a core
 N_SHARES = 3  # of their files: more than cores, so that none waits long for another
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage

@@ -99,7 +99,6 @@ DOORS: dict[str, Callable[..., Any]] = {
     "search threshold": lambda v, pool, path: searched(threshold=v),
     "search quantum": lambda v, pool, path: searched(quantum=v),
     "search pause_s": lambda v, pool, path: searched(pause_s=(v, v)),
-    "search longest_nap_s": lambda v, pool, path: searched(longest_nap_s=v),
     "search seed": lambda v, pool, path: searched(seed=v),
     "search report_every_s": lambda v, pool, path: searched(report_every_s=v),
     "search emulated_speed": lambda v, pool, path: searched(emulated_speed=v),

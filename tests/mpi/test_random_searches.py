@@ -81,7 +81,6 @@ def one(seed: int) -> None:
         "balance": draw.random() < 0.8,
         "quantum": draw.choice([None, None, 1, np.int64(7), 500]),
         "pause_s": draw.choice([(1e-4, 1e-2), (1e-6, 1e-6), [1e-3, 2e-3]]),
-        "longest_nap_s": draw.choice([1e-5, 0.5e-3]),
         "seed": np.uint8(seed % 256),
         "on_report": draw.choice([None, lambda reports, seconds: None]),
         "report_every_s": draw.choice([1e-5, 0.25]),

@@ -23,8 +23,6 @@ from lb_mpi.mpi.common.waiting import Interrupts, Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 
-LONGEST_NAP_S = 0.5e-3
-
 
 class Spent(IntEnum):
     """The use of a rank's time between two turns."""
@@ -75,7 +73,7 @@ class Part:
 class Carrier:
     """Carries the parts of one driver, one after the other; `slow` emulates a slow rank.
 
-    A waiting rank yields its core for `quick_s`, and then takes naps of at most `longest_nap_s`.
+    A waiting rank yields its core for `quick_s`, and then takes naps.
     """
 
     def __init__(
@@ -84,12 +82,11 @@ class Carrier:
         record: Record,
         slow: throttle,
         *,
-        longest_nap_s: float = LONGEST_NAP_S,
         quick_s: float = 0.0,
     ) -> None:
         self.slow = slow
         self._presence, self._record = presence, record
-        self._nap, self._quick_s = Nap(longest_nap_s), quick_s
+        self._nap, self._quick_s = Nap(), quick_s
 
     def carry(self, part: Part, interrupts: Interrupts) -> None:
         """Run the loop until the part is over."""

@@ -43,7 +43,6 @@ ANSWER_S = 1.0  # that the others have to answer
 MOST_NAMED = 8
 LOOKS = 8  # polls in a row before the core is yielded: balanced ranks finish at nearly the same time
 QUICK_S = 0.2e-3  # without a nap, but yielding the core
-LONGEST_NAP_S = 0.5e-3
 FAILED_AFTER_S = 5e-3  # of waiting, before probing for failures of other ranks
 SETTLED_AFTER = 20  # probes of a failure before it is raised
 LATE_AFTER_S = 1.0  # of waiting
@@ -320,7 +319,7 @@ class Presence:
         *,
         late: Callable[[], str | None] | None = None,
         name: str | None = None,
-        longest_s: float = LONGEST_NAP_S,
+        longest_s: float | None = None,
     ) -> None:
         """Poll until `done()`, mostly asleep; Error when another rank has sent a failure.
 
@@ -349,7 +348,7 @@ class Presence:
         done: Callable[[], bool],
         late: Callable[[], str | None] | None,
         began: float,
-        longest_s: float,
+        longest_s: float | None,
         interrupts: Interrupts,
     ) -> None:
         nap, interrupted_at = Nap(longest_s), float("inf")
@@ -509,7 +508,7 @@ def presence_of(comm: MPI.Comm) -> Presence:
     return found
 
 
-def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: float = LONGEST_NAP_S) -> None:
+def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: float | None = None) -> None:
     """Complete `request` on `comm`, mostly asleep; see `Presence.wait`."""
     presence_of(comm).wait(request.Test, (request, keep), longest_s=longest_s)
 

@@ -36,15 +36,23 @@ else:
         return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
-SHORTEST_S = 10e-6
+SHORTEST_S, LONGEST_S = 10e-6, 0.5e-3  # naps
+POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
+N_RANKS_HERE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # on this host, as MPICH and Open MPI tell their ranks
 PATIENCE_S = 1.0  # a waiting rank holds Ctrl-C back for this time, since the others may be about to arrive
 
 
-class Nap:
-    """A sleep that grows from 10 us to `longest_s` while nothing happens."""
+def longest_nap_s() -> float:
+    """Return the seconds of the longest nap: 0.5 ms; longer if polling would otherwise fill the cores of this host."""
+    n_ranks = max(int(os.environ.get(name, "1")) for name in N_RANKS_HERE)
+    return max(LONGEST_S, n_ranks / (os.cpu_count() or 1) * POLL_S / POLLING)
 
-    def __init__(self, longest_s: float) -> None:
-        self.longest_s = longest_s
+
+class Nap:
+    """A sleep that grows from 10 us to `longest_s` (None: `longest_nap_s`) while nothing happens."""
+
+    def __init__(self, longest_s: float | None = None) -> None:
+        self.longest_s = longest_nap_s() if longest_s is None else longest_s
         self._length = SHORTEST_S
         self._since = 0.0  # when the first nap since the last activity began; 0: no nap yet
 

@@ -49,7 +49,6 @@ def search(
     emulated_speed: float | Varying = 1.0,
     quantum: int | None = None,
     pause_s: tuple[float, float] = (1e-4, 1e-2),
-    longest_nap_s: float = 0.5e-3,
     seed: int = 0,
     route: str | None = None,
     on_report: Callable[[dict[int, Report], float], None] | None = None,
@@ -81,7 +80,6 @@ def search(
         `lb_mpi.throttle`); may differ by rank.
     quantum : units of work, >= 1, between two looks for messages; None: adaptive, so that polling costs less than 2 %.
     pause_s : shortest and longest pause, in seconds, before an idle rank sends another draft.
-    longest_nap_s : longest sleep of a waiting rank, in seconds, above 0 and at most 1; the first sleep is 10 us.
     seed : integer >= 0, of the random numbers for pauses and random routes.
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks, otherwise "random";
         always "random" for a problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
@@ -107,7 +105,7 @@ def search(
         every_s = None if save is None else save_every_s
         options = Options(threshold, pause_s, balance, seed, report_every_s, route, every_s)
         report = on_report if own.rank == ROOT else None
-        given = (bound, emulated_speed, quantum, longest_nap_s, report, on_turn)
+        given = (bound, emulated_speed, quantum, report, on_turn)
         settings = agree(own, lambda: _settings(problem, options, *given))
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
@@ -122,13 +120,12 @@ class _Settings(NamedTuple):
     bound: Bound | None
     slow: throttle
     quantum: Quantum
-    longest_nap_s: float
     on_report: Callable[[dict[int, Report], float], None] | None
     on_turn: Callable[[], None] | None
 
 
 def _settings(
-    problem: object, options: Options, bound: object, speed: Any, quantum: Any, nap_s: object, report: Any, turn: Any
+    problem: object, options: Options, bound: object, speed: Any, quantum: Any, report: Any, turn: Any
 ) -> _Settings:
     """Check the arguments."""
     check_problem(problem)
@@ -139,7 +136,6 @@ def _settings(
         check_bound(bound),
         throttle(speed, "emulated_speed"),
         Quantum(quantum),
-        checks.number("longest_nap_s", nap_s, above=0.0, most=1.0, unit="seconds"),
         checks.function("on_report", report, optional=True),
         checks.function("on_turn", turn, optional=True),
     )
@@ -224,7 +220,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     searcher = Searcher(comm.rank, ring, guard, settings.options, settings.bound, found)
     barrier(comm)
     rank = _Rank(searcher, guard, parcels, settings, saving)
-    Carrier(presence_of(comm), rank.record, settings.slow, longest_nap_s=settings.longest_nap_s).carry(rank, interrupts())
+    Carrier(presence_of(comm), rank.record, settings.slow).carry(rank, interrupts())
     ended = time.perf_counter()
     rank.record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()

@@ -1,0 +1,214 @@
+"""Do many real ranks do what the simulator says?  python -m benchmarks.scale --real
+
+Each case runs on 64, 128 and 256 real ranks of this machine, whose work waits (sleeps) instead of computing, as an emulation
+of ranks with cores of their own.  Speeds are 1, 0.5, 0.25, 0.25, and so on.  For each case: the time divided by its lower
+bound, the same as the simulator predicts it, and predicted / measured.
+
+    pool      two maps of 40 heavy-tailed tasks per rank; the second one knows the speeds
+    ring      a tree search, drafts on the paper's ring
+    walks     the same, drafts that walk over random ranks
+    rows      calls of map_rows with drawn costs of rows: the first one, and the median of the later half
+    graph     steps on a mesh that was distributed by speed: each rank waits for its vertices, and exchanges its halo
+    save      lb_mpi.save, and lb_mpi.load on as many ranks and on half of them: seconds only
+
+The ranks share the cores for everything but waiting: starting, messages, polls.  So what is above the prediction says what
+breaks first.  Also: seconds from mpiexec to the first message, seconds from the last one to the end, memory per rank (what
+ranks share counts once), CPU seconds per rank.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.measuring import command, known, percent
+from lb_mpi.balancing.simulate import Cluster, Costs, row_costs
+from lb_mpi.distributing.allocation import allocate
+from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
+from lb_mpi.pooling.simulate import SimulatedPool, bound_s, task_costs
+from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
+from lb_mpi.searching import simulate as searches
+from lb_mpi.searching.guard import Options
+from lb_mpi.virtual import Network
+from tools.environment import here
+from tools.others import Watch
+
+RANKS = (64, 128, 256)
+SPEEDS = (1.0, 0.5, 0.25, 0.25)
+LIMIT_S = 900.0
+WITHIN = 0.10  # of the prediction
+
+TASKS, TASK_S, SPREAD, MAPS = 40, 20e-3, 1.0, 2  # a rank; mean seconds; of the logarithms
+SEARCH_S, QUANTUM_S = 6.0, 5e-3  # of a search without waiting for others; of work between two polls
+ROWS, ROW_S, CALLS = 20, 10e-3, 8  # a rank; mean seconds
+VERTICES, STEP_S, EXCHANGES = 100, 0.1, 10  # a rank; of a step without exchange
+# A waiting rank looks every 0.5 ms at most, and shares its core with the others.
+LATENCY_S = (20e-6, 1e-3)
+
+
+class Case:
+    """What the search is."""
+
+    TREE, THRESHOLD = "T1", 16.0
+
+
+def rank_speeds(size: int) -> Floats:
+    """(size,) speeds."""
+    return np.resize(np.array(SPEEDS), size)
+
+
+def task_draws(size: int, k: int) -> Floats:
+    """(TASKS * size,) seconds of the tasks of map k."""
+    return task_costs("lognormal", TASKS * size, TASK_S, spread=SPREAD, seed=k)
+
+
+def nodes_s(size: int) -> float:
+    """Seconds of a node at speed 1."""
+    return SEARCH_S * float(rank_speeds(size).sum()) / PUBLISHED[Case.TREE].nodes
+
+
+def row_draws(size: int) -> Costs:
+    """Costs of the rows of each rank, with a mean of 1."""
+    return row_costs("lognormal", size, ROWS, spread=SPREAD)
+
+
+def vertices(size: int) -> tuple[Graph, float]:
+    """Return a mesh, and the seconds of a vertex at speed 1."""
+    n = VERTICES * size
+    return mesh(*most_square_mesh(n)), STEP_S * float(rank_speeds(size).sum()) / n
+
+
+class Line(NamedTuple):
+    """One line of the table: times divided by the bound; a save has seconds only."""
+
+    case: str
+    ranks: int
+    measured: float
+    predicted: float | None
+    unit: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted / measured."""
+        return None if self.predicted is None else self.predicted / self.measured
+
+    def __str__(self) -> str:
+        """Write it."""
+        if self.predicted is None or self.ratio is None:
+            return f"{self.case:24} {self.ranks:6d} {self.measured:10.3f} {self.unit}"
+        near = "yes" if abs(self.ratio - 1.0) <= WITHIN else "no"
+        return f"{self.case:24} {self.ranks:6d} {self.measured:10.3f} {self.predicted:10.3f} {self.ratio:10.3f} {near}"
+
+
+def pool(size: int, seconds: list[float]) -> list[Line]:
+    """The maps."""
+    speeds = rank_speeds(size)
+    simulated = SimulatedPool([size], speeds, network=Network(LATENCY_S, LATENCY_S))
+    lines = []
+    for k, took in enumerate(seconds):
+        costs = task_draws(size, k)
+        predicted = simulated.map(costs).ratio
+        lines.append(Line(f"pool, map {k + 1}", size, took / bound_s(costs, speeds), predicted))
+    return lines
+
+
+def search(size: int, seconds: list[float], route: str) -> list[Line]:
+    """The search, by its route; messages of the busiest rank."""
+    took, most = seconds
+    result = searches.search(
+        [UnbalancedTreeSearch(TREES[Case.TREE]) for _ in range(size)],
+        speeds=rank_speeds(size),
+        latency=LATENCY_S,
+        unit_s=nodes_s(size),
+        quantum_s=QUANTUM_S,
+        options=Options(threshold=Case.THRESHOLD, route=route),
+    )
+    name = {"ring": "search, ring", "random": "search, walks"}[route]
+    busiest = Line(f"{name}, messages", size, most, None, f"of the busiest rank; predicted {result.most_messages}")
+    return [Line(name, size, took / SEARCH_S, result.virtual_seconds / SEARCH_S), busiest]
+
+
+def rows(size: int, seconds: list[float], name: str, **options: Any) -> list[Line]:
+    """The first call, and the later half."""
+    cluster = Cluster(mesh(*most_square_mesh(size)), rank_speeds(size) / ROW_S, network=Network(LATENCY_S), **options)
+    calls = [cluster.call(row_draws(size)(k)) for k in range(CALLS)]
+    measured = [took / call.bound_s for took, call in zip(seconds, calls, strict=True)]
+    predicted = [call.seconds / call.bound_s for call in calls]
+    later = CALLS // 2
+    return [
+        Line(f"{name}, call 1", size, measured[0], predicted[0]),
+        Line(f"{name}, later", size, statistics.median(measured[later:]), statistics.median(predicted[later:])),
+    ]
+
+
+def graph(size: int, seconds: list[float]) -> list[Line]:
+    """The steps, against the allocation."""
+    took, step_s, exchange_s = seconds
+    (tasks, vertex_s), speeds = vertices(size), rank_speeds(size)
+    predicted = allocate(tasks.n, vertex_s / speeds).makespan
+    return [
+        Line("graph, step", size, step_s / STEP_S, predicted / STEP_S),
+        Line("graph, distribute", size, took, None, "s"),
+        Line("graph, exchange", size, exchange_s, None, "s"),
+    ]
+
+
+def save(size: int, seconds: list[float]) -> list[Line]:
+    """Seconds."""
+    names = ("save", "load", "load on half")
+    return [Line(name, size, took, None, "s") for name, took in zip(names, seconds, strict=True)]
+
+
+CASES = {
+    "pool": pool,
+    "ring": lambda size, seconds: search(size, seconds, "ring"),
+    "walks": lambda size, seconds: search(size, seconds, "random"),
+    "rows": lambda size, seconds: rows(size, seconds, "rows, root's plan", scheme="direct"),
+    "graph": graph,
+    "save": save,
+}
+
+
+def measure(size: int, cases: list[str]) -> tuple[list[Line], float]:
+    """Run the cases in one job of `size` ranks; return the lines, and what others took of the machine."""
+    watch = Watch()
+    answer = here().answer(size, ["-m", "benchmarks.scale_ranks", *cases, "--began", str(time.time())], LIMIT_S)
+    ended_s = time.time() - answer["end"]
+    others = watch.others()
+    lines = [
+        Line("start", size, answer["start_s"], None, "s"),
+        Line("end", size, ended_s, None, "s"),
+        Line("memory per rank", size, answer["memory_mb"], None, "MB"),
+    ]
+    for name in cases:
+        case = answer["cases"][name]
+        lines += CASES[name](size, case["seconds"])
+        lines.append(Line(f"{name}, CPU per rank", size, case["cpu_s"] / size, None, "s"))
+    return lines, others
+
+
+def main() -> None:
+    """Measure, print."""
+    parser = command("scale", __doc__)
+    parser.add_argument("--real", action="store_true", required=True, help="on real ranks of this machine")
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="%(default)s")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases")
+    options = parser.parse_args()
+    told = []
+    if not options.json:
+        print(f"{'case':24} {'ranks':>6} {'measured':>10} {'predicted':>10} {'ratio':>10} within {WITHIN:.0%}", flush=True)
+    for size in options.ranks:
+        lines, others = measure(size, options.only)
+        told += [{**line._asdict(), "ratio": line.ratio, "others": known(others)} for line in lines]
+        if not options.json:
+            print(*lines, f"others took {percent(others)}", sep="\n", flush=True)
+    if options.json:
+        print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

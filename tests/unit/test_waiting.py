@@ -1,0 +1,29 @@
+"""Many ranks that wait on one host leave it most of its cores."""
+
+import os
+
+import pytest
+
+from lb_mpi.mpi.common.waiting import LONGEST_S, N_RANKS_HERE, POLL_S, POLLING, Nap, longest_nap_s
+
+
+@pytest.fixture(autouse=True)
+def _no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in N_RANKS_HERE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+
+@pytest.mark.parametrize("n_ranks", [None, 1, 2, 4])
+def test_a_few_ranks_take_short_naps(monkeypatch: pytest.MonkeyPatch, n_ranks: int | None) -> None:
+    if n_ranks is not None:
+        monkeypatch.setenv(N_RANKS_HERE[0], str(n_ranks))
+    assert longest_nap_s() == LONGEST_S
+
+
+@pytest.mark.parametrize("name", N_RANKS_HERE)
+@pytest.mark.parametrize("n_ranks", [8, 64, 256])
+def test_polling_never_fills_the_cores(monkeypatch: pytest.MonkeyPatch, name: str, n_ranks: int) -> None:
+    monkeypatch.setenv(name, str(n_ranks))
+    nap = Nap()
+    assert n_ranks * POLL_S / nap.longest_s <= 2 * POLLING * (1 + 1e-12)
