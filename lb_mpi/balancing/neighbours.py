@@ -1,6 +1,6 @@
 """Plans made by neighbours: no root, and no rank that knows all others.   (pure)
 
-Jin & Wang's exchange between neighbours; `spec` of the steps: `lb_mpi.diffusion`.
+Jin & Wang's exchange between neighbours; for the steps see `lb_mpi.diffusion`.
 
 Law.
 - A rank knows its own numbers and those of its neighbours: speeds, worths of ticks, times, potentials.  Of all ranks it
@@ -117,11 +117,10 @@ def _pairs(omega: float) -> Iterator[tuple[float, float]]:
 
 
 PLANS = ("root", "neighbours")
-MOST_ROOT = 512  # ranks up to which the root makes the plan; see docs/scale.md
 
 
 def chosen_plan(graph: Graph, scheme: str, plan: str) -> str:
-    """Return who makes the plans: `plan`, or for "auto" the usual one of the graph; ValueError for other words."""
+    """Return who makes the plans: `plan`, or the root for "auto"; ValueError for other words."""
     if choice("plan", plan, (*PLANS, AUTO)) == "neighbours":
         choice("scheme", scheme, (*NEAR_SCHEMES, AUTO))
     return "root" if plan == AUTO else plan

@@ -64,7 +64,7 @@ class Balancer:
     plan : who decides, and makes the plans: "root" (rank 0, from the reports of all ranks), "neighbours" (all ranks, with
         the schemes "fos" and "sos" and Jin and Wang's tau: each rank exchanges numbers with its neighbours only, rows move
         over one edge of the graph, and all that any rank learns of all others is a few sums and maxima), or "auto":
-        "root" up to 512 ranks.
+        the root.
     tau : the edge weights of the diffusion: "paper" (Jin and Wang's), "scaled" (those times the optimal factor) or
         "uniform"; None: the usual ones of the scheme (see `lb_mpi.diffusion.setup.prepare`).
     exchange : how neighbours exchange their loads: "neighbourhood" (a neighbourhood collective) or "paper" (a send and
