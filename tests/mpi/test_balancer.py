@@ -437,8 +437,9 @@ def test_neighbours_migrate_rows_along_the_edges_until_all_are_level() -> None:
             first = balancer.migrate(first, costs=np.ones(len(first)))
         assert balancer.last is not None
         assert balancer.last.imbalance_after < 0.1
-        with pytest.raises(ValueError, match="costs: expected numbers whose sum over all ranks is finite"):
-            balancer.migrate(np.arange(4), costs=np.full(4, 4e307))
+        if SIZE > 1:  # the sum of one rank is finite
+            with pytest.raises(ValueError, match="costs: expected numbers whose sum over all ranks is finite"):
+                balancer.migrate(np.arange(4), costs=np.full(4, 4e307))
         assert balancer.speeds.shape == (SIZE,)
         assert np.flatnonzero(~np.isnan(balancer.speeds)).tolist() == sorted(near)
     assert sorted(np.concatenate(COMM.allgather(first)).tolist()) == everything
