@@ -441,3 +441,6 @@ def compile_kernels() -> None:
         search.split()
     search.resume([search.save()], range(0))
     way_back(join([cells, cells]), search.entry)
+    flat, offsets = cells.reshape(-1), steps(len(cells))
+    kernel.grow_tree(flat, offsets, search.entry, np.full_like(flat, FREE))
+    kernel.open_cells(flat, offsets, 0, flat.size, np.empty(0, np.int64))

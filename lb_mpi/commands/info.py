@@ -105,7 +105,7 @@ def kernels() -> dict[str, Callable[[], object]]:
     from lb_mpi.problems.uts import compile_kernels as uts
 
     return {
-        "partition": lambda: [partition("mesh:12x12", 4, effort=effort) for effort in EFFORTS],
+        "partition": lambda: [partition("mesh:20x20", 4, effort=effort) for effort in EFFORTS],
         "arrange": arrange,
         "unbalanced tree search": uts,
     }
