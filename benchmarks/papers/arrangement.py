@@ -64,8 +64,11 @@ class Case(NamedTuple):
         return ratios(self.graph, speeds[self.orders])
 
     def place(self, speeds: Floats) -> Place:
-        """All arrangements of the (9,) speeds."""
-        return Place(np.sort(self.values(speeds)), len(self.symmetries))
+        """All arrangements of the (9,) speeds; kept, since several lines need those of the same speeds."""
+        key = (*(ends.tobytes() for ends in self.graph.edges()), speeds.tobytes())
+        if key not in PLACES:
+            PLACES[key] = Place(np.sort(self.values(speeds)), len(self.symmetries))
+        return PLACES[key]
 
     def greedy(self, speeds: Floats) -> Floats:
         """p of the paper's greedy, of each outcome that there is when several positions are equally good: ascending."""
@@ -121,6 +124,9 @@ class Place(NamedTuple):
     def percentile(self, p: float) -> float:
         """The paper's Pct in %: the share of arrangements with a smaller p."""
         return 100.0 * self.below(p) / ALL
+
+
+PLACES: dict[tuple[bytes, ...], Place] = {}
 
 
 def confirmed(case: Case, speeds: Floats) -> bool:
@@ -194,7 +200,7 @@ def predict(one: Case, number: str, tolerance: float = stopping.TOLERANCE) -> st
 
 
 def write_predictions(run: Run) -> None:
-    """Write what the model says of all sets of speeds on all graphs, and of the 8x8 mesh, to `stopping.FILE`."""
+    """Write what the model says of all sets of speeds on all graphs to `stopping.FILE`."""
     jobs = [(one, number) for number in sets_of_speeds() for one in (*cases().values(), candidate())]
     with ThreadPoolExecutor(2) as threads, open(stopping.FILE, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -257,12 +263,12 @@ def draw(seed: int, draws: int) -> Draw:
     return Draw(np.concatenate(values), p, predicted)
 
 
-def experiment_3(run: Run, section: Section, quick: int = QUICK_DRAWS, seeds: int = SEEDS) -> None:
+def experiment_3(run: Run, section: Section) -> None:
     """Add experiment 3 to the section."""
     found = []
-    for seed in range(seeds):
-        draws = DRAWS if run.full else DRAWS if seed == 0 and quick == QUICK_DRAWS else quick
-        run.say(f"arrangement: {draws:,} random arrangements on the 8x8 mesh, speeds {seed + 1} of {seeds}")
+    for seed in range(SEEDS):
+        draws = DRAWS if run.full or seed == 0 else QUICK_DRAWS
+        run.say(f"arrangement: {draws:,} random arrangements on the 8x8 mesh, speeds {seed + 1} of {SEEDS}")
         found.append(draw(seed, draws))
     first = found[0]
     columns = {

@@ -167,7 +167,7 @@ def numbers(one: Prediction) -> list[str]:
 
 
 def read() -> dict[tuple[str, str], Prediction]:
-    """The predictions, by graph and set of speeds; set 0 is 1 to 9, of graph 8x8 the sets are seeds."""
+    """The predictions, by graph and set of speeds; set 0 is 1 to 9."""
     found = {}
     with open(FILE, newline="") as file:
         for row in csv.DictReader(file):
