@@ -347,7 +347,7 @@ def _normal(values: Floats) -> Item:
 def plot(plt: Any, drawn: Draw) -> Any:
     """The histogram of the first set of speeds, with the place of each method."""
     figure, axis = plt.subplots(figsize=(9, 4.6), layout="constrained")
-    axis.hist(drawn.values, bins=120, color="0.75")
+    counts, *_ = axis.hist(drawn.values, bins=120, color="0.75")
     for colour, method in zip(("tab:red", "tab:orange", "tab:green"), BY, strict=True):
         name = "the paper's greedy" if method == "paper" else method
         axis.axvline(drawn.p[method], color=colour, label=f"{name} {drawn.p[method]:.1f}")
@@ -361,8 +361,9 @@ def plot(plt: Any, drawn: Draw) -> Any:
         title=f"{len(drawn.values):,} random arrangements of 64 speeds, uniform in [1, 10], on the 8x8 mesh",
         xlabel="p = lambda_P / lambda_2: steps of diffusion are proportional to it",
         ylabel="arrangements",
+        ylim=(0.0, 1.4 * counts.max()),
     )
-    axis.legend()
+    axis.legend(loc="upper right")
     return figure
 
 
@@ -760,9 +761,8 @@ def plot_points(plt: Any, cells: Sequence[Cell], known: Known) -> Any:
         right.errorbar(some, [one.middle for one in spans], errors, fmt="o", lw=0.7, alpha=0.8)
     for axis, title in ((left, "exact"), (right, "predicted by the model, with 95 % intervals")):
         axis.plot([0, 26], [0, 26], color="0.6", lw=0.8, ls="--")
-        axis.set(
-            title=f"Pr, the greedy between best (0) and worst (100): {title}", xlabel="Pr printed, %", ylabel="Pr, %"
-        )
+        axis.set(title=title, xlabel="Pr printed, %", ylabel="Pr, %")
+    figure.suptitle("Pr: where the greedy is between best (0) and worst (100)")
     left.legend()
     return figure
 
