@@ -49,7 +49,8 @@ class Span(NamedTuple):
 
     def text(self) -> str:
         """Middle and interval."""
-        return f"{self.middle:.3g} [{self.low:.3g}..{self.high:.3g}]"
+        low, middle, high = (f"{one:.0f}" if abs(one) >= 1000.0 else f"{one:.3g}" for one in self)
+        return f"{middle} [{low}..{high}]"
 
     def holds(self, least: float, most: float) -> bool:
         """Tell if a number between the two is within the interval."""
