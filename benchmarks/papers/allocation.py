@@ -265,18 +265,18 @@ def _example(worst: Instance, seed: int) -> list[str]:
 
 def plot(plt: Any, worst: Instance) -> Any:
     """T of each node of the instance, and both allocations on it."""
-    figure, axis = plt.subplots(figsize=(7, 4.4), layout="constrained")
+    figure, axis = plt.subplots(figsize=(8.5, 4.4), layout="constrained")
     found = {method: worst.solve(method) for method in ("paper", "exact")}
     for node in range(len(worst.time)):
         x = np.linspace(0.0, min(int(worst.cap[node]), worst.tasks), 200)
         axis.plot(x, worst.needed(node, x), color=f"C{node}", label=f"node {node}")
         for method, marker in (("paper", "x"), ("exact", "o")):
             count = found[method].counts[node]
-            axis.plot(count, worst.needed(node, count), marker, color=f"C{node}", ms=9, mfc="none")
+            axis.plot(count, worst.needed(node, count), marker, color=f"C{node}", ms=9, mfc="none", clip_on=False)
     for method, style in (("paper", "--"), ("exact", "-")):
         name = "the paper's method (x)" if method == "paper" else "exact (o)"
         makespan = found[method].makespan
         axis.axhline(makespan, color="0.4", lw=0.9, ls=style, label=f"{name}: {makespan:.2f} s")
     axis.set(title=f"{worst.tasks} tasks: T of each node", xlabel="tasks on the node", ylabel="seconds", ylim=(0, None))
-    axis.legend(fontsize=8)
+    figure.legend(loc="outside right upper", fontsize=8)
     return figure

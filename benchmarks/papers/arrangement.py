@@ -64,8 +64,11 @@ class Case(NamedTuple):
         return ratios(self.graph, speeds[self.orders])
 
     def place(self, speeds: Floats) -> Place:
-        """All arrangements of the (9,) speeds."""
-        return Place(np.sort(self.values(speeds)), len(self.symmetries))
+        """All arrangements of the (9,) speeds; kept, since several lines need those of the same speeds."""
+        key = (*(ends.tobytes() for ends in self.graph.edges()), speeds.tobytes())
+        if key not in PLACES:
+            PLACES[key] = Place(np.sort(self.values(speeds)), len(self.symmetries))
+        return PLACES[key]
 
     def greedy(self, speeds: Floats) -> Floats:
         """p of the paper's greedy, of each outcome that there is when several positions are equally good: ascending."""
@@ -123,13 +126,16 @@ class Place(NamedTuple):
         return 100.0 * self.below(p) / ALL
 
 
+PLACES: dict[tuple[bytes, ...], Place] = {}
+
+
 def confirmed(case: Case, speeds: Floats) -> bool:
     """Tell if p of some arrangements, and lb_mpi's greedy, are those of the second implementation.
 
     Only then is a difference from print the print's: no reason counts without it.
     """
     layouts = np.random.default_rng(0).permuted(np.tile(speeds, (5, 1)), axis=1)
-    edges = list(zip(*(ends.tolist() for ends in case.graph.edges()), strict=True))
+    edges = second.edges_of(case.graph)
     wanted = [second.ratio(edges, layout) for layout in layouts]
     ours = arrange(case.graph, speeds, method="paper").p
     greedy = np.array([*case.greedy(speeds), second.greedy(edges, speeds)])
@@ -194,7 +200,7 @@ def predict(one: Case, number: str, tolerance: float = stopping.TOLERANCE) -> st
 
 
 def write_predictions(run: Run) -> None:
-    """Write what the model says of all sets of speeds on all graphs, and of the 8x8 mesh, to `stopping.FILE`."""
+    """Write what the model says of all sets of speeds on all graphs to `stopping.FILE`."""
     jobs = [(one, number) for number in sets_of_speeds() for one in (*cases().values(), candidate())]
     with ThreadPoolExecutor(2) as threads, open(stopping.FILE, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -257,12 +263,12 @@ def draw(seed: int, draws: int) -> Draw:
     return Draw(np.concatenate(values), p, predicted)
 
 
-def experiment_3(run: Run, section: Section, quick: int = QUICK_DRAWS, seeds: int = SEEDS) -> None:
+def experiment_3(run: Run, section: Section) -> None:
     """Add experiment 3 to the section."""
     found = []
-    for seed in range(seeds):
-        draws = DRAWS if run.full else DRAWS if seed == 0 and quick == QUICK_DRAWS else quick
-        run.say(f"arrangement: {draws:,} random arrangements on the 8x8 mesh, speeds {seed + 1} of {seeds}")
+    for seed in range(SEEDS):
+        draws = DRAWS if run.full or seed == 0 else QUICK_DRAWS
+        run.say(f"arrangement: {draws:,} random arrangements on the 8x8 mesh, speeds {seed + 1} of {SEEDS}")
         found.append(draw(seed, draws))
     first = found[0]
     columns = {
@@ -285,7 +291,7 @@ def experiment_3(run: Run, section: Section, quick: int = QUICK_DRAWS, seeds: in
     items = [_item(key, name, columns[key], models.get(key, []), sound) for key, name in NAMES.items()]
     p1, least, greatest = (Printed(PRINTED[key]) for key in ("greedy", "least", "greatest"))
     span = [
-        100.0 * (one - low) / (high - low) for one, low, high in product(*(_ends(p) for p in (p1, least, greatest)))
+        100.0 * (one - low) / (high - low) for one, low, high in product(p1.ends, least.ends, greatest.ends)
     ]
     items.append(_normal(first.values))
     own = [
@@ -308,7 +314,7 @@ def experiment_3(run: Run, section: Section, quick: int = QUICK_DRAWS, seeds: in
 def _confirmed_draw(first: Draw) -> bool:
     """Tell if the greedy and p of some random arrangements of the first set of speeds are the second implementation's."""
     graph, rng = parse("mesh:8x8"), np.random.default_rng(0)
-    edges = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
+    edges = second.edges_of(graph)
     speeds = rng.uniform(1.0, 10.0, graph.n)
     layouts = rng.permuted(np.tile(speeds, (min(len(first.values), AT_ONCE), 1)), axis=1)[:5]
     wanted = [second.greedy(edges, speeds), *(second.ratio(edges, layout) for layout in layouts)]
@@ -338,14 +344,10 @@ def _normal(values: Floats) -> Item:
     return claim("distribution of the random ones", "roughly normal", text, max(map(abs, bent)) < NEARLY)
 
 
-def _ends(number: Printed) -> tuple[float, float]:
-    return number.least, number.most
-
-
 def plot(plt: Any, drawn: Draw) -> Any:
     """The histogram of the first set of speeds, with the place of each method."""
     figure, axis = plt.subplots(figsize=(9, 4.6), layout="constrained")
-    axis.hist(drawn.values, bins=120, color="0.75")
+    counts, *_ = axis.hist(drawn.values, bins=120, color="0.75")
     for colour, method in zip(("tab:red", "tab:orange", "tab:green"), BY, strict=True):
         name = "the paper's greedy" if method == "paper" else method
         axis.axvline(drawn.p[method], color=colour, label=f"{name} {drawn.p[method]:.1f}")
@@ -359,8 +361,9 @@ def plot(plt: Any, drawn: Draw) -> Any:
         title=f"{len(drawn.values):,} random arrangements of 64 speeds, uniform in [1, 10], on the 8x8 mesh",
         xlabel="p = lambda_P / lambda_2: steps of diffusion are proportional to it",
         ylabel="arrangements",
+        ylim=(0.0, 1.4 * counts.max()),
     )
-    axis.legend()
+    axis.legend(loc="upper right")
     return figure
 
 
@@ -410,7 +413,7 @@ def column_8(run: Run) -> list[str]:
     run.say("arrangement: which graphs could be that of column 8")
     row = rows("arrangement_table1.csv")[LOST_COLUMN - 1]
     p1, most = Printed(row["p1"]), Printed(row["pmax"])
-    found = column8.search(_ends(p1), _ends(most))
+    found = column8.search(p1.ends, most.ends)
     hits = [nx.Graph(found.edges[k].tolist()) for k in found.hits]
     chosen = any(nx.is_isomorphic(one, candidate().graph.to_networkx()) for one in hits)
     known = [one for one in rows("arrangement_table1.csv") if int(one["column"]) != LOST_COLUMN]
@@ -655,12 +658,12 @@ def confidence(cells: Sequence[Cell], known: Known) -> list[str]:
             ("model", np.array([span.middle for span in spans])),
         ):
             draws = rng.integers(0, len(cells), (RESAMPLES, len(cells)))
-            rank = np.percentile([stats.spearmanr(values[some], ours[some])[0] for some in draws], (2.5, 97.5))
+            rank = np.percentile(_rank_correlations(values[draws], ours[draws]), (2.5, 97.5))
             gap = np.percentile((values - ours)[draws].mean(1), (2.5, 97.5))
             shown = [f"{own} of {len(cells)}", f"{hits[same & ~np.eye(len(hits), dtype=bool)].mean():.0%}"]
             shown += [f"{hits[~same].mean():.0%}", f"{max(reached, 1 / RESAMPLES):.4f}"]
             given = shown if title == "model" else [""] * 4
-            given += [f"{stats.spearmanr(values, ours)[0]:.2f}", f"{rank[0]:.2f} to {rank[1]:.2f}"]
+            given += [f"{_rank_correlations(values[None], ours[None])[0]:.2f}", f"{rank[0]:.2f} to {rank[1]:.2f}"]
             given += [f"{(values - ours).mean():.3f}", f"{gap[0]:.3f} to {gap[1]:.3f}"]
             lines.append([what, title, *given])
     heads = [
@@ -685,6 +688,12 @@ def confidence(cells: Sequence[Cell], known: Known) -> list[str]:
     ]
 
 
+def _rank_correlations(some: Floats, others: Floats) -> Floats:
+    """(B,) Spearman's rank correlations of the (B, n) numbers, row by row."""
+    ranks, beside = (stats.rankdata(one, axis=1) - 0.5 * (one.shape[1] + 1) for one in (some, others))
+    return np.asarray((ranks * beside).sum(1) / np.sqrt((ranks**2).sum(1) * (beside**2).sum(1)))
+
+
 def _within_columns(rng: np.random.Generator, column: Ints) -> Ints:
     order = np.arange(len(column))
     for one in range(N):
@@ -696,7 +705,6 @@ def conclusions(cells: Sequence[Cell]) -> list[Item]:
     """What the paper concludes from its experiments, and the numbers of its example in section 3."""
     pr = np.array([cell.relative for cell in cells]).reshape(-1, N)
     pct = max(cell.percentile for cell in cells)
-    between = float(pr.mean(0).std()), float(pr.mean(1).std())
     spans = {name: case.place(ONE_TO_NINE) for name, case in cases().items()}
     none = not any(Printed(text).agrees(getattr(one, end)) for one in spans.values() for text, end in EXAMPLE)
     reason = Evidence("its graph and speeds aren't among the printed data, and no graph of table 1 gives it", none)
@@ -704,16 +712,18 @@ def conclusions(cells: Sequence[Cell]) -> list[Item]:
     return [
         claim("Pr", "below 30 %, mostly below 10 %", some, bool(pr.max() < 30.0 and (pr < 10.0).mean() > 0.5)),
         claim("Pct", "below 1 %", f"{pct:.2f} % at most", pct < 1.0),
-        claim(
-            "Pr: the graph matters more than speeds",
-            "it does",
-            f"means of graphs vary by {between[0]:.2f}, means of sets by {between[1]:.2f}",
-            between[0] > between[1],
-        ),
+        _graph_matters(pr, "graphs"),
         claim("section 3, the example: least p", EXAMPLE[0][0], "none", False, lost=reason),
         claim("section 3, the example: greatest p", EXAMPLE[1][0], "none", False, lost=reason),
         claim("section 3, the example: p of the greedy", "15.55", "none", False, lost=reason),
     ]
+
+
+def _graph_matters(pr: Floats, graphs: str) -> Item:
+    """Whether the means of the columns of Pr, one a graph, vary by more than those of its rows, one a set of speeds."""
+    columns, rows = float(pr.mean(0).std()), float(pr.mean(1).std())
+    text = f"means of {graphs} vary by {columns:.2f}, means of sets by {rows:.2f}"
+    return claim("Pr: the graph matters more than speeds", "it does", text, columns > rows)
 
 
 EXAMPLE = (("4.2", "least"), ("146.1", "greatest"))
@@ -724,7 +734,6 @@ def conclusions_of_print() -> list[Item]:
     printed = rows("arrangement_table3.csv")
     pr = np.array([float(row["Pr_percent"]) for row in printed]).reshape(-1, N)
     pct = np.array([float(row["Pct_percent"]) for row in printed])
-    between = float(pr.mean(0).std()), float(pr.mean(1).std())
     above = Evidence(
         f"table 3 prints {pct.max():g}, and {int((pct >= 1.0).sum())} numbers of 1 or more", pct.max() >= 1.0
     )
@@ -735,12 +744,7 @@ def conclusions_of_print() -> list[Item]:
         claim("Pr", "below 30 %", f"{pr.max():g} % at most", bool(pr.max() < 30.0)),
         claim("Pr", "mostly below 10 %", f"{(pr < 10.0).mean():.0%} are", (pr < 10.0).mean() > 0.5, error=below),
         claim("Pct", "below 1 %", f"{pct.max():g} % at most", pct.max() < 1.0, error=above),
-        claim(
-            "Pr: the graph matters more than speeds",
-            "it does",
-            f"means of columns vary by {between[0]:.2f}, means of sets by {between[1]:.2f}",
-            between[0] > between[1],
-        ),
+        _graph_matters(pr, "columns"),
         claim("section 3, the example: Pr", "below 10 %", f"{share:.1f} %", share < 10.0),
     ]
 
@@ -757,9 +761,8 @@ def plot_points(plt: Any, cells: Sequence[Cell], known: Known) -> Any:
         right.errorbar(some, [one.middle for one in spans], errors, fmt="o", lw=0.7, alpha=0.8)
     for axis, title in ((left, "exact"), (right, "predicted by the model, with 95 % intervals")):
         axis.plot([0, 26], [0, 26], color="0.6", lw=0.8, ls="--")
-        axis.set(
-            title=f"Pr, the greedy between best (0) and worst (100): {title}", xlabel="Pr printed, %", ylabel="Pr, %"
-        )
+        axis.set(title=title, xlabel="Pr printed, %", ylabel="Pr, %")
+    figure.suptitle("Pr: where the greedy is between best (0) and worst (100)")
     left.legend()
     return figure
 
@@ -780,19 +783,20 @@ def plot_graphs(plt: Any) -> Any:
             labels={vertex: f"{ONE_TO_NINE[best[vertex]]:g}" for vertex in range(N)},
             node_color=ONE_TO_NINE[best],
             cmap="YlOrRd",
+            vmax=1.4 * N,  # not so dark that its label can't be read
             edge_color="0.6",
             edgecolors="black",
             node_size=420,
         )
         above.set_title(f"{name}: best arrangement, p = {values.min():.2f}")
         above.axis("off")
-        below.hist(values, bins=80, color="0.75", weights=np.full(len(values), float(len(case.symmetries))))
+        counts, *_ = below.hist(values, bins=80, color="0.75")
         below.axvline(p, color="tab:red", label=f"greedy {p:.2f}")
         row = next(row for row in rows("arrangement_table1.csv") if row["graph"].split()[0] == name)
         for key, colour, what in (("p1", "tab:orange", "printed greedy"), ("pmin", "tab:blue", "printed least")):
             below.axvline(float(row[key]), color=colour, ls="--", label=f"{what} {row[key]}")
-        below.set(xlabel="p", yticks=[], xlim=(0.0, None))
-        below.legend(fontsize=8)
+        below.set(xlabel="p", yticks=[], xlim=(0.0, None), ylim=(0.0, 1.35 * counts.max()))
+        below.legend(loc="upper right", fontsize=8)
     return figure
 
 

@@ -460,8 +460,10 @@ def _plot_grain(plt: Any, some: Sequence[Grain]) -> Any:
     axis.set(
         title=f"{RANKS} simulated ranks", xlabel="duration of a step, in hops", ylabel="efficiency", ylim=(0.0, 1.0)
     )
+    axis.set_xticks(GRAINS, [f"{ratio:g}" for ratio in GRAINS])
+    axis.minorticks_off()
     other = axis.twinx()
-    other.semilogx(GRAINS, [one.per_hop for one in some], "s--", color="tab:orange", label="balances a hop")
+    other.plot(GRAINS, [one.per_hop for one in some], "s--", color="tab:orange", label="balances a hop")
     other.set(ylabel="balances a hop", ylim=(0.0, None))
     figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -60,6 +60,11 @@ class Printed(NamedTuple):
         """The largest number that is printed so."""
         return self.value + self.half
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest number that is printed so."""
+        return self.least, self.most
+
     def agrees(self, ours: float) -> bool:
         """Tell if ours would be printed so, too."""
         return abs(ours - self.value) <= self.half * (1.0 + SLACK)

@@ -118,6 +118,8 @@ def plot(plt: Any) -> Any:
         labels=labels,
         node_color=vector,
         cmap="coolwarm",
+        vmin=-1.0,  # paler than the ends of the map, so that labels can be read
+        vmax=1.0,
         node_size=1900,
         font_size=9,
     )

@@ -307,6 +307,11 @@ SCHEMES = (
 )  # fmt: skip
 
 
+def edges_of(graph: graphs.Graph) -> list[tuple[int, int]]:
+    """The edges of a graph of lb_mpi, as the above needs them."""
+    return list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
+
+
 def _equal(one: float, other: float) -> bool:
     return abs(one - other) <= NEAR * max(abs(one), abs(other), 1.0)
 
@@ -324,7 +329,7 @@ def diffusion_lines(meshes: Sequence[str], seeds: int) -> list[Item]:
         for name in meshes:
             for seed in range(seeds):
                 case = convergence.draw(name, seed)
-                edges = list(zip(*(ends.tolist() for ends in case.graph.edges()), strict=True))
+                edges = edges_of(case.graph)
                 for tolerance in (0.05, 0.001):
                     want = level(edges, case.speeds, case.times, scheme, rule, tolerance)
                     loads = case.speeds * case.times
@@ -343,7 +348,7 @@ def arrangement_lines(some: Sequence[str], seeds: int) -> list[Item]:
     found: dict[str, list[bool]] = {"greedy": [], "least": [], "reported": [], "swap": []}
     for name in some:
         graph = graphs.parse(name)
-        edges = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
+        edges = edges_of(graph)
         for seed in range(seeds):
             speeds = np.random.default_rng(seed).uniform(1.0, 10.0, graph.n)
             paper, swap = (arranging.arrange(graph, speeds, method=method) for method in ("paper", "swap"))
@@ -407,7 +412,7 @@ def partition_lines(some: Sequence[str]) -> list[Item]:
     values, vectors, cuts = [], [], []
     for name in some:
         graph = graphs.parse(name)
-        edges = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
+        edges = edges_of(graph)
         a = incidence(graph.n, edges)
         laplacian = a @ a.T
         want = float(np.sort(np.linalg.eigvals(laplacian).real)[1])

@@ -49,7 +49,8 @@ class Span(NamedTuple):
 
     def text(self) -> str:
         """Middle and interval."""
-        return f"{self.middle:.3g} [{self.low:.3g}..{self.high:.3g}]"
+        low, middle, high = (f"{one:.0f}" if abs(one) >= 1000.0 else f"{one:.3g}" for one in self)
+        return f"{middle} [{low}..{high}]"
 
     def holds(self, least: float, most: float) -> bool:
         """Tell if a number between the two is within the interval."""
@@ -167,7 +168,7 @@ def numbers(one: Prediction) -> list[str]:
 
 
 def read() -> dict[tuple[str, str], Prediction]:
-    """The predictions, by graph and set of speeds; set 0 is 1 to 9, of graph 8x8 the sets are seeds."""
+    """The predictions, by graph and set of speeds; set 0 is 1 to 9."""
     found = {}
     with open(FILE, newline="") as file:
         for row in csv.DictReader(file):
