@@ -431,6 +431,14 @@ class _Dispatcher(Operation):
         with self.changed:
             self.changed.wait_for(lambda: self.over or self._is_idle() or not self._gives_way())
 
+    def complete(self) -> bool:
+        """See `Operation`; true if it is idle, and serves no executor that the user has opened."""
+        with self.changed:
+            if not (self._gives_way() and self._is_idle()):
+                return False
+            self._session.operation = None
+            return True
+
     def interrupt(self) -> None:
         """Drop all tasks under way, after Ctrl-C."""
         with self.changed:
