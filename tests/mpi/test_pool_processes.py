@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.pool import executor
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
 
@@ -38,6 +39,7 @@ def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
     agree(COMM, run)
     agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
     assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
+    assert not executor._dispatchers
 
 
 def square(k: int) -> int:
@@ -209,8 +211,8 @@ def test_a_map_after_an_executor_beside_a_pool_with_asynchronous_calls() -> None
         with lb_mpi.Pool() as pool:
             assert pool.apply(square, (3,)) == 9
             for _ in range(10):
-                with lb_mpi.Executor() as executor:
-                    assert executor.submit(square, 4).result() == 16
+                with lb_mpi.Executor() as opened:
+                    assert opened.submit(square, 4).result() == 16
                 assert pool.map(square, range(3)) == [0, 1, 4]
 
     agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))

@@ -476,8 +476,8 @@ class _Dispatcher(Operation):
                 self._worker.join()
         if session.operation is self:
             session.operation = None
+        _dispatchers.pop(session)  # which would keep the memory of a closed pool
         if self._closes:
-            _dispatchers.pop(session)
             session.close()
 
     def _serve(self) -> None:
@@ -648,7 +648,7 @@ class _Dispatcher(Operation):
                     task.future.set_exception(queue.broken)
 
 
-_dispatchers: dict[Session, _Dispatcher] = {}  # the last one of each session
+_dispatchers: dict[Session, _Dispatcher] = {}  # that run, by session
 _lock = threading.Lock()
 
 
