@@ -49,6 +49,7 @@ QUIET_S = 2.0  # a shorter idle or waiting time of a rank is not reported
 LOOK_S = 0.2  # minimum time between two looks, for a meaningful share
 STACK_S = 2.0  # for writing a stack
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 
@@ -170,7 +171,11 @@ def read_at_once(path: str) -> bytes:
     """Return the content of a file in /proc, at half the price of `Path`: a throttle reads many."""
     file = os.open(path, os.O_RDONLY)
     try:
-        return os.read(file, 1 << 20)
+        found = more = os.read(file, _PAGE)
+        while len(more) > _PAGE // 2:  # of a long list, a read returns the lines or numbers that fit in a page
+            more = os.read(file, _PAGE)
+            found += more
+        return found
     finally:
         os.close(file)
 

@@ -385,7 +385,9 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         record = options.record or None
         if options.progress and record is None:  # here, where all hosts see it
-            record = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, dir=os.getcwd()))
+            # On a host that is gone, a rank may still write there.
+            scratch = tempfile.TemporaryDirectory(prefix=PREFIX, dir=os.getcwd(), ignore_cleanup_errors=True)
+            record = stack.enter_context(scratch)
         job = MpiJob(options, program, record)
         if options.progress and record is not None:
             stack.enter_context(followed(record))

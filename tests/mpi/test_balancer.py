@@ -464,6 +464,24 @@ def test_neighbours_find_speeds_and_use_no_root() -> None:
         assert empty.shape == (0 if RANK == LAST else 200, 3)
 
 
+@pytest.mark.every_size
+@pytest.mark.filterwarnings("ignore:the graph has .* components")
+def test_neighbours_judge_by_the_same_numbers_on_all_ranks() -> None:
+    """Also where a plan costs one rank more than the others, and where a rank has no neighbour to lend to."""
+    rows = numbers(200, 3)
+    apart = lb_mpi.Graph.from_edges(SIZE, range(LAST - 1), range(1, LAST))  # the last vertex has no edge
+    for graph in (None, apart):
+        with lb_mpi.Balancer(COMM, plan="neighbours", graph=graph, when="always") as balancer:
+            for _ in range(5):
+                balancer.map_rows(slow_square, rows)
+                assert balancer._judge is not None
+                policy = balancer._judge.policy
+                told = COMM.allgather((policy.lending, policy.trigger.cost_s, policy.trigger.trust))
+                assert len(set(told)) == 1
+            assert policy.lending == (SIZE > 1)
+            assert (policy.trigger.cost_s > 0.0) == (SIZE > 1)
+
+
 def test_migrate_takes_the_costs_that_map_has_measured() -> None:
     rows = numbers(100, 2)
     rows[:, 0] = RANK + 10

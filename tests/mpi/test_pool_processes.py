@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.pool import executor
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
 
@@ -38,6 +39,7 @@ def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
     agree(COMM, run)
     agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
     assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
+    assert not executor._dispatchers
 
 
 def square(k: int) -> int:
@@ -86,6 +88,8 @@ def test_asynchronous_calls() -> None:
         many = pool.map_async(slow_square, range(40), chunksize=2, callback=came.append)
         pairs = pool.starmap_async(pow, [(2, 3), (3, 2)])
         none = pool.map_async(square, [])
+        with pytest.raises(ValueError, match="chunksize = 0"):
+            pool.map_async(square, range(3), chunksize=0)
         wrong = pool.map_async(fail, range(8), error_callback=came.append)
         assert (one.get(60), many.get(60), pairs.get(60), none.get()) == (9, [k * k for k in range(40)], [8, 9], [])
         wrong.wait(60)
@@ -161,6 +165,57 @@ def test_a_callback_may_not_begin_a_map() -> None:
         assert "a map of these ranks is under way" in str(refused[1])
 
     on_root(use)
+
+
+def test_a_callback_may_not_close_the_pool() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        refused: list[Exception] = []
+
+        def close(_: int) -> None:
+            try:
+                pool.close()
+            except lb_mpi.Error as error:
+                refused.append(error)
+
+        assert pool.map(square, range(3), callback=close) == [0, 1, 4]
+        if not pool._session.shared:
+            pool.map_async(slow_square, range(4 * SIZE), 1, callback=close).wait(60)
+        assert len(refused) == 3 + (not pool._session.shared)
+        assert {str(error) for error in refused} == {"close of a pool in a task or callback of it: expected after it"}
+
+    on_root(use)
+
+
+def test_threads_that_begin_the_first_asynchronous_calls_at_once() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        ready, begun = threading.Barrier(4), list[Any]()
+
+        def begin() -> None:
+            ready.wait()
+            begun.append(pool.apply_async(time.sleep, (0.1,)))
+
+        threads = [threading.Thread(target=begin) for _ in range(4)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        pool.close()
+        assert [one.ready() for one in begun] == 4 * [True]
+
+    for _ in range(5):
+        on_root(use)
+
+
+def test_a_map_after_an_executor_beside_a_pool_with_asynchronous_calls() -> None:
+    def script() -> None:
+        with lb_mpi.Pool() as pool:
+            assert pool.apply(square, (3,)) == 9
+            for _ in range(10):
+                with lb_mpi.Executor() as opened:
+                    assert opened.submit(square, 4).result() == 16
+                assert pool.map(square, range(3)) == [0, 1, 4]
+
+    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
 
 
 def test_initializers() -> None:

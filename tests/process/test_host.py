@@ -14,6 +14,7 @@ import pytest
 from lb_mpi import signs
 from lb_mpi.launching import commands, limit, rank
 from lb_mpi.launching.heard import End, RankState, printable, read, told
+from lb_mpi.launching.host import children
 from tests.process.started import started
 
 pytestmark = pytest.mark.one_mpi
@@ -158,3 +159,23 @@ def test_a_page_is_no_file_of_somebodys(tmp_path: Path, monkeypatch: pytest.Monk
     signs.begin()
     signs.saved(3)
     assert file.read_bytes() == b"x" * signs.BYTES
+
+
+MANY = """
+import os
+for _ in range(800):
+    if not os.fork():
+        os.read(0, 1)  # until the end of the input
+        os._exit(0)
+print("there", flush=True)
+os.read(0, 1)
+"""
+
+
+def test_a_process_with_more_children_than_a_read_returns() -> None:
+    with subprocess.Popen([sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        assert len(set(children(process.pid))) == 800
+        process.stdin.close()

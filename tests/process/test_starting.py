@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import re
@@ -186,6 +188,28 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
     yield call
     assert limit.bearers(mark) - {os.getpid()} == set()
+
+
+def test_a_folder_of_records_that_someone_still_writes_to_changes_no_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Job:
+        def __init__(self, _options: Any, _program: Any, record: str) -> None:
+            self.record = Path(record)
+
+        def start(self, _before: Any, *, may_restart: bool) -> int:
+            def too_early(path: Any, **_: Any) -> None:
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+
+            (self.record / "0").touch()
+            monkeypatch.setattr(os, "rmdir", too_early)
+            return 75 + may_restart
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start, "MpiJob", Job)
+    monkeypatch.setattr(start, "followed", lambda _: contextlib.nullcontext())
+    assert start.run(start.parser("run").parse_args(["--progress", "true"]), ["true"]) == 75
+    assert [*tmp_path.glob("*/*")] == []
 
 
 def named(err: str) -> list[str]:

@@ -431,6 +431,14 @@ class _Dispatcher(Operation):
         with self.changed:
             self.changed.wait_for(lambda: self.over or self._is_idle() or not self._gives_way())
 
+    def complete(self) -> bool:
+        """See `Operation`; true if it is idle, and serves no executor that the user has opened."""
+        with self.changed:
+            if not (self._gives_way() and self._is_idle()):
+                return False
+            self._session.operation = None
+            return True
+
     def interrupt(self) -> None:
         """Drop all tasks under way, after Ctrl-C."""
         with self.changed:
@@ -468,8 +476,8 @@ class _Dispatcher(Operation):
                 self._worker.join()
         if session.operation is self:
             session.operation = None
+        _dispatchers.pop(session)  # which would keep the memory of a closed pool
         if self._closes:
-            _dispatchers.pop(session)
             session.close()
 
     def _serve(self) -> None:
@@ -640,7 +648,7 @@ class _Dispatcher(Operation):
                     task.future.set_exception(queue.broken)
 
 
-_dispatchers: dict[Session, _Dispatcher] = {}  # the last one of each session
+_dispatchers: dict[Session, _Dispatcher] = {}  # that run, by session
 _lock = threading.Lock()
 
 

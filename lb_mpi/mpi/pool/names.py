@@ -126,16 +126,13 @@ def _for_schwimmbad() -> None:
 
 
 class PoolExecutor(Executor):
-    """Replaces MPIPoolExecutor and ProcessPoolExecutor."""
-
-    root_works = True
+    """Replaces MPIPoolExecutor."""
 
     def __init__(
         self, max_workers: int | None = None, initializer: Function | None = None, initargs: Iterable[Any] = (), **_: Any
     ) -> None:
         """Ignore the options of how to start workers."""
-        works = self.root_works
-        super().__init__(max_workers=max_workers, initializer=initializer, initargs=tuple(initargs), root_works=works)
+        super().__init__(max_workers=max_workers, initializer=initializer, initargs=tuple(initargs))
 
 
 class CommExecutor:

@@ -10,6 +10,7 @@ A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carri
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
@@ -94,6 +95,7 @@ class Pool:
         if self._session.shared and initializer is not None:
             initialize(self._session, initializer, initargs)
         self._executor: Executor | None = None  # of asynchronous tasks, on the root
+        self._making = threading.Lock()  # held by the thread that makes it: there is one
         self._map: RootMap | None = None  # the map of this pool under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
@@ -252,8 +254,10 @@ class Pool:
         error_callback: Callback | None = None,
     ) -> AsyncResult:
         """Begin function(*item) for all items; see `map_async`."""
+        if chunksize is not None:
+            chunksize = checks.integer("chunksize", chunksize, least=1)
         executor, given = self._submitter(), list(items)
-        size = max(1, len(given) // (16 * self.size)) if chunksize is None else chunksize
+        size = chunksize or max(1, len(given) // (16 * self.size))
         return AsyncResult([*executor.submit_chunks(function, given, size)], concatenated, callback, error_callback)
 
     def _submitter(self) -> Executor:
@@ -265,8 +269,9 @@ class Pool:
         if session.operation is not None and session.operation is not session.dispatcher:
             with session.claimed():
                 session.check()
-        self._executor = self._executor or Executor.of_pool(session)
-        return self._executor
+        with self._making:
+            self._executor = self._executor or Executor.of_pool(session)
+            return self._executor
 
     def wait(self) -> None:
         """Serve the root of a pool made with `root=` until the root closes it on all ranks; on the root, do nothing."""
@@ -283,10 +288,16 @@ class Pool:
             self._free()
 
     def close(self) -> None:
-        """Close the pool; collective, unless the other ranks serve.  Further calls do nothing."""
+        """Close the pool; collective, unless the other ranks serve.  Further calls do nothing.
+
+        lb_mpi.Error in a task or callback of it, which must end before.
+        """
         if self._closed:
             return
         session = self._session
+        operation = session.operation
+        if operation is not None and operation.refuses() and (operation is self._map or not session.shared):
+            raise Error("close of a pool in a task or callback of it: expected after it")
         try:
             if self._executor is not None:
                 self._executor.shutdown()

@@ -308,7 +308,9 @@ class Balancer:
                 plan, steps = self._planner.plan(course.work, verdict.speeds)
             course.follow(plan)
             judging_s += time.perf_counter() - began
-            if self._judge is not None:
+            if isinstance(self._judge, NeighbourJudge):  # the same on all ranks, though this one may lend nothing
+                self._judge.changed(lending=plan is not None, seconds=judging_s)
+            elif self._judge is not None:
                 self._judge.policy.changed(lending=course.is_lending, seconds=judging_s)
         self.history.append(
             Balanced(
