@@ -31,6 +31,7 @@ from lb_mpi.record.record import (
     snapshot,
 )
 from lb_mpi.searching.drafting import Kind, Message
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import DraftRecord
 
 ABOUT = About(1, 3, "host", 77, 5.0, 1e9, "Python", "program")
@@ -197,7 +198,7 @@ def test_nothing_is_recorded_when_nobody_records() -> None:
 
 def test_drafts_on_their_way() -> None:
     record = Record(0.0)
-    drafts = DraftRecord(record, 1, [10, 11, 12])
+    drafts = DraftRecord(record, 1, [10, 11, 12], Options())
     drafts.turn(1.0, [], [(2, Message(Kind.DRAFTING, 1, 1))])
     drafts.turn(2.0, [Message(Kind.DRAFTING, 1, 1)], [])  # home, nobody has volunteered
     drafts.turn(3.0, [], [(2, Message(Kind.DRAFTING, 1, 2))])
@@ -217,7 +218,7 @@ def test_drafts_on_their_way() -> None:
 
 def test_work_of_a_walk_names_who_gave_it() -> None:
     record = Record(0.0)
-    drafts = DraftRecord(record, 2, [10, 11, 12])
+    drafts = DraftRecord(record, 2, [10, 11, 12], Options())
     drafts.turn(1.0, [], [(0, Message(Kind.DRAFTING, 2, 1, 3))])
     drafts.turn(2.0, [Message(Kind.WORK, 2, 1, 0, payload=b"12345")], [])
     drafts.turn(3.0, [Message(Kind.NOWORK, 2, 1)], [])  # from whom, nobody says
