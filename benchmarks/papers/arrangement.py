@@ -190,7 +190,7 @@ def sets_of_speeds() -> dict[str, Floats]:
 
 
 def predict(one: Case, number: str, tolerance: float = stopping.TOLERANCE) -> stopping.Prediction:
-    """What the model of the paper's program says of a set of speeds on a graph."""
+    """Return the prediction of the model of the program for a set of speeds on a graph."""
     speeds, orders = sets_of_speeds()[number], one.orders
     if len(orders) > stopping.MOST_DRAWS:
         orders = np.random.default_rng(0).choice(orders, stopping.MOST_DRAWS, replace=False)
@@ -527,7 +527,7 @@ def _within_the_row(row: dict[str, str]) -> list[Item]:
 
 
 class Said(NamedTuple):
-    """What the model predicts for one set of speeds on one graph."""
+    """Prediction of the model for one set of speeds on one graph."""
 
     prediction: stopping.Prediction
     sound: bool
@@ -556,7 +556,7 @@ class Known(NamedTuple):
     sound: bool
 
     def of(self, name: str, number: str) -> Said:
-        """What is predicted for a set of speeds on a graph."""
+        """Return the prediction for a set of speeds on a graph."""
         return Said(self.predictions[name, number], self.sound)
 
 
@@ -590,7 +590,7 @@ class Cell(NamedTuple):
         return items
 
     def reasons(self, key: str, row: dict[str, str], said: Said) -> dict[str, Any]:
-        """What may explain the printed number."""
+        """Return the possible explanations of the printed number."""
         return _reasons(said.evidence(key, Printed(row[key])), self.sound and said.sound)
 
 
@@ -702,7 +702,7 @@ def _within_columns(rng: np.random.Generator, column: Ints) -> Ints:
 
 
 def conclusions(cells: Sequence[Cell]) -> list[Item]:
-    """What the paper concludes from its experiments, and the numbers of its example in section 3."""
+    """Compare the conclusions of the paper from its experiments, and the numbers of its example in section 3."""
     pr = np.array([cell.relative for cell in cells]).reshape(-1, N)
     pct = max(cell.percentile for cell in cells)
     spans = {name: case.place(ONE_TO_NINE) for name, case in cases().items()}

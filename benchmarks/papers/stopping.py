@@ -58,7 +58,7 @@ class Span(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What the model says of one set of speeds on one graph."""
+    """Prediction of the model for one set of speeds on one graph."""
 
     least: Span
     greatest: float
