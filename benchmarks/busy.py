@@ -58,9 +58,9 @@ def beside(n: int) -> Iterator[None]:
 def main() -> None:
     """Measure, print a row for each app and number of processes (or JSON)."""
     parser = command("busy", __doc__, repeat=(3, "rounds of each measurement"))
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases")
-    parser.add_argument("--apps", nargs="+", choices=[app.name for app in APPS], help="these apps")
-    parser.add_argument("--beside", nargs="+", type=int, default=list(BESIDE), help="so many other processes")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="run only these cases")
+    parser.add_argument("--apps", nargs="+", choices=[app.name for app in APPS], help="run only these apps")
+    parser.add_argument("--beside", nargs="+", type=int, default=list(BESIDE), help="numbers of other processes")
     options = parser.parse_args()
     rows = []
     for case in options.only:

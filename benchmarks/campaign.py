@@ -284,11 +284,11 @@ def main() -> int:
     parser.add_argument(
         "--mpi",
         choices=[*FOLDERS, "both"],
-        help="on which MPI; both: in turn (default: that of the variable MPI, or mpich)",
+        help="the MPI to use; both: in turn (default: the variable MPI, or mpich)",
     )
     parser.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is left to chance (default: %(default)s)")
-    parser.add_argument("--tasks", metavar="LOG", help="be the pool of tasks, on these ranks, with this log")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
+    parser.add_argument("--tasks", metavar="LOG", help="(used by the campaign) run the pool of tasks on these ranks, with this log")
     options = parser.parse_args()
     if options.tasks is not None:
         map_tasks(options.tasks)

@@ -301,7 +301,7 @@ def main() -> None:
     """Run what is asked for."""
     parser = command("convergence", __doc__, seeds=(20, "of the table"))
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--large", nargs="?", const=LARGE, metavar="GRAPHS", help="up to a hundred thousand ranks")
+    what.add_argument("--large", nargs="?", const=LARGE, metavar="GRAPHS", help="graphs of up to a hundred thousand ranks")
     what.add_argument("--hosts", action="store_true", help="process graphs that follow the hosts")
     args = parser.parse_args()
     if args.large:

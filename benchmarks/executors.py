@@ -103,8 +103,8 @@ def run(name: str, cases: list[type[unittest.TestCase]]) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Run the suites; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mpi4py", action="store_true", help="also mpi4py's suite, test_futures in PYTHONPATH")
-    parser.add_argument("--only", action="store_true", help="not CPython's suite")
+    parser.add_argument("--mpi4py", action="store_true", help="also run mpi4py's suite, test_futures in PYTHONPATH")
+    parser.add_argument("--only", action="store_true", help="do not run CPython's suite")
     options = parser.parse_args(arguments)
     suites = {} if options.only else {"CPython's test_concurrent_futures": cpython()}
     if options.mpi4py:

@@ -66,7 +66,7 @@ def measure(cases: Sequence[Case], repeat: int, answer: Answer) -> Iterator[Row]
 def main() -> None:
     """Measure, print the table (or JSON)."""
     parser = command("machines", __doc__, repeat=(5, "rounds of each measurement"))
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these sections")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="run only these sections")
     options = parser.parse_args()
     table(options.only, lambda name: section(name, options.repeat), options.json)
 

@@ -190,8 +190,8 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
 def main() -> None:
     """Measure, print the table (or JSON)."""
     parser = command("pool", __doc__, repeat=(5, "rounds of each measurement"))
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
-    parser.add_argument("--seed", type=int, default=0, help="of costs and orders (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="run only these sections")
+    parser.add_argument("--seed", type=int, default=0, help="seed of costs and orders (default: %(default)s)")
     options = parser.parse_args()
     table(options.only, lambda name: SECTIONS[name](options), options.json)
     if not importlib.util.find_spec("schwimmbad") and "peers" in options.only and not options.json:

@@ -518,7 +518,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__)
     parser.add_argument("--tree", choices=sorted(PUBLISHED), default="T1")
     parser.add_argument("--ranks", default="64,256", help="numbers of virtual ranks (%(default)s)")
-    parser.add_argument("--speeds", default="1", help="of the ranks, in turns: 1,.5,.25,.25 (%(default)s)")
+    parser.add_argument("--speeds", default="1", help="speeds of the ranks, repeated: 1,.5,.25,.25 (%(default)s)")
     parser.add_argument("--rivals", default=",".join(WAYS), help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

@@ -77,11 +77,11 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     parser = command("rows", __doc__)
     parser.add_argument("--case", choices=("drawn", "root", "sleep"), default="drawn", help="see above (%(default)s)")
-    parser.add_argument("--speeds", default="0.8,0.4,0.2,0.2", help="of the ranks; sleep: all 1 (%(default)s)")
-    parser.add_argument("--costs", choices=ROWS, default="lognormal", help="of drawn rows (%(default)s)")
-    parser.add_argument("--rows", type=int, default=200, help="on each rank (%(default)s)")
+    parser.add_argument("--speeds", default="0.8,0.4,0.2,0.2", help="speeds of the ranks; case sleep: all 1 (%(default)s)")
+    parser.add_argument("--costs", choices=ROWS, default="lognormal", help="costs of the rows in case drawn (%(default)s)")
+    parser.add_argument("--rows", type=int, default=200, help="number of rows on each rank (%(default)s)")
     parser.add_argument("--row-s", type=float, default=4e-4, help="mean seconds of a row (%(default)s)")
-    parser.add_argument("--calls", type=int, default=40, help="of map_rows (%(default)s)")
+    parser.add_argument("--calls", type=int, default=40, help="number of calls of map_rows (%(default)s)")
     options = parser.parse_args()
     sleeps = options.case == "sleep"
     speeds = np.ones(comm.size) if sleeps else np.array(comma_list("--speeds", options.speeds, comm.size))

@@ -106,7 +106,7 @@ def count(program: Program, kept: Sequence[Path]) -> int:
 def main() -> None:
     """Measure, print the table (or JSON)."""
     parser = command("saving", __doc__, ranks=(2, "that run it"), repeat=(5, "rounds"))
-    parser.add_argument("--folder", help="below which is saved (default: that of temporary files)")
+    parser.add_argument("--folder", help="folder for the saves (default: that of temporary files)")
     parser.add_argument("--only", choices=[program.name.split()[0] for program in PROGRAMS], help="one program only")
     options = parser.parse_args()
     rows = []

@@ -194,9 +194,9 @@ def measure(size: int, cases: list[str]) -> tuple[list[Line], float]:
 def main() -> None:
     """Measure, print."""
     parser = command("scale", __doc__)
-    parser.add_argument("--real", action="store_true", required=True, help="on real ranks of this machine")
-    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="%(default)s")
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases")
+    parser.add_argument("--real", action="store_true", required=True, help="run on real ranks of this machine")
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="numbers of ranks (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="run only these cases")
     options = parser.parse_args()
     told = []
     if not options.json:

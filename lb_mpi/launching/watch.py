@@ -40,7 +40,7 @@ _ADVICE = (
     ),
     (
         r"Could not resolve hostname",
-        "It has no address: correct the host list, or add the name to DNS or /etc/hosts",
+        "It has no address: correct the hostfile, or add the name to DNS or /etc/hosts",
     ),
     (r"Connection refused", "It is on, but no ssh server listens there"),
     (

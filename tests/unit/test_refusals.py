@@ -13,7 +13,7 @@ CHANGED = ["@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @", "Host 
         (["Welcome to h2!", "root@h2: Permission denied (publickey)."], "ssh-copy-id h2"),
         (["Host key verification failed."], "`ssh h2` once by hand"),
         (CHANGED, "ssh-keygen -R h2"),
-        (["ssh: Could not resolve hostname h2: Name or service not known"], "host list"),
+        (["ssh: Could not resolve hostname h2: Name or service not known"], "hostfile"),
         (["ssh: connect to host h2 port 22: Connection refused"], "no ssh server"),
         (["ssh: connect to host h2 port 22: Connection timed out"], "whether it is on"),
         (["ssh: connect to host h2 port 22: No route to host"], "whether it is on"),
