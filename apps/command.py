@@ -50,7 +50,8 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
     """Add the options that every search has; the first split rule is the default."""
     group = parser.add_argument_group("balancing")
     group.add_argument(
-        "--no-balance", action="store_true", help="give each rank one part at the start, and move nothing afterwards (for comparison)"
+        "--no-balance", action="store_true",
+            help="give each rank one part at the start, and move nothing afterwards (for comparison)"
     )
     add_speeds(group)
     add_changes(group)
@@ -62,7 +63,8 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         help="a rank gives work away only if its load is above J (default: %(default)s)",
     )
     group.add_argument(
-        "--split-rule", choices=split_rules, default=split_rules[0], help="which part of its work a rank gives away (default: %(default)s)"
+        "--split-rule", choices=split_rules, default=split_rules[0],
+            help="which part of its work a rank gives away (default: %(default)s)"
     )
     group.add_argument(
         "--quantum", type=int, metavar="UNITS", help="units of work between two polls for messages (default: adaptive)"
@@ -85,7 +87,8 @@ def add_search_saves(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--save",
         metavar="FOLDER",
-        help="save the search in FOLDER regularly, and when SIGTERM or SIGUSR1 comes; the same command continues it later, on "
+        help="save the search in FOLDER regularly, and when SIGTERM or SIGUSR1 comes; the same command continues it "
+        "later, on "
         "any number of ranks",
     )
     group.add_argument(
@@ -110,7 +113,8 @@ def add_changes(group: Any) -> None:
         type=changes,
         default=[],
         metavar="RANK:FROM_S:TO_S:FACTOR,...",
-        help="from FROM_S to TO_S seconds after the start, RANK has only FACTOR times its speed, as when another user logs in",
+        help="from FROM_S to TO_S seconds after the start, RANK has only FACTOR times its speed, as when another user "
+        "logs in",
     )
 
 

@@ -62,13 +62,17 @@ def parser() -> Parser:
         "--balance",
         choices=METHODS,
         default="static",
-        help="static: parts by speed, with few cut edges; block, random: equal blocks or random parts, for comparison (default: "
+        help="static: parts by speed, with few cut edges; block, random: equal blocks or random parts, for comparison "
+        "(default: "
         "static)",
     )
-    group.add_argument("--imbalance", type=float, default=0.03, help="allowed imbalance of the partition (default: %(default)s)")
-    group.add_argument("--effort", choices=("fast", "good", "best"), default="good", help="effort of the partition (default: %(default)s)")
+    group.add_argument("--imbalance", type=float, default=0.03,
+        help="allowed imbalance of the partition (default: %(default)s)")
+    group.add_argument("--effort", choices=("fast", "good", "best"), default="good",
+        help="effort of the partition (default: %(default)s)")
     group.add_argument("--seed", type=int, default=0, help="seed of the partition (default: %(default)s)")
-    group.add_argument("--machine", metavar="FILE", help="use the speeds in this file of `info --measure -o` (default: measure them)")
+    group.add_argument("--machine", metavar="FILE",
+        help="use the speeds in this file of `info --measure -o` (default: measure them)")
     add_speeds(group)
     add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")

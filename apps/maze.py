@@ -49,7 +49,8 @@ def parser() -> Parser:
     maze = parser.add_argument_group("maze", "from a file, or random")
     maze.add_argument("file", nargs="?", help="rows of 0 (free) and 1 (blocked) within a wall of 2")
     maze.add_argument("--dim", type=int, default=1024, help="random maze: number of rows and columns (default: %(default)s)")
-    maze.add_argument("--free", type=float, default=0.7, help="random maze: probability that a cell is free (default: %(default)s)")
+    maze.add_argument("--free", type=float, default=0.7,
+        help="random maze: probability that a cell is free (default: %(default)s)")
     maze.add_argument("--seed", type=int, default=0, help="random maze: seed (default: %(default)s)")
     maze.add_argument(
         "--walled", action="store_true", help="wall the exit in, so that all reachable cells are searched"
@@ -58,8 +59,10 @@ def parser() -> Parser:
         "--tile",
         type=int,
         metavar="CELLS",
-        help="divide the maze into tiles of CELLS x CELLS, each of which belongs to one rank; 0: all ranks mark one array in "
-        "shared memory, which is possible on one machine only (default: 0 on one machine; on several, by the size of the maze)",
+        help="divide the maze into tiles of CELLS x CELLS, each of which belongs to one rank; 0: all ranks mark one "
+        "array in "
+        "shared memory, which is possible on one machine only (default: 0 on one machine; on several, by the size of "
+        "the maze)",
     )
     add_search_options(parser, threshold=0.125, split_rules=("alternate", "half", "one"))
     return parser

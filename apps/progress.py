@@ -25,7 +25,8 @@ def add_progress(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="show the progress: on a terminal one line per rank or host, elsewhere one line every ten seconds (default: on one "
+        help="show the progress: on a terminal one line per rank or host, elsewhere one line every ten seconds "
+        "(default: on one "
         f"machine after {PATIENCE_S:g} s, unless --json is given)",
     )
 

@@ -163,7 +163,8 @@ def parser() -> Parser:
     """Make the command line."""
     parser = Parser(prog=PROG, description="Find the shortest tour through some cities on all ranks: branch and bound.")
     cities = parser.add_argument_group("cities")
-    cities.add_argument("--cities", type=int, default=14, help="number of cities, at random places in a square (default: %(default)s)")
+    cities.add_argument("--cities", type=int, default=14,
+        help="number of cities, at random places in a square (default: %(default)s)")
     cities.add_argument("--seed", type=int, default=0, help="seed of the places (default: %(default)s)")
     parser.add_argument(
         "--private", action="store_true", help="share no bound: each rank knows only its own best tour (for comparison)"

@@ -28,7 +28,8 @@ def parser() -> Parser:
     tree.add_argument("--type", choices=("geometric", "binomial", "hybrid"))
     tree.add_argument("--shape", choices=("fixed", "linear", "cyclic"), help="how branching changes with the depth")
     tree.add_argument("--depth", type=int, help="depth of a geometric tree")
-    tree.add_argument("--branching", type=float, help="average number of children; binomial tree: number of children of the root")
+    tree.add_argument("--branching", type=float,
+        help="average number of children; binomial tree: number of children of the root")
     tree.add_argument("--seed", type=int, help="seed of the root")
     tree.add_argument("--q", type=float, help="binomial tree: probability that a node has children")
     tree.add_argument("--m", type=int, help="binomial tree: number of children of such a node")

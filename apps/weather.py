@@ -68,7 +68,8 @@ def parser() -> Parser:
         "--exchange",
         choices=METHODS,
         default=METHODS[0],
-        help="exchange between neighbours in each step of a scheme: neighbourhood: a collective of MPI; paper: send to each, "
+        help="exchange between neighbours in each step of a scheme: neighbourhood: a collective of MPI; paper: send "
+        "to each, "
         "then receive from each (default: %(default)s)",
     )
     add_save_options(parser)

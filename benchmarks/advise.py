@@ -146,7 +146,8 @@ def main() -> None:
     parser = command("advise", __doc__, runs=(3, "of each way"))
     parser.add_argument("--speeds", default=SPEEDS, metavar="F,F,...", help="speeds of the ranks (default: %(default)s)")
     parser.add_argument("--app", choices=("weather", "heat", "uts", "sweep"), help="only this one (default: all)")
-    parser.add_argument("--mpiexec-options", default="", metavar="WORDS", help="options of mpiexec, such as --oversubscribe with Open MPI")
+    parser.add_argument("--mpiexec-options", default="", metavar="WORDS",
+        help="options of mpiexec, such as --oversubscribe with Open MPI")
     options = parser.parse_args()
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if mpiexec is None:

@@ -288,7 +288,8 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
-    parser.add_argument("--tasks", metavar="LOG", help="(used by the campaign) run the pool of tasks on these ranks, with this log")
+    parser.add_argument("--tasks", metavar="LOG",
+        help="(used by the campaign) run the pool of tasks on these ranks, with this log")
     options = parser.parse_args()
     if options.tasks is not None:
         map_tasks(options.tasks)

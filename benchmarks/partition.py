@@ -519,7 +519,8 @@ def main() -> None:
     peers.add_argument("--peers", type=lambda text: chosen(text, PEERS, "some"), default=",".join(PEERS))
     peers.add_argument("--imbalance", type=float, default=0.03, help="(%(default)s)")
     peers.add_argument(
-        "--speeds", type=numbers, default="1,1,2,4", help="speeds for unequal targets; empty: no unequal targets (%(default)s)"
+        "--speeds", type=numbers, default="1,1,2,4",
+            help="speeds for unequal targets; empty: no unequal targets (%(default)s)"
     )
     options = parser.parse_args()
     ks = [int(k) for k in options.k]

@@ -207,7 +207,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     cases = {case.__name__: case for case in CASES}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pool_ranks", description=__doc__)
     parser.add_argument("case", choices=cases)
-    parser.add_argument("--ranks", type=int, default=COMM.size, help="number of ranks of the contestants that need no additional one")
+    parser.add_argument("--ranks", type=int, default=COMM.size,
+        help="number of ranks of the contestants that need no additional one")
     parser.add_argument("--work", choices=PLAIN, default="spin")
     parser.add_argument("--kind", choices=("constant", "heavy"), default="constant")
     parser.add_argument("--task-s", type=float, default=1e-3, help="mean seconds of a task")

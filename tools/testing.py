@@ -39,7 +39,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
         "--other-mpi", action="store_true", help="run only what depends on MPI; the rest was run with the other MPI"
     )
     parser.add_argument(
-        "--ranks", type=_ranks, metavar="N,N,...", help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,4,8 where it matters)"
+        "--ranks", type=_ranks, metavar="N,N,...",
+            help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,4,8 where it matters)"
     )
     parser.add_argument(
         "--limit",

@@ -171,7 +171,8 @@ def add_route(group: argparse._ActionsContainer) -> None:
     from lb_mpi.searching.guard import MOST_ON_RING
 
     group.add_argument("--route", choices=("auto", "ring", "random"), default="auto",
-        help="which ranks a rank without work asks: all round the ring, as in the paper, or random ones; auto: the ring on up to "
+        help="which ranks a rank without work asks: all round the ring, as in the paper, or random ones; auto: the "
+        "ring on up to "
         f"{MOST_ON_RING} ranks (default: auto)")
 
 

@@ -44,19 +44,22 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     add("--targets", metavar="W,W,...",
         help="target weights of the parts, in any unit (default: the speeds of the machine, or equal weights)")
     add("--machine", metavar="FILE",
-        help="a machine of K ranks, written by `info --measure -o FILE`; part k is for rank k: predict how long the ranks compute "
+        help="a machine of K ranks, written by `info --measure -o FILE`; part k is for rank k: predict how long the "
+        "ranks compute "
         "and communicate")
     add("--unit-s", type=float, metavar="S",
         help="with --machine: seconds that its fastest rank needs for a vertex of weight 1")
     add("--parts", metavar="FILE.part", help="evaluate the partition in this file instead of computing one")
     add("--imbalance", type=float, default=0.03, metavar="X",
         help="fraction by which a part may exceed its target; 0.03 is 3 %% (%(default)s)")
-    add("--effort", choices=EFFORTS, default="good", help="a higher effort needs more time and cuts fewer edges (%(default)s)")
+    add("--effort", choices=EFFORTS, default="good",
+        help="a higher effort needs more time and cuts fewer edges (%(default)s)")
     add("--seed", type=int, default=0, help="seed of the random numbers (%(default)s)")
     add("--method", choices=METHODS, default="multilevel",
         help="multilevel: the method of this library; the other one is for comparison (%(default)s)")
     add("--aim", choices=AIMS, default="cut",
-        help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest rank of the "
+        help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest "
+        "rank of the "
         "machine, whatever the weights; it is never longer than with cut (%(default)s)")
     add("--fiedler", action="store_true", help="also print the Fiedler value and vector of the whole graph")
     add("-o", "--output", metavar="FILE.part", help="write the part of each vertex to this file, one per line")
@@ -156,7 +159,8 @@ def add_allocate(parser: argparse.ArgumentParser) -> None:
     add("--edge-probability", type=float, default=0.0, metavar="E",
         help="probability that two tasks exchange data (%(default)s)")
     add("--exchange", default="0", metavar="S,S,...", help="seconds of one exchange with a task on another node" + several)
-    add("--wait-probability", default="0", metavar="Q,Q,...", help="probability that a node must wait in such an exchange" + several)
+    add("--wait-probability", default="0", metavar="Q,Q,...",
+        help="probability that a node must wait in such an exchange" + several)
     add("--wait", default="0", metavar="S,S,...", help="seconds of such a wait" + several)
     add("--cap", metavar="N,N,...", help="maximum number of tasks of each node; inf: no limit")
     add("--method", choices=allocation.METHODS, default="exact",
@@ -206,7 +210,8 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
     add("--graph", required=True, help=GRAPH)
     nodes = parser.add_mutually_exclusive_group()
     nodes.add_argument("--speeds", metavar="X,X,...",
-                       help="speeds of the nodes: drawn from uniform:LOW:HIGH, a list 1,2,... with one per vertex, or a file with such "
+                       help="speeds of the nodes: drawn from uniform:LOW:HIGH, a list 1,2,... with one per vertex, or "
+                       "a file with such "
                        "numbers (uniform:1:10)")
     nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
     add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal (%(default)s)")

@@ -26,8 +26,10 @@ NOTICED_S = 1.0  # of compiling
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `info`."""
-    parser.add_argument("--measure", action="store_true", help="measure the speeds of the ranks, and the latency and bandwidth of messages")
-    parser.add_argument("-o", dest="output", metavar="FILE", help="write the measured machine to FILE, for partition --machine")
+    parser.add_argument("--measure", action="store_true",
+        help="measure the speeds of the ranks, and the latency and bandwidth of messages")
+    parser.add_argument("-o", dest="output", metavar="FILE",
+        help="write the measured machine to FILE, for partition --machine")
     parser.add_argument("--speeds", metavar="F,F,...",
         help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank")
 

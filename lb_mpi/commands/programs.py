@@ -86,8 +86,8 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=prog,
         usage=f"mpiexec -n 4 {prog} [-o FOLDER] [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]\n"
         f"       {prog} --show FOLDER [--json]",
-        description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, for which "
-        "rank. The table goes to standard error; the output of the program is unchanged.",
+        description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
+        "and for which rank. The table goes to standard error; the output of the program is unchanged.",
         epilog="One-sided communication, MPI file access, and calls of MPI from other languages are not measured. If the "
         "program uses one of the first two, the table has a note.")
     parser.add_argument(

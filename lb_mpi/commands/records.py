@@ -145,7 +145,8 @@ def _replays(folder: Path, *, quiet: bool) -> list[Replayed]:
         found = list(replays(run, quiet=quiet))
         if not found:
             raise ValueError(
-                "the record contains nothing that can be replayed: expected a search, a call of map_rows, a map of a pool, or "
+                "the record contains nothing that can be replayed: expected a search, a call of map_rows, a map of a "
+                "pool, or "
                 "exchanges, which must have ended on all ranks"
             )
         found[0].notes.extend(run.notes)

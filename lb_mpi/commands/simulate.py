@@ -75,7 +75,8 @@ def pair(text: str) -> tuple[float, float]:
 
 def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
     parser.add_argument("--speeds", default=speeds,
-        help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is repeated if it has fewer "
+        help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is repeated if it "
+        "has fewer "
         "numbers than there are ranks (%(default)s)")
     parser.add_argument("--latency", type=pair, default=(latency_s, latency_s), metavar="S[,S]",
         help=f"seconds that a message{between} takes; two numbers: drawn log-uniformly between them ({latency_s:g})")
@@ -203,7 +204,8 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
         help="costs of the rows: equal; random, with a few expensive ones; or a hot region that moves over the ranks "
         "(%(default)s)")
     parser.add_argument(
-        "--spread", type=float, default=1.0, help="standard deviation of the logarithm of random costs; or strength of the hot region (%(default)s)"
+        "--spread", type=float, default=1.0,
+            help="standard deviation of the logarithm of random costs; or strength of the hot region (%(default)s)"
     )
     parser.add_argument(
         "--period", type=int, default=100, help="calls in which the hot region moves round once (%(default)s)"
@@ -218,7 +220,8 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scheme", choices=(AUTO, *SCHEMES), default=AUTO,
         help="diffusion scheme that computes a plan; auto: chosen by the number of ranks and the graph (%(default)s)")
-    parser.add_argument("--plan", choices=(AUTO, *PLANS), default=AUTO, help="root: rank 0 makes the plans; neighbours: all ranks do, with their neighbours only (%(default)s)")
+    parser.add_argument("--plan", choices=(AUTO, *PLANS), default=AUTO,
+        help="root: rank 0 makes the plans; neighbours: all ranks do, with their neighbours only (%(default)s)")
     parser.add_argument("--tolerance", type=float, default=0.05, help="an imbalance up to this is accepted (%(default)s)")
     _common(parser, speeds="uniform:1:4")
 

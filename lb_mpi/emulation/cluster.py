@@ -324,7 +324,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     up.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts; their names are h1, h2, ...")
     up.add_argument("--slots", type=int, default=1, metavar="N", help="number of ranks on each host (default: %(default)s)")
     up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
-    up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS", help="delay of each frame between two hosts, in milliseconds (default: 0)")
+    up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
+        help="delay of each frame between two hosts, in milliseconds (default: 0)")
     up.add_argument("--ssh", action="store_true",
         help="run an OpenSSH server on each host, with keys made for the cluster, instead of a script that replaces ssh")
     status = parsers.add_parser("status", help="print the address and the network traffic of each host")

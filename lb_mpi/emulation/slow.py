@@ -264,7 +264,7 @@ def rank(variables: Mapping[str, str]) -> int:
         )
     told = " and ".join(f"{name}={value}" for name, value in found.items())
     if len(set(found.values())) > 1:
-        raise ValueError(f"{told} contradict each other: unset what is another job's")
+        raise ValueError(f"{told} contradict each other: unset those of another job")
     value = next(iter(found.values()))
     if not value.isascii() or not value.isdigit():
         raise ValueError(f"{told}: expected a rank")

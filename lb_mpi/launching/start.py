@@ -95,7 +95,7 @@ def command(
     used = sorted(counts)
     for index in used:
         if ":" in hosts[index].name:
-            raise ValueError(f"host {hosts[index].name}: mpiexec takes no IPv6 address: expected a name")
+            raise ValueError(f"host {hosts[index].name}: mpiexec accepts no IPv6 address: expected a name")
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
     if mpi.is_open_mpi:
         # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
@@ -166,7 +166,7 @@ class _Run:
             self._diary.tell(DEATH, words, rank)
         for rank in [hang.rank for hang in self._hung[:MOST_STACKS]]:
             stack = self._watch.stack(rank, STACK_S, wake=True).rstrip().splitlines()
-            say(f"Python stack of rank {rank}:" if stack else f"rank {rank} gives no Python stack", *stack)
+            say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
         if code and not self._came:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
@@ -201,7 +201,7 @@ class _Run:
             if not any(state.saves for state in self._watch.states()):
                 if set(self._came) != {SAVE_SIGNAL}:
                     return False
-                say(f"{SAVE_SIGNAL.name}: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)")
+                say(f"{SAVE_SIGNAL.name}: the program continues, since it cannot save at a signal (lb_mpi.asked_to_stop)")
                 self._came.clear()
                 return True
             say(f"the program has {self._grace_s:g} s to save and stop; a second signal ends it at once")
@@ -266,7 +266,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
         "%(default)g). In a call of lb_mpi, a rank hangs if it neither computes nor answers, or is stopped. Outside of "
         "lb_mpi, it hangs if all others wait for it in lb_mpi, and it is blocked in MPI, or has reached its end, or neither "
-        "computes, reads, writes nor sleeps. It also hangs if, for S and at least 30 seconds, its program does not begin, or "
+        "computes, reads, writes nor sleeps. It also hangs if, for S and at least 30 seconds, its program does not "
+        "begin, or "
         "gives no sign after a restart.")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
@@ -368,7 +369,7 @@ class MpiJob:
         problems = watch.reach(before.gone if before else ())
         has = watch.here.facts.get("MPI library")
         if has is not None and has != self.mpi.library:
-            say(f"{self.mpi.path} is of {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
+            say(f"{self.mpi.path} belongs to {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
             return []
         if before is None or watch.here.name in problems:
             say(*problems.values())
