@@ -1,11 +1,11 @@
-"""Is a run with balancing ever slower than without?  python -m benchmarks.busy [--only CASE ...] [--repeat N]
+"""Check that balancing does not make a run slower.  python -m benchmarks.busy [--only CASE ...] [--repeat N]
 
 equal    two equal ranks, which balancing can hardly help
 unequal  four ranks of emulated speeds 0.8, 0.4, 0.2, 0.2
 
-Each row: seconds with balancing / seconds without, of an app, while 0, 2 or 8 other processes use the cores all the time;
-the two in turn (A B A B), the ratio of the medians with the least and the greatest of the rounds.  "Others" are programs
-beside all of these.
+Each row is seconds with balancing / seconds without, of an app, while 0, 2 or 8 other processes use the cores all the time.
+The two run in turn (A B A B); the row has the ratio of the medians, with the minimum and maximum of the rounds.  "Others"
+are further programs.
 """
 
 from __future__ import annotations

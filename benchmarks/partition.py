@@ -4,15 +4,15 @@
     python -m benchmarks.partition FOLDER [--tables peers,spectral,objective] [--graphs crack,uk] [--k 2,8]
 
 peers      against METIS, KaHIP, Mt-KaHyPar and KaMinPar, each on one thread: geometric means over graphs and k of the ratio
-           ours / peer's, at 3 % imbalance; of each method the cut is the mean over seeds.  The same with unequal targets
-           (the speeds, over and over, for each k that is a multiple of their number) against all but KaHIP, which knows no
-           targets.  The peers get the graph ready made; the kernels of the library are compiled or loaded before the clock
-           starts.
-spectral   cuts of multilevel spectral bisection beside effort good, beside spectral bisection of the whole graph by scipy's
-           eigsh and by networkx's Fiedler vector, and beside Kernighan & Lin of networkx; and of effort good without its
-           Fiedler starts, and with no others.  Geometric means of the ratio to good.
-objective  max_j (C_j + K_j), computing and talking, of the partition by cut and of the one that aims at it, on a machine of
-           three unequal hosts, one behind a slow link: one rank on each, and several.  Medians of the ratio.
+           ours / peer's, at 3 % imbalance; the cut of each method is the mean over seeds.  The same with unequal targets
+           (the speeds, repeated, for each k that is a multiple of their number) against all but KaHIP, which has no
+           targets.  The peers receive the graph in their own form; the kernels of the library are compiled or loaded
+           before the clock starts.
+spectral   cuts of multilevel spectral bisection, compared with effort good, with spectral bisection of the whole graph by
+           scipy's eigsh and by networkx's Fiedler vector, and with Kernighan & Lin of networkx; and of effort good without
+           its Fiedler starts, and with no other starts.  Geometric means of the ratio to good.
+objective  max_j (C_j + K_j), computing and communicating, of the partition by cut and of the one that minimises this time,
+           on a machine of three unequal hosts, one behind a slow link: one rank on each, and several.  Medians of the ratio.
 """
 
 from __future__ import annotations

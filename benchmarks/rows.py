@@ -1,13 +1,13 @@
-"""Does the simulator of rows tell the truth?  mpiexec -n 4 python -m benchmarks.rows [--case drawn|root|sleep]
+"""Compare the simulator of rows with real ranks.  mpiexec -n 4 python -m benchmarks.rows [--case drawn|root|sleep]
 
-Rows of drawn costs (CPU time that is spun away) are computed by `Balancer.map_rows` on ranks that emulate these speeds,
-and by `lb_mpi.balancing.simulate` on virtual ranks of the same speeds; seconds of each call, and predicted / measured of
-them all.  The machine must have as many cores as the sum of the speeds.
+`Balancer.map_rows` computes rows of random costs (CPU time in a loop) on ranks that emulate these speeds, and
+`lb_mpi.balancing.simulate` simulates the same rows on virtual ranks of the same speeds.  Prints the seconds of each call,
+and predicted / measured time of all calls.  The machine must have as many cores as the sum of the speeds.
 
-    drawn   on each rank as many rows
-    root    all rows are on rank 0, heavy-tailed: what does the first call take, in which nothing is known?
-    sleep   all rows are on rank 0, heavy-tailed, and sleep instead of using the CPU, on equal ranks: an emulation of rows
-            that wait for files, subprocesses or GPUs; the bound is what was asked to be slept / ranks
+    drawn   the same number of rows on each rank
+    root    all rows are on rank 0, with heavy-tailed costs: the time of the first call, in which nothing is known
+    sleep   all rows are on rank 0, with heavy-tailed costs, and sleep instead of using the CPU, on equal ranks: an emulation
+            of rows that wait for files, subprocesses or GPUs; the bound is the requested sleep / ranks
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     """Add the options of `partition`."""
     add = parser.add_argument
     add("graph", metavar="GRAPH", help=GRAPH)
-    add("-k", type=int, required=True, metavar="K", help="how many parts")
+    add("-k", type=int, required=True, metavar="K", help="number of parts")
     add("--targets", metavar="W,W,...",
         help="target weights of the parts, in any unit (default: the speeds of the machine, or equal weights)")
     add("--machine", metavar="FILE",
