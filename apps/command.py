@@ -88,8 +88,7 @@ def add_search_saves(parser: argparse.ArgumentParser) -> None:
         "--save",
         metavar="FOLDER",
         help="save the search in FOLDER regularly, and when SIGTERM or SIGUSR1 comes; the same command continues it "
-        "later, on "
-        "any number of ranks",
+        "later, on any number of ranks",
     )
     group.add_argument(
         "--save-every", type=float, default=30.0, metavar="SECONDS", help="interval between two saves (default: %(default)g)"

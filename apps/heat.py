@@ -63,8 +63,7 @@ def parser() -> Parser:
         choices=METHODS,
         default="static",
         help="static: parts by speed, with few cut edges; block, random: equal blocks or random parts, for comparison "
-        "(default: "
-        "static)",
+        "(default: static)",
     )
     group.add_argument("--imbalance", type=float, default=0.03,
         help="allowed imbalance of the partition (default: %(default)s)")

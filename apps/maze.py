@@ -60,9 +60,8 @@ def parser() -> Parser:
         type=int,
         metavar="CELLS",
         help="divide the maze into tiles of CELLS x CELLS, each of which belongs to one rank; 0: all ranks mark one "
-        "array in "
-        "shared memory, which is possible on one machine only (default: 0 on one machine; on several, by the size of "
-        "the maze)",
+        "array in shared memory, which is possible on one machine only (default: 0 on one machine; on several, by the "
+        "size of the maze)",
     )
     add_search_options(parser, threshold=0.125, split_rules=("alternate", "half", "one"))
     return parser

@@ -26,8 +26,7 @@ def add_progress(parser: argparse.ArgumentParser) -> None:
         "--progress",
         action=argparse.BooleanOptionalAction,
         help="show the progress: on a terminal one line per rank or host, elsewhere one line every ten seconds "
-        "(default: on one "
-        f"machine after {PATIENCE_S:g} s, unless --json is given)",
+        f"(default: on one machine after {PATIENCE_S:g} s, unless --json is given)",
     )
 
 

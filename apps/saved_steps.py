@@ -24,8 +24,7 @@ def add_save_options(parser: argparse.ArgumentParser) -> None:
         "--save",
         metavar="FOLDER",
         help="save in FOLDER at the end, and when SIGTERM or SIGUSR1 comes; the same command continues the run later, "
-        "on any "
-        "number of ranks, and with the same or a larger --steps",
+        "on any number of ranks, and with the same or a larger --steps",
     )
     group.add_argument(
         "--save-every", type=int, default=EVERY, metavar="STEPS",

@@ -69,8 +69,7 @@ def parser() -> Parser:
         choices=METHODS,
         default=METHODS[0],
         help="exchange between neighbours in each step of a scheme: neighbourhood: a collective of MPI; paper: send "
-        "to each, "
-        "then receive from each (default: %(default)s)",
+        "to each, then receive from each (default: %(default)s)",
     )
     add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")

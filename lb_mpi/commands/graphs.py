@@ -45,8 +45,7 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
         help="target weights of the parts, in any unit (default: the speeds of the machine, or equal weights)")
     add("--machine", metavar="FILE",
         help="a machine of K ranks, written by `info --measure -o FILE`; part k is for rank k: predict how long the "
-        "ranks compute "
-        "and communicate")
+        "ranks compute and communicate")
     add("--unit-s", type=float, metavar="S",
         help="with --machine: seconds that its fastest rank needs for a vertex of weight 1")
     add("--parts", metavar="FILE.part", help="evaluate the partition in this file instead of computing one")
@@ -59,8 +58,7 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
         help="multilevel: the method of this library; the other one is for comparison (%(default)s)")
     add("--aim", choices=AIMS, default="cut",
         help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest "
-        "rank of the "
-        "machine, whatever the weights; it is never longer than with cut (%(default)s)")
+        "rank of the machine, whatever the weights; it is never longer than with cut (%(default)s)")
     add("--fiedler", action="store_true", help="also print the Fiedler value and vector of the whole graph")
     add("-o", "--output", metavar="FILE.part", help="write the part of each vertex to this file, one per line")
 
@@ -211,8 +209,7 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
     nodes = parser.add_mutually_exclusive_group()
     nodes.add_argument("--speeds", metavar="X,X,...",
                        help="speeds of the nodes: drawn from uniform:LOW:HIGH, a list 1,2,... with one per vertex, or "
-                       "a file with such "
-                       "numbers (uniform:1:10)")
+                       "a file with such numbers (uniform:1:10)")
     nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
     add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal (%(default)s)")
     add("--objective", choices=arranging.OBJECTIVES, default="uniform",

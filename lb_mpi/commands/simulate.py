@@ -76,8 +76,7 @@ def pair(text: str) -> tuple[float, float]:
 def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
     parser.add_argument("--speeds", default=speeds,
         help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is repeated if it "
-        "has fewer "
-        "numbers than there are ranks (%(default)s)")
+        "has fewer numbers than there are ranks (%(default)s)")
     parser.add_argument("--latency", type=pair, default=(latency_s, latency_s), metavar="S[,S]",
         help=f"seconds that a message{between} takes; two numbers: drawn log-uniformly between them ({latency_s:g})")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
