@@ -314,7 +314,7 @@ def test_an_index_has_each_row_once(folder: Path) -> None:
     for row, says in (
         (n, rf"index\[1\] = {n}: expected a row from 0 to {n - 1}"),
         (-1, r"index\[1\] = -1: expected a row from 0"),
-        (0, rf"index: row (0 is there 2|{n - 2} is there 0) times on all ranks together: expected once"),
+        (0, rf"index: row (0 occurs 2|{n - 2} occurs 0) times on all ranks together: expected once"),
     ):
         wrong = right.copy()
         if HERE:
