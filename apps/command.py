@@ -50,7 +50,8 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
     """Add the options that every search has; the first split rule is the default."""
     group = parser.add_argument_group("balancing")
     group.add_argument(
-        "--no-balance", action="store_true", help="deal every rank one share, move nothing afterwards (for comparison)"
+        "--no-balance", action="store_true",
+            help="give each rank one part at the start, and move nothing afterwards (for comparison)"
     )
     add_speeds(group)
     add_changes(group)
@@ -59,20 +60,21 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         type=float,
         default=threshold,
         metavar="J",
-        help="only a load above J is split (default: %(default)s)",
+        help="a rank gives work away only if its load is above J (default: %(default)s)",
     )
     group.add_argument(
-        "--split-rule", choices=split_rules, default=split_rules[0], help="what a victim gives (default: %(default)s)"
+        "--split-rule", choices=split_rules, default=split_rules[0],
+            help="which part of its work a rank gives away (default: %(default)s)"
     )
     group.add_argument(
-        "--quantum", type=int, metavar="UNITS", help="work between two looks for messages (default: adaptive)"
+        "--quantum", type=int, metavar="UNITS", help="units of work between two polls for messages (default: adaptive)"
     )
     group.add_argument(
         "--pause",
         type=numbers,
         default=[1e-4, 1e-2],
         metavar="S,S",
-        help="shortest and longest pause in seconds before an idle rank drafts again (default: 1e-4,1e-2)",
+        help="shortest and longest pause, in seconds, before an idle rank asks for work again (default: 1e-4,1e-2)",
     )
     add_route(group)
     add_search_saves(parser)
@@ -85,10 +87,11 @@ def add_search_saves(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--save",
         metavar="FOLDER",
-        help="save there, also when SIGTERM or SIGUSR1 comes; the same command then goes on, on any number of ranks",
+        help="save the search in FOLDER regularly, and when SIGTERM or SIGUSR1 comes; the same command continues it "
+        "later, on any number of ranks",
     )
     group.add_argument(
-        "--save-every", type=float, default=30.0, metavar="SECONDS", help="so often (default: %(default)g)"
+        "--save-every", type=float, default=30.0, metavar="SECONDS", help="interval between two saves (default: %(default)g)"
     )
 
 
@@ -109,7 +112,8 @@ def add_changes(group: Any) -> None:
         type=changes,
         default=[],
         metavar="RANK:FROM_S:TO_S:FACTOR,...",
-        help="from FROM_S to TO_S seconds after the start, that rank has FACTOR of its speed, as when a colleague logs in",
+        help="from FROM_S to TO_S seconds after the start, RANK has only FACTOR times its speed, as when another user "
+        "logs in",
     )
 
 

@@ -47,7 +47,7 @@ BLOCK_SUBSTEPS = (
 
 def parser() -> Parser:
     """Make the command line."""
-    parser = Parser(prog=PROG, description="Heat on an unstructured graph, whose vertices are dealt out to the ranks.")
+    parser = Parser(prog=PROG, description="Heat on an unstructured graph, whose vertices are distributed over the ranks.")
     parser.add_argument(
         "graph",
         nargs="?",
@@ -55,19 +55,23 @@ def parser() -> Parser:
         metavar="GRAPH",
         help="a METIS or Matrix Market file, or mesh:RxC, torus:RxC, ... (default: %(default)s)",
     )
-    parser.add_argument("--steps", type=int, default=50, help="of time (default: %(default)s)")
-    parser.add_argument("--work", type=int, default=200, help="substeps of radiation in a step (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=50, help="number of time steps (default: %(default)s)")
+    parser.add_argument("--work", type=int, default=200, help="substeps of radiation in each step (default: %(default)s)")
     group = parser.add_argument_group("balancing")
     group.add_argument(
         "--balance",
         choices=METHODS,
         default="static",
-        help="static: by speed, with few edges cut; for comparison: equal blocks, or dealt at random (default: static)",
+        help="static: parts by speed, with few cut edges; block, random: equal blocks or random parts, for comparison "
+        "(default: static)",
     )
-    group.add_argument("--imbalance", type=float, default=0.03, help="of the partition (default: %(default)s)")
-    group.add_argument("--effort", choices=("fast", "good", "best"), default="good", help="(default: %(default)s)")
-    group.add_argument("--seed", type=int, default=0, help="of the partition (default: %(default)s)")
-    group.add_argument("--machine", metavar="FILE", help="speeds from a file of `info --measure`; otherwise: measured")
+    group.add_argument("--imbalance", type=float, default=0.03,
+        help="allowed imbalance of the partition (default: %(default)s)")
+    group.add_argument("--effort", choices=("fast", "good", "best"), default="good",
+        help="effort of the partition (default: %(default)s)")
+    group.add_argument("--seed", type=int, default=0, help="seed of the partition (default: %(default)s)")
+    group.add_argument("--machine", metavar="FILE",
+        help="use the speeds in this file of `info --measure -o` (default: measure them)")
     add_speeds(group)
     add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")

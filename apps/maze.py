@@ -48,9 +48,10 @@ def parser() -> Parser:
     parser = Parser(prog=PROG, description="Search a maze on all ranks, depth first, balanced by drafting.")
     maze = parser.add_argument_group("maze", "from a file, or random")
     maze.add_argument("file", nargs="?", help="rows of 0 (free) and 1 (blocked) within a wall of 2")
-    maze.add_argument("--dim", type=int, default=1024, help="random: rows and columns (default: %(default)s)")
-    maze.add_argument("--free", type=float, default=0.7, help="random: chance of a free cell (default: %(default)s)")
-    maze.add_argument("--seed", type=int, default=0, help="random: of the maze (default: %(default)s)")
+    maze.add_argument("--dim", type=int, default=1024, help="random maze: number of rows and columns (default: %(default)s)")
+    maze.add_argument("--free", type=float, default=0.7,
+        help="random maze: probability that a cell is free (default: %(default)s)")
+    maze.add_argument("--seed", type=int, default=0, help="random maze: seed (default: %(default)s)")
     maze.add_argument(
         "--walled", action="store_true", help="wall the exit in, so that all reachable cells are searched"
     )
@@ -58,8 +59,9 @@ def parser() -> Parser:
         "--tile",
         type=int,
         metavar="CELLS",
-        help="cut the maze into tiles of so many cells a side, each of which belongs to one rank; 0: all ranks mark one "
-        "array (default: 0 on one machine, and by the size of the maze on several, where 0 can't be)",
+        help="divide the maze into tiles of CELLS x CELLS, each of which belongs to one rank; 0: all ranks mark one "
+        "array in shared memory, which is possible on one machine only (default: 0 on one machine; on several, by the "
+        "size of the maze)",
     )
     add_search_options(parser, threshold=0.125, split_rules=("alternate", "half", "one"))
     return parser

@@ -25,8 +25,8 @@ def add_progress(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="show how it goes: a line a rank or host on a terminal, elsewhere one every ten seconds (default: after "
-        f"{PATIENCE_S:g} s on one machine, unless --json is given)",
+        help="show the progress: on a terminal one line per rank or host, elsewhere one line every ten seconds "
+        f"(default: on one machine after {PATIENCE_S:g} s, unless --json is given)",
     )
 
 

@@ -23,11 +23,12 @@ def add_save_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--save",
         metavar="FOLDER",
-        help="save there at the end, and when SIGTERM or SIGUSR1 comes; the same command then goes on, on any number of "
-        "ranks, and --steps may grow",
+        help="save in FOLDER at the end, and when SIGTERM or SIGUSR1 comes; the same command continues the run later, "
+        "on any number of ranks, and with the same or a larger --steps",
     )
     group.add_argument(
-        "--save-every", type=int, default=EVERY, metavar="STEPS", help="and so often; 0: not (default: %(default)s)"
+        "--save-every", type=int, default=EVERY, metavar="STEPS",
+            help="also save after every STEPS steps; 0: never (default: %(default)s)"
     )
 
 

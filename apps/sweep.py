@@ -49,13 +49,16 @@ class Motion(NamedTuple):
 def parser() -> Parser:
     """Make the command line."""
     parser = Parser(prog=PROG, description="Solve a stiff differential equation for many parameters, on all ranks.")
-    parser.add_argument("--tasks", type=int, default=2000, metavar="N", help="parameters to solve for (default: 2000)")
-    parser.add_argument("--until", type=float, default=50.0, metavar="T", help="the oscillator's time (default: 50)")
-    parser.add_argument("--seed", type=int, default=0, help="of the parameters (default: 0)")
-    parser.add_argument("--output", metavar="FILE.npz", help="write parameters and results there")
-    parser.add_argument("--checkpoint", metavar="FILE", help="keep finished tasks: a later run with this FILE does the rest")
+    parser.add_argument("--tasks", type=int, default=2000, metavar="N", help="number of parameters (default: 2000)")
+    parser.add_argument("--until", type=float, default=50.0, metavar="T",
+        help="time until which the oscillator is computed (default: 50)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the parameters (default: 0)")
+    parser.add_argument("--output", metavar="FILE.npz", help="write parameters and results to this file")
+    parser.add_argument("--checkpoint", metavar="FILE",
+        help="save the results of finished tasks in FILE; a later run with this FILE computes only the others")
     group = parser.add_argument_group("balancing")
-    group.add_argument("--costs", action="store_true", help="predict what each task costs; the largest are begun first")
+    group.add_argument("--costs", action="store_true",
+        help="predict the cost of each task, and start the largest tasks first")
     add_speeds(group)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser

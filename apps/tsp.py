@@ -163,13 +163,14 @@ def parser() -> Parser:
     """Make the command line."""
     parser = Parser(prog=PROG, description="Find the shortest tour through some cities on all ranks: branch and bound.")
     cities = parser.add_argument_group("cities")
-    cities.add_argument("--cities", type=int, default=14, help="how many, at random in a square (default: %(default)s)")
-    cities.add_argument("--seed", type=int, default=0, help="where they are (default: %(default)s)")
+    cities.add_argument("--cities", type=int, default=14,
+        help="number of cities, at random places in a square (default: %(default)s)")
+    cities.add_argument("--seed", type=int, default=0, help="seed of the places (default: %(default)s)")
     parser.add_argument(
-        "--private", action="store_true", help="each rank knows its own best tour only (for comparison)"
+        "--private", action="store_true", help="share no bound: each rank knows only its own best tour (for comparison)"
     )
     parser.add_argument(
-        "--compare", action="store_true", help="let one rank search all by itself before: how many nodes?"
+        "--compare", action="store_true", help="first search on one rank alone, and compare the numbers of nodes"
     )
     add_search_options(parser, threshold=1.0, split_rules=("alternate", "half"))
     return parser

@@ -27,11 +27,12 @@ def parser() -> Parser:
     tree.add_argument("--tree", choices=sorted(TREES), help="a published tree; the options below change it")
     tree.add_argument("--type", choices=("geometric", "binomial", "hybrid"))
     tree.add_argument("--shape", choices=("fixed", "linear", "cyclic"), help="how branching changes with the depth")
-    tree.add_argument("--depth", type=int, help="of a geometric tree")
-    tree.add_argument("--branching", type=float, help="average number of children; of a binomial tree: the root's")
-    tree.add_argument("--seed", type=int, help="of the root")
-    tree.add_argument("--q", type=float, help="binomial: chance of having children")
-    tree.add_argument("--m", type=int, help="binomial: how many")
+    tree.add_argument("--depth", type=int, help="depth of a geometric tree")
+    tree.add_argument("--branching", type=float,
+        help="average number of children; binomial tree: number of children of the root")
+    tree.add_argument("--seed", type=int, help="seed of the root")
+    tree.add_argument("--q", type=float, help="binomial tree: probability that a node has children")
+    tree.add_argument("--m", type=int, help="binomial tree: number of children of such a node")
     add_search_options(parser, threshold=16.0, split_rules=("alternate", "half", "one"))
     return parser
 

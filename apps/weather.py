@@ -53,23 +53,23 @@ def parser() -> Parser:
     parser.add_argument(
         "--shape", type=grid_shape, default=(128, 256), metavar="RxC", help="latitudes x longitudes (default: 128x256)"
     )
-    parser.add_argument("--levels", type=int, default=32, help="of the air (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=50, help="of time (default: %(default)s)")
+    parser.add_argument("--levels", type=int, default=32, help="levels of the atmosphere (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=50, help="number of time steps (default: %(default)s)")
     add_speeds(parser)
     add_changes(parser)
     parser.add_argument(
-        "--balance", choices=SCHEMES, default="auto", help="scheme of diffusion, or none (default: %(default)s)"
+        "--balance", choices=SCHEMES, default="auto", help="diffusion scheme, or none (default: %(default)s)"
     )
     parser.add_argument(
         "--plan", choices=("auto", *PLANS), default="auto",
-        help="who decides and makes the plans: the root, or neighbours alone (default: %(default)s)",
+        help="root: rank 0 makes the plans; neighbours: all ranks do, with their neighbours only (default: %(default)s)",
     )
     parser.add_argument(
         "--exchange",
         choices=METHODS,
         default=METHODS[0],
-        help="between neighbours, of a scheme that has steps: by the MPI's collective or as the paper has it: send to each, "
-        "then receive from each (default: %(default)s)",
+        help="exchange between neighbours in each step of a scheme: neighbourhood: a collective of MPI; paper: send "
+        "to each, then receive from each (default: %(default)s)",
     )
     add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")

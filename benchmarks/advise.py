@@ -1,13 +1,13 @@
-"""Does advise say what then happens?  python -m benchmarks.advise
+"""Compare the predictions of advise with runs.  python -m benchmarks.advise
 
-Four ranks with emulated speeds run an app in one way, which is recorded; `advise` is asked what another way takes; that one
-is run, too.  All of it in turn, --runs times: medians of what was predicted and measured, the spread of the latter (greatest
-- least, in percent of the median), the median of the rounds' ratios with the least and the greatest, and how much of the
-machine others took meanwhile.  Use it on a machine that does nothing else and has two cores at least: the ranks need 1.6 of
-them.
+An app runs on four ranks with emulated speeds in one variant, with a record; `advise` predicts another variant; then that
+variant runs, too.  All of this is repeated --runs times, in turn.  The table has the medians of the predicted and measured
+seconds, the spread of the latter (maximum - minimum, in percent of the median), the median of the rounds' ratios with the
+least and the greatest, and how much of the machine other programs used meanwhile.  Use an otherwise idle machine with at
+least two cores: the ranks need 1.6 of them.
 
-The last column doesn't depend on others: advise predicts for a quiet machine (--quiet-machine), and is held against what it
-says of the other run's own record for a quiet machine, which is made of the CPU time that the work took there.
+The last column does not depend on other programs: advise predicts for a quiet machine (--quiet-machine), and the prediction
+is compared with its estimate for the other run on a quiet machine, which follows from the CPU time of the work in that run.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def _ratios(predicted: list[float], measured: list[float]) -> list[float]:
 
 def main() -> None:
     """Measure, print the table (or JSON)."""
-    parser = command("advise", __doc__, runs=(5, "of each way"))
-    parser.add_argument("--speeds", default=SPEEDS, metavar="F,F,...", help="of the ranks (default: %(default)s)")
+    parser = command("advise", __doc__, runs=(3, "of each way"))
+    parser.add_argument("--speeds", default=SPEEDS, metavar="F,F,...", help="speeds of the ranks (default: %(default)s)")
     parser.add_argument("--app", choices=("weather", "heat", "uts", "sweep"), help="only this one (default: all)")
     options = parser.parse_args()
     ways = [way for way, (app, _) in WAYS.items() if options.app in (None, app)]

@@ -1,11 +1,11 @@
-"""Is a run with balancing ever slower than without?  python -m benchmarks.busy [--only CASE ...] [--repeat N]
+"""Check that balancing does not make a run slower.  python -m benchmarks.busy [--only CASE ...] [--repeat N]
 
 equal    two equal ranks, which balancing can hardly help
 unequal  four ranks of emulated speeds 0.8, 0.4, 0.2, 0.2
 
-Each row: seconds with balancing / seconds without, of an app, while 0, 2 or 8 other processes use the cores all the time;
-the two in turn (A B A B), the ratio of the medians with the least and the greatest of the rounds.  "Others" are programs
-beside all of these.
+Each row is seconds with balancing / seconds without, of an app, while 0, 2 or 8 other processes use the cores all the time.
+The two run in turn (A B A B); the row has the ratio of the medians, with the minimum and maximum of the rounds.  "Others"
+are further programs.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def beside(n: int) -> Iterator[None]:
 def main() -> None:
     """Measure, print a row for each app and number of processes (or JSON)."""
     parser = command("busy", __doc__, repeat=(3, "rounds of each measurement"))
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases")
-    parser.add_argument("--apps", nargs="+", choices=[app.name for app in APPS], help="these apps")
-    parser.add_argument("--beside", nargs="+", type=int, default=list(BESIDE), help="so many other processes")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="run only these cases")
+    parser.add_argument("--apps", nargs="+", choices=[app.name for app in APPS], help="run only these apps")
+    parser.add_argument("--beside", nargs="+", type=int, default=list(BESIDE), help="numbers of other processes")
     options = parser.parse_args()
     rows = []
     for case in options.only:

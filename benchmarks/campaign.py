@@ -1,18 +1,18 @@
-"""Is anything lost, or wrong, when ranks die?  python -m benchmarks.campaign --runs 40 --mpi both
+"""Kill ranks, and check that nothing is lost or wrong.  python -m benchmarks.campaign --runs 40 --mpi both
 
 A run starts a program with `launch/run --restarts` on two to four ranks of this machine: a search (UTS, a walled maze), a
-pool of 2,000 tasks, or the weather, each of which saves what it has done.  Some time after the first save something happens
-to it, once or in the restarts, too:
+pool of 2,000 tasks, or the weather, each of which saves its state.  Some time after the first save, one of these happens,
+once or also in the restarts:
 
     kill      one to n - 1 ranks get SIGKILL, rank 0 in 40 % of the cases
-    stop      they get SIGSTOP, and stay so
-    full      a rank can't write any more, as on a full disk, and later a rank is killed
-    torn      when there are two saves, a file of the newest one is cut short, and ranks are killed
-    flipped   the same with a bit that is turned
+    stop      such ranks get SIGSTOP, and stay stopped
+    full      a rank can no longer write, as on a full disk, and later a rank is killed
+    torn      when there are two saves, a file of the newest one is truncated, and ranks are killed
+    flipped   the same with one flipped bit
 
-What may come of it: "exact", the result of a run without failure, from this one command; "named", a non-zero exit and a
-cause in words.  What may not: "wrong"; "silent", an end without a cause, or no end and nothing saved for a minute; and
-"leftovers" of any run: a process, shared memory, a temporary file.
+Allowed results: "exact", the result of a run without failure, from this one command; "named", a non-zero exit code and a
+cause in words.  Errors: "wrong"; "silent", an end without a cause, or no end and no save for a minute; and "leftovers" of
+any run: a process, shared memory, a temporary file.
 """
 
 from __future__ import annotations
@@ -284,11 +284,12 @@ def main() -> int:
     parser.add_argument(
         "--mpi",
         choices=[*FOLDERS, "both"],
-        help="on which MPI; both: in turn (default: that of the variable MPI, or mpich)",
+        help="the MPI to use; both: in turn (default: the variable MPI, or mpich)",
     )
     parser.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is left to chance (default: %(default)s)")
-    parser.add_argument("--tasks", metavar="LOG", help="be the pool of tasks, on these ranks, with this log")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
+    parser.add_argument("--tasks", metavar="LOG",
+        help="(used by the campaign) run the pool of tasks on these ranks, with this log")
     options = parser.parse_args()
     if options.tasks is not None:
         map_tasks(options.tasks)

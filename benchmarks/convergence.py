@@ -1,24 +1,24 @@
-"""How soon diffusion converges: each scheme on meshes, and up to a hundred thousand ranks.
+"""Count the steps of diffusion: each scheme on meshes, and on up to a hundred thousand ranks.
 
     python -m benchmarks.convergence [--seeds 20]
 
-prints the table of steps: medians over seeds, beside those of reference where there are any; "inf" where most don't get
-there in 2,000 steps, as may happen to the two schemes of others at its end.  Speeds are uniform in 4..16,
-and drawn before the times, which are uniform in 5..15.  What the papers print is in `python -m benchmarks.papers`.
+prints a table of steps: medians over seeds, with reference values if there are any; "inf" if most seeds need more than 2,000
+steps, as may happen to the two schemes of others at the end of the table.  Speeds are uniform in 4..16, and drawn before the
+times, which are uniform in 5..15.  `python -m benchmarks.papers` compares with the papers.
 
     python -m benchmarks.convergence --large [GRAPHS]
 
-up to a hundred thousand ranks.  For each process graph and scheme: the steps to an imbalance of 5 %, for loads of 20 rows
-with lognormal costs each, and for a warm region (up to five times the load, once round all ranks); the CPU seconds that the
-root takes to prepare the scheme (its spectrum) whenever speeds have changed, and of `direct` to solve; and what the decision
-takes then, in milliseconds, by a simple model: a step costs a latency of 5 us, a sum over all ranks log2 P of them (cg: one
-in each step), direct a gather and a scatter, with 1 GB/s at the root.  Speeds are uniform in 1..4.  Loads are drawn with one
-seed; CPU seconds are noisy.
+uses up to a hundred thousand ranks.  For each process graph and scheme, it prints the steps to an imbalance of 5 %, for
+loads of 20 rows with lognormal costs each, and for a hot region (up to five times the load, once round all ranks); the CPU
+seconds that the root needs to prepare the scheme (its spectrum) after a change of speeds, and of `direct` to solve; and the
+time of the decision, in milliseconds, by a simple model: a step takes a latency of 5 us, a sum over all ranks log2 P
+latencies (cg: one sum in each step), direct a gather and a scatter, with 1 GB/s at the root.  Speeds are uniform in 1..4.
+Loads are drawn with one seed; CPU seconds are noisy.
 
     python -m benchmarks.convergence --hosts
 
-a torus of all ranks beside process graphs that follow the hosts (`lb_mpi.graph.host_graph`), hosts of 16.  A step takes
-5 us, and 1 us more for each message that a host sends to others.
+compares a torus of all ranks with process graphs that follow the hosts (`lb_mpi.graph.host_graph`), hosts of 16.  A step
+takes 5 us, and 1 us more for each message that a host sends to other hosts.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def named(text: str) -> Graph:
 
 
 def drawn_loads(n: int) -> tuple[Floats, Floats, Floats]:
-    """(n,) speeds; (n,) loads by chance; (n,) loads of a warm region."""
+    """(n,) speeds; (n,) loads by chance; (n,) loads of a hot region."""
     rng = np.random.default_rng(0)
     speeds, loads = rng.uniform(1.0, 4.0, n), rng.lognormal(0.0, 1.0, (n, 20)).sum(axis=1)
     return speeds, loads, 20.0 + 80.0 * np.maximum(0.0, np.cos(2.0 * np.pi * np.arange(n) / n))
@@ -240,7 +240,7 @@ def until_level(setup: Setup, loads: Floats, prepare_s: float) -> Found:
 
 def table_of_schemes(graphs: list[str]) -> None:
     """Print a line for each graph and scheme, as it is found."""
-    print("| graph | ranks | hops | scheme | steps, by chance | warm region | root, CPU s | decision, ms |")
+    print("| graph | ranks | hops | scheme | steps, random | hot region | root, CPU s | decision, ms |")
     print("|---" * 8 + "|")
     for name in graphs:
         graph = named(name)
@@ -301,7 +301,7 @@ def main() -> None:
     """Run what is asked for."""
     parser = command("convergence", __doc__, seeds=(20, "of the table"))
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--large", nargs="?", const=LARGE, metavar="GRAPHS", help="up to a hundred thousand ranks")
+    what.add_argument("--large", nargs="?", const=LARGE, metavar="GRAPHS", help="graphs of up to a hundred thousand ranks")
     what.add_argument("--hosts", action="store_true", help="process graphs that follow the hosts")
     args = parser.parse_args()
     if args.large:

@@ -1,8 +1,8 @@
 """Microseconds of the neighbour exchange.  mpiexec -n 8 python -m benchmarks.exchange
 
-One number to each neighbour in the most square mesh of all ranks: `NeighbourExchange`, by either method, against the same by
-hand with mpi4py: Irecv, Isend, Waitall on buffers built beforehand.  All in turn (A B A B ...); medians over the rounds of
-the slowest rank's microseconds, and the ratio to the one by hand.
+Each rank sends one number to each neighbour in the most square mesh of all ranks.  Both methods of `NeighbourExchange` are
+compared with Irecv, Isend and Waitall of mpi4py on buffers built beforehand.  All run in turn (A B A B ...).  The table has
+the medians over the rounds of the slowest rank's microseconds, and the ratio to Irecv, Isend and Waitall.
 """
 
 from __future__ import annotations

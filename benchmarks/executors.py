@@ -1,9 +1,9 @@
-"""Which cases of other projects' suites for executors pass?  mpiexec -n 3 python -m lb_mpi pool -m benchmarks.executors
+"""Run other projects' test suites for executors.  mpiexec -n 3 python -m lb_mpi pool -m benchmarks.executors
 
-CPython's test.test_concurrent_futures, where Python ships its tests, and, with `--mpi4py`, test_futures.py of a clone of
-mpi4py, whose folders demo/futures and test are in PYTHONPATH, run against `lb_mpi.Executor`.  One line for each suite, and
-for each case that fails, with the reason where it is known.  The exit code is 1 if another one fails, and 77 if no suite was
-found.
+CPython's test.test_concurrent_futures, if this Python has its tests, and, with `--mpi4py`, test_futures.py of a clone of
+mpi4py, whose folders demo/futures and test are in PYTHONPATH, run against `lb_mpi.Executor`.  The output is one line for
+each suite, and for each case that fails, with the reason if it is known.  The exit code is 1 if a case fails without a known
+reason, and 77 if no suite was found.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def run(name: str, cases: list[type[unittest.TestCase]]) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Run the suites; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mpi4py", action="store_true", help="also mpi4py's suite, test_futures in PYTHONPATH")
-    parser.add_argument("--only", action="store_true", help="not CPython's suite")
+    parser.add_argument("--mpi4py", action="store_true", help="also run mpi4py's suite, test_futures in PYTHONPATH")
+    parser.add_argument("--only", action="store_true", help="do not run CPython's suite")
     options = parser.parse_args(arguments)
     suites = {} if options.only else {"CPython's test_concurrent_futures": cpython()}
     if options.mpi4py:

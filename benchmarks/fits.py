@@ -1,8 +1,8 @@
-"""How good is the joblib backend?  mpiexec -n 2 python -m lb_mpi pool -m benchmarks.fits [--repeat N]
+"""Compare the joblib backend with loky.  mpiexec -n 2 python -m lb_mpi pool -m benchmarks.fits [--repeat N]
 
-scikit-learn's cross-validation of 200 fits of unequal cost (random forests of 1 to 40 trees, five folds), by lb_mpi's
-backend and by loky on as many processes as ranks, in turn; the scores must be those of n_jobs=1.  Prints seconds, and the
-median of the rounds' ratios.  Needs scikit-learn.  Run it with OMP_NUM_THREADS=1.
+scikit-learn cross-validates 200 fits of unequal cost (random forests of 1 to 40 trees, five folds), with lb_mpi's backend
+and with loky on as many processes as ranks, in turn; the scores must be those of n_jobs=1.  Prints seconds, and the median
+of the rounds' ratios.  Needs scikit-learn.  Set OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations

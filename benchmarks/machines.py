@@ -1,14 +1,15 @@
-"""Several machines as one?  python -m benchmarks.machines [--only SECTION ...]
+"""Compare runs on unequal machines with the lower bound.  python -m benchmarks.machines [--only SECTION ...]
 
 hosts   three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms between them (launch/cluster): a walled maze of 8192 x 8192
         cells, and the weather on 256 x 480 and on 128 x 240 columns, in 30 steps
 one     one machine, four ranks of emulated speeds: a walled maze of 12000 x 12000, the weather on 128 x 240, in 30 steps
-room    the same with half those speeds, for which two cores are enough: four ranks share no core
+room    the same with half those speeds, for which two cores are enough: no two ranks share a core
 
-Each row: time / lower bound, the CPU seconds of the work in that very run / the sum of the speeds; the rows in turn
-(A B A B), medians of --repeat rounds with the least and the greatest.  A * tells that other programs took more than 5 % of
-the machine meanwhile, so that the row says little.  What carries the messages of the emulated hosts counts as others, and
-with Open MPI the ranks there do, too, since its daemons leave the program that has started them.
+Each row is the time / the lower bound, which is the CPU seconds of the work in the same run / the sum of the speeds.  The
+rows run in turn (A B A B); they are medians of --repeat rounds, with the minimum and the maximum.  A * means that other
+programs used more than 5 % of the machine meanwhile, so that the row says little.  The processes that carry the messages of
+the emulated hosts count as others.  With Open MPI the ranks there also do, since its daemons leave the program that has
+started them.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def measure(cases: Sequence[Case], repeat: int, answer: Answer) -> Iterator[Row]
 def main() -> None:
     """Measure, print the table (or JSON)."""
     parser = command("machines", __doc__, repeat=(5, "rounds of each measurement"))
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these sections")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="run only these sections")
     options = parser.parse_args()
     table(options.only, lambda name: section(name, options.repeat), options.json)
 

@@ -121,7 +121,7 @@ def pyplot(parser: argparse.ArgumentParser) -> Any:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:
-        parser.error('pictures need matplotlib: pip install "lb_mpi[plot]", or give --no-plots')
+        parser.error('pictures need matplotlib: pip install ".[plot]" in the clone, or give --no-plots')
     mpl.use("Agg")
     return importlib.import_module("matplotlib.pyplot")
 

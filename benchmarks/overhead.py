@@ -1,9 +1,8 @@
-"""What does the Balancer cost where there is nothing to balance?  mpiexec -n 2 python -m benchmarks.overhead
+"""Measure the cost of the Balancer when there is nothing to balance.  mpiexec -n 2 python -m benchmarks.overhead
 
-Equal rows on equal ranks, the physics of apps/weather under one sun: `physics(rows)` and a barrier against
-`balancer.map_rows(physics, rows)`, in turn (A B A B ...); medians of the seconds of a step on the slowest rank, and
-their ratio.
-Use no more ranks than cores.
+Equal rows on equal ranks, with the physics of apps/weather under one sun: `physics(rows)` and a barrier are compared with
+`balancer.map_rows(physics, rows)`, in turn (A B A B ...).  Prints the medians of the seconds of a step on the slowest rank,
+and their ratio.  Use no more ranks than cores.
 """
 
 from __future__ import annotations

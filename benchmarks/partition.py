@@ -1,18 +1,18 @@
 """Cuts and CPU seconds of `lb_mpi.partition`, on all graphs in a folder.
 
-    pip install "lb_mpi[peers]"
+    pip install ".[peers]"
     python -m benchmarks.partition FOLDER [--tables peers,spectral,objective] [--graphs crack,uk] [--k 2,8]
 
 peers      against METIS, KaHIP, Mt-KaHyPar and KaMinPar, each on one thread: geometric means over graphs and k of the ratio
-           ours / peer's, at 3 % imbalance; of each method the cut is the mean over seeds.  The same with unequal targets
-           (the speeds, over and over, for each k that is a multiple of their number) against all but KaHIP, which knows no
-           targets.  The peers get the graph ready made; the kernels of the library are compiled or loaded before the clock
-           starts.
-spectral   cuts of multilevel spectral bisection beside effort good, beside spectral bisection of the whole graph by scipy's
-           eigsh and by networkx's Fiedler vector, and beside Kernighan & Lin of networkx; and of effort good without its
-           Fiedler starts, and with no others.  Geometric means of the ratio to good.
-objective  max_j (C_j + K_j), computing and talking, of the partition by cut and of the one that aims at it, on a machine of
-           three unequal hosts, one behind a slow link: one rank on each, and several.  Medians of the ratio.
+           ours / peer's, at 3 % imbalance; the cut of each method is the mean over seeds.  The same with unequal targets
+           (the speeds, repeated, for each k that is a multiple of their number) against all but KaHIP, which has no
+           targets.  The peers receive the graph in their own form; the kernels of the library are compiled or loaded
+           before the clock starts.
+spectral   cuts of multilevel spectral bisection, compared with effort good, with spectral bisection of the whole graph by
+           scipy's eigsh and by networkx's Fiedler vector, and with Kernighan & Lin of networkx; and of effort good without
+           its Fiedler starts, and with no other starts.  Geometric means of the ratio to good.
+objective  max_j (C_j + K_j), computing and communicating, of the partition by cut and of the one that minimises this time,
+           on a machine of three unequal hosts, one behind a slow link: one rank on each, and several.  Medians of the ratio.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _imported(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise SystemExit(
-            f"python -m benchmarks.partition: error: no {name}: pip install 'lb_mpi[peers]' ({error})"
+            f"python -m benchmarks.partition: error: no {name}: pip install '.[peers]' ({error})"
         ) from None
 
 
@@ -508,18 +508,19 @@ def numbers(text: str) -> list[float]:
 def main() -> None:
     """Print the tables."""
     parser = command("partition", __doc__, seeds=(1, "runs of each method"))
-    parser.add_argument("folder", type=Path, help="of METIS .graph or Matrix Market .mtx files")
+    parser.add_argument("folder", type=Path, help="folder with METIS .graph or Matrix Market .mtx files")
     parser.add_argument(
         "--tables", type=lambda text: chosen(text, TABLES, "some"), default="peers", help="(%(default)s)"
     )
-    parser.add_argument("--graphs", help="names of files, without .graph or .mtx, with commas (all)")
+    parser.add_argument("--graphs", help="comma-separated names of files, without .graph or .mtx (all)")
     parser.add_argument("--k", type=numbers, default="2,4,8,16,32,64", help="(%(default)s)")
     peers = parser.add_argument_group("of peers, as --json is")
     peers.add_argument("--efforts", type=lambda text: chosen(text, EFFORTS, "some"), default=",".join(EFFORTS))
     peers.add_argument("--peers", type=lambda text: chosen(text, PEERS, "some"), default=",".join(PEERS))
     peers.add_argument("--imbalance", type=float, default=0.03, help="(%(default)s)")
     peers.add_argument(
-        "--speeds", type=numbers, default="1,1,2,4", help="of unequal targets; empty: none (%(default)s)"
+        "--speeds", type=numbers, default="1,1,2,4",
+            help="speeds for unequal targets; empty: no unequal targets (%(default)s)"
     )
     options = parser.parse_args()
     ks = [int(k) for k in options.k]

@@ -1,15 +1,16 @@
-"""How good is the pool?  python -m benchmarks.pool [--only SECTION ...]
+"""Compare the pool with other pools and with the lower bound.  python -m benchmarks.pool [--only SECTION ...]
 
-peers     seconds of a list of tasks by other means / by lb_mpi.Pool, in each round all in an order drawn anew: mpi4py's
-          MPICommExecutor, schwimmbad, a counter in a window (with function and items everywhere before the clock starts),
-          multiprocessing.Pool; "+ 1": with one rank more, which manages.  Tasks spin CPU time away.
-grain     METG(50 %): the smallest task of which two ranks spend half of the time on tasks; CPU of a task and of a map
-speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that spin, whose ranks rest
-          afterwards, and with tasks that wait for longer on slow ranks, so that four ranks need no four cores
+peers     seconds of a list of tasks with another pool / with lb_mpi.Pool; each round has a new random order of the tasks.
+          The others are mpi4py's MPICommExecutor, schwimmbad, a counter in a window (which has function and items on all
+          ranks before the clock starts) and multiprocessing.Pool; "+ 1": with one more rank, which manages.  Tasks use CPU
+          time in a loop.
+grain     METG(50 %): the shortest tasks with which two ranks spend half of the time on tasks; CPU time of a task, of a map
+speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that compute, after which
+          slow ranks rest, and with tasks that wait, longer on slow ranks, so that four ranks need fewer than four cores
 hosts     three emulated hosts of speeds 0.8,0.4,0.2, 1 ms between them (launch/cluster; needs root): time / lower bound
 
-Medians of the rounds' ratios, with the least and the greatest.  A * tells that other programs took more than 5 % of the
-machine meanwhile, so that the row says little.
+All are medians of the rounds' ratios, with the minimum and the maximum.  A * means that other programs used more than 5 % of
+the machine meanwhile, so that the row says little.
 """
 
 from __future__ import annotations
@@ -190,8 +191,8 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
 def main() -> None:
     """Measure, print the table (or JSON)."""
     parser = command("pool", __doc__, repeat=(5, "rounds of each measurement"))
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
-    parser.add_argument("--seed", type=int, default=0, help="of costs and orders (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="run only these sections")
+    parser.add_argument("--seed", type=int, default=0, help="seed of costs and orders (default: %(default)s)")
     options = parser.parse_args()
     table(options.only, lambda name: SECTIONS[name](options), options.json)
     if not importlib.util.find_spec("schwimmbad") and "peers" in options.only and not options.json:

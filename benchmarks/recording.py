@@ -1,8 +1,8 @@
-"""What does a record cost?  python -m benchmarks.recording
+"""Measure the cost of a record.  python -m benchmarks.recording
 
-Each app runs with LB_MPI_RECORD and without, in turn (A B A B ...), on ranks started by mpiexec from PATH; medians of the
-seconds that the app itself tells, their ratio, the spread of each (greatest - least, in percent of the median), and the
-bytes of a rank's file.  Use no more ranks than cores, on a machine that does nothing else.
+Each app runs with LB_MPI_RECORD and without, in turn (A B A B ...), on ranks started by mpiexec from PATH.  Prints the
+medians of the seconds that the app itself reports, their ratio, the spread of each (maximum - minimum, in percent of the
+median), and the bytes of a rank's file.  Use no more ranks than cores, on an otherwise idle machine.
 """
 
 from __future__ import annotations

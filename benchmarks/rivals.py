@@ -1,11 +1,11 @@
-"""Our stealing beside its rivals, in one simulator:   python -m benchmarks.rivals [--tree T1 --ranks 64,256 --speeds 1]
+"""Compare our stealing with its rivals, in one simulator.  python -m benchmarks.rivals [--tree T1 --ranks 64,256 --speeds 1]
 
     --rivals    of walking (ours), ring (ours, the paper's), glb, ctws, a2ws
-    --json      one line of JSON for each run, as it ends, instead of the table
+    --json      one line of JSON for each run, when it ends, instead of the table
 
-Each run counts a published tree exactly.  A message takes 5 us, a node 1 us on a rank of speed 1, a look for messages comes
-every 50 us; the end is included.  Efficiency is all work / (time * sum of the speeds).  A one-sided get counts as two.
-Sources of the rivals, and what was assumed, stand below, above each.
+Each run counts a published tree exactly.  A message takes 5 us, a node 1 us on a rank of speed 1, and a rank polls for
+messages every 50 us; the time includes termination.  Efficiency is all work / (time * sum of the speeds).  A one-sided get
+counts as two messages.  The source and the assumptions of each rival are stated above its code.
 """
 
 from __future__ import annotations
@@ -518,7 +518,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__)
     parser.add_argument("--tree", choices=sorted(PUBLISHED), default="T1")
     parser.add_argument("--ranks", default="64,256", help="numbers of virtual ranks (%(default)s)")
-    parser.add_argument("--speeds", default="1", help="of the ranks, in turns: 1,.5,.25,.25 (%(default)s)")
+    parser.add_argument("--speeds", default="1", help="speeds of the ranks, repeated: 1,.5,.25,.25 (%(default)s)")
     parser.add_argument("--rivals", default=",".join(WAYS), help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

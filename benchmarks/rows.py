@@ -1,13 +1,13 @@
-"""Does the simulator of rows tell the truth?  mpiexec -n 4 python -m benchmarks.rows [--case drawn|root|sleep]
+"""Compare the simulator of rows with real ranks.  mpiexec -n 4 python -m benchmarks.rows [--case drawn|root|sleep]
 
-Rows of drawn costs (CPU time that is spun away) are computed by `Balancer.map_rows` on ranks that emulate these speeds,
-and by `lb_mpi.balancing.simulate` on virtual ranks of the same speeds; seconds of each call, and predicted / measured of
-them all.  The machine must have as many cores as the sum of the speeds.
+`Balancer.map_rows` computes rows of random costs (CPU time in a loop) on ranks that emulate these speeds, and
+`lb_mpi.balancing.simulate` simulates the same rows on virtual ranks of the same speeds.  Prints the seconds of each call,
+and predicted / measured time of all calls.  The machine must have as many cores as the sum of the speeds.
 
-    drawn   on each rank as many rows
-    root    all rows are on rank 0, heavy-tailed: what does the first call take, in which nothing is known?
-    sleep   all rows are on rank 0, heavy-tailed, and sleep instead of using the CPU, on equal ranks: an emulation of rows
-            that wait for files, subprocesses or GPUs; the bound is what was asked to be slept / ranks
+    drawn   the same number of rows on each rank
+    root    all rows are on rank 0, with heavy-tailed costs: the time of the first call, in which nothing is known
+    sleep   all rows are on rank 0, with heavy-tailed costs, and sleep instead of using the CPU, on equal ranks: an emulation
+            of rows that wait for files, subprocesses or GPUs; the bound is the requested sleep / ranks
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     parser = command("rows", __doc__)
     parser.add_argument("--case", choices=("drawn", "root", "sleep"), default="drawn", help="see above (%(default)s)")
-    parser.add_argument("--speeds", default="0.8,0.4,0.2,0.2", help="of the ranks; sleep: all 1 (%(default)s)")
-    parser.add_argument("--costs", choices=ROWS, default="lognormal", help="of drawn rows (%(default)s)")
-    parser.add_argument("--rows", type=int, default=200, help="on each rank (%(default)s)")
+    parser.add_argument("--speeds", default="0.8,0.4,0.2,0.2", help="speeds of the ranks; case sleep: all 1 (%(default)s)")
+    parser.add_argument("--costs", choices=ROWS, default="lognormal", help="costs of the rows in case drawn (%(default)s)")
+    parser.add_argument("--rows", type=int, default=200, help="number of rows on each rank (%(default)s)")
     parser.add_argument("--row-s", type=float, default=4e-4, help="mean seconds of a row (%(default)s)")
-    parser.add_argument("--calls", type=int, default=40, help="of map_rows (%(default)s)")
+    parser.add_argument("--calls", type=int, default=40, help="number of calls of map_rows (%(default)s)")
     options = parser.parse_args()
     sleeps = options.case == "sleep"
     speeds = np.ones(comm.size) if sleeps else np.array(comma_list("--speeds", options.speeds, comm.size))

@@ -1,13 +1,14 @@
-"""What does saving cost?  python -m benchmarks.saving
+"""Measure the cost of saving.  python -m benchmarks.saving
 
-Three programs run in three ways, in turn (A B C A B C ...), medians of --repeat rounds of the seconds that each tells:
+Three programs run in three ways, in turn (A B C A B C ...).  The table has the medians of --repeat rounds of the seconds
+that each program reports:
 
     A  without --save
-    B  with it, at the usual interval of 30 s, which is longer than the run: what being able to save costs
-    C  with many saves: (C - A) / saves is what one save costs
+    B  with --save, at the usual interval of 30 s, which is longer than the run: the cost of being able to save
+    C  with many saves: (C - A) / saves is the cost of one save
 
-and the cost of a save every 30 s is B / A - 1 + the cost of one save / 30 s.  The disk is that of
---folder; each save is flushed to it.
+The cost of a save every 30 s is B / A - 1 + the cost of one save / 30 s.  The disk is that of --folder; each save is flushed
+to it.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def count(program: Program, kept: Sequence[Path]) -> int:
 def main() -> None:
     """Measure, print the table (or JSON)."""
     parser = command("saving", __doc__, ranks=(2, "that run it"), repeat=(5, "rounds"))
-    parser.add_argument("--folder", help="below which is saved (default: that of temporary files)")
+    parser.add_argument("--folder", help="folder for the saves (default: that of temporary files)")
     parser.add_argument("--only", choices=[program.name.split()[0] for program in PROGRAMS], help="one program only")
     options = parser.parse_args()
     rows = []

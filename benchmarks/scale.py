@@ -1,19 +1,19 @@
-"""Do many real ranks do what the simulator says?  python -m benchmarks.scale --real
+"""Compare many real ranks with the simulator.  python -m benchmarks.scale --real
 
 Each case runs on 64, 128 and 256 real ranks of this machine, whose work waits (sleeps) instead of computing, as an emulation
-of ranks with cores of their own.  Speeds are 1, 0.5, 0.25, 0.25, and so on.  For each case: the time divided by its lower
-bound, the same as the simulator predicts it, and predicted / measured.
+of ranks that have a core each.  Speeds are 1, 0.5, 0.25, 0.25, and so on.  For each case the table has the time divided by
+its lower bound, the prediction of the simulator for the same number, and predicted / measured.
 
     pool      two maps of 40 heavy-tailed tasks per rank; the second one knows the speeds
-    ring      a tree search, drafts on the paper's ring
-    walks     the same, drafts that walk over random ranks
-    rows      calls of map_rows with drawn costs of rows: the first one, and the median of the later half
+    ring      a tree search with drafts on the paper's ring
+    walks     the same with drafts that walk over random ranks
+    rows      calls of map_rows with random costs of rows: the first one, and the median of the later half
     graph     steps on a mesh that was distributed by speed: each rank waits for its vertices, and exchanges its halo
     save      lb_mpi.save, and lb_mpi.load on as many ranks and on half of them: seconds only
 
-The ranks share the cores for everything but waiting: starting, messages, polls.  So what is above the prediction says what
-breaks first.  Also: seconds from mpiexec to the first message, seconds from the last one to the end, memory per rank (what
-ranks share counts once), CPU seconds per rank.
+The ranks share the cores for everything but waiting: starting, messages, polls.  So a time above the prediction shows which
+part reaches its limit first.  Also printed: seconds from mpiexec to the first message, seconds from the last one to the end,
+memory per rank (shared memory counts once), CPU seconds per rank.
 """
 
 from __future__ import annotations
@@ -194,9 +194,9 @@ def measure(size: int, cases: list[str]) -> tuple[list[Line], float]:
 def main() -> None:
     """Measure, print."""
     parser = command("scale", __doc__)
-    parser.add_argument("--real", action="store_true", required=True, help="on real ranks of this machine")
-    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="%(default)s")
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases")
+    parser.add_argument("--real", action="store_true", required=True, help="run on real ranks of this machine")
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="numbers of ranks (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="run only these cases")
     options = parser.parse_args()
     told = []
     if not options.json:

@@ -1,16 +1,16 @@
-"""How fast is the stealing?  python -m benchmarks.stealing
+"""Measure the speed of stealing.  python -m benchmarks.stealing
 
-Six ratios, each against a peer or a bound that runs in turn with it (A B A B ...): medians of --repeat rounds, the least and
-the greatest round, and how much of the machine others took meanwhile.
+Six ratios to a peer or a bound, which runs in turn with ours (A B A B ...): medians of --repeat rounds, the minimum and the
+maximum, and how much of the machine other programs used meanwhile.
 
 kernel     UTS T1, one rank: the compiled kernel against plain Python and hashlib, nodes per CPU second
 two ranks  UTS T1L: lb_mpi.search on two ranks against two independent copies side by side, nodes per second
 pool       the 690 subtrees of T1 at depth 4: lb_mpi.search on two ranks against MPIPoolExecutor with two workers and
            chunksize 16, tasks per second
 unequal    UTS T1L and a maze, four ranks of speeds 0.8, 0.4, 0.2, 0.2: the time against its lower bound, the CPU seconds
-           of the work in that very run divided by the sum of the speeds
+           of the work in the same run divided by the sum of the speeds
 bound      shortest tours through 14 cities, seeds 1 to --repeat, four ranks that share a bound: nodes searched against
-           those that one rank searches by itself; the seed with the middle ratio
+           those that one rank alone searches; the seed with the middle ratio
 """
 
 from __future__ import annotations

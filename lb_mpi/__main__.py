@@ -16,23 +16,23 @@ from lb_mpi.launching import commands as launching
 
 COMMANDS = {
     "use": {
-        "run": Entry("start a program on a list of hosts, check them first, and watch the run"),
-        "profile": Entry("run any mpi4py program; report where each rank's time went, and which rank waits for which"),
-        "report": Entry("turn the record of a run (run --record, LB_MPI_RECORD) into one HTML page", "records"),
-        "advise": Entry("replay a recorded run: predict what another scheme or machine would gain", "records"),
+        "run": Entry("check the hosts, start a program on them, and watch the run"),
+        "profile": Entry("run any mpi4py program; report how long each rank computed or waited, and for which rank"),
+        "report": Entry("turn the record of a run (run --record, LB_MPI_RECORD) into an HTML page", "records"),
+        "advise": Entry("replay a recorded run: predict its time with other schemes and on other machines", "records"),
         "pool": Entry("run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()"),
-        "info": Entry("print versions, MPI, hosts and ranks; with --measure, speeds and costs of messages", "info"),
-        "warmup": Entry("compile the kernels before the first run, which would otherwise do it", "info"),
+        "info": Entry("print versions, MPI, hosts and ranks; with --measure, also speeds and the cost of messages", "info"),
+        "warmup": Entry("compile the kernels now, so that the first run need not do it", "info"),
     },
     "try without a cluster": {
         "throttle": Entry("run a program as if on a slower machine"),
         "cluster": Entry("create virtual hosts on this machine, each with a name, an address and a speed"),
-        "simulate": Entry("run a search, rows or tasks on thousands of virtual ranks, without MPI", "simulate"),
+        "simulate": Entry("simulate a search, a balancer or a pool on thousands of virtual ranks, without MPI", "simulate"),
     },
     "graphs": {
         "partition": Entry("assign the vertices of a graph to unequal parts, with few cut edges", "graphs"),
         "allocate": Entry("compute how many tasks each of some unequal nodes should run", "graphs"),
-        "arrange": Entry("decide which node sits where on a process graph", "graphs"),
+        "arrange": Entry("assign nodes to the vertices of a process graph, so that diffusion converges fast", "graphs"),
     },
 }
 

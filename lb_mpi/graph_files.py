@@ -64,7 +64,7 @@ def _read(path: PathLike) -> Graph:
         with open(path, "rb") as file:
             begin = file.read(len(_MATRIX_MARKET))
     except FileNotFoundError as error:
-        raise FileNotFoundError(error.errno, f"No such file, and no such name of a graph: {NAMES}", path) from None
+        raise FileNotFoundError(error.errno, f"No such file, and not the name of a graph: {NAMES}", path) from None
     if begin.lower() == _MATRIX_MARKET or os.fspath(path).endswith(".mtx"):
         return read_matrix_market(path)
     return read_metis(path)

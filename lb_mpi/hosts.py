@@ -80,7 +80,7 @@ def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{where}:{line}: not UTF-8 text: expected a host list") from None
+        raise ValueError(f"{where}:{line}: not UTF-8 text: expected a hostfile") from None
     return parse_hosts(text, where)
 
 

@@ -82,7 +82,7 @@ def main() -> int:
         description="Set up an environment of its own, then run each job on four ranks that emulate unequal machines, "
         "without and with balancing, and print a table. The variable MPI chooses mpich (default) or openmpi.",
     )
-    parser.add_argument("--all", action="store_true", help="three longer jobs, too: some minutes")
+    parser.add_argument("--all", action="store_true", help="also run three longer jobs, which take some minutes")
     jobs = JOBS + (MORE if parser.parse_args().all else [])
     with limit.interruptible(), ExitStack() as stack:
         try:

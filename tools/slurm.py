@@ -146,13 +146,14 @@ def main() -> int:
     """`python -m tools.slurm`."""
     parser = argparse.ArgumentParser(prog="tools.slurm", description=__doc__.partition("\n")[0] if __doc__ else None)
     parsers = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    start = parsers.add_parser("up", help="start it")
-    start.add_argument("--nodes", type=int, default=3, metavar="N", help="h1, h2, ... (default: %(default)s)")
-    start.add_argument("--cpus", type=int, default=1, metavar="N", help="of each node (default: %(default)s)")
-    start.add_argument("--speeds", metavar="F,F,...", help="of the nodes, above 0 and at most 1 (default: 1)")
+    start = parsers.add_parser("up", help="start the cluster")
+    start.add_argument("--nodes", type=int, default=3, metavar="N",
+        help="number of nodes; their names are h1, h2, ... (default: %(default)s)")
+    start.add_argument("--cpus", type=int, default=1, metavar="N", help="CPUs of each node (default: %(default)s)")
+    start.add_argument("--speeds", metavar="F,F,...", help="speeds of the nodes, above 0 and at most 1 (default: 1)")
     run = parsers.add_parser("run", help="run a command on the first node, such as sbatch, squeue, scontrol")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="...")
-    parsers.add_parser("down", help="end it, with all jobs")
+    parsers.add_parser("down", help="end all jobs, and remove the cluster")
     options = parser.parse_args()
     try:
         check()

@@ -33,22 +33,23 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
         allow_abbrev=False,
     )
     only = parser.add_mutually_exclusive_group()
-    only.add_argument("--serial-only", action="store_true", help="leave the MPI tests out")
-    only.add_argument("--mpi-only", action="store_true", help="leave all but the MPI tests out")
+    only.add_argument("--serial-only", action="store_true", help="run no MPI tests")
+    only.add_argument("--mpi-only", action="store_true", help="run only the MPI tests")
     only.add_argument(
-        "--other-mpi", action="store_true", help="leave out what has nothing to do with MPI, and was run with another"
+        "--other-mpi", action="store_true", help="run only what depends on MPI; the rest was run with the other MPI"
     )
     parser.add_argument(
-        "--ranks", type=_ranks, metavar="N,N,...", help="of all MPI tests (default: 1 and 3; 1,2,3,4,8 where it matters)"
+        "--ranks", type=_ranks, metavar="N,N,...",
+            help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,4,8 where it matters)"
     )
     parser.add_argument(
         "--limit",
         type=float,
         metavar="SECONDS",
         default=SILENCE_S,
-        help="without a test that ends, a stage has hung (default: %(default)g)",
+        help="a stage in which no test ends for SECONDS has hung (default: %(default)g)",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="show what passing stages print, too")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also show the output of passing stages")
     options, rest = parser.parse_known_args(arguments)
     if not 0 < options.limit < float("inf"):
         parser.error(f"--limit {options.limit}: expected seconds above 0")

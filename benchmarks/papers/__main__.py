@@ -32,11 +32,11 @@ SECTIONS = {
 def main() -> int:
     """Run all of it."""
     parser = command("papers", __doc__)
-    parser.add_argument("--full", action="store_true", help="as many drawn instances as the papers had, or more")
+    parser.add_argument("--full", action="store_true", help="use at least as many random instances as the papers did")
     parser.add_argument("--output", type=Path, default=Path("out/papers"), help="folder for the page (%(default)s)")
-    parser.add_argument("--only", default=",".join(SECTIONS), metavar="NAMES", help="some of %(default)s")
+    parser.add_argument("--only", default=",".join(SECTIONS), metavar="NAMES", help="run only some of %(default)s")
     parser.add_argument("--predict", action="store_true", help="only write what the model of `stopping.py` predicts")
-    parser.add_argument("--no-plots", action="store_true", help="the page without pictures; needs no matplotlib")
+    parser.add_argument("--no-plots", action="store_true", help="write the page without pictures; needs no matplotlib")
     args = parser.parse_args()
     names = args.only.split(",")
     if unknown := sorted(set(names) - set(SECTIONS)):

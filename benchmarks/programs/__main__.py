@@ -1,6 +1,6 @@
 """Programs that use other packages, before and after a change to lb_mpi.   python -m benchmarks.programs [--only NAME ...]
 
-    pip install "lb_mpi[programs]"
+    pip install ".[programs]"
 
 Each program is a file beside this one; its docstring names its source.  It runs on four ranks of emulated speeds
 (launch/throttle), before and after in turn, and once on one rank of full speed.
@@ -164,7 +164,7 @@ def main() -> int:
         print(f"{RANKS} ranks of speeds {SPEEDS}\n\n{HEADER}")
     for name in options.only or programs:
         if missing := programs[name].missing:
-            needed = f"needs {', '.join(missing)}: pip install 'lb_mpi[programs]'"
+            needed = f"needs {', '.join(missing)}: pip install '.[programs]'"
             print(f"{name:<10} {needed}", file=sys.stderr if options.json else sys.stdout)
             continue
         try:

@@ -80,7 +80,7 @@ def advise(replayed: Replayed, progress: Progress, *, quiet: bool = False) -> Ad
     if (core := _core(replayed.core_share)) < BUSY:
         notes.append(
             f"a rank at work had a core for only {core:.0%} of the time: the machine was busy, or has fewer cores than "
-            "ranks; the predictions are for a machine as busy as it was then"
+            "ranks; the predictions apply to an equally busy machine"
         )
     return Advice(replayed, lines, [note for note in notes if note])
 
@@ -175,7 +175,7 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
     left = [rank for rank in range(len(ranks)) if rank not in hosts[slowest]]
     faster = [2.0 if rank in hosts[slowest] else 1.0 for rank in range(len(ranks))]
     return [
-        OtherMachine(f"without {kind}{slowest}", left, [1.0] * len(left), f"start {len(left)} ranks, none there"),
+        OtherMachine(without := f"without {kind}{slowest}", left, [1.0] * len(left), f"start {len(left)} ranks, {without}"),
         OtherMachine(f"{kind}{slowest} twice as fast", list(range(len(ranks))), faster, "another machine"),
     ]
 
@@ -192,7 +192,7 @@ def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
     off = 0.0 if quiet or not measured_s else first.predicted_s / measured_s - 1.0
     if advice.of.talk_s > 0.5 * measured_s:
         share = advice.of.talk_s / measured_s
-        return f"too small: exchanges dominate ({share:.0%} of the time), whoever computes what", False
+        return f"too small: exchanges take {share:.0%} of the time, whatever the distribution", False
     if abs(off) > TOO_FAR:
         if off < 0.0 and measured_s < SMALL_S:
             why = f"it is too small, so that messages and decisions dominate: {measured_s:.2g} s"
@@ -201,7 +201,7 @@ def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
         elif off < 0.0:
             why = "either it is too small, so that messages and decisions dominate, or the machine was busy"
         else:
-            why = "the work is not as the model expects"
+            why = "the work does not fit the model"
         return f"no advice: the model {_off(off)}; {why}", False
     base_s = first.predicted_s if quiet else measured_s
     variants = _changes(advice.lines)
@@ -211,7 +211,7 @@ def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
         return f"{best.variant.what}: {gained} ({best.variant.change})", True
     without = next((line.predicted_s for line in variants if line.variant.what in WITHOUT), math.nan)
     compared = f"; without balancing it would take {without / base_s:.2f} times as long" if without > base_s else ""
-    return f"nothing to change: no other way is faster by more than the spread{compared}", True
+    return f"nothing to change: no other variant is faster by more than the spread{compared}", True
 
 
 def collapsed(lines: Sequence[Prediction], *, quiet: bool = False) -> list[list[Prediction]]:
@@ -246,11 +246,11 @@ def _off(off: float) -> str:
 def _model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: bool = False) -> str:
     """Return a note on the model's accuracy for the recorded run; "" if there is nothing to say."""
     if quiet:
-        return "as if each rank had a core whenever it worked, and messages needed no longer than in the model"
+        return "predicted for a quiet machine: each rank has a core when it works, and messages take as long as in the model"
     if not measured_s or predicted_s == measured_s:
         return ""
     off = predicted_s / measured_s - 1.0
-    added = f"; the missing {extra_s:.3f} s (messages, noise) are added to every prediction" if extra_s else ""
+    added = f"; the missing {extra_s:.3f} s (messages, noise) is added to every prediction" if extra_s else ""
     return f"the model {_off(off)}{added}"
 
 

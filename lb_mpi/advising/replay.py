@@ -327,7 +327,7 @@ def _recorded_search(run: Run, ranks: list[Stored], *, quiet: bool) -> RecordedS
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     own = np.array([float(np.median(table["speed"])) for table in tables])  # emulated
     if not units.sum() > 0.0 or not useful.sum() > 0.0:
-        raise ValueError("search: no unit of work was done in the record: expected some")
+        raise ValueError("search: the record has no units of work: expected some")
     typical = float(units.sum() / (useful * own).sum())
     share = core_share(ranks, tables, quiet=quiet)
     busy = (units > 0.0) & np.isfinite(share)
@@ -570,7 +570,7 @@ LEAST, MOST = 4, 50  # calls that are played; the rest continue like their last 
 def replay_profile(profile: Profile) -> Replayed:
     """Replay a program of which there is only a profile; ValueError for a single rank."""
     if len(profile.ranks) < 2:
-        raise ValueError("the profile of one rank: expected two or more, to balance between")
+        raise ValueError("the profile has one rank: expected at least two ranks to balance")
     n = _calls(profile)
     talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
     played = partial(over_seeds, lambda seed: _play_profile(profile, n, seed) + talk_s)

@@ -69,7 +69,10 @@ class History:
 
 
 def _table(first: int, calls: Iterable[Balanced]) -> str:
-    header = ("call", "imbalance: at home", "now", "rows moved", "MB moved", "steps", "ms spent", "ms gained", "decision")
+    header = (
+        "call", "imbalance: without lending", "actual", "rows moved", "MB moved", "steps", "ms spent", "ms gained",
+        "decision",
+    )  # fmt: skip
     lines = [
         (
             str(number), percent(one.imbalance_before), percent(one.imbalance_after), f"{one.rows_moved:,}",
@@ -125,10 +128,10 @@ class Shares:
         ]
         queued = queueing(sum(one.computing_s for one in self.ranks), sum(one.queued_s for one in self.ranks))
         return (
-            f"{Table(('rank', 'rows at home', 'rows computed', 'computing s', 'idle'), lines)}\n"
+            f"{Table(('rank', 'rows owned', 'rows computed', 'computing s', 'idle'), lines)}\n"
             f"{self.n_calls} calls; imbalance of the last one: {percent(self.imbalance)}, "
-            f"with all rows at home {percent(self.imbalance_home)}{queued}\n"
-            "(imbalance 0%: all ranks end together; 100%: it takes twice as long as need be)"
+            f"without lending {percent(self.imbalance_home)}{queued}\n"
+            "(imbalance 0%: all ranks end together; 100%: the call takes twice as long as necessary)"
         )
 
 

@@ -314,7 +314,7 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
     while not done:
         kind = type(requests[0])
         if any(type(one) is not kind for one in requests):
-            raise ProtocolError("ranks that plan together are not in step")
+            raise ProtocolError("the ranks are in different steps of one plan")
         replies: Sequence[Any] = [None] * graph.n
         if kind is LoadExchange:
             now += exchange_s

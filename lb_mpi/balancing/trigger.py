@@ -40,16 +40,16 @@ class BalanceReason(IntEnum):
 
 
 _WORDS = {
-    BalanceReason.UNMEASURED: "the plan stays: not all rows have been timed twice",
-    BalanceReason.WITHIN: "the plan stays: the imbalance is within the tolerance",
-    BalanceReason.CHANCE: "the plan stays: the next chance comes in a later call",
-    BalanceReason.ALWAYS: "balanced: asked to at every chance",
+    BalanceReason.UNMEASURED: "plan unchanged: not all rows have been timed twice",
+    BalanceReason.WITHIN: "plan unchanged: the imbalance is within the tolerance",
+    BalanceReason.CHANCE: "plan unchanged: the next decision is due in a later call",
+    BalanceReason.ALWAYS: "balanced: as requested at every decision",
     BalanceReason.BOUND: "balanced: the imbalance is above the bound",
     BalanceReason.GAIN: "balanced: it saves more than it costs",
-    BalanceReason.NO_GAIN: "the plan stays: it would cost more than it saves",
-    BalanceReason.BELOW: "the plan stays: the imbalance is not above the bound",
-    BalanceReason.ALONE: "the plan stays: there is one rank only",
-    BalanceReason.HOME: "rows stay at home from now on: lending them costs more than it saves",
+    BalanceReason.NO_GAIN: "plan unchanged: a new one would cost more than it saves",
+    BalanceReason.BELOW: "plan unchanged: the imbalance is not above the bound",
+    BalanceReason.ALONE: "plan unchanged: there is only one rank",
+    BalanceReason.HOME: "rows stay with their owners from now on: lending costs more than it saves",
 }
 
 

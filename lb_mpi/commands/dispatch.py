@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PROG = "python -m lb_mpi"
 GRAPH = (
-    "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N; the neighbours of vertices 1, 2, ... with slashes between: "
-    "2/1,3/2; or a METIS .graph or Matrix Market file"
+    "mesh:RxC, torus:RxC, hypercube:D, ring:N or complete:N; or the neighbours of vertex 1, of vertex 2, ..., separated by "
+    "slashes, such as 2/1,3/2; or a METIS (.graph) or Matrix Market file"
 )
 FAILED, MISTAKE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 PATIENCE_S, SHOWN_S = 1.0, 0.2  # before the first line of progress, and before it changes
@@ -84,7 +84,7 @@ def _choose(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str]) 
         for title, group in table.items()
     ]
     parser = argparse.ArgumentParser(prog=PROG, usage="%(prog)s COMMAND ... | --version",
-        description="Load balancing on unequal machines.",
+        description="Dynamic load balancing for mpi4py programs.",
         epilog="commands, each with --help:\n\n" + "\n\n".join(groups),
         formatter_class=argparse.RawDescriptionHelpFormatter)
     if {"-h", "--help"} & set(arguments):
@@ -171,8 +171,8 @@ def add_route(group: argparse._ActionsContainer) -> None:
     from lb_mpi.searching.guard import MOST_ON_RING
 
     group.add_argument("--route", choices=("auto", "ring", "random"), default="auto",
-        help="where a rank without work asks: round the ring, as in the paper, or at random ranks; auto: the ring on up to "
-        f"{MOST_ON_RING} ranks (default: auto)")
+        help="which ranks a rank without work asks: all round the ring, as in the paper, or random ones; auto: the "
+        f"ring on up to {MOST_ON_RING} ranks (default: auto)")
 
 
 def route_of(options: argparse.Namespace) -> str | None:

@@ -40,25 +40,27 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     """Add the options of `partition`."""
     add = parser.add_argument
     add("graph", metavar="GRAPH", help=GRAPH)
-    add("-k", type=int, required=True, metavar="K", help="how many parts")
+    add("-k", type=int, required=True, metavar="K", help="number of parts")
     add("--targets", metavar="W,W,...",
-        help="what the parts should weigh, in any unit; left out: the speeds of the machine, or all the same")
+        help="target weights of the parts, in any unit (default: the speeds of the machine, or equal weights)")
     add("--machine", metavar="FILE",
-        help="K ranks, as measured by `info --measure -o FILE`: say how long they compute and talk, one for each part")
+        help="a machine of K ranks, written by `info --measure -o FILE`; part k is for rank k: predict how long the "
+        "ranks compute and communicate")
     add("--unit-s", type=float, metavar="S",
-        help="with --machine: seconds that work of vertex weight 1 takes on its fastest rank")
-    add("--parts", metavar="FILE.part", help="judge the partition in this file instead of making one")
+        help="with --machine: seconds that its fastest rank needs for a vertex of weight 1")
+    add("--parts", metavar="FILE.part", help="evaluate the partition in this file instead of computing one")
     add("--imbalance", type=float, default=0.03, metavar="X",
-        help="parts may exceed their targets by this: 0.03 is 3 %% (%(default)s)")
-    add("--effort", choices=EFFORTS, default="good", help="more takes longer, and cuts fewer edges (%(default)s)")
-    add("--seed", type=int, default=0, help="of the random numbers (%(default)s)")
+        help="fraction by which a part may exceed its target; 0.03 is 3 %% (%(default)s)")
+    add("--effort", choices=EFFORTS, default="good",
+        help="a higher effort needs more time and cuts fewer edges (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of the random numbers (%(default)s)")
     add("--method", choices=METHODS, default="multilevel",
-        help="this library's, or recursive spectral bisection to compare with (%(default)s)")
+        help="multilevel: the method of this library; the other one is for comparison (%(default)s)")
     add("--aim", choices=AIMS, default="cut",
-        help="cut: few edges between parts of their target weights; time: the last rank of the machine done first, whatever "
-        "its share, never later than by cut (%(default)s)")
-    add("--fiedler", action="store_true", help="also the Fiedler value and vector of the whole graph")
-    add("-o", "--output", metavar="FILE.part", help="write the part of each vertex, one a line")
+        help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest "
+        "rank of the machine, whatever the weights; it is never longer than with cut (%(default)s)")
+    add("--fiedler", action="store_true", help="also print the Fiedler value and vector of the whole graph")
+    add("-o", "--output", metavar="FILE.part", help="write the part of each vertex to this file, one per line")
 
 
 def run_partition(options: argparse.Namespace) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def describe_partition(result: dict[str, Any]) -> list[str]:
     if "cost_by_cut" in result:
         before = result["cost_by_cut"]["objective_s"]
         saved = 1.0 - seconds / before if before else 0.0
-        lines[2] += f"; by cut alone {before:.4g} s, {saved:.1%} are saved"
+        lines[2] += f"; with --aim cut {before:.4g} s, so {saved:.1%} are saved"
     if "fiedler" in result:
         vector = result["fiedler"]["vector"]
         shown = ", ".join(f"{entry:.4f}" for entry in vector[:SHOWN]) + (", ..." if len(vector) > SHOWN else "")
@@ -153,13 +155,14 @@ def add_allocate(parser: argparse.ArgumentParser) -> None:
     add("--tasks", type=int, required=True, metavar="N", help="the number of tasks")
     add("--time", required=True, metavar="S,S,...", help="expected seconds of one task on each node")
     add("--edge-probability", type=float, default=0.0, metavar="E",
-        help="chance that two tasks exchange data (%(default)s)")
-    add("--exchange", default="0", metavar="S,S,...", help="seconds of one exchange with a task elsewhere" + several)
-    add("--wait-probability", default="0", metavar="Q,Q,...", help="chance that such an exchange makes wait" + several)
+        help="probability that two tasks exchange data (%(default)s)")
+    add("--exchange", default="0", metavar="S,S,...", help="seconds of one exchange with a task on another node" + several)
+    add("--wait-probability", default="0", metavar="Q,Q,...",
+        help="probability that a node must wait in such an exchange" + several)
     add("--wait", default="0", metavar="S,S,...", help="seconds of such a wait" + several)
-    add("--cap", metavar="N,N,...", help="the most tasks that each node can hold; inf: no limit")
+    add("--cap", metavar="N,N,...", help="maximum number of tasks of each node; inf: no limit")
     add("--method", choices=allocation.METHODS, default="exact",
-        help="exact: the best there is; paper: the method of Chen, Shi, Huang and Chen, to compare with (%(default)s)")
+        help="exact: the optimum; paper: the method of Chen, Shi, Huang and Chen, for comparison (%(default)s)")
 
 
 def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
@@ -190,8 +193,8 @@ def _same(values: list[float]) -> list[float] | float:
 def describe_allocation(result: dict[str, Any]) -> list[str]:
     """Summarise an allocation."""
     counts, makespan, bound = result["counts"], result["makespan"], result["lower_bound"]
-    above = f", {makespan / bound - 1:.2%} above the best, {bound:.6g} s" if makespan > bound else ", none is better"
-    return [f"tasks per node: {_some(counts, 'nodes')}", f"the last node is done after {makespan:.6g} s{above}"]
+    above = f", {makespan / bound - 1:.2%} above the optimum of {bound:.6g} s" if makespan > bound else ", the optimum"
+    return [f"tasks per node: {_some(counts, 'nodes')}", f"the last node finishes after {makespan:.6g} s{above}"]
 
 
 # --- arrange ----------------------------------------------------------------------------------------------------------
@@ -205,17 +208,18 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
     add("--graph", required=True, help=GRAPH)
     nodes = parser.add_mutually_exclusive_group()
     nodes.add_argument("--speeds", metavar="X,X,...",
-                       help="uniform:LOW:HIGH, one per vertex: 1,2,..., or a file with them (uniform:1:10)")
-    nodes.add_argument("--hosts", metavar="FILE", help="a host list; printed again in the order of the vertices")
-    add("--seed", type=int, default=0, help="of the drawn speeds and of anneal (%(default)s)")
+                       help="speeds of the nodes: drawn from uniform:LOW:HIGH, a list 1,2,... with one per vertex, or "
+                       "a file with such numbers (uniform:1:10)")
+    nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
+    add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal (%(default)s)")
     add("--objective", choices=arranging.OBJECTIVES, default="uniform",
-        help="what the arrangement is to be good for: diffusion with the same flow per second of difference on all edges "
-        "(uniform), or with that of Jin and Wang, less where a slow node is (paper) (%(default)s)")
+        help="which diffusion should converge fast: with equal edge weights (uniform), or with those of Jin and Wang, which "
+        "are smaller at slow nodes (paper) (%(default)s)")
     add("--method", choices=arranging.METHODS, default="swap",
-        help="exhaustive: try all (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, anneal: ever "
-        "better and slower (%(default)s)")
+        help="exhaustive: try all arrangements (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, "
+        "anneal: in this order ever better and slower (%(default)s)")
     add("--tolerance", type=float, default=1e-6,
-        help="predict the steps until no rank is slower than the mean by more than this (%(default)s)")
+        help="predict the steps until no rank exceeds the mean time by more than this fraction (%(default)s)")
 
 
 def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
@@ -294,7 +298,7 @@ def read_speeds(text: str, n: int, seed: int) -> Floats:
     try:
         numbers = comma_list("speeds", ",".join(Path(text).read_text().replace(",", " ").split()))
     except ValueError:  # also UnicodeDecodeError
-        raise ValueError(f"{text}: expected nothing but numbers, the speeds") from None
+        raise ValueError(f"{text}: expected only numbers, the speeds") from None
     return check_speeds(numbers, n, name=f"{text}: speeds")
 
 
@@ -303,7 +307,7 @@ def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
         ranks = sum(host.slots for host in hosts)
         hint = ""
         if ranks == graph.n:  # a list can't interleave the slots of its hosts
-            hint = "; a host list can't say where each of a host's ranks sits: use lb_mpi.reorder_ranks in the program"
+            hint = "; a hostfile cannot state the place of each rank of a host: use lb_mpi.reorder_ranks in the program"
         raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph{hint}")
     return np.array([host.slots * host.speed for host in hosts])
 

@@ -26,8 +26,10 @@ NOTICED_S = 1.0  # of compiling
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `info`."""
-    parser.add_argument("--measure", action="store_true", help="measure speeds, and latency and bandwidth of messages")
-    parser.add_argument("-o", dest="output", metavar="FILE", help="write what was measured, to be read with --machine")
+    parser.add_argument("--measure", action="store_true",
+        help="measure the speeds of the ranks, and the latency and bandwidth of messages")
+    parser.add_argument("-o", dest="output", metavar="FILE",
+        help="write the measured machine to FILE, for partition --machine")
     parser.add_argument("--speeds", metavar="F,F,...",
         help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank")
 
@@ -78,7 +80,7 @@ def table(machine: Machine) -> list[str]:
         for other in hosts[k:]:
             if (cost := machine.between(one, other)) is not None:
                 where = f"within {one}" if one == other else f"{one} to {other}"
-                speed = f"{1e-6 / cost[1]:,.0f} MB/s" if cost[1] else "bandwidth too high to be seen"
+                speed = f"{1e-6 / cost[1]:,.0f} MB/s" if cost[1] else "bandwidth too high to measure"
                 lines.append(f"messages {where}: {cost[0] * 1e6:,.2f} us, {speed}")
     return lines
 

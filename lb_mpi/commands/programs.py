@@ -22,13 +22,13 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
         usage=f"mpiexec -n 4 {prog} [--as NAME,NAME,...] [-m] SCRIPT [ARGUMENTS ...]",
         description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or "
         "lb_mpi.Executor().",
-        epilog="What the script does by itself belongs behind `if __name__ == '__main__':`, since ranks that are sent a "
-        "function of the script also run the script, but not that.")
+        epilog="Put the main part of the script under `if __name__ == '__main__':`. A rank that receives a function of the "
+        "script imports the script, and must not run its main part.")
     parser.add_argument("--as", dest="names", metavar="NAME,NAME,...", default="", help="replace the pools and executors "
         "that the script imports from joblib, mpi4py.futures, multiprocessing or schwimmbad, so that it needs no change")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")
-    parser.add_argument("script", metavar="SCRIPT", help="a file of Python")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the script's sys.argv[1:]")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's sys.argv[1:]")
     options = parser.parse_args(arguments)
     try:
         from lb_mpi.mpi.pool import names as pool_names
@@ -86,20 +86,20 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=prog,
         usage=f"mpiexec -n 4 {prog} [-o FOLDER] [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]\n"
         f"       {prog} --show FOLDER [--json]",
-        description="Run a program that uses mpi4py, and report where each rank's time went: computing, or waiting, and for "
-        "which rank. The table goes to standard error; the program's own output is unchanged.",
-        epilog="Not measured are one-sided communication, file access, and what other languages do with a communicator; the "
-        "table says so where a program uses the first two.")
+        description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
+        "and for which rank. The table goes to standard error; the output of the program is unchanged.",
+        epilog="One-sided communication, MPI file access, and calls of MPI from other languages are not measured. If the "
+        "program uses one of the first two, the table has a note.")
     parser.add_argument(
-        "-o", dest="output", metavar="FOLDER", help="write the profile to FOLDER, at the end of the program"
+        "-o", dest="output", metavar="FOLDER", help="write the profile to FOLDER at the end of the program"
     )
-    parser.add_argument("--speeds", metavar="F,F,...", help="the ranks' relative speeds, if they are unequal")
+    parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks, if they are unequal")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--show", metavar="FOLDER", help="print the profile that -o has written; needs no MPI")
+    parser.add_argument("--show", metavar="FOLDER", help="print a profile that -o has written; needs no MPI")
     parser.add_argument(
         "-m", dest="module", action="store_true", help="PROGRAM is the name of a module, as with python -m"
     )
-    parser.add_argument("program", metavar="PROGRAM", nargs="?", help="a file of Python")
+    parser.add_argument("program", metavar="PROGRAM", nargs="?", help="a Python file")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the program's sys.argv[1:]"
     )

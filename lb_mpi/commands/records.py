@@ -25,9 +25,9 @@ from lb_mpi.table import Table
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the options of `report`."""
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="with the record: that of --record, or of LB_MPI_RECORD")
-    add("--follow", action="store_true", help="show how the run proceeds until it ends, then write the page")
-    add("-o", dest="output", default="report.html", metavar="FILE", help="the page (%(default)s)")
+    add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
+    add("--follow", action="store_true", help="show the progress of the run until it ends, then write the page")
+    add("-o", dest="output", default="report.html", metavar="FILE", help="file for the page (%(default)s)")
 
 
 def run_report(options: argparse.Namespace) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
 def add_advise(parser: argparse.ArgumentParser) -> None:
     """Add the options of `advise`."""
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="with a record (--record, LB_MPI_RECORD) or a profile (`profile -o`)")
+    add("folder", metavar="FOLDER", help="folder with a record (run --record, LB_MPI_RECORD) or a profile (profile -o)")
     add("--quiet-machine", action="store_true",
         help="predict for an otherwise idle machine, where each rank has a core whenever it works")
 
@@ -145,14 +145,15 @@ def _replays(folder: Path, *, quiet: bool) -> list[Replayed]:
         found = list(replays(run, quiet=quiet))
         if not found:
             raise ValueError(
-                "nothing in it can be replayed: expected a search, map_rows, a map of a pool, or exchanges that ended on "
-                "all ranks"
+                "the record contains nothing that can be replayed: expected a search, a call of map_rows, a map of a "
+                "pool, or "
+                "exchanges, which must have ended on all ranks"
             )
         found[0].notes.extend(run.notes)
         return found
     if any(path.name.startswith("profile.") for path in names):
         return [replay_profile(read_profile(folder))]
-    raise ValueError("no record in it: expected files rank*.lbrec, or the files of `profile -o`")
+    raise ValueError("no record in this folder: expected files rank*.lbrec, or the files of `profile -o`")
 
 
 def _known(seconds: float) -> float | None:

@@ -35,7 +35,7 @@ from lb_mpi.virtual import Network, check_span
 TEXTS = {
     "search": "an unbalanced tree search, message by message",
     "rows": "calls of Balancer.map_rows, with and without balancing",
-    "tasks": "maps of a pool, beside a fixed distribution and a counter",
+    "tasks": "maps of a pool, compared with a fixed distribution and with a shared counter",
 }
 KNOWN = ("nothing", "speeds", "costs", "both")
 SHOWN = 20  # lines of a table in the text output
@@ -75,12 +75,12 @@ def pair(text: str) -> tuple[float, float]:
 
 def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
     parser.add_argument("--speeds", default=speeds,
-        help="of the ranks, relative to each other: uniform:LOW:HIGH, or numbers, 1,2,..., which are taken in turns when "
-        "there are fewer of them than ranks (%(default)s)")
+        help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is repeated if it "
+        "has fewer numbers than there are ranks (%(default)s)")
     parser.add_argument("--latency", type=pair, default=(latency_s, latency_s), metavar="S[,S]",
-        help=f"seconds that a message{between} takes; two: log-uniform between them ({latency_s:g})")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (%(default)s)")
-    parser.add_argument("--record", metavar="FOLDER", help="keep a record there, for python -m lb_mpi report FOLDER")
+        help=f"seconds that a message{between} takes; two numbers: drawn log-uniformly between them ({latency_s:g})")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
+    parser.add_argument("--record", metavar="FOLDER", help="write a record to FOLDER, for python -m lb_mpi report FOLDER")
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
 
 
@@ -126,10 +126,10 @@ def _totals(done: Sequence[Call | pools.MapRun], *names: str) -> dict[str, Any]:
 def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tree", choices=sorted(TREES), default="T1", help="a published tree (%(default)s)")
     parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
-    parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds a node takes (%(default)s)")
+    parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1 (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link (%(default)s)")
     parser.add_argument("--threshold", type=float, default=4.0, metavar="J",
-        help="a rank with no more nodes in hand than this gives none away (%(default)s)")
+        help="a rank gives nodes away only if it has more than this (%(default)s)")
     add_route(parser)
     _common(parser)
 
@@ -187,8 +187,8 @@ def _describe_search(answer: dict[str, Any]) -> list[str]:
     return [
         f"{answer['nodes']:,} nodes on {answer['ranks']} virtual ranks in {answer['virtual_seconds']:.6f} virtual seconds",
         f"efficiency {answer['efficiency']:.3f}; work was moved {answer['balances']} times, with {answer['drafts']} drafts "
-        f"and {answer['messages']:,} messages, {answer['messages'] / answer['ranks']:.0f} a rank and "
-        f"{answer['most_messages']:,} at most",
+        f"and {answer['messages']:,} messages: {answer['messages'] / answer['ranks']:.0f} per rank, and at most "
+        f"{answer['most_messages']:,} from one rank",
     ]
 
 
@@ -196,29 +196,32 @@ def _describe_search(answer: dict[str, Any]) -> list[str]:
 
 
 def _add_rows(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--graph", default="mesh:4x4", help=f"which ranks are neighbours: {GRAPH} (%(default)s)")
-    parser.add_argument("--calls", type=int, default=20, help="of map_rows, one after the other (%(default)s)")
-    parser.add_argument("--rows", type=int, default=50, metavar="N", help="on each rank (%(default)s)")
+    parser.add_argument("--graph", default="mesh:4x4", help=f"the process graph: {GRAPH} (%(default)s)")
+    parser.add_argument("--calls", type=int, default=20, help="number of calls of map_rows (%(default)s)")
+    parser.add_argument("--rows", type=int, default=50, metavar="N", help="number of rows of each rank (%(default)s)")
     parser.add_argument("--costs", choices=rounds.ROWS, default="lognormal",
-        help="of the rows: all the same; drawn, a few are heavy; or a warm region that moves over the ranks (%(default)s)")
+        help="costs of the rows: equal; random, with a few expensive ones; or a hot region that moves over the ranks "
+        "(%(default)s)")
     parser.add_argument(
-        "--spread", type=float, default=1.0, help="of the costs: of their logarithm; how warm it gets (%(default)s)"
+        "--spread", type=float, default=1.0,
+            help="standard deviation of the logarithm of random costs; or strength of the hot region (%(default)s)"
     )
     parser.add_argument(
-        "--period", type=int, default=100, help="calls in which the warm region comes round once (%(default)s)"
+        "--period", type=int, default=100, help="calls in which the hot region moves round once (%(default)s)"
     )
     parser.add_argument(
-        "--row-s", type=float, default=2e-4, help="mean seconds of a row on a rank of speed 1 (%(default)s)"
+        "--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1 (%(default)s)"
     )
-    parser.add_argument("--row-bytes", type=int, default=256, help="of a row, and of its result (%(default)s)")
+    parser.add_argument("--row-bytes", type=int, default=256, help="bytes of a row, and of its result (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link (%(default)g)")
     parser.add_argument(
-        "--noise", type=float, default=0.0, help="by which times vary, as a standard deviation: 0.05 (%(default)s)"
+        "--noise", type=float, default=0.0, help="relative standard deviation of the times, such as 0.05 (%(default)s)"
     )
     parser.add_argument("--scheme", choices=(AUTO, *SCHEMES), default=AUTO,
-        help="how it is found out who gives what to whom; auto: what suits the number of ranks and the graph (%(default)s)")
-    parser.add_argument("--plan", choices=(AUTO, *PLANS), default=AUTO, help="who makes the plans (%(default)s)")
-    parser.add_argument("--tolerance", type=float, default=0.05, help="imbalance that is good enough (%(default)s)")
+        help="diffusion scheme that computes a plan; auto: chosen by the number of ranks and the graph (%(default)s)")
+    parser.add_argument("--plan", choices=(AUTO, *PLANS), default=AUTO,
+        help="root: rank 0 makes the plans; neighbours: all ranks do, with their neighbours only (%(default)s)")
+    parser.add_argument("--tolerance", type=float, default=0.05, help="an imbalance up to this is accepted (%(default)s)")
     _common(parser, speeds="uniform:1:4")
 
 
@@ -293,21 +296,21 @@ def _describe_rows(answer: dict[str, Any]) -> list[str]:
 
 def _add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", default="16", metavar="N,N,...",
-        help="how many ranks there are on each host (%(default)s: all on one)")
-    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="in each map, for each rank (%(default)s)")
+        help="number of ranks on each host (%(default)s: one host)")
+    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="tasks of each map, per rank (%(default)s)")
     parser.add_argument(
-        "--maps", type=int, default=1, metavar="N", help="of pool.map, one after the other (%(default)s)"
+        "--maps", type=int, default=1, metavar="N", help="number of calls of pool.map (%(default)s)"
     )
     parser.add_argument("--costs", choices=pools.TASKS, default="lognormal",
-        help="of the tasks: all the same; drawn, a few are heavy (%(default)s)")
+        help="costs of the tasks: equal, or random with a few expensive ones (%(default)s)")
     parser.add_argument(
-        "--spread", type=float, default=1.0, help="of drawn costs: standard deviation of their logarithm (%(default)s)"
+        "--spread", type=float, default=1.0, help="standard deviation of the logarithm of random costs (%(default)s)"
     )
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
     parser.add_argument("--known", choices=KNOWN, default="nothing",
-        help="the speeds that the pool is given; others are measured from map to map (%(default)s)")
+        help="which of speeds and costs the pool knows at the start; it measures speeds in each map (%(default)s)")
     parser.add_argument("--within", type=pair, default=(2e-6, 2e-6), metavar="S[,S]",
-        help="seconds that a message takes on one host; two: log-uniform between them (2e-6)")
+        help="seconds that a message takes within a host; two numbers: drawn log-uniformly between them (2e-6)")
     _common(parser, latency_s=50e-6, between=" between hosts")
 
 
@@ -353,7 +356,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
 
 def _describe_tasks(answer: dict[str, Any]) -> list[str]:
     maps, total = answer["maps"], answer["total"]
-    header = ("map", "bound s", "time / bound", "as dealt", "counter", "steals", "messages")
+    header = ("map", "bound s", "time / bound", "without stealing", "counter", "steals", "messages")
     names = ("seconds", "dealt_s", "counter_s")
     lines = [
         [f"{k + 1}", f"{each['bound_s']:.6f}", *(f"{_ratio(each[name], each['bound_s']):.3f}" for name in names),
@@ -369,8 +372,8 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
         str(Table(header, lines)),
         str(Table(("rank", "speed", "tasks", "busy s", "busy, in the last map"), ranks, most=SHOWN)),
         f"{answer['ranks']:,} ranks, {len(maps)} maps: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
-        f"the bound ({answer['ratio_later']:.3f} in the later half); as dealt, nothing stolen, {answer['ratio_dealt']:.3f}; "
-        f"with a counter that costs nothing {answer['ratio_counter']:.3f}",
+        f"the bound ({answer['ratio_later']:.3f} in the later half); without stealing {answer['ratio_dealt']:.3f}; "
+        f"with an ideal shared counter {answer['ratio_counter']:.3f}",
         f"{total['steals']:,} steals, with {total['messages']:,} messages",
     ]
 

@@ -168,7 +168,7 @@ class RankDiffusion:
 
     def __init__(self, setup: Setup, rank: int, load: float, mean_time: float, total: TotalOf | None = None) -> None:
         if setup.scheme == "direct":
-            raise ValueError("scheme = 'direct': expected one that has steps")
+            raise ValueError("scheme = 'direct': expected a scheme with steps")
         if setup.scheme == "cg" and total is None:
             raise ValueError("total = None: expected a function, since cg needs sums over all ranks")
         speed, time = float(setup.speeds[rank]), float(check_loads([load], name="load")[0] / setup.speeds[rank])

@@ -235,13 +235,13 @@ def _check(
         raise ValueError(f"wait_probability[{node}] = {nodes['wait_probability'][node]}: expected 0..1")
     room = nodes["cap"].sum()
     if room < n:
-        raise ValueError(f"cap adds up to {room:.0f}: {n - room:.0f} short of tasks = {n}, expected at least as much")
+        raise ValueError(f"cap adds up to {room:.0f}: expected at least tasks = {n}")
     with np.errstate(over="ignore"):
         talk = chance * (nodes["exchange"] + nodes["wait_probability"] * nodes["wait"])
         beyond = ~np.isfinite(nodes["cap"] * (nodes["time"] + talk * n))
     if beyond.any():
         node = int(beyond.argmax())
-        raise ValueError(f"time of node {node}: longer than floating point can tell, expected less of each task")
+        raise ValueError(f"time of all tasks on node {node}: exceeds the floating-point range, expected less per task")
     if (small := nodes["time"] < SHORTEST).any():
         node = int(small.argmax())
         raise ValueError(f"time[{node}] = {nodes['time'][node]}: expected at least {SHORTEST} s")

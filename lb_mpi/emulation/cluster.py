@@ -315,25 +315,26 @@ def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
 def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
     top = argparse.ArgumentParser(prog=prog,
-        description="A cluster on one machine: hosts with names, addresses and speeds of their own, TCP between them.",
+        description="Create virtual hosts on this machine, each with a name, an address and a speed, and TCP between them.",
         epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python -m apps.uts; %(prog)s down",
         allow_abbrev=False)
-    top.add_argument("--name", default="lab", help="of the cluster, if there are several (default: %(default)s)")
+    top.add_argument("--name", default="lab", help="name of the cluster, if there are several (default: %(default)s)")
     parsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    up = parsers.add_parser("up", help="make it")
-    up.add_argument("--hosts", type=int, required=True, metavar="N", help="how many: h1, h2, ...")
-    up.add_argument("--slots", type=int, default=1, metavar="N", help="ranks on each host (default: %(default)s)")
-    up.add_argument("--speeds", metavar="F,F,...", help="of the hosts, above 0 and at most 1 (default: 1)")
-    up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS", help="that each frame takes (default: 0)")
+    up = parsers.add_parser("up", help="create the cluster")
+    up.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts; their names are h1, h2, ...")
+    up.add_argument("--slots", type=int, default=1, metavar="N", help="number of ranks on each host (default: %(default)s)")
+    up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
+    up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
+        help="delay of each frame between two hosts, in milliseconds (default: 0)")
     up.add_argument("--ssh", action="store_true",
-        help="an OpenSSH server on each host, with keys made for it, in place of what stands for ssh")
-    status = parsers.add_parser("status", help="tell of each host its address and what went over its network")
+        help="run an OpenSSH server on each host, with keys made for the cluster, instead of a script that replaces ssh")
+    status = parsers.add_parser("status", help="print the address and the network traffic of each host")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     run = parsers.add_parser(
-        "run", help="start a program on it: options of launch/run, --, the program", add_help=False
+        "run", help="start a program on the cluster: options of launch/run, --, the program", add_help=False
     )
     run.add_argument("arguments", nargs=argparse.REMAINDER)
-    parsers.add_parser("down", help="remove it, with all that runs on it")
+    parsers.add_parser("down", help="end all programs on the cluster, and remove it")
     return top
 
 

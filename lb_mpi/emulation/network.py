@@ -168,7 +168,7 @@ def _wait(login: list[str], log: Path) -> None:
     while (done := subprocess.run(login, stdin=subprocess.DEVNULL, capture_output=True, text=True)).returncode:
         if time.monotonic() > deadline:
             told = log.read_text().strip() if log.exists() else "nothing"
-            raise ClusterError(f"can't log in: {done.stderr.strip()}; the server has told: {told}")
+            raise ClusterError(f"can't log in: {done.stderr.strip()}; the server reported: {told}")
         time.sleep(0.1)
 
 

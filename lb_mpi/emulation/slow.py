@@ -264,7 +264,7 @@ def rank(variables: Mapping[str, str]) -> int:
         )
     told = " and ".join(f"{name}={value}" for name, value in found.items())
     if len(set(found.values())) > 1:
-        raise ValueError(f"{told} contradict each other: unset what is another job's")
+        raise ValueError(f"{told} contradict each other: unset those of another job")
     value = next(iter(found.values()))
     if not value.isascii() or not value.isdigit():
         raise ValueError(f"{told}: expected a rank")
@@ -322,17 +322,17 @@ def main(arguments: Sequence[str], prog: str) -> NoReturn:
         usage="mpiexec -n 4 %(prog)s --speeds 0.8,0.4,0.2,0.2 PROGRAM [ARGUMENTS]\n"
         "       %(prog)s --speed 0.4 PROGRAM [ARGUMENTS]",
         description="Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that "
-        "it uses no more than the fraction SPEED of one core, its threads and children included. Needs Linux, and no "
-        "privileges. Signals are sent on; the exit code is the program's.", allow_abbrev=False)
+        "with its threads and child processes it uses at most the fraction SPEED of one core. This needs Linux, but no "
+        "privileges. Signals are passed to the program; the exit code is that of the program.", allow_abbrev=False)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--speeds", metavar="F,F,...", help="one for each rank, above 0 and at most 1")
-    which.add_argument("--speed", metavar="F", help="for any rank")
-    parser.add_argument("--report", action="store_true", help="say at the end what CPU time was used, on stderr")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGUMENTS]", help="what to run")
+    which.add_argument("--speeds", metavar="F,F,...", help="the speed of each rank, above 0 and at most 1")
+    which.add_argument("--speed", metavar="F", help="one speed for all ranks")
+    parser.add_argument("--report", action="store_true", help="print the CPU time used, on stderr, at the end")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGUMENTS]", help="program to run")
     options = parser.parse_args(arguments)
     argv = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not argv:
-        parser.error("no PROGRAM: expected what to run")
+        parser.error("no PROGRAM: expected a program to run")
     try:
         speed = own_speed(options.speeds, os.environ) if options.speed is None else check_speed(options.speed)
     except ValueError as error:

@@ -108,16 +108,15 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
         return RestartDecision(False, 0, "")
     if found is How.STOPPED:
         number = f" ({outcome.saved})" if outcome.n_saved else ""
-        return RestartDecision(False, SAVED, f"saved{number} and stopped: the same command goes on from there")
+        return RestartDecision(False, SAVED, f"saved{number} and stopped: the same command continues from there")
     code = HUNG if found is How.HUNG else outcome.code or 1
     if not allowed:
         return RestartDecision(False, code, "")
     if found is How.FAILED:
-        return RestartDecision(False, code, "no restart: the program has failed by itself")
+        return RestartDecision(False, code, "no restart: the program itself has failed")
     if n_restarts == allowed:
-        return RestartDecision(
-            False, code, f"no restart: {'the one' if allowed == 1 else f'all {allowed}'} allowed had been made"
-        )
+        made = "the one allowed restart was" if allowed == 1 else f"all {allowed} allowed restarts were"
+        return RestartDecision(False, code, f"no restart: {made} made")
     if found in (How.GONE, How.HUNG) and outcome.lost_nothing:
         return RestartDecision(
             True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s: the program had not begun"

@@ -95,7 +95,7 @@ def command(
     used = sorted(counts)
     for index in used:
         if ":" in hosts[index].name:
-            raise ValueError(f"host {hosts[index].name}: mpiexec takes no IPv6 address: expected a name")
+            raise ValueError(f"host {hosts[index].name}: mpiexec accepts no IPv6 address: expected a name")
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
     if mpi.is_open_mpi:
         # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
@@ -166,7 +166,7 @@ class _Run:
             self._diary.tell(DEATH, words, rank)
         for rank in [hang.rank for hang in self._hung[:MOST_STACKS]]:
             stack = self._watch.stack(rank, STACK_S, wake=True).rstrip().splitlines()
-            say(f"Python stack of rank {rank}:" if stack else f"rank {rank} gives no Python stack", *stack)
+            say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
         if code and not self._came:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
@@ -201,7 +201,7 @@ class _Run:
             if not any(state.saves for state in self._watch.states()):
                 if set(self._came) != {SAVE_SIGNAL}:
                     return False
-                say(f"{SAVE_SIGNAL.name}: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)")
+                say(f"{SAVE_SIGNAL.name}: the program continues, since it cannot save at a signal (lb_mpi.asked_to_stop)")
                 self._came.clear()
                 return True
             say(f"the program has {self._grace_s:g} s to save and stop; a second signal ends it at once")
@@ -248,38 +248,40 @@ def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
     top = argparse.ArgumentParser(prog=prog,
         usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
-        description="Start a program on this machine or on a list of hosts, with MPICH or Open MPI; see "
-        "launch/hosts.example. Before the start it checks that mpiexec and mpi4py belong together, and that each host can "
-        "be reached, has the same versions, and sees this folder. When a host dies, or a rank is killed or hangs, it says "
-        "which one, and ends the program, or starts it again (--restarts).",
-        epilog="Exit codes: that of mpiexec; 75: the program was told to stop, and has saved; 124: a rank hung; 2: a "
+        description="Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI; see "
+        "launch/hosts.example. Before the start, this command checks that mpiexec and mpi4py belong together, and that each "
+        "host can be reached, has the same versions, and has this folder. If a host dies, or if a rank is killed or hangs, "
+        "it names the host or rank and ends the program, or starts it again (--restarts).",
+        epilog="Exit codes: that of mpiexec; 75: the program was asked to stop, and has saved; 124: a rank hung; 2: a "
         "mistake in the command line.", allow_abbrev=False)
     top.add_argument("--hosts", metavar="FILE",
-        help="the host list, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
+        help="hostfile, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
     top.add_argument("-n", type=int, metavar="N",
-        help="number of ranks (default: all slots; without a host list, one for each core)")
+        help="number of ranks (default: all slots; without a hostfile, one for each core)")
     top.add_argument("--restarts", type=int, default=0, metavar="N",
-        help="when a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times, "
-        "and only if the program has saved something since its start; never when it fails by itself (default: %(default)s)")
+        help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times, "
+        "and only if the program has saved something since its start; never if the program itself fails (default: "
+        "%(default)s)")
     top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
-        help="a rank hangs if, for S seconds, it neither computes nor answers in a call of lb_mpi, or is stopped; or if all "
-        "others wait for it in lb_mpi, and it neither computes, reads, writes nor sleeps, is blocked in MPI, or has come to "
-        "its end; or if, for at least 30 s, its program doesn't begin, or says nothing in a restart. It is named, with its "
-        "Python stack, and the run is ended or restarted; 0: never (default: %(default)g)")
+        help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
+        "%(default)g). In a call of lb_mpi, a rank hangs if it neither computes nor answers, or is stopped. Outside of "
+        "lb_mpi, it hangs if all others wait for it in lb_mpi, and it is blocked in MPI, or has reached its end, or neither "
+        "computes, reads, writes nor sleeps. It also hangs if its program does not begin, or after a restart gives no sign, "
+        "for S seconds, or 30 if S is less.")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
-        help="after Ctrl-C, SIGTERM or SIGUSR1 a program that can save has S seconds for that; a second Ctrl-C ends it at "
-        "once; at SIGUSR1 one that can't save goes on (default: %(default)g)")
+        help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
+        "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
     top.add_argument("--check", action="store_true", help="only check the hosts")
-    top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="which mpiexec (default: from PATH)")
-    top.add_argument("--launcher", metavar="FILE", help="a program to use instead of ssh, called as FILE HOST COMMAND")
+    top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
+    top.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
     top.add_argument("--emulated", action="store_true",
-        help="all hosts are on one machine (launch/cluster): emulate their speeds, and use TCP")
+        help="the hosts are virtual ones of launch/cluster: emulate their speeds, and use TCP")
     top.add_argument("--record", metavar="FOLDER",
-        help="keep a record of the run there, for python -m lb_mpi report FOLDER")
+        help="write a record of the run to FOLDER, for python -m lb_mpi report FOLDER")
     top.add_argument("--progress", action="store_true",
-        help="show while it runs how much is done, and how busy each host or rank is; without a terminal, print a line "
+        help="show during the run how much is done, and how busy each host or rank is; without a terminal, print a line "
         "every ten seconds")
-    top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run on each rank")
+    top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
     return top
 
 
@@ -366,7 +368,7 @@ class MpiJob:
         problems = watch.reach(before.gone if before else ())
         has = watch.here.facts.get("MPI library")
         if has is not None and has != self.mpi.library:
-            say(f"{self.mpi.path} is of {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
+            say(f"{self.mpi.path} belongs to {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
             return []
         if before is None or watch.here.name in problems:
             say(*problems.values())

@@ -28,32 +28,32 @@ from lb_mpi.launching.heard import End, RankState, Stack, parse, printable, read
 _ADVICE = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "Its key is not the one that is known here. If you know why, `ssh-keygen -R {host}`, then `ssh {host}` by hand",
+        "Its key has changed. If you know why, run `ssh-keygen -R {host}`, then `ssh {host}` by hand",
     ),
     (
         r"Host key verification failed",
-        "Its key is not known here: `ssh {host}` once by hand, and accept the key",
+        "Its key is not known here: run `ssh {host}` once by hand, and accept the key",
     ),
     (
         r"Permission denied",
-        "It lets no key of yours in: `ssh-copy-id {host}`; a key with a passphrase needs ssh-agent",
+        "It accepts none of your keys: run `ssh-copy-id {host}`; a key with a passphrase needs ssh-agent",
     ),
     (
         r"Could not resolve hostname",
-        "It has no address: correct the host list, or add the name to DNS or /etc/hosts",
+        "It has no address: correct the hostfile, or add the name to DNS or /etc/hosts",
     ),
-    (r"Connection refused", "It is on, but no ssh server listens there"),
+    (r"Connection refused", "It is running, but has no ssh server"),
     (
         r"timed out|No route to host|AnswerPort is unreachable|Connection (?:closed|reset)",
-        "See whether it is on, and in reach: `ssh {host}`",
+        "Check with `ssh {host}` whether it is running and can be reached",
     ),
     (
         r"\bcd: ",
-        "The folder {folder} must be there under the same path: on a shared file system, or as a copy",
+        "The folder {folder} must exist there under the same path, on a shared file system or as a copy",
     ),
     (
         r"not found|No such file or directory|can't find '__main__'",
-        "Python and lb_mpi must be there under the same path as here: on a shared file system, or installed alike",
+        "Python and lb_mpi must exist there under the same path as here, on a shared file system or installed on each host",
     ),
 )
 
@@ -376,7 +376,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         if "error" in one.facts:
             return f"host {one.name}: {one.facts['error']}"
         if not self._is_reached(one):
-            return f"host {one.name}: it can't connect to {self.here.name} within {waited_s:.0f} s, as it could before"
+            return f"host {one.name}: it cannot connect to {self.here.name} within {waited_s:.0f} s; before, it could"
         own = {**self.here.facts, "host": one.facts["host"]}
         differs = [
             f"{what} {one.facts.get(what)}, here {own[what]}" for what in own if one.facts.get(what) != own[what]

@@ -75,7 +75,7 @@ def partition(
     checks.choice("method", method, METHODS)
     with np.errstate(over="ignore"):
         if not math.isfinite(tasks.weights.sum() + tasks.vertex_weights.sum()):
-            raise ValueError("the weights of the graph add up to more than floating point can tell")
+            raise ValueError("the sum of the weights of the graph exceeds the range of floating point")
     from lb_mpi.partitioning.multilevel import multilevel, multilevel_spectral  # late: it brings numba
 
     if method == "multilevel":
@@ -96,5 +96,5 @@ def _shares(k: int, targets: ArrayLike | None) -> Floats:
     shares /= shares.sum()
     if not (shares > 0.0).all():
         part = int((shares == 0.0).argmax())
-        raise ValueError(f"targets[{part}] = {wanted[part]}: next to nothing beside {wanted.max()}")
+        raise ValueError(f"targets[{part}] = {wanted[part]}: too small compared with {wanted.max()}")
     return shares

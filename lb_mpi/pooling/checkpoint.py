@@ -108,7 +108,7 @@ def _check_header(payload: Any, digest: bytes, n: int) -> None:
     if payload[1] != n:
         raise ValueError(f"has {show(payload[1])} tasks: expected {n}, as there are now (choose another file)")
     if payload[0] != digest:
-        raise ValueError("is of another function or other tasks: expected those of this call (choose another file)")
+        raise ValueError("belongs to another function or to other tasks: expected those of this call (choose another file)")
 
 
 def _results(payload: Any, n: int) -> list[tuple[int, Any]] | None:
@@ -250,7 +250,7 @@ def _digest(value: Any, name: str) -> bytes:
         return _of(value)
     except Exception as error:  # the user's classes may raise anything when they are pickled
         why = f"{type(error).__name__}: {error}"
-        raise TypeError(f"{name} = {show(value)}: expected what a checkpoint can tell from others ({why})") from error
+        raise TypeError(f"{name} = {show(value)}: expected a value that a checkpoint can identify ({why})") from error
 
 
 def _of(value: Any) -> bytes:

@@ -40,8 +40,10 @@ MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
 _METRICS = ("seconds", "load_balance", "communication_efficiency", "parallel_efficiency", "balanced_s")
 _SUMS = ("waiting_s", "communication_s", "sent_bytes")
 _EXPLAINED = (
-    "useful: outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for a core);",
-    "waiting: all of a call between two ranks, with the transfer of its data; in collectives, until the last rank arrived;",
+    "useful: time outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for "
+    "a core);",
+    "waiting: a call between two ranks, with its transfer of data; a collective, until the last rank has arrived; "
+    "for: whom;",
     "other MPI: the rest of the time in MPI; sent: bytes handed to MPI.",
 )
 NOBODY = -1  # a call that waits for no rank
@@ -402,12 +404,12 @@ def sentence(profile: Profile) -> str:
     most, part = profile.most_waited_for
     speeds = "by speed" if len(set(profile.speeds)) > 1 else "by speed (all equal)"
     would = (
-        f"perfectly balanced {speeds} this run would take {profile.balanced_s / max(profile.seconds, 1e-9):.0%} of it"
+        f"perfectly balanced {speeds}, this run would take {profile.balanced_s / max(profile.seconds, 1e-9):.0%} of its time"
     )
     if part < 0.005:
-        return f"no rank is waited for during 1% of the time; {would}"
+        return f"the ranks wait for no rank during more than 0.5% of the time; {would}"
     where = _name(max(profile.lines(), key=lambda line: line.waited_s.get(most, 0.0)))
-    return f"rank {most} is waited for during {part:.0%} of the time (mean of the others), most at {where}; {would}"
+    return f"the others wait for rank {most} during {part:.0%} of the time (mean), most at {where}; {would}"
 
 
 def _of_ranks(profile: Profile) -> Table:
@@ -426,7 +428,7 @@ def _of_ranks(profile: Profile) -> Table:
 def _of_lines(profile: Profile) -> list[str]:
     found = [line for line in profile.lines() if line.seconds > 0]
     if not found:
-        return ["no calls of MPI were seen"]
+        return ["no calls of MPI"]
     header = ("line", "calls", "waiting", "mean", "other MPI", "sent", "for")
     lines = [
         (_name(line), f"{line.calls:,}", f"{line.waiting_s:.2f} s", _short(line.waiting_s / line.calls),

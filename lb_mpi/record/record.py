@@ -427,7 +427,7 @@ def read(data: bytes | memoryview) -> Stored:
         if found is not None and (best is None or found["number"] > best["number"]):
             best = found
     if best is None:
-        raise ValueError("no complete snapshot in it: expected at least one")
+        raise ValueError("contains no complete snapshot: expected at least one")
     return _stored(about, best)
 
 
@@ -495,7 +495,7 @@ def _stored(about: About, found: Mapping[str, Any]) -> Stored:
             **tables,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"its snapshot makes no sense ({error}): expected what this lb_mpi writes") from None
+        raise ValueError(f"invalid snapshot ({error}): expected what this lb_mpi writes") from None
     if not (stored.width_s > 0.0 and math.isfinite(stored.until) and np.isfinite(stored.seconds).all()):
-        raise ValueError("its snapshot makes no sense (times): expected finite seconds")
+        raise ValueError("invalid snapshot (times): expected finite seconds")
     return stored

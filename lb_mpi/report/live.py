@@ -172,7 +172,7 @@ def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None)
                 if over:
                     return
             if now > changed + SILENT_S:
-                console.print(f"no new record for {SILENT_S:g} s: the run has not begun to record, or has died")
+                console.print(f"no new record for {SILENT_S:g} s: the run has not started to record, or has died")
                 return
             if wait is None:
                 time.sleep(LOOK_S)

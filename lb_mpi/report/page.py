@@ -69,8 +69,8 @@ MOST_ROWS, ROW_PIXELS = 1024, 20
 LEVELS = 15  # of a matrix, besides nothing
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
 CURVES = [
-    ("imbalance with all rows at home", "var(--soft)"),
-    ("as it was", "var(--now)"),
+    ("imbalance without lending", "var(--soft)"),
+    ("actual imbalance", "var(--now)"),
     ("distribution changed for the following calls", "var(--act)"),
 ]
 POINTS = 900  # of a curve of costs
@@ -397,7 +397,7 @@ def _head(run: Run, head: Headline) -> str:
         (percent(head.balance), "load balance"),
         (percent(head.communication), "communication efficiency"),
     ]
-    known = "predicted" if np.isfinite(head.gain) else "this record does not hold enough to predict it"
+    known = "predicted" if np.isfinite(head.gain) else "this record has too little data to predict it"
     totals = run.totals.sum(axis=0)
     whole = float(totals.sum()) or 1.0
     bar = "".join(
@@ -419,7 +419,8 @@ def _head(run: Run, head: Headline) -> str:
         + f'<p class="soft">Time in lb_mpi, longest rank: {seconds(head.inside_s)}. Ideal time for the same work at '
         f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The time without balancing is that "
         "which python -m lb_mpi advise predicts. The efficiencies are the metrics of the POP "
-        "project. They count seconds, however fast a rank is: useful time is time in the user's work, including the rests "
+        "project. They count seconds, whatever the speed of a rank. Useful time is time in the user's work, including "
+        "the rests "
         "of an emulated slow rank. The record begins with the first call of lb_mpi; a program's own clock may also count "
         "the time to import it.</p>"
     )
@@ -433,7 +434,7 @@ def _strips(run: Run) -> str:
     """Return the strips of all starts, and the events in them."""
     starts = (*run.earlier, run)
     phases = [phase for phase in Phase if any(one.totals[:, phase].any() for one in starts)]
-    parts = ["<h2>What each rank did when</h2>", _key([(NAMES[phase], COLOURS[phase]) for phase in phases])]
+    parts = ["<h2>What each rank did at what time</h2>", _key([(NAMES[phase], COLOURS[phase]) for phase in phases])]
     for number, one in enumerate(starts):
         if run.earlier:
             parts.append(f"<h3>Start {number + 1}: {one.size:,} ranks, {seconds(one.seconds)}</h3>")
@@ -488,7 +489,7 @@ def _calls(run: Run) -> str:
     if chart := imbalance(run):
         words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
         parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
-    header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "at home", "as it was", "decision"]
+    header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "without lending", "actual", "decision"]
     parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).used().html("tight reason"))
     if chart := costs(run):
         words = "Most recently measured cost of each row, relative to the mean."
@@ -546,7 +547,7 @@ def _moves(run: Run) -> str:
         text = (
             f"<p>{asked.n:,} drafts: {asked.work:,} brought work ({asked.bytes / 1e6:,.2f} MB in all; median time from the "
             f"draft to the work: {seconds(asked.median_s)}). For {asked.unanswered:,} no rank volunteered, and "
-            f"{asked.nothing:,} came too late: the volunteer had nothing left.</p>"
+            f"{asked.nothing:,} the volunteer had nothing left.</p>"
         )
     return f"<h2>Work moved between ranks</h2>{text}{''.join(parts)}"
 
@@ -598,8 +599,9 @@ def _ranks(run: Run) -> str:
     return (
         f"<h2>Ranks</h2>{Table(header, lines, (1,)).used('0').html('tight')}"
         '<p class="soft">speed: 1.00x is the mean of all ranks; in a pool or a search, ranks count as equally fast unless '
-        "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: here, in all "
-        "calls, for other ranks too. got, gave: parts of work, rows and tasks.</p>"
+        "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: on this "
+        "rank, in "
+        "all calls, also for other ranks. got, gave: parts of work, rows and tasks.</p>"
     )
 
 

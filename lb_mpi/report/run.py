@@ -124,7 +124,7 @@ def assemble(files: Iterable[tuple[str, bytes]], launches: Sequence[Happened] = 
         except ValueError as error:
             notes.append(f"{name}: {error}")
     if not found:
-        raise ValueError(notes[0] if notes else "no record in it: expected files rank*.lbrec")
+        raise ValueError(notes[0] if notes else "no record in this folder: expected files rank*.lbrec")
     newest = max((one.about for one in found), key=lambda about: about.wall_s)
     kept = [one for one in found if (one.about.size, one.about.virtual) == (newest.size, newest.virtual)]
     if len(kept) < len(found):
@@ -309,11 +309,11 @@ def times(gain: float) -> str:
 
 GOOD, SHORT_S = 1.1, 0.5  # time / ideal time with nothing left to gain; a run so short that its start and end matter
 NEXT_STEPS = {
-    (Driver.TASKS, Phase.WAITING): "make the largest tasks smaller, or pass costs=, so that they begin first.",
-    (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: each of them is short beside the messages about it.",
+    (Driver.TASKS, Phase.WAITING): "make the largest tasks smaller, or pass costs=, so that the largest start first.",
+    (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: they are short compared with the messages that they need.",
     (Driver.ROWS, Phase.PROTOCOL): "give each call more to compute, or balance more rarely (Balancer(every=...)).",
-    (Driver.EXCHANGE, Phase.WAITING): "compute more between two exchanges: ranks wait for messages, not for a slow rank.",
-    (Driver.SEARCH, Phase.PROTOCOL): "raise threshold=, so that only larger parts of the work are handed over.",
+    (Driver.EXCHANGE, Phase.WAITING): "compute more between two exchanges: ranks wait for messages, not for slow ranks.",
+    (Driver.SEARCH, Phase.PROTOCOL): "raise threshold=, so that only larger parts of the work are moved.",
 }  # by the driver with the longest calls, and the biggest loss
 
 
@@ -321,21 +321,21 @@ def _next_step(run: Run, cause: Phase, head: Headline) -> str:
     """Return what to do next."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
     if cause is Phase.OWN:
-        return "repeat it on a quiet machine, with no more ranks than cores: these times say little about the program."
+        return "repeat the run on a quiet machine, with no more ranks than cores: these times say little about the program."
     if head.ratio < GOOD:
-        return f"nothing in lb_mpi: it took {max(0.0, head.ratio - 1.0):.0%} longer than the ideal time."
+        return f"nothing: the time in lb_mpi is only {max(0.0, head.ratio - 1.0):.0%} longer than the ideal time."
     if head.inside_s < SHORT_S:
-        return f"try a larger problem: {head.inside_s:.2g} s are so short that starting and ending count."
+        return f"try a larger problem: {head.inside_s:.2g} s is so short that start and end dominate."
     if outside > 0.5:
-        return f"see what the program does for {outside:.0%} of its time outside of lb_mpi, by python -m lb_mpi profile."
+        return f"python -m lb_mpi profile shows what the program does for {outside:.0%} of its time outside of lb_mpi."
     if head.gain < 0.95:
-        return "leave balancing out, or see by python -m lb_mpi advise which other way would pay."
+        return "do without balancing, or find out with python -m lb_mpi advise which other variant would pay."
     spans = dict.fromkeys(Driver, 0.0)
     for one in run.ranks:
         for driver, began, ended, between in one.steps[["driver", "began", "ended", "between_s"]].tolist():
             spans[Driver(driver)] += ended - began - between
     driver = max(spans, key=lambda one: spans[one])
-    usual = "see by python -m lb_mpi advise what other ways to balance would gain."
+    usual = "find out with python -m lb_mpi advise what other ways to balance would gain."
     if driver is Driver.EXCHANGE and head.communication > 0.5:  # most of the time a rank was at work: the others wait for it
         return usual
     return NEXT_STEPS.get((driver, cause), usual)

@@ -267,7 +267,7 @@ class Folder:
                 wrong.append(str(error))
                 self._distrusted.add(saved.number)
         if wrong:
-            raise SaveError(f"nothing that is saved in {self.path} can be read: {'; '.join(wrong)}")
+            raise SaveError(f"no save in {self.path} can be read: {'; '.join(wrong)}")
         return None, []
 
     def read(self, saved: Saved, name: str, begin: int = 0, end: int | None = None) -> bytes:
@@ -287,7 +287,7 @@ class Folder:
         if at != part.n_bytes:
             raise SaveError(f"{path}: {at:,} bytes, expected {part.n_bytes:,}: truncated")
         if crc != part.crc:
-            raise SaveError(f"{path}: corrupt (its CRC differs from that of what was written)")
+            raise SaveError(f"{path}: corrupt (CRC mismatch)")
         return b"".join(kept)
 
     def _manifest(self, number: int) -> Saved:
@@ -308,7 +308,7 @@ class Folder:
             raise SaveError(f"{path}: truncated or corrupt")
         kind, found, meta, parts = msgpack.unpackb(payload, raw=False, strict_map_key=False)
         if kind != self.kind:
-            raise ValueError(f"{path} is of a save of {kind}: expected one of {self.kind} (choose another folder)")
+            raise ValueError(f"{path} is a save of {kind}: expected a save of {self.kind} (choose another folder)")
         if found != number:
             raise SaveError(f"{path}: belongs to save {found}")
         return Saved(number, meta, {name: PartFile(name, n_bytes, crc) for name, n_bytes, crc in parts})

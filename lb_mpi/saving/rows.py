@@ -46,7 +46,7 @@ Arrays = dict[str, NDArray[Any]]
 def check_arrays(arrays: Mapping[str, object]) -> Arrays:
     """Return arrays that can be saved together; ValueError or TypeError naming an array that cannot."""
     if not arrays:
-        raise ValueError("no arrays: expected one by name at least, such as heat=heat")
+        raise ValueError("no arrays: expected at least one by name, such as heat=heat")
     found: Arrays = {}
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -180,7 +180,7 @@ def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges
     times = np.bincount(places, minlength=n)
     if len(wrong := np.flatnonzero(times != 1)):
         number, times_there = int(wrong[0] + bounds[rank]), int(times[wrong[0]])
-        raise ValueError(f"index: row {number} is there {times_there} times on all ranks together: expected once")
+        raise ValueError(f"index: row {number} occurs {times_there} times on all ranks together: expected once")
     blocks = {}
     for name, array in arrays.items():
         block = np.empty((n, *array.shape[1:]), array.dtype)

@@ -428,7 +428,7 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         pool.starmap(function, items, checkpoint=path)
     assert COMM.allreduce(len(run)) < 200
     more = [(k, -1) for k in range(100)]
-    with pytest.raises(ValueError, match=r"checkpoint .*log: is of another function or other tasks: expected"):
+    with pytest.raises(ValueError, match=r"checkpoint .*log: belongs to another function or to other tasks: expected"):
         pool.starmap(function, more, checkpoint=path)
     fresh = tmp_path / "fresh"
     assert pool.starmap(function, more, checkpoint=fresh, to="all") == expected
@@ -455,7 +455,7 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         assert pool.map(enclosing(factor), 9, checkpoint=path.with_suffix(".two"), to="all") == expected
     with pytest.raises(ValueError, match="another function"):
         pool.map(enclosing(3), 9, checkpoint=tmp_path / "by2.two")
-    with pytest.raises(TypeError, match="what a checkpoint can tell from others"):
+    with pytest.raises(TypeError, match="a value that a checkpoint can identify"):
         pool.map(enclosing(NotForPickling()), 9, checkpoint=tmp_path / "not")
     with pytest.raises(TypeError, match=r"checkpoint = 3\.5: expected the name of a file"):
         pool.map(square, 5, checkpoint=3.5)

@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_map_is_not_taken_for_a_starmap(pool: lb_mpi.Pool, path: Path) -> None:
     items = [((k,), (k, 1)) for k in range(20)]
     assert pool.map(max, items, checkpoint=path, to="all") == [(k, 1) for k in range(20)]
-    with pytest.raises(ValueError, match="log: is of another function or other tasks"):
+    with pytest.raises(ValueError, match="log: belongs to another function or to other tasks"):
         pool.starmap(max, items, checkpoint=path)
     with pytest.raises(TypeError, match=r"items = \{2\}: expected items in a fixed order"):
         pool.map(max, range(20), {2} if RANK == 0 else [], checkpoint=path)
@@ -84,7 +84,7 @@ def test_a_log_that_is_removed_meanwhile_is_told(pool: lb_mpi.Pool, path: Path) 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert pool.map(remove, 10, checkpoint=path, chunksize=1, to="all") == list(range(10))
-    texts = [str(one.message) for one in told if "removed while it is in use" in str(one.message)]
+    texts = [str(one.message) for one in told if "removed while in use" in str(one.message)]
     assert len(texts) == (RANK == 0)
     assert all(str(path) in text for text in texts)
 

@@ -167,7 +167,7 @@ def test_a_damaged_save_is_passed_over_and_then_all_are(folder: Path, how: str) 
         for path in folder.glob("*/heat-0000.npy"):
             damage(path, "corrupt")
     COMM.Barrier()
-    with raises_alike(lb_mpi.SaveError, r"nothing that is saved in .*saves can be read: .*corrupt.*; .*corrupt"):
+    with raises_alike(lb_mpi.SaveError, r"no save in .*saves can be read: .*corrupt.*; .*corrupt"):
         lb_mpi.load(COMM, folder)
 
 
@@ -247,7 +247,7 @@ def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) 
         lambda: lb_mpi.load(COMM, searches.path),
         lambda: lb_mpi.save(COMM, searches.path, 2, heat=np.zeros(3)),
     ):
-        with raises_alike(ValueError, "is of a save of search: expected one of rows"):
+        with raises_alike(ValueError, "is a save of search: expected a save of rows"):
             call()
 
 
@@ -314,7 +314,7 @@ def test_an_index_has_each_row_once(folder: Path) -> None:
     for row, says in (
         (n, rf"index\[1\] = {n}: expected a row from 0 to {n - 1}"),
         (-1, r"index\[1\] = -1: expected a row from 0"),
-        (0, rf"index: row (0 is there 2|{n - 2} is there 0) times on all ranks together: expected once"),
+        (0, rf"index: row (0 occurs 2|{n - 2} occurs 0) times on all ranks together: expected once"),
     ):
         wrong = right.copy()
         if HERE:
@@ -332,7 +332,7 @@ def test_counts_fit(folder: Path) -> None:
     lb_mpi.save(COMM, folder, 1, heat=ONE)
     for counts, says in (
         ([3] * COMM.size + [0], f"counts has {COMM.size + 1} numbers: expected {COMM.size}, one for each rank"),
-        ([4] * COMM.size, f"counts = .*: expected {3 * COMM.size} in sum, as many rows as are saved"),
+        ([4] * COMM.size, f"counts = .*: expected a sum of {3 * COMM.size}, the number of saved rows"),
         ([-1] * COMM.size, r"counts\[0\] = -1: expected an integer >= 0"),
     ):
         with raises_alike(ValueError, says):

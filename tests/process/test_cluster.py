@@ -227,7 +227,7 @@ def test_a_run_whose_host_is_cut_off_goes_on_without_it(mended: None, tmp_path: 
     assert process.returncode == 0, err
     assert out.splitlines()[-1] == "start 2, 2 ranks"
     assert "run: host h2 is gone: no sign of life over the network for " in err
-    assert "run: left out: host h2: it can't connect to h1 within " in err
+    assert "run: left out: host h2: it cannot connect to h1 within " in err
     until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
 
 

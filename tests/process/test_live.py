@@ -151,4 +151,4 @@ def test_a_run_that_writes_nothing_is_not_followed_for_ever(
     monkeypatch.setattr(live, "SILENT_S", 0.05)
     monkeypatch.setattr(live, "LOOK_S", 0.01)
     assert main(["report", "--follow", str(tmp_path)]) == 2
-    assert "the run has not begun to record, or has died" in " ".join(capsys.readouterr().err.split())
+    assert "the run has not started to record, or has died" in " ".join(capsys.readouterr().err.split())

@@ -38,7 +38,7 @@ def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path: Path, mark: dict[str, st
     ("what", "why"),
     [
         ("kill-unsaved", "no restart: nothing was saved since the last start"),
-        ("raise", "no restart: the program has failed by itself"),
+        ("raise", "no restart: the program itself has failed"),
     ],
 )
 def test_what_would_be_the_same_again_ends(tmp_path: Path, mark: dict[str, str], what: str, why: str) -> None:
@@ -62,7 +62,7 @@ def test_a_program_that_can_saves_before_it_is_ended(
         _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert (tmp_path / "saved").exists()
-    assert "run: saved (1) and stopped: the same command goes on from there\n" in err
+    assert "run: saved (1) and stopped: the same command continues from there\n" in err
     assert (tmp_path / "starts").read_text() == "*"
 
 
@@ -80,7 +80,7 @@ def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tm
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert out == f"start 1, 3 ranks: {sum(range(12))}\n"
-    assert said[-1] == "run: SIGUSR1: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)\n"
+    assert said[-1] == "run: SIGUSR1: the program continues, since it cannot save at a signal (lb_mpi.asked_to_stop)\n"
 
 
 @needs_mpiexec
@@ -140,7 +140,7 @@ def test_a_host_that_dies_is_left_out_until_it_answers_again(
     for said in (
         "run: host two is gone: the connection ended (exit code -9)",
         "run: left out: host two: ssh: connect to host two port 22: No route to host (exit code 1). "
-        "See whether it is on, and in reach: `ssh two`",
+        "Check with `ssh two` whether it is running and can be reached",
         "run: 1 rank instead of 2: there are no more slots",
         "run: one (1 rank)",
         f"run: rank 0 on host {HOST} was killed by signal 11 (Segmentation fault)",

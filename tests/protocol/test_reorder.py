@@ -76,7 +76,7 @@ def check_to_blocks(module: Any, index: Sequence[Ints], bounds: Ints) -> None:
         first, end = bounds[rank], bounds[rank + 1]
         wrong = np.flatnonzero(times[first:end] != 1)
         if len(wrong):
-            said = f"row {first + wrong[0]} is there {times[first + wrong[0]]} times on all ranks together"
+            said = f"row {first + wrong[0]} occurs {times[first + wrong[0]]} times on all ranks together"
             assert said in str(block), block
         elif (times == 1).all():
             check_rows(block, {name: array[first:end] for name, array in whole.items()})

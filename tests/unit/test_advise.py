@@ -275,7 +275,7 @@ def test_a_program_without_lb_mpi() -> None:
     assert any("speeds are assumed to be equal" in note for note in advice.notes)
     once = advise(replay_profile(profile([4.0, 2.0, 1.0, 1.0], calls=1)), quiet)  # nothing can be learned from a call before
     assert predicted(once, "balanced as lb_mpi does it") > realistic
-    with pytest.raises(ValueError, match="the profile of one rank"):
+    with pytest.raises(ValueError, match="the profile has one rank"):
         advise(replay_profile(profile([1.0])), quiet)
 
 
@@ -347,7 +347,7 @@ def test_a_model_that_is_far_off_gives_no_advice() -> None:
     assert "it is too small" in conclude(advice_of(("as recorded", 0.001, 0.0), measured_s=0.05))[0]
     assert conclude(advice_of(*far), quiet=True)[1]
     assert conclude(advice_of(("as recorded", 10.0, 0.0), talk_s=6.0)) == (
-        "too small: exchanges dominate (60% of the time), whoever computes what", False)  # fmt: skip
+        "too small: exchanges take 60% of the time, whatever the distribution", False)  # fmt: skip
 
 
 def test_ways_within_the_spread_are_one_line() -> None:
@@ -387,11 +387,11 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("empty", "no record in it: expected files rank*.lbrec, or the files of `profile -o`"),
+        ("empty", "no record in this folder: expected files rank*.lbrec, or the files of `profile -o`"),
         ("torn", "records of 3 of 4 ranks: expected all of them"),
         ("one rank", "records of 1 of 4 ranks: expected all of them"),
         ("another version", f"rank000000.lbrec: format version 1: expected {VERSION}"),
-        ("nothing in it", "nothing in it can be replayed"),
+        ("nothing in it", "contains nothing that can be replayed"),
     ],
 )
 def test_records_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, words: str) -> None:

@@ -268,7 +268,7 @@ def test_a_good_order_is_kept() -> None:
         ({"speeds": [1, -2, 3]}, r"speeds\[1\] = -2.0"),
         ({"speeds": [1, 2]}, "speeds of shape"),
         ({"speeds": "abc"}, "speeds = 'abc'"),
-        ({"graph": "star:3"}, "No such file, and no such name of a graph: mesh"),
+        ({"graph": "star:3"}, "No such file, and not the name of a graph: mesh"),
         ({"objective": "best"}, "objective = 'best'"),
         ({"method": "luck"}, "method = 'luck'"),
         ({"seed": -1}, "seed = -1"),

@@ -153,7 +153,7 @@ def test_items_that_give_other_results_are_told_apart() -> None:
 
 def test_what_a_checkpoint_cannot_tell_from_others_is_refused() -> None:
     for function in (enclosing(NotForPickling()), Model(x=NotForPickling()).run, functools.partial(max, NotForPickling())):
-        with pytest.raises(TypeError, match=r"^function = .*: expected what a checkpoint can tell .*\(Zero.*: no pickle"):
+        with pytest.raises(TypeError, match=r"^function = .*: expected a value that a checkpoint can .*\(Zero.*: no pickle"):
             of(function)
-    with pytest.raises(TypeError, match=r"^items = .*: expected what a checkpoint can tell .*\(TypeError: cannot pickle"):
+    with pytest.raises(TypeError, match=r"^items = .*: expected a value that a checkpoint can .*\(TypeError: cannot pickle"):
         of(len, [MappingProxyType({})])

@@ -8,7 +8,7 @@ from lb_mpi.record.record import Record
 
 
 def call(loans: Loans, began: float, rows: int, computing_s: float, before: float, after: float, home: int = 90) -> None:
-    last = Balanced(False, "the plan stays", before, after, 0, 0, 0, 0.0, 0.0)
+    last = Balanced(False, "plan unchanged", before, after, 0, 0, 0, 0.0, 0.0)
     loans.mapped(began, began + 1.0, last, Course(0, range(1), []), (home, rows), computing_s, math.nan)
 
 
@@ -31,7 +31,7 @@ def test_shares_print_a_line_a_rank_and_say_what_imbalance_is() -> None:
     call(loans, 0.0, 1000, 0.75, math.nan, 0.125, home=1000)
     lines = str(loans.shares([loans.share])).splitlines()
     assert lines[1].split() == ["0", "1,000", "1,000", "0.750", "25.0%"]
-    assert "imbalance of the last one: 12.5%, with all rows at home ?" in lines[2]
+    assert "imbalance of the last one: 12.5%, without lending ?" in lines[2]
 
 
 def test_before_the_first_call_there_is_nothing() -> None:

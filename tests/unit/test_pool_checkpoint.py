@@ -186,7 +186,7 @@ def test_another_log_is_refused() -> None:
     data, _ = small()
     with pytest.raises(ValueError, match=r"^has 5 tasks: expected 6, as there are now"):
         read(data, DIGEST, 6)
-    with pytest.raises(ValueError, match=r"^is of another function or other tasks"):
+    with pytest.raises(ValueError, match=r"^belongs to another function or to other tasks"):
         read(data, bytes(32), 5)
     with pytest.raises(ValueError, match=r"^has version 3: expected 2"):
         read(data[:6] + b"\3\0" + data[8:], DIGEST, 5)

@@ -196,7 +196,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1.0 <= answer["ratio_later"] <= answer["ratio"] < answer["ratio_dealt"]
     assert math.isclose(answer["ratio"], answer["total"]["seconds"] / answer["total"]["bound_s"])
     assert main(given) == 0
-    assert "with a counter that costs nothing" in capsys.readouterr().out
+    assert "with an ideal shared counter" in capsys.readouterr().out
     assert main(["simulate", "tasks", "--tasks", "0"]) == 0
     assert "1.000 of the bound" in capsys.readouterr().out
 

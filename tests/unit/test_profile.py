@@ -163,8 +163,8 @@ def test_the_table_says_it() -> None:
     assert "rank 2 60%, unattributed 5%" in text
     assert "load balance               55.6%" in text
     assert text.splitlines()[1] == (
-        "rank 2 is waited for during 57% of the time (mean of the others), most at jacobi.py:12 Allreduce; "
-        "perfectly balanced by speed (all equal) this run would take 58% of it"
+        "the others wait for rank 2 during 57% of the time (mean), most at jacobi.py:12 Allreduce; "
+        "perfectly balanced by speed (all equal), this run would take 58% of its time"
     )
     assert max(map(len, table(profile()))) < 175
 
@@ -178,9 +178,9 @@ def test_an_early_end_is_a_wait_for_who_ends_last() -> None:
 
 def test_one_rank_waits_for_nobody() -> None:
     made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, 2.0, [])], [1.0])
-    assert sentence(made).startswith("no rank is waited for during 1% of the time; perfectly balanced")
-    assert sentence(made).endswith("would take 100% of it")
-    assert "no calls of MPI were seen" in table(made)
+    assert sentence(made).startswith("the ranks wait for no rank during more than 0.5% of the time; perfectly balanced")
+    assert sentence(made).endswith("would take 100% of its time")
+    assert "no calls of MPI" in table(made)
 
 
 def test_files_keep_all_of_it(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

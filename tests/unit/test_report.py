@@ -116,15 +116,18 @@ def test_ranks_without_a_core_are_named() -> None:
 
 def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
     run = assemble(ranks(4))
-    assert headline(run).next_step.startswith("see by python -m lb_mpi advise")
-    assert headline(run, 0.8).next_step.startswith("leave balancing out")
+    assert headline(run).next_step.startswith("find out with python -m lb_mpi advise")
+    assert headline(run, 0.8).next_step.startswith("do without balancing")
     text = page(run, 2.34)
-    gained, cause, todo = (text.index(words) for words in ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: see"))
+    parts = ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: find out")
+    gained, cause, todo = (text.index(words) for words in parts)
     assert gained < cause < todo < text.index('<div class="cards">')
     assert "<b>-</b><span>times as fast" in page(run)
 
 
-@pytest.mark.parametrize(("works_s", "words"), [(0.2, "compute more between two exchanges"), (1.6, "see by python -m")])
+@pytest.mark.parametrize(
+    ("works_s", "words"), [(0.2, "compute more between two exchanges"), (1.6, "find out with python -m")]
+)
 def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(works_s: float, words: str) -> None:
     files = []
     for rank in range(2):
@@ -137,7 +140,7 @@ def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(wor
     assert headline(run).next_step.startswith(words)
     text = page(run)
     assert "<th>done" in text
-    assert not any(f"<th>{name}" in text for name in ("moved", "at home", "decision", "got", "gave"))  # nothing in them
+    assert not any(f"<th>{name}" in text for name in ("moved", "without lending", "decision", "got", "gave"))  # nothing in them
 
 
 def test_the_table_of_ranks_names_what_they_computed() -> None:
@@ -465,7 +468,7 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
     assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
     said = capsys.readouterr().out
     for words in (
-        "rank000001.lbrec: no complete snapshot in it",
+        "rank000001.lbrec: contains no complete snapshot",
         f"rank000002.lbrec: format version 9: expected {VERSION}; record the run again",
         "no record of ranks 1, 2",
         "rank 3: the record breaks off",
@@ -477,7 +480,7 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([], "no record in it: expected files rank*.lbrec"),
+        ([], "no record in this folder: expected files rank*.lbrec"),
         ([("rank000000.lbrec", b"no")], "rank000000.lbrec: begins with b'no': expected the record of a rank"),
     ],
 )

@@ -298,7 +298,7 @@ class Presence:
     def check(self) -> None:
         """Raise ValueError after `close`, Error after a failure on any rank."""
         if self._failure is not None:
-            raise Error(f"{self.name} after a failure ({self._failure}): expected close")
+            raise Error(f"{self.name} after a failure ({self._failure}): expected only close()")
         if not self.comm:
             raise closed(self.name)
 

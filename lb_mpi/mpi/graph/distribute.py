@@ -134,7 +134,7 @@ class _Options(NamedTuple):
         if self.parts is not None or self.method not in PARTITIONERS:
             if self.aim != "cut":
                 given = "parts" if self.parts is not None else f"method = {self.method!r}"
-                raise ValueError(f"aim = {self.aim!r} with {given}: it decides alone")
+                raise ValueError(f"aim = {self.aim!r} with {given}: expected 'cut'")
             return False, False
         if self.aim == "time" and self.unit_s is None:
             raise ValueError("aim = 'time' without unit_s: expected the seconds of a unit of work on the fastest rank")

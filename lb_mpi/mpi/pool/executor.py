@@ -274,7 +274,7 @@ class Executor(concurrent.futures.Executor):
 
     def _check(self, what: str) -> None:
         if self._serves:
-            raise Error("an executor that this rank serves: expected to be called on rank 0")
+            raise Error("this rank serves the executor: expected a call on rank 0")
         if self._queue.broken is not None:
             raise BrokenExecutor(str(self._queue.broken)) from self._queue.broken.__cause__
         if not self._queue.open:

@@ -145,7 +145,7 @@ class CommExecutor:
     def __enter__(self) -> Executor | None:
         """Make it; RuntimeError within its own block."""
         if self._executor is not None:
-            raise RuntimeError("entered twice")
+            raise RuntimeError("the executor is open already: expected to enter it once")
         self._executor = self._make()
         return self._executor.__enter__()  # type: ignore[no-any-return]
 

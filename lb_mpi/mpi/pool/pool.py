@@ -297,7 +297,7 @@ class Pool:
         session = self._session
         operation = session.operation
         if operation is not None and operation.refuses() and (operation is self._map or not session.shared):
-            raise Error("close of a pool in a task or callback of it: expected after it")
+            raise Error("close() in a task or callback of the pool: expected a call after it")
         try:
             if self._executor is not None:
                 self._executor.shutdown()
@@ -323,7 +323,7 @@ class Pool:
     def join(self) -> None:
         """Return, since `close` waits for all tasks; ValueError before `close` or `terminate`."""
         if not self._closed:
-            raise ValueError("join of a pool that is open: expected close() or terminate() before")
+            raise ValueError("join() of an open pool: expected close() or terminate() before")
 
     def __enter__(self) -> Any:  # with `Pool | None`, users would have to check for None where all ranks call
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
@@ -414,7 +414,7 @@ class Pool:
         if self._closed:
             raise closed("pool")
         if self._session.alone and not self.is_root:
-            raise Error("a pool that this rank serves: expected to be called on its root")
+            raise Error("this rank serves the pool: expected a call on its root")
 
     def _free(self) -> None:
         self._closed = True

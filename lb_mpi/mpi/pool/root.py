@@ -112,7 +112,7 @@ def _check_iterable(items: Any) -> Any:
             raise ValueError(f"items = {items}: expected an integer >= 0")
         return range(int(items))
     if isinstance(items, np.ndarray) and type(items) is not np.ndarray:
-        raise TypeError(f"items of type {type(items).__name__}: expected an array of no subclass, or a list")
+        raise TypeError(f"items of type {type(items).__name__}: expected a numpy array (no subclass), or a list")
     if isinstance(items, np.ndarray) and not items.ndim:
         raise ValueError("items of shape (): expected at least one dimension, the items")
     return items
@@ -261,7 +261,7 @@ class RootMap(LocalMap):
         with self._ending():
             while True:
                 if self._dropped:
-                    raise Error("a map whose pool was closed: expected all its results to be taken before")
+                    raise Error("the pool was closed during a map: expected a loop over all its results before")
                 with self._session.lock:
                     if self.under_way:  # else another map has completed this one
                         self._work(lambda: self.over or bool(self._fresh))
@@ -551,4 +551,4 @@ class CheckpointFile:
             there = False
         if not there and not self._warned:
             self._warned = True
-            warnings.warn(f"checkpoint {self._name}: removed while it is in use; a restart will begin anew", stacklevel=2)
+            warnings.warn(f"checkpoint {self._name}: removed while in use; a restart will repeat all tasks", stacklevel=2)

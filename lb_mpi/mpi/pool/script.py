@@ -97,10 +97,10 @@ def open_session(
     if _shared:
         session = _shared[-1]
         if not session.is_root:
-            raise Error(f"{name} on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
+            raise Error(f"{name} on a rank that serves: expected it under `if __name__ == '__main__':`")
         ours = comm is None or comm.size in (1, session.size)
         if not ours or root not in (None, session.root) or emulated_speed != 1.0:
-            raise ValueError(f"{name} in a script that rank 0 runs alone: expected all ranks, at their own speeds")
+            raise ValueError(f"{name} in a script that rank 0 runs alone: expected all ranks, and no emulated_speed")
         check(session.presence.comm)
         return session
     with in_call(name):

@@ -164,7 +164,7 @@ def _read(
     n = rows.n_rows(saved)
     rows.compare_options(saved, given.options, given.path)
     if counts is not None and sum(counts) != n:
-        raise ValueError(f"counts = {show(counts)}: expected {n} in sum, as many rows as are saved")
+        raise ValueError(f"counts = {show(counts)}: expected a sum of {n}, the number of saved rows")
     if given.numbers is not None:
         _check_index(given, n)
     bounds = _bounds(counts or rows.shares(n, comm.size))

@@ -341,7 +341,7 @@ def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, meta: dict[str, Any
     for key, value in meta.items():
         if saved.meta.get(key) != value:
             where = f"save {saved.number} in {folder.path}"
-            raise ValueError(f"{key} = {show(value)}: expected {show(saved.meta.get(key))}, as of {where}")
+            raise ValueError(f"{key} = {show(value)}: expected {show(saved.meta.get(key))}, as in {where}")
     mine = range(comm.rank, len(saved.parts), comm.size)
     parts = {rank: unpack_parts(folder.read(saved, name(rank))) for rank in mine}
     states = States(folder, saved, {rank: state for rank, (state, *_) in parts.items()})
