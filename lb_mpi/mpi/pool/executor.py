@@ -371,8 +371,6 @@ class _Batch(NamedTuple):
 class _Dispatcher(Operation):
     """The threads of the root, for all executors of a session; `closes`: the last one closes it."""
 
-    refusal = "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
-
     def __init__(self, session: Session, *, closes: bool) -> None:
         self.changed = threading.Condition()
         self._closes = closes
@@ -418,6 +416,13 @@ class _Dispatcher(Operation):
             self.changed.wait_for(lambda: self.over or queue not in self._queues)
         if self.over:
             self.thread.join()
+
+    @property
+    def refusal(self) -> str:
+        """See `Operation`."""
+        if self._gives_way():
+            return "a callback of an asynchronous task of these ranks: expected the map after it"
+        return "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
 
     def refuses(self) -> bool:
         """See `Operation`."""
@@ -471,6 +476,8 @@ class _Dispatcher(Operation):
                 thread = ctypes.c_ulong(self._worker.ident)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
                 self._worker.join(LEAVE_S)
+            for queue in self._queues:
+                queue.arrays.close()
         else:
             if self._worker.ident:
                 self._worker.join()

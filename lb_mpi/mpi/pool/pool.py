@@ -288,9 +288,10 @@ class Pool:
             self._free()
 
     def close(self) -> None:
-        """Close the pool; collective, unless the other ranks serve.  Further calls do nothing.
+        """Wait for all tasks, and close the pool; collective, unless the other ranks serve.  Further calls do nothing.
 
-        lb_mpi.Error in a task or callback of it, which must end before.
+        lb_mpi.Error in a task or callback of it, which must end before; but in a script that `python -m lb_mpi pool` runs,
+        a callback of asynchronous tasks may close the pool, and `join` then waits for the others.
         """
         if self._closed:
             return
@@ -321,9 +322,11 @@ class Pool:
         self.close()
 
     def join(self) -> None:
-        """Return, since `close` waits for all tasks; ValueError before `close` or `terminate`."""
+        """Wait for all tasks, if `close` was called in a callback; ValueError before `close` or `terminate`."""
         if not self._closed:
             raise ValueError("join of a pool that is open: expected close() or terminate() before")
+        if self._executor is not None:
+            self._executor.shutdown()
 
     def __enter__(self) -> Any:  # with `Pool | None`, users would have to check for None where all ranks call
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
@@ -337,6 +340,9 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
+        others = not (self.is_root or self._session.alone)
+        if others and isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
+            error.add_note("On this rank `map` returns None; put `if pool.is_root:` before what uses its results.")
         if error is not None and not self._closed and not self._session.alone:
             self._session.presence.spread(error)
         if self._executor is not None:

@@ -54,12 +54,15 @@ class MapCall(NamedTuple):
 class LocalMap(Operation):
     """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
 
-    refusal = "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
-
     def __init__(self, session: Session, call: MapCall) -> None:
         self._session, self._call = session, call
         self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
         self._sent_before = session.parcels.sent_bytes
+
+    @property
+    def refusal(self) -> str:
+        """See `Operation`."""
+        return "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
 
     def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
         """Begin the map on this rank."""

@@ -41,7 +41,10 @@ QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; oth
 class Operation:
     """The work of the ranks of a session: a map, or the tasks of an executor; one at a time."""
 
-    refusal: str  # the error of an attempt to begin another one that `complete` rejects
+    @property
+    def refusal(self) -> str:
+        """The error of an attempt to begin another one that this one does not allow."""
+        raise NotImplementedError
 
     def refuses(self) -> bool:
         """Return whether this thread, which may be in a task or callback of it, can begin no other one before it ends."""
