@@ -10,7 +10,6 @@ A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carri
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
@@ -94,8 +93,8 @@ class Pool:
         self._session = open_session(comm, root, check, name="lb_mpi.Pool", emulated_speed=emulated_speed)
         if self._session.shared and initializer is not None:
             initialize(self._session, initializer, initargs)
-        self._executor: Executor | None = None  # of asynchronous tasks, on the root
-        self._making = threading.Lock()  # held by the thread that makes it: there is one
+        calls = self._session.alone and self.is_root
+        self._executor = Executor.of_pool(self._session) if calls else None  # of asynchronous tasks
         self._map: RootMap | None = None  # the map of this pool under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
@@ -262,16 +261,10 @@ class Pool:
 
     def _submitter(self) -> Executor:
         """Return the executor of asynchronous tasks."""
-        if not self._session.alone:
-            raise Error("asynchronous tasks: expected a pool made with root=, or a script run by python -m lb_mpi pool")
         self._check_open()
-        session = self._session
-        if session.operation is not None and session.operation is not session.dispatcher:
-            with session.claimed():
-                session.check()
-        with self._making:
-            self._executor = self._executor or Executor.of_pool(session)
-            return self._executor
+        if self._executor is None:
+            raise Error("asynchronous tasks: expected a pool made with root=, or a script run by python -m lb_mpi pool")
+        return self._executor
 
     def wait(self) -> None:
         """Serve the root of a pool made with `root=` until the root closes it on all ranks; on the root, do nothing."""
