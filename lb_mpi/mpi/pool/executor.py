@@ -132,7 +132,7 @@ class Executor(concurrent.futures.Executor):
     @property
     def num_workers(self) -> int:
         """Number of ranks that run tasks; 0 after a shutdown or a failure."""
-        return len(self._queue.ranks) if self._queue.open and self._queue.broken is None else 0
+        return len(self._queue.bound) if self._queue.open and self._queue.broken is None else 0
 
     @property
     def _max_workers(self) -> int:
@@ -156,20 +156,23 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run fn(*args, **kwargs) on some rank, and return its future.  A pickling error is the future's exception."""
-        return self._submit(lambda: (dumps((fn, args, kwargs), "function", fn), _NONE))
+        return self._submit(fn, (fn, args, kwargs))
 
     def submit_sharing(self, fn: Callable[[], T], least_bytes: int) -> Future[T]:
         """Run fn() on some rank; its numpy arrays of so many bytes are sent once to each host, and are read-only there.
 
         They must not be changed while the executor is open, which frees them at its end.
         """
-        return self._submit(lambda: self._queue.arrays.dumps((fn, (), {}), fn, least_bytes))
+        return self._submit(fn, (fn, (), {}), least_bytes)
 
-    def _submit(self, make: Callable[[], tuple[bytes, Set[str]]]) -> Future[Any]:
+    def _submit(self, fn: Any, call: tuple[Any, ...], least_bytes: int | None = None) -> Future[Any]:
         self._check("schedule new futures")
         future: Future[Any] = Future()
         try:
-            task = _Task(future, *make())
+            if least_bytes is None:
+                task = _Task(future, dumps(call, "function", fn))
+            else:
+                task = _Task(future, *self._queue.arrays.dumps(call, fn, least_bytes))
         except TypeError as error:
             cause = error.__cause__ or error
             cause.add_note(str(error))
@@ -220,8 +223,12 @@ class Executor(concurrent.futures.Executor):
             raise TypeError(f"buffersize = {show(buffersize)}: expected an integer >= 1, or None")
         if buffersize is not None and (buffersize < 1 or unordered):
             raise ValueError(f"buffersize = {buffersize}: expected an integer >= 1, or None; None where unordered is True")
-        submitted = self.submit_chunks(fn, iterable, size)
-        return _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
+        if size == 1:
+            submitted: Iterator[Future[Any]] = (self.submit(fn, *args) for args in iterable)
+        else:
+            submitted = self.submit_chunks(fn, iterable, size)
+        results = _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
+        return results if size == 1 else (value for values in results for value in _emptied(values))
 
     def submit_chunks(
         self, fn: Callable[..., T], iterable: Iterable[Iterable[Any]], size: int
@@ -292,12 +299,11 @@ class _Queue:
     """The tasks of one executor; access needs the lock of its dispatcher."""
 
     def __init__(self, hosts: list[int], ranks: list[int], initializer: bytes = b"", *, gives_way: bool = False) -> None:
-        self.ranks = ranks  # that may run its tasks
         self.hosts = hosts  # of all ranks of the session
         self.gives_way = gives_way  # to maps, when there are no tasks
         self.arrays = SharedArrays(hosts[0])
         self.tasks = deque[_Task]()
-        self.bound = {rank: deque[_Task]() for rank in ranks}  # tasks that only this rank runs, before it begins others
+        self.bound = {rank: deque[_Task]() for rank in ranks}  # by rank: tasks that it runs before others
         self.boots = False  # run them even without other tasks
         if initializer:
             for tasks in self.bound.values():
@@ -322,11 +328,11 @@ class _Queue:
         arrays, host = self.arrays, self.hosts[rank]
         if missing := arrays.missing(self.tasks[0].arrays, host):
             return self._store(rank, missing[0], arrays.places[missing[0]])
-        share = -(-len(self.tasks) // (AHEAD * len(self.ranks)))
+        share = -(-len(self.tasks) // (AHEAD * len(self.bound)))
         most = min(BATCH_MOST, max(1, int(BATCH_S / max(self.task_s, 1e-6))), share)
         taken, n_bytes = list[_Task](), 0
         while self.tasks and len(taken) < most and n_bytes < BATCH_BYTES:
-            if arrays.missing(self.tasks[0].arrays, host):
+            if (needed := self.tasks[0].arrays) and arrays.missing(needed, host):
                 break
             task = self.tasks.popleft()
             if _begins(task.future):
@@ -397,7 +403,7 @@ class _Dispatcher(Operation):
         with self.changed:
             if not self.over and queue not in self._queues:
                 self._queues.append(queue)
-                if self._root in queue.ranks and not self._worker.ident:
+                if self._root in queue.bound and not self._worker.ident:
                     self._worker.start()
             return not self.over
 
@@ -691,9 +697,7 @@ def _error(data: bytes | memoryview) -> BaseException:
     return error
 
 
-def _results(
-    futures: deque[Future[list[T]]], later: Iterator[Future[list[T]]], until: float | None, unordered: bool
-) -> Iterator[T]:
+def _results(futures: deque[Future[T]], later: Iterator[Future[T]], until: float | None, unordered: bool) -> Iterator[T]:
     """Yield the results of some futures, and of one of `later` for each; cancel those not requested."""
     waiting = {*futures} if unordered else set()
 
@@ -705,18 +709,17 @@ def _results(
             futures.clear()
             for future in concurrent.futures.as_completed({*waiting}, left_s()):
                 waiting.discard(future)
-                yield from _emptied(future.result())
+                yield future.result()
         while futures:
-            values = futures[0].result(left_s())
-            futures.popleft()
-            futures.extend(itertools.islice(later, 1))
-            yield from _emptied(values)
+            if futures[0].exception(left_s()) is None:
+                futures.extend(itertools.islice(later, 1))
+            yield futures.popleft().result()
     finally:
         for future in (*futures, *waiting):
             future.cancel()
 
 
-def _emptied(values: list[T]) -> Iterator[T]:
+def _emptied(values: list[Any]) -> Iterator[Any]:
     """Yield values, and keep no reference to them."""
     values.reverse()
     while values:
