@@ -635,13 +635,20 @@ def _dispatcher(session: Session, queue: _Queue) -> _Dispatcher:
         found = session.operation
         if isinstance(found, _Dispatcher) and found.add(queue):
             return found
-        with session.claimed():
-            session.check()
-            _check_level(session.presence.comm)
-            session.operation = made = _Dispatcher(session, closes=not (session.shared or queue.gives_way))
-            _dispatchers.append(made)
-            made.add(queue)
-            made.thread.start()
+        if found is not None and found.refuses():
+            raise Error(found.refusal)
+        if isinstance(found, _Dispatcher):  # over
+            found.thread.join()
+            continue
+        with session.lock:
+            if not isinstance(session.operation, _Dispatcher):  # else another thread has made one meanwhile
+                session.check()
+                _check_level(session.presence.comm)
+                session.operation = made = _Dispatcher(session, closes=not (session.shared or queue.gives_way))
+                _dispatchers.append(made)
+                made.add(queue)
+                made.thread.start()
+                return made
 
 
 def _check_level(comm: MPI.Intracomm) -> None:
