@@ -396,7 +396,7 @@ class _Dispatcher(Operation):
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
         self._worker = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
 
-    # Called in any thread.
+    # Any thread.
 
     def add(self, queue: _Queue) -> bool:
         """Serve an executor; return False if the dispatcher is over."""
@@ -589,7 +589,7 @@ class _Dispatcher(Operation):
                 self.changed.notify_all()
         self.session.clocks.end()  # they were this thread's
 
-    # Both.
+    # Both of these threads.
 
     def _finish(self, rank: int, done: RankTasks, frames: list[Frame]) -> None:
         """Settle the futures of a batch; requeue its tasks that were not run."""
