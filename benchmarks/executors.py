@@ -13,10 +13,11 @@ import importlib
 import importlib.util
 import sys
 import unittest
+from collections.abc import Iterable
 from typing import Any
 
 import lb_mpi
-from lb_mpi.mpi.pool.names import CommExecutor, PoolExecutor
+from lb_mpi.mpi.pool.names import CommExecutor
 
 SKIPPED = 77  # exit code
 BY_NAME = "starts `python -c`, which imports the executor from concurrent.futures"
@@ -47,10 +48,14 @@ CPYTHON = {  # class: module, where they are several
 }
 
 
-class WaitingExecutor(PoolExecutor):
+class WaitingExecutor(lb_mpi.Executor):
     """Runs no tasks on rank 0 if there are others, as MPIPoolExecutor."""
 
-    root_works = False
+    def __init__(
+        self, max_workers: int | None = None, initializer: Any = None, initargs: Iterable[Any] = (), **_: Any
+    ) -> None:
+        """Ignore the options of how to start workers."""
+        super().__init__(max_workers=max_workers, initializer=initializer, initargs=tuple(initargs), root_works=False)
 
 
 def cpython() -> list[type[unittest.TestCase]]:

@@ -1,9 +1,9 @@
 """Compare the pool with other pools and with the lower bound.  python -m benchmarks.pool [--only SECTION ...]
 
 peers     seconds of a list of tasks with another pool / with lb_mpi.Pool; each round has a new random order of the tasks.
-          The others are mpi4py's MPICommExecutor, schwimmbad, a counter in a window (which has function and items on all
-          ranks before the clock starts) and multiprocessing.Pool; "+ 1": with one more rank, which manages.  Tasks use CPU
-          time in a loop.
+          The others are lb_mpi.Executor, mpi4py's MPICommExecutor, schwimmbad, and a counter in a window (which has function
+          and items on all ranks before the clock starts); 1, 16: chunksize; "+ 1": with one more rank, which manages.  Then, in
+          programs of their own, mpi4py's MPIPoolExecutor, multiprocessing.Pool and joblib's loky.  Tasks use CPU time in a loop.
 grain     METG(50 %): the shortest tasks with which two ranks spend half of the time on tasks; CPU time of a task, of a map
 speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that compute, after which
           slow ranks rest, and with tasks that wait, longer on slow ranks, so that four ranks need fewer than four cores
@@ -92,9 +92,11 @@ def wanted_of(peer: str, n: int, task_s: float) -> str:
     """What the pool's speed is meant to be, against this peer."""
     if n != 2:
         return ""
-    if peer == "executor 16":
+    if peer == "Executor 1":
+        return "<= 1.2" if task_s >= 1e-4 else ""
+    if peer == "MPICommExecutor 16":
         return ">= 3" if task_s < 1e-4 else ">= 1.7"
-    if peer == "executor 1 + 1":
+    if peer == "MPICommExecutor 1 + 1":
         return {1e-4: ">= 2", 1e-2: ">= 0.95"}.get(task_s, "")
     if peer.startswith("counter"):
         return ">= 1.3" if task_s < 1e-4 else ">= 0.95"
@@ -103,7 +105,8 @@ def wanted_of(peer: str, n: int, task_s: float) -> str:
 
 def peers(options: argparse.Namespace) -> Rows:
     """All contestants, by ranks, length of tasks, and how costs are spread."""
-    names = ["counter", "counter, largest first", "executor 1", "executor 16", "executor 1 + 1", "executor 16 + 1"]
+    names = ["counter", "counter, largest first", "Executor 1", "Executor 16", "Executor.submit"]
+    names += ["MPICommExecutor 1", "MPICommExecutor 16", "MPICommExecutor 1 + 1", "MPICommExecutor 16 + 1"]
     names += ["schwimmbad + 1"] if importlib.util.find_spec("schwimmbad") else []
     for n in (2, 4):
         for task_s in (1e-5, 1e-4, 1e-3, 1e-2):
@@ -118,25 +121,51 @@ def peers(options: argparse.Namespace) -> Rows:
                 for peer in names:
                     yield Row(f"{what}: {peer} / pool", ratios(answer, peer), "times", wanted_of(peer, n, task_s))
                 items = costs(kind, tasks, task_s, options.seed)
-                theirs = [by_processes(n, items) for _ in range(options.repeat)]
                 ours = statistics.median(answer["seconds"]["pool"])
-                yield Row(f"{what}: multiprocessing / pool", [seconds / ours for seconds in theirs], "times")
+                for peer, by in ALONE.items():
+                    if peer != "joblib's loky" or importlib.util.find_spec("joblib"):
+                        theirs = by(n, items, options, of)
+                        yield Row(f"{what}: {peer} / pool", [seconds / ours for seconds in theirs], "times")
 
 
-def by_processes(n: int, items: list[float]) -> float:
+def by_mpi4py(n: int, _: list[float], options: argparse.Namespace, of: list[str]) -> list[float]:
+    """Seconds of MPIPoolExecutor, with one rank more, which manages."""
+    more = ["--repeat", str(options.repeat), "--seed", str(options.seed)]
+    case = ["-m", "mpi4py.futures", "-m", "benchmarks.pool_ranks", "pool_executor", *more, *of]
+    return list(run(n + 1, case)["seconds"])
+
+
+def by_processes(n: int, items: list[float], options: argparse.Namespace, _: list[str]) -> list[float]:
     """Seconds of multiprocessing.Pool, in an interpreter without MPI."""
     import multiprocessing
 
     with multiprocessing.get_context("spawn").Pool(n) as pool:
         pool.map(spin, items[: 4 * n], 1)
-        began = time.perf_counter()
-        pool.map(spin, items)
-        return time.perf_counter() - began
+        return [timed(lambda: pool.map(spin, items)) for _ in range(options.repeat)]
+
+
+def by_loky(n: int, items: list[float], options: argparse.Namespace, _: list[str]) -> list[float]:
+    """Seconds of joblib's loky, with its auto-batching, in an interpreter without MPI."""
+    import joblib
+
+    with joblib.Parallel(n_jobs=n, backend="loky") as parallel:
+        parallel(joblib.delayed(spin)(item) for item in items[: 4 * n])
+        return [timed(lambda: parallel(joblib.delayed(spin)(item) for item in items)) for _ in range(options.repeat)]
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Seconds of a call."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+ALONE = {"MPIPoolExecutor 1 + 1": by_mpi4py, "multiprocessing": by_processes, "joblib's loky": by_loky}
 
 
 def grain(options: argparse.Namespace) -> Rows:
     """What a task costs beside itself, and what a map does."""
-    names = ["pool", "counter", "executor 16"]
+    names = ["pool", "Executor 1", "counter", "MPICommExecutor 16"]
     shares: dict[str, list[float]] = {name: [] for name in names}
     for task_s in GRAINS:
         tasks = min(MOST_TASKS, round(TOTAL_S / task_s))

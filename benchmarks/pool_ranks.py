@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.futures import MPICommExecutor
+from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
 
 import lb_mpi
-from benchmarks.pool import costs, nap, nothing, spin
+from benchmarks.pool import costs, nap, nothing, spin, timed
 from lb_mpi.checks import comma_list
 from lb_mpi.mpi.common.collective import barrier
 
@@ -34,13 +34,6 @@ Function = Callable[[Any], Any]
 WARM = 2  # items
 
 
-def timed(run: Callable[[], Any]) -> float:
-    """Seconds of a call."""
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
-
-
 def pool(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
     """lb_mpi.Pool, of which only the root goes on: the function has to travel, as with the others."""
     with lb_mpi.Pool(comm, root=0) as pool:
@@ -50,18 +43,30 @@ def pool(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Seque
         return timed(lambda: pool.map(function, items))
 
 
-def executor(chunksize: int) -> Callable[..., float | None]:
-    """mpi4py's own, of which rank 0 only manages."""
+def executor(kind: Callable[..., Any], chunksize: int) -> Callable[..., float | None]:
+    """lb_mpi.Executor, or mpi4py's MPICommExecutor, of which rank 0 only manages."""
 
     def run(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
         executor: Any
-        with MPICommExecutor(comm, root=0) as executor:
-            if executor is None:
-                return None
-            list(executor.map(function, items[:WARM], chunksize=1))
-            return timed(lambda: list(executor.map(function, items, chunksize=chunksize)))
+        with kind(comm) as executor:
+            return None if executor is None else timed_map(executor, function, items, chunksize)
 
     return run
+
+
+def timed_map(executor: Any, function: Function, items: Sequence[Any], chunksize: int) -> float:
+    """Seconds of an executor's map."""
+    list(executor.map(function, items[:WARM], chunksize=1))
+    return timed(lambda: list(executor.map(function, items, chunksize=chunksize)))
+
+
+def submitted(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
+    """lb_mpi.Executor, each item by `submit`."""
+    with lb_mpi.Executor(comm) as executor:
+        if executor is None:
+            return None
+        list(executor.map(function, items[:WARM]))
+        return timed(lambda: [future.result() for future in [executor.submit(function, item) for item in items]])
 
 
 def schwimmbad(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
@@ -113,8 +118,11 @@ CONTESTANTS: dict[str, Callable[..., float | None]] = {
     "pool": pool,
     "counter": counter(sort=False),
     "counter, largest first": counter(sort=True),
-    "executor 1": executor(1),
-    "executor 16": executor(16),
+    "Executor 1": executor(lb_mpi.Executor, 1),
+    "Executor 16": executor(lb_mpi.Executor, 16),
+    "Executor.submit": submitted,
+    "MPICommExecutor 1": executor(MPICommExecutor, 1),
+    "MPICommExecutor 16": executor(MPICommExecutor, 16),
     "schwimmbad": schwimmbad,
 }
 ONE_MORE = " + 1"  # behind a contestant's name: it gets one more rank, which manages
@@ -142,6 +150,13 @@ def compete(options: argparse.Namespace) -> Answer:
                 seconds[name].append(took)
     barrier(COMM)
     return {"seconds": seconds, "useful_s": sum(items)}
+
+
+def pool_executor(options: argparse.Namespace) -> Answer:
+    """Seconds of MPIPoolExecutor in each round; started by python -m mpi4py.futures, so that rank 0 manages the others."""
+    items = costs(options.kind, options.tasks, options.task_s, options.seed)
+    with MPIPoolExecutor() as executor:
+        return {"seconds": [timed_map(executor, PLAIN[options.work], items, 1) for _ in range(options.repeat)]}
 
 
 def cpu_of(run: Callable[[], Any]) -> tuple[float, float]:
@@ -199,7 +214,7 @@ def pool_bound(options: argparse.Namespace) -> Answer:
     return {"ratios": ratios[1:]}
 
 
-CASES = (compete, overhead, pool_bound)
+CASES = (compete, pool_executor, overhead, pool_bound)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -21,6 +22,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
 from tests.misbehaviour import NotForPickling
@@ -260,10 +262,11 @@ def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(mo
 
     monkeypatch.setattr("lb_mpi.mpi.pool.executor.run_batch", full)
     executor = lb_mpi.Executor(MPI.COMM_SELF)
-    future = executor.submit(abs, -1)
+    future = executor.submit_sharing(functools.partial(len, np.ones(1000)), 100)
     with pytest.raises(BrokenExecutor, match="no room"):
         future.result(20.0)
     executor.shutdown()
+    assert arrays._kept == {}
 
 
 def test_several_executors_of_a_script() -> None:

@@ -315,6 +315,19 @@ def test_leaving_by_an_exception_tells_those_who_wait() -> None:
         leave()
 
 
+@pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
+def test_who_uses_the_results_of_a_map_on_another_rank_learns_what_to_do() -> None:
+    def run() -> None:
+        with lb_mpi.Pool(COMM) as pool:
+            sum(pool.map(square, 5))  # type: ignore[arg-type]
+            pool.map(square, 5)
+
+    with pytest.raises(lb_mpi.Error if RANK == 0 else TypeError, match="NoneType") as caught:
+        run()
+    expected = ["On this rank `map` returns None; put `if pool.is_root:` before what uses its results."]
+    assert getattr(caught.value, "__notes__", []) == (expected if RANK else [])
+
+
 def test_a_pool_can_be_closed_when_ranks_do_not_come_to_the_same(pool: lb_mpi.Pool) -> None:
     if SIZE > 1:
         with pytest.raises((ValueError, lb_mpi.Error), match="map is called on one rank of the pool, close on another"):

@@ -160,7 +160,7 @@ def test_a_callback_may_not_begin_a_map() -> None:
                 refused.append(error)
 
         pool.apply_async(square, (1,), callback=again).wait(60)
-        assert "work for an lb_mpi.Executor, which is open" in str(refused[0])
+        assert str(refused[0]) == "a callback of an asynchronous task of these ranks: expected the map after it"
         assert pool.map(square, [1], callback=again) == [1]
         assert "a map of these ranks is under way" in str(refused[1])
 
@@ -184,6 +184,24 @@ def test_a_callback_may_not_close_the_pool() -> None:
         assert {str(error) for error in refused} == {"close() in a task or callback of the pool: expected a call after it"}
 
     on_root(use)
+
+
+def test_join_waits_after_a_callback_of_a_script_that_closes_the_pool() -> None:
+    def script() -> None:
+        pool, begun = lb_mpi.Pool(), threading.Event()
+
+        def close(_: int) -> None:
+            begun.wait(60)
+            pool.close()
+
+        first = pool.apply_async(square, (1,), callback=close)
+        rest = [pool.apply_async(slow_square, (k,)) for k in range(20 * SIZE)]
+        begun.set()
+        first.wait(60)
+        pool.join()
+        assert all(one.ready() for one in rest)
+
+    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
 
 
 def test_threads_that_begin_the_first_asynchronous_calls_at_once() -> None:

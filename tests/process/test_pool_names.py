@@ -113,6 +113,8 @@ def main():
             pool.wait()
             sys.exit(0)
         assert pool.map(square, range(9), callback=came.append) == [x * x for x in range(9)]
+        assert pool.map(square, [3], came.append) == [came.pop()] == [9]
+        assert pool.map(worker=square, tasks=[3]) == [9]
         assert [x for xs in pool.batched_map(square_all, list(range(9))) for x in xs] == [x * x for x in range(9)]
     with schwimmbad.MultiPool() as pool:
         print(pool.map(square, [3]), sorted(came) == [x * x for x in range(9)])

@@ -256,19 +256,22 @@ class Signals:
 def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
     """Note SIGTERM and SIGUSR1 in this block instead of dying of them; the default handlers are restored afterwards.
 
-    A signal that is ignored, or has a handler already, is left alone; outside the main thread both are.  Rank 0 reports to
-    a supervisor that signals are saved at.
+    A signal that is ignored, or has a handler already (an outer block's, for example), is left alone; outside the main
+    thread both are.  Rank 0 reports to a supervisor that it saves at SIGUSR1, if this block notes it.
     """
     signals = Signals()
     main = threading.current_thread() is threading.main_thread()
     ours = [number for number in SIGNALS if main and signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, signals._note)
-    signs.saves_at_signal(comm.rank == 0)
+    reports = comm.rank == 0 and signs.SAVE_SIGNAL in ours
+    if reports:
+        signs.saves_at_signal(True)
     try:
         yield signals
     finally:
-        signs.saves_at_signal(False)
+        if reports:
+            signs.saves_at_signal(False)
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
 

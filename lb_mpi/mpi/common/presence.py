@@ -61,21 +61,20 @@ class Tag(IntEnum):
     FAILURE = 0  # every wait: a rank cannot go on
     QUESTION = 1  # every wait: what does this rank do?
     START = 2  # pool, root to all: a map
-    RESULTS = 3  # pool, to the root
+    RESULTS = 3  # pool, to the root: of a map, or of tasks of an executor
     STEAL = 4  # pool, between ranks of different hosts: ASK, GIVE
     END = 5  # pool, root to all: the map is over
     TASK = 6  # pool, root to one: tasks of an executor
-    RESULT = 7  # pool, to the root: their results
-    CLOSE = 8  # pool, root to all: the pool is closed
-    DRAFTING = 9  # search: all its messages
-    LENDING = 10  # Balancer.map_rows: rows lent, and their results
-    MIGRATION = 11  # Balancer.migrate: rows that change their owner
-    NEIGHBOUR = 12  # NeighbourExchange: a rank's numbers
-    PART = 13  # distribute: a rank's part of the graph
-    PING = 14  # measure: messages of several sizes
-    CLOCK = 15  # records: the clocks of two hosts
-    ANNOUNCED = 16  # parcels: the content of an announced parcel
-    PROFILE = 17  # profile: clocks and measurements of the ranks
+    CLOSE = 7  # pool, root to all: the pool is closed
+    DRAFTING = 8  # search: all its messages
+    LENDING = 9  # Balancer.map_rows: rows lent, and their results
+    MIGRATION = 10  # Balancer.migrate: rows that change their owner
+    NEIGHBOUR = 11  # NeighbourExchange: a rank's numbers
+    PART = 12  # distribute: a rank's part of the graph
+    PING = 13  # measure: messages of several sizes
+    CLOCK = 14  # records: the clocks of two hosts
+    ANNOUNCED = 15  # parcels: the content of an announced parcel
+    PROFILE = 16  # profile: clocks and measurements of the ranks
     HALO = 1000  # this and all tags above, up to MOST: a plan's exchange, by kind of values
 
 
@@ -144,10 +143,10 @@ class call:
 
     def __init__(self, name: str, *, watched: bool = False) -> None:
         self._name = name
-        self._phase = signs.phase(_here.call or name) if watched else None
+        self._phase = signs.phase(_here.call or name) if watched and name else None
 
     def __enter__(self) -> Interrupts:  # not a generator: a map enters twice, and may be short
-        self._outermost = not _here.call
+        self._outermost = bool(self._name) and not _here.call
         if self._outermost:
             _here.begin(self._name)
         if self._phase is not None:

@@ -44,6 +44,7 @@ PATIENCE_S = 1.0  # a waiting rank holds Ctrl-C back for this time, since the ot
 
 def longest_nap_s() -> float:
     """Return the seconds of the longest nap: 0.5 ms; longer if polling would otherwise fill the cores of this host."""
+    # The cores of the host, not those of this rank: Open MPI may bind each rank to one core.
     told = [os.environ.get(name, "") for name in N_RANKS_HERE]
     n_ranks = max([int(text) for text in told if text.isdecimal()], default=1)
     return max(LONGEST_S, n_ranks / (os.cpu_count() or 1) * POLL_S / POLLING)

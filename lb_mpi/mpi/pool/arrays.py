@@ -64,8 +64,8 @@ class SharedArrays:
         self.places: dict[str, dict[int, str]] = {}  # by key and host; "" while on its way
         self.holders: set[int] = set()  # ranks that may have some
 
-    def dumps(self, value: Any, what: str, least_bytes: int) -> tuple[bytes, set[str]]:
-        """Pickle a value without its arrays of at least so many bytes; return it with their keys."""
+    def dumps(self, value: Any, function: Any, least_bytes: int) -> tuple[bytes, set[str]]:
+        """Pickle a function and its arguments without arrays of at least so many bytes; return it with their keys."""
         keys = set[str]()
 
         def reduce(array: NDArray[Any]) -> Any:
@@ -79,7 +79,7 @@ class SharedArrays:
             keys.add(key)
             return mapped, (key, array.dtype, array.shape, order)
 
-        return dumps(value, what, {np.ndarray: reduce}), keys
+        return dumps(value, "function", function, {np.ndarray: reduce}), keys
 
     def missing(self, keys: Iterable[str], host: int) -> list[str]:
         """Return the keys of those that this host has not yet received."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import multiprocessing
 import threading
 from collections.abc import Callable, Sequence
@@ -25,9 +26,7 @@ class AsyncResult:
     ) -> None:
         self._futures, self._gather = futures, gather
         self._callback, self._error_callback = callback, error_callback
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._ready = threading.Event()
+        self._done: Future[Any] = Future()  # when the callback has returned, too
         self._left = len(futures)
         self._lock = threading.Lock()
         for future in futures:
@@ -37,26 +36,24 @@ class AsyncResult:
 
     def ready(self) -> bool:
         """Return whether it is done, and its callback has returned."""
-        return self._ready.is_set()
+        return self._done.done()
 
     def successful(self) -> bool:
         """Return whether no task has raised; ValueError before it is ready."""
         if not self.ready():
             raise ValueError(f"{show(self)} not ready: expected successful() after wait()")
-        return self._error is None
+        return self._done.exception() is None
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until it is ready, for at most `timeout` seconds."""
-        self._ready.wait(timeout)
+        concurrent.futures.wait([self._done], timeout)
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the result, or raise a task's exception; multiprocessing.TimeoutError after `timeout` seconds."""
         self.wait(timeout)
         if not self.ready():
             raise multiprocessing.TimeoutError
-        if self._error is not None:
-            raise self._error
-        return self._value
+        return self._done.result()
 
     def _count(self, _: Future[Any]) -> None:
         with self._lock:
@@ -66,17 +63,21 @@ class AsyncResult:
             self._finish()
 
     def _finish(self) -> None:
+        found, error = None, None
         try:
-            self._value = self._gather([future.result() for future in self._futures])
-        except BaseException as error:
-            self._error = error
+            found = self._gather([future.result() for future in self._futures])
+        except BaseException as caught:
+            error = caught
         self._futures = ()
-        told = self._callback if self._error is None else self._error_callback
+        callback = self._callback if error is None else self._error_callback
         try:
-            if told is not None:
-                told(self._value if self._error is None else self._error)
+            if callback is not None:
+                callback(found if error is None else error)
         finally:
-            self._ready.set()
+            if error is None:
+                self._done.set_result(found)
+            else:
+                self._done.set_exception(error)
 
 
 def concatenated(lists: list[list[Any]]) -> list[Any]:

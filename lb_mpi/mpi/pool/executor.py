@@ -3,8 +3,8 @@
 On the root, one thread calls MPI: it sends tasks and receives results.  The root's own tasks run in a second thread, so that
 a long one delays no message.  The other ranks serve, as in a pool with `root=`.
 
-    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: its two threads -> `run_batch` on a rank
-    Future <- _settle                   <- _Dispatcher.finish                                <- BatchAnswer
+    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: _turn    -> `run_batch` on a rank
+    Future <- _settle                  <-                                    _finish <- its results
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
@@ -35,10 +36,11 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
-from lb_mpi.mpi.pool.messages import batch_parcel, dumps, read_batch, task_error
+from lb_mpi.mpi.pool.messages import NO_MAP, Frame, batch_parcel, dumps, read_results, task_error
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import BATCH_S, BatchAnswer, run_batch, serve
+from lb_mpi.mpi.pool.serving import BATCH_S, run_batch, serve
 from lb_mpi.mpi.pool.session import Operation, Session, need_level
+from lb_mpi.pooling.account import RankTasks
 from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
@@ -47,7 +49,8 @@ BATCH_BYTES = 1 << 20
 BATCH_MOST = 256  # tasks
 AHEAD = 2  # batches at a rank, if there are more tasks than ranks: the running one, and the next
 LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
-IDLE_S = 0.25  # between two looks for a failure while there are no tasks
+IDLE_S = 0.25  # between two looks for a failure while no results can arrive
+_NONE: Set[str] = frozenset()
 
 
 class Executor(concurrent.futures.Executor):
@@ -100,8 +103,7 @@ class Executor(concurrent.futures.Executor):
             if own.rank == 0:
                 _check_level(own)
                 if initializer is not None:
-                    what = f"initializer = {show(initializer)} or an argument of it"
-                    data = dumps((initializer, tuple(initargs), {}), what)
+                    data = dumps((initializer, tuple(initargs), {}), "initializer", initializer)
             chosen.extend(ranks[:max_workers])
             initializers.append(data)
             return {}
@@ -109,23 +111,18 @@ class Executor(concurrent.futures.Executor):
         chosen, initializers = list[int](), list[bytes]()
         self._session = open_session(comm, 0, check, name="lb_mpi.Executor")
         self._queue = _Queue(self._session.hosts, chosen, initializers[-1])
-        self._begin(closes=not self._session.shared)
+        self._serves = not self._session.is_root
+        if not self._serves:
+            self._dispatcher: _Dispatcher | None = _dispatcher(self._session, self._queue)
+            weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
 
     @classmethod
     def of_pool(cls, session: Session) -> Executor:
-        """Make the executor of a pool's asynchronous tasks, which take turns with its maps."""
-        _check_level(session.presence.comm)
+        """Make the executor of a pool's asynchronous tasks; it uses the ranks from its first task on, until a map begins."""
         made = cls.__new__(cls)
         made._session, made._queue = session, _Queue(session.hosts, [*range(1, session.size), 0], gives_way=True)
-        made._begin(closes=False)
+        made._serves, made._dispatcher = False, None
         return made
-
-    def _begin(self, *, closes: bool) -> None:
-        """Start the threads of the root, if they don't run yet; `closes`: the executor's end closes the session."""
-        self._serves = not self._session.is_root
-        if not self._serves:
-            self._dispatcher = _dispatcher(self._session, self._queue, closes=closes)
-            weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
 
     @staticmethod
     def n_ranks() -> int:
@@ -135,7 +132,7 @@ class Executor(concurrent.futures.Executor):
     @property
     def num_workers(self) -> int:
         """Number of ranks that run tasks; 0 after a shutdown or a failure."""
-        return len(self._queue.ranks) if self._queue.open and self._queue.broken is None else 0
+        return len(self._queue.bound) if self._queue.open and self._queue.broken is None else 0
 
     @property
     def _max_workers(self) -> int:
@@ -149,41 +146,41 @@ class Executor(concurrent.futures.Executor):
     def bootup(self, wait: bool = True) -> Executor:
         """Start the initializer on all ranks now, and return the executor; `wait`: after all ranks have run it."""
         self._check("boot up")
-        queue, changed = self._queue, self._dispatcher.changed
-        with changed:
-            queue.boots = True
-            changed.notify_all()
-            changed.wait_for(lambda: not wait or queue.broken is not None or queue.ready.issuperset(queue.ranks))
+        assert self._dispatcher is not None
+        with self._dispatcher.changed:
+            self._queue.boots = True
+            self._dispatcher.changed.notify_all()
+        if wait:
+            concurrent.futures.wait(self._queue.initial)
         return self
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run fn(*args, **kwargs) on some rank, and return its future.  A pickling error is the future's exception."""
-        what = f"function = {show(fn)} or an argument of it"
-        return self._submit(lambda: (dumps((fn, args, kwargs), what), frozenset()))
+        return self._submit(fn, (fn, args, kwargs))
 
     def submit_sharing(self, fn: Callable[[], T], least_bytes: int) -> Future[T]:
         """Run fn() on some rank; its numpy arrays of so many bytes are sent once to each host, and are read-only there.
 
         They must not be changed while the executor is open, which frees them at its end.
         """
-        return self._submit(lambda: self._queue.arrays.dumps((fn, (), {}), f"function = {show(fn)}", least_bytes))
+        return self._submit(fn, (fn, (), {}), least_bytes)
 
-    def _submit(self, make: Callable[[], tuple[bytes, Set[str]]]) -> Future[Any]:
+    def _submit(self, fn: Any, call: tuple[Any, ...], least_bytes: int | None = None) -> Future[Any]:
         self._check("schedule new futures")
         future: Future[Any] = Future()
-        data, arrays = b"", cast("Set[str]", frozenset())
         try:
-            data, arrays = make()
+            if least_bytes is None:
+                task = _Task(future, dumps(call, "function", fn))
+            else:
+                task = _Task(future, *self._queue.arrays.dumps(call, fn, least_bytes))
         except TypeError as error:
             cause = error.__cause__ or error
             cause.add_note(str(error))
-            future.set_running_or_notify_cancel()
             future.set_exception(cause)
-        with self._dispatcher.changed:
+            return future
+        while self._dispatcher is None or not self._dispatcher.put(self._queue, task):
             self._check("schedule new futures")
-            if data:
-                self._queue.tasks.append(_Task(future, data, arrays))
-                self._dispatcher.changed.notify_all()
+            self._dispatcher = _dispatcher(self._session, self._queue)  # since a map has ended the last one
         return future
 
     def map(
@@ -226,8 +223,12 @@ class Executor(concurrent.futures.Executor):
             raise TypeError(f"buffersize = {show(buffersize)}: expected an integer >= 1, or None")
         if buffersize is not None and (buffersize < 1 or unordered):
             raise ValueError(f"buffersize = {buffersize}: expected an integer >= 1, or None; None where unordered is True")
-        submitted = self.submit_chunks(fn, iterable, size)
-        return _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
+        if size == 1:
+            submitted: Iterator[Future[Any]] = (self.submit(fn, *args) for args in iterable)
+        else:
+            submitted = self.submit_chunks(fn, iterable, size)
+        results = _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
+        return results if size == 1 else (value for values in results for value in _emptied(values))
 
     def submit_chunks(
         self, fn: Callable[..., T], iterable: Iterable[Iterable[Any]], size: int
@@ -250,6 +251,9 @@ class Executor(concurrent.futures.Executor):
                 finally:
                     self._session.close()
             return
+        if self._dispatcher is None:
+            self._queue.open = False
+            return
         self._dispatcher.close(self._queue, cancel=cancel_futures)
         if wait:
             self._dispatcher.wait(self._queue)
@@ -268,7 +272,7 @@ class Executor(concurrent.futures.Executor):
         """Shut the executor down; at once after Ctrl-C."""
         if self._serves:
             return
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt) and self._dispatcher is not None:
             self._dispatcher.interrupt()
         self.shutdown()
 
@@ -287,114 +291,130 @@ class Executor(concurrent.futures.Executor):
 class _Task(NamedTuple):
     future: Future[Any]
     data: bytes  # (function, args, kwargs)
-    arrays: Set[str] = frozenset()  # keys of its large arrays
+    arrays: Set[str] = _NONE  # keys of its large arrays
+    what: str = ""  # of a task that one rank needs before others, and that breaks the executor if it fails
 
 
 class _Queue:
     """The tasks of one executor; access needs the lock of its dispatcher."""
 
     def __init__(self, hosts: list[int], ranks: list[int], initializer: bytes = b"", *, gives_way: bool = False) -> None:
-        self.ranks = ranks  # that may run its tasks
         self.hosts = hosts  # of all ranks of the session
-        self.arrays = SharedArrays(hosts[0])
         self.gives_way = gives_way  # to maps, when there are no tasks
-        self.initializer = initializer  # it, initargs and {}; empty: none
-        self.begun = set[int]() if initializer else {*ranks}  # ranks to which the initializer was sent
-        self.ready = {*self.begun}  # ranks that have run it
-        self.boots = False  # run the initializer even without tasks
+        self.arrays = SharedArrays(hosts[0])
         self.tasks = deque[_Task]()
+        self.bound = {rank: deque[_Task]() for rank in ranks}  # by rank: tasks that it runs before others
+        self.boots = False  # run them even without other tasks
+        if initializer:
+            for tasks in self.bound.values():
+                tasks.append(_Task(Future(), initializer, what="the initializer"))
+        self.initial = [task.future for tasks in self.bound.values() for task in tasks]
         self.n_sent = 0  # batches at ranks
         self.task_s = math.inf  # recent seconds per task
         self.open = True
-        self.frees = False  # closed, and no rank needs its arrays any more
         self.broken: BrokenExecutor | None = None
 
     @property
     def idle(self) -> bool:
         """True if there is nothing to send and nothing to await."""
-        boots = self.boots and len(self.begun) < len(self.ranks)
-        return not (self.tasks or self.n_sent or boots or (self.arrays.holders and not self.open))
-
-    def first(self, rank: int) -> tuple[bytes, str]:
-        """Return the call that this rank makes before its next tasks (empty: none), and the key of the array it stores."""
-        if rank not in self.begun and (self.tasks or self.boots):
-            self.begun.add(rank)
-            return self.initializer, ""
-        arrays, host = self.arrays, self.hosts[rank]
-        if self.tasks and (missing := arrays.missing(self.tasks[0].arrays, host)):
-            key = missing[0]
-            if host in arrays.places[key]:  # on its way
-                return b"", ""
-            arrays.places[key][host] = ""
-            arrays.holders.add(rank)
-            return dumps((store, (key, arrays.read(key)), {}), "an array"), key
-        self.frees = self.frees or not (self.open or self.tasks or self.n_sent)
-        if self.frees and rank in arrays.holders:
-            arrays.holders.remove(rank)
-            return dumps((forget, ([*arrays.places],), {}), "arrays"), ""
-        return b"", ""
+        return not (self.tasks or self.n_sent or (self.boots and any(self.bound.values())))
 
     def take(self, rank: int) -> list[_Task]:
-        """Remove and return the tasks of a batch for a rank; empty if there are none."""
-        share = -(-len(self.tasks) // (AHEAD * len(self.ranks)))
+        """Remove and return the tasks of a batch for a rank: one that is bound to it, or others; empty if there are none."""
+        if self.bound[rank] and (self.tasks or self.boots):
+            return [self.bound[rank].popleft()]
+        if not self.tasks:
+            return []
+        arrays, host = self.arrays, self.hosts[rank]
+        if missing := arrays.missing(self.tasks[0].arrays, host):
+            return self._store(rank, missing[0], arrays.places[missing[0]])
+        share = -(-len(self.tasks) // (AHEAD * len(self.bound)))
         most = min(BATCH_MOST, max(1, int(BATCH_S / max(self.task_s, 1e-6))), share)
         taken, n_bytes = list[_Task](), 0
         while self.tasks and len(taken) < most and n_bytes < BATCH_BYTES:
-            if self.arrays.missing(self.tasks[0].arrays, self.hosts[rank]):
+            if (needed := self.tasks[0].arrays) and arrays.missing(needed, host):
                 break
             task = self.tasks.popleft()
-            if _begins(task):
+            if _begins(task.future):
                 taken.append(task)
                 n_bytes += len(task.data)
                 if task.arrays and rank:
-                    self.arrays.holders.add(rank)
+                    arrays.holders.add(rank)
         return taken
+
+    def _store(self, rank: int, key: str, places: dict[int, str]) -> list[_Task]:
+        """Return the task that stores an array on the rank's host; none while another rank of that host runs it."""
+        host = self.hosts[rank]
+        if host in places:
+            return []
+        places[host] = ""
+        self.arrays.holders.add(rank)
+        future: Future[str] = Future()
+        future.add_done_callback(lambda done: places.update({} if done.exception() else {host: done.result()}))
+        return [_Task(future, dumps((store, (key, self.arrays.read(key)), {}), "function", store), what="an array")]
+
+    def fails(self, text: str, error: BaseException) -> None:
+        """Break it."""
+        if self.broken is None:
+            self.broken = BrokenExecutor(text)
+            self.broken.__cause__ = error
+
+    def free(self) -> bool:
+        """Let all ranks forget its arrays, at its end; False if none has any."""
+        holders, self.arrays.holders = self.arrays.holders, set()
+        for rank, tasks in self.bound.items():
+            tasks.clear()
+            if rank in holders:
+                data = dumps((forget, ([*self.arrays.places],), {}), "function", forget)
+                tasks.append(_Task(Future(), data, what="arrays"))
+        self.boots = True
+        return bool(holders)
 
 
 class _Batch(NamedTuple):
-    number: int  # of its first task
     queue: _Queue
-    rank: int
-    first: bytes  # see `run_batch`
-    key: str  # of the array that it stores; empty: none
     tasks: list[_Task]
-
-    @property
-    def arguments(self) -> tuple[bytes, list[bytes], dict[str, str]]:
-        """Return the arguments of `run_batch`."""
-        host = self.queue.hosts[self.rank]
-        keys = {key for task in self.tasks for key in task.arrays}
-        places = {key: self.queue.arrays.places[key][host] for key in keys}
-        return self.first, [task.data for task in self.tasks], places
+    arguments: tuple[int, list[bytes], dict[str, str]]  # of `run_batch`
 
 
 class _Dispatcher(Operation):
-    """The threads of the root, for all executors of a session; `closes`: the last one closes it."""
+    """The two threads of the root, for all executors of a session, until the last one has ended or a map begins."""
 
-    refusal = "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
+    has_threads = True
 
     def __init__(self, session: Session, *, closes: bool) -> None:
         self.changed = threading.Condition()
-        self._closes = closes
-        self.over = False  # it accepts no further executor
-        self._session = session
+        self.over = False  # it accepts no further executor or task
+        self.session, self._root = session, session.root
+        self._closes = closes  # the session, at its end
+        self._wanted = False  # by a map, which waits until there are no tasks
         self._queues = deque[_Queue]()
-        self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.root), 0)  # batches, by rank
-        self._sent: dict[int, _Batch] = {}  # by number, including the root's
+        others = [rank for rank in range(session.size) if rank != self._root]
+        self._at = {rank: deque[_Batch]() for rank in [*others, self._root]}  # sent to this rank, not yet answered
+        self._own: SimpleQueue[_Batch | None] = SimpleQueue()  # batches of the root; None: its thread ends
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
-        self._turned = threading.Event()  # the thread that calls MPI has finished a turn
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
         self._worker = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
+
+    # Any thread.
 
     def add(self, queue: _Queue) -> bool:
         """Serve an executor; return False if the dispatcher is over."""
         with self.changed:
-            if not self.over:
+            if not self.over and queue not in self._queues:
                 self._queues.append(queue)
-                if self._session.root in queue.ranks and not self._worker.ident:
+                if self._root in queue.bound and not self._worker.ident:
                     self._worker.start()
-                self.changed.notify_all()
             return not self.over
+
+    def put(self, queue: _Queue, task: _Task) -> bool:
+        """Accept a task; return False if the executor is closed, or the dispatcher is over."""
+        with self.changed:
+            accepts = queue.open and not self.over
+            if accepts:
+                queue.tasks.append(task)
+                self.changed.notify_all()
+            return accepts
 
     def close(self, queue: _Queue, *, cancel: bool = False) -> None:
         """Accept no more tasks from an executor."""
@@ -412,32 +432,12 @@ class _Dispatcher(Operation):
 
     def wait(self, queue: _Queue) -> None:
         """Wait until a closed executor has no more tasks; the threads end with the last executor."""
-        if self._in_callback():
+        if self._in_callback:
             return
         with self.changed:
             self.changed.wait_for(lambda: self.over or queue not in self._queues)
         if self.over:
             self.thread.join()
-
-    def refuses(self) -> bool:
-        """See `Operation`."""
-        return self._in_callback() or not self._gives_way()
-
-    def _in_callback(self) -> bool:
-        return threading.current_thread() in (self.thread, self._worker)
-
-    def settle(self) -> None:
-        """See `Operation`; an executor that the user has opened is not waited for."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.over or self._is_idle() or not self._gives_way())
-
-    def complete(self) -> bool:
-        """See `Operation`; true if it is idle, and serves no executor that the user has opened."""
-        with self.changed:
-            if not (self._gives_way() and self._is_idle()):
-                return False
-            self._session.operation = None
-            return True
 
     def interrupt(self) -> None:
         """Drop all tasks under way, after Ctrl-C."""
@@ -445,236 +445,215 @@ class _Dispatcher(Operation):
             self._stop = KeyboardInterrupt()
             self.changed.notify_all()
 
+    @property
+    def refusal(self) -> str:
+        """See `Operation`."""
+        if self._gives_way:
+            return "a callback of an asynchronous task of these ranks: expected the map after it"
+        return "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
+
+    def refuses(self) -> bool:
+        """See `Operation`."""
+        return self._in_callback or not (self.over or self._gives_way)
+
+    def complete(self) -> bool:
+        """See `Operation`; False while an executor that the user has opened is served."""
+        with self.changed:
+            self._wanted = True
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.over or not self._gives_way)
+            self._wanted = False
+        if self.over:
+            self.thread.join()
+        return self.over
+
     def leave(self, error: BaseException | None) -> None:
         """See `Operation`; shut all executors down."""
         if isinstance(error, KeyboardInterrupt):
             self.interrupt()
         for queue in [*self._queues]:
             self.close(queue)
-            self.wait(queue)
+        self.thread.join()
 
-    def _dispatch(self) -> None:
-        """Run the thread that calls MPI."""
-        session = self._session
-        try:
-            with session.presence.telling():
-                while self._goes_on():
-                    with session.lock:
-                        self._serve()
-        except BaseException as error:
-            with self.changed:
-                self.over = True
-                self.changed.notify_all()
-            for queue in self._queues:
-                self._break(queue, f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
-            if self._worker.ident:  # a task that still runs while Python exits may crash it
-                thread = ctypes.c_ulong(self._worker.ident)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
-                self._worker.join(LEAVE_S)
-        else:
-            if self._worker.ident:
-                self._worker.join()
-        if session.operation is self:
-            session.operation = None
-        _dispatchers.pop(session)  # which would keep the memory of a closed pool
-        if self._closes:
-            session.close()
+    @property
+    def _in_callback(self) -> bool:
+        return threading.current_thread() in (self.thread, self._worker)
 
-    def _serve(self) -> None:
-        """Send tasks and receive results until there are none, or an executor ends."""
-        session = self._session
-        with self.changed:
-            if self._gives_way() and self._is_idle():
-                return
-        if session.operation is not self:
-            session.check()
-            with self.changed:
-                session.operation = self
-                self.changed.notify_all()
-        while True:
-            session.work("", self._pauses, self._turn)
-            session.presence.look()
-            session.presence.raise_failure()
-            with self.changed:
-                if self._stop is not None or not self._gives_way():
-                    return
-                self._remove_ended()
-                if self._is_idle():
-                    session.operation = None
-                    return
-
+    @property
     def _gives_way(self) -> bool:
         with self.changed:
             return all(queue.gives_way for queue in self._queues)
 
-    def _is_idle(self) -> bool:
-        with self.changed:
-            return all(queue.idle for queue in self._queues)
+    # The thread that calls MPI.
 
-    def _pauses(self) -> bool:
-        """True if there is nothing to send or to await, or an executor has ended."""
-        with self.changed:
-            ended = any(queue.idle and not queue.open for queue in self._queues)
-            return ended or self._stop is not None or all(queue.idle for queue in self._queues)
-
-    def _goes_on(self) -> bool:
-        """Wait for work; return False when all executors are shut down."""
-        with self.changed:
-            if all(queue.idle and queue.open for queue in self._queues) and self._stop is None:
-                self.changed.wait(IDLE_S)
-            if self._stop is not None:
-                raise self._stop
-            self._remove_ended()
-            return not self.over
-
-    def _remove_ended(self) -> None:
-        for queue in [*self._queues]:
-            queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is exiting
-            if queue.idle and not queue.open:
-                self._queues.remove(queue)
-                queue.arrays.close()
-        self.over = not self._queues
-        self.changed.notify_all()
+    def _dispatch(self) -> None:
+        session, worker, wait_s = self.session, self._worker, None
+        try:
+            with session.presence.telling():
+                session.work("", lambda: self.over, self._turn)
+        except BaseException as error:
+            wait_s = LEAVE_S
+            with self.changed:
+                self.over, queues = True, [*self._queues]
+                for queue in queues:
+                    queue.fails(f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
+                self.changed.notify_all()
+            for queue in queues:
+                self._drop(queue)
+            if worker.ident:  # a task that still runs while Python exits may crash it
+                thread = ctypes.c_ulong(worker.ident)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
+        self._own.put(None)
+        if worker.ident:
+            worker.join(wait_s)
+        for queue in self._queues:  # after a failure
+            queue.arrays.close()
+        session.operation = None
+        _dispatchers.remove(self)
+        if self._closes:
+            session.close()
 
     def _turn(self, _: Interrupts) -> bool:
-        """Send what can be sent; results were received just before."""
-        batches = list[_Batch]()
+        """Send what can be sent; results were received just before.  Wait where none can arrive."""
         with self.changed:
-            for n in range(AHEAD):
-                for rank, has in self._at.items():
-                    many = sum(len(queue.tasks) for queue in self._queues) > len(self._at)
-                    if has == n and (n == 0 or many) and (batch := self._next(rank)) is not None:
-                        self._at[rank] += 1
-                        batches.append(batch)
-        for batch in batches:
-            data = pickle.dumps(batch.arguments, pickle.HIGHEST_PROTOCOL)
-            self._session.parcels.send(batch.rank, Tag.TASK, batch_parcel(batch.number, data))
-        self._turned.set()
+            batches = self._batches()
+            if not (batches or self.over or any(at for rank, at in self._at.items() if rank != self._root)):
+                self.session.record.enter(Phase.OUTSIDE, time.perf_counter())
+                self.changed.wait(IDLE_S)
+                batches = self._batches()
+        for rank, batch in batches:
+            if rank == self._root:
+                self._own.put(batch)
+            else:
+                self.session.parcels.send(rank, Tag.TASK, batch_parcel(batch.arguments))
         return bool(batches)
 
-    def take(self, source: int, tag: int, parcel: Buffer) -> None:
-        """See `Operation`; drop late results of a map."""
-        if tag != Tag.RESULT:
-            return
-        number, data = read_batch(parcel)
-        self._at[source] -= 1
-        self._finish(number, pickle.loads(data))
-
-    def _work(self) -> None:
-        """Run the thread of the root's own tasks."""
-        try:
-            while (batch := self._await()) is not None:
-                record = self._session.record
-                record.hold(Phase.OWN, time.perf_counter())
-                answer = run_batch(self._session, batch.number, *batch.arguments)
-                record.release(Phase.PROTOCOL, time.perf_counter())
-                self._finish(batch.number, answer)
-                del batch
-                if self._at:  # at each call of MPI, the other thread would wait for Python's lock
-                    self._turned.clear()
-                    self._turned.wait(BATCH_S)
-        except BaseException as error:  # `_dispatch` ends; it may have raised this KeyboardInterrupt itself
-            with self.changed:
-                self._stop = error
+    def _batches(self) -> list[tuple[int, _Batch]]:
+        """Make the batches that ranks can get now; note when all executors have ended."""
+        if self._stop is not None:
+            raise self._stop
+        for queue in [*self._queues]:
+            queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is exiting
+            if queue.idle and not queue.open and not queue.free():
+                self._queues.remove(queue)
+                queue.arrays.close()
                 self.changed.notify_all()
-        self._session.clocks.end()  # they were this thread's
-
-    def _await(self) -> _Batch | None:
-        """Wait for tasks for the root; None: there will be none."""
-        with self.changed:
-            while not self.over:
-                ours = self._session.operation is self  # else a map is under way
-                if ours and (batch := self._next(self._session.root)) is not None:
-                    return batch
-                self.changed.wait()
-        return None
+        if not self._queues or (self._wanted and all(queue.idle and queue.gives_way for queue in self._queues)):
+            self.over = True
+            self.changed.notify_all()
+        batches = []
+        for n in range(AHEAD):
+            for rank, at in self._at.items():
+                # At each call of MPI, this thread waits for Python's lock, so the root gets its next batch in a turn.
+                ahead = rank != self._root and sum(len(queue.tasks) for queue in self._queues) > len(self._at)
+                if len(at) == n and (n == 0 or ahead) and (batch := self._next(rank)) is not None:
+                    at.append(batch)
+                    batches.append((rank, batch))
+        return batches
 
     def _next(self, rank: int) -> _Batch | None:
         """Make the next batch for a rank, from the executors in turn; None if there is nothing to do."""
         for _ in range(len(self._queues)):
             queue = self._queues[0]
             self._queues.rotate(-1)
-            if rank not in queue.ranks:
-                continue
-            first, key = queue.first(rank)
-            tasks = queue.take(rank)
-            if tasks or first:
+            waits = any(batch.queue is queue and batch.tasks[0].what for batch in self._at[rank])
+            if rank in queue.bound and not waits and (tasks := queue.take(rank)):
                 queue.n_sent += 1
-                number = self._session.n_tasks
-                self._session.n_tasks += max(1, len(tasks))
-                self._sent[number] = batch = _Batch(number, queue, rank, first, key, tasks)
-                return batch
+                number = -1 if tasks[0].what else self.session.n_tasks
+                self.session.n_tasks += 0 if tasks[0].what else len(tasks)
+                places = queue.arrays.places
+                found = {key: places[key][queue.hosts[rank]] for task in tasks for key in task.arrays}
+                return _Batch(queue, tasks, (number, [task.data for task in tasks], found))
         return None
 
-    def _finish(self, number: int, answer: BatchAnswer) -> None:
+    def take(self, source: int, parcel: Buffer) -> None:
+        """See `Operation`; drop late results of a map."""
+        epoch, done, frames = read_results(parcel)
+        if epoch == NO_MAP:
+            self._finish(source, done, frames)
+
+    # The thread of the root's own tasks.
+
+    def _work(self) -> None:
+        record = self.session.record
+        try:
+            while (batch := self._own.get()) is not None:
+                record.hold(Phase.OWN, time.perf_counter())
+                done, frames = run_batch(self.session, *batch.arguments)
+                record.release(Phase.PROTOCOL, time.perf_counter())
+                self._finish(self._root, done, frames)
+                del batch
+        except BaseException as error:  # `_dispatch` ends; it may have raised this KeyboardInterrupt itself
+            with self.changed:
+                self._stop = error
+                self.changed.notify_all()
+        self.session.clocks.end()  # they were this thread's
+
+    # Both of these threads.
+
+    def _finish(self, rank: int, done: RankTasks, frames: list[Frame]) -> None:
         """Settle the futures of a batch; requeue its tasks that were not run."""
-        _, queue, rank, _, key, tasks = self._sent[number]
-        for task, outcome in zip(tasks, answer.outcomes, strict=False):
-            _settle(task.future, *outcome)
-        n = len(answer.outcomes)
-        failed, data = answer.first
-        if failed:
-            error = _error(data)
-            what = "an array" if key else "the initializer"
+        queue, tasks, _ = self._at[rank][0]
+        for task, frame in zip(tasks, frames, strict=False):
+            _settle(task.future, frame)
+        what = tasks[0].what
+        if what and queue.broken is None and (error := tasks[0].future.exception()) is not None:
             text = f"{what} of lb_mpi.Executor has failed on rank {rank}: {type(error).__name__}: {error}"
-            if queue.broken is None:
-                logging.getLogger("concurrent.futures").critical(text)
-            self._break(queue, text, error)
+            logging.getLogger("concurrent.futures").critical(text)
+            queue.fails(text, error)
+            self._drop(queue)
         with self.changed:
-            del self._sent[number]
+            self._at[rank].popleft()
             queue.n_sent -= 1
-            queue.ready.add(rank)
-            if key and not failed:
-                queue.arrays.places[key][queue.hosts[rank]] = pickle.loads(data)
             if queue.broken is None:
-                queue.tasks.extendleft(reversed(tasks[n:]))
-            if n:
-                took_s = answer.seconds / n
+                queue.tasks.extendleft(reversed(tasks[done.tasks :]))
+            if not what:
+                took_s = done.busy_s / done.tasks
                 queue.task_s = took_s if math.isinf(queue.task_s) else (queue.task_s + took_s) / 2
             self.changed.notify_all()
 
-    def _break(self, queue: _Queue, text: str, error: BaseException) -> None:
-        """Let all unfinished futures of an executor raise BrokenExecutor."""
+    def _drop(self, queue: _Queue) -> None:
+        """Let all unfinished futures of a broken executor raise its error."""
         with self.changed:
-            queue.broken = BrokenExecutor(text)
-            queue.broken.__cause__ = error
-            queue.boots = False
-            tasks = [*queue.tasks, *(task for batch in self._sent.values() if batch.queue is queue for task in batch.tasks)]
-            queue.tasks.clear()
+            batches = [batch for batch in itertools.chain(*self._at.values()) if batch.queue is queue]
+            begun = [task.future for batch in batches for task in batch.tasks]
+            for tasks in (queue.tasks, *queue.bound.values()):
+                begun += [task.future for task in tasks if _begins(task.future)]
+                tasks.clear()
             self.changed.notify_all()
-        for task in tasks:
-            if _begins(task):
-                with contextlib.suppress(InvalidStateError):  # done meanwhile
-                    task.future.set_exception(queue.broken)
+        for future in begun:
+            with contextlib.suppress(InvalidStateError):  # done meanwhile
+                future.set_exception(queue.broken)
 
 
-_dispatchers: dict[Session, _Dispatcher] = {}  # that run, by session
-_lock = threading.Lock()
+_dispatchers: list[_Dispatcher] = []  # that run
 
 
-def _dispatcher(session: Session, queue: _Queue, *, closes: bool) -> _Dispatcher:
+def _dispatcher(session: Session, queue: _Queue) -> _Dispatcher:
     """Return the dispatcher that serves this queue's executor, and others of the same ranks."""
-    with _lock:
-        found = _dispatchers.get(session)
-        if found is not None and session.operation is found and found.add(queue):
+    while True:
+        found = session.operation
+        if isinstance(found, _Dispatcher) and found.add(queue):
             return found
-        with session.claimed():
-            if session.operation is not found or found is None:
+        if found is not None and found.refuses():
+            raise Error(found.refusal)
+        if isinstance(found, _Dispatcher):  # over
+            found.thread.join()
+            continue
+        with session.lock:
+            if not isinstance(session.operation, _Dispatcher):  # else another thread has made one meanwhile
                 session.check()
-            if found is None or not found.add(queue):
-                if found is not None:
-                    found.thread.join()
-                found = session.dispatcher = _dispatchers[session] = _Dispatcher(session, closes=closes)
-                found.add(queue)
-                found.thread.start()
-            if not queue.gives_way:
-                session.operation = found
-        return found
+                _check_level(session.presence.comm)
+                session.operation = made = _Dispatcher(session, closes=not (session.shared or queue.gives_way))
+                _dispatchers.append(made)
+                made.add(queue)
+                made.thread.start()
+                return made
 
 
 def _check_level(comm: MPI.Intracomm) -> None:
     """Raise an error if MPI allows only the main thread to call it."""
-    several = any(one.thread.is_alive() for other, one in [*_dispatchers.items()] if other.presence.comm != comm)
+    several = any(one.session.presence.comm != comm for one in [*_dispatchers])
     needed = MPI.THREAD_MULTIPLE if several else MPI.THREAD_SERIALIZED
     need_level(needed, "lb_mpi.Executor calls it from a thread" + ", one for each communicator" * several)
 
@@ -695,27 +674,25 @@ def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list
     return [function(*args) for args in chunk]
 
 
-def _begins(task: _Task) -> bool:
+def _begins(future: Future[Any]) -> bool:
     """Return whether to run a task; if so it can't be cancelled any more, else its waiters learn of the cancellation."""
-    future = task.future
-    finished = future.done() and not future.cancelled()
-    return future.running() or (not finished and future.set_running_or_notify_cancel())
+    return future.running() or future.set_running_or_notify_cancel()
 
 
-def _settle(future: Future[Any], failed: bool, data: bytes) -> None:
+def _settle(future: Future[Any], frame: Frame) -> None:
+    failed = frame.lo == frame.hi
+    try:
+        value = _error(frame.data) if failed else pickle.loads(frame.data)
+    except Exception as error:
+        failed, value = True, error
     with contextlib.suppress(InvalidStateError):  # its executor was broken meanwhile
-        try:
-            value = None if failed else pickle.loads(data)
-        except Exception as error:
-            future.set_exception(error)
-            return
         if failed:
-            future.set_exception(_error(data))
+            future.set_exception(value)
         else:
             future.set_result(value)
 
 
-def _error(data: bytes) -> BaseException:
+def _error(data: bytes | memoryview) -> BaseException:
     """Return the exception of a task, caused by a TaskError with the traceback, or only the TaskError if it wasn't sent."""
     failure = pickle.loads(data)
     told = task_error(failure, None)
@@ -727,9 +704,7 @@ def _error(data: bytes) -> BaseException:
     return error
 
 
-def _results(
-    futures: deque[Future[list[T]]], later: Iterator[Future[list[T]]], until: float | None, unordered: bool
-) -> Iterator[T]:
+def _results(futures: deque[Future[T]], later: Iterator[Future[T]], until: float | None, unordered: bool) -> Iterator[T]:
     """Yield the results of some futures, and of one of `later` for each; cancel those not requested."""
     waiting = {*futures} if unordered else set()
 
@@ -741,18 +716,17 @@ def _results(
             futures.clear()
             for future in concurrent.futures.as_completed({*waiting}, left_s()):
                 waiting.discard(future)
-                yield from _emptied(future.result())
+                yield future.result()
         while futures:
-            values = futures[0].result(left_s())
-            futures.popleft()
-            futures.extend(itertools.islice(later, 1))
-            yield from _emptied(values)
+            if futures[0].exception(left_s()) is None:
+                futures.extend(itertools.islice(later, 1))
+            yield futures.popleft().result()
     finally:
         for future in (*futures, *waiting):
             future.cancel()
 
 
-def _emptied(values: list[T]) -> Iterator[T]:
+def _emptied(values: list[Any]) -> Iterator[Any]:
     """Yield values, and keep no reference to them."""
     values.reverse()
     while values:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lb_mpi.checks import show
 from lb_mpi.errors import TaskError
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
@@ -55,7 +56,7 @@ class StartOrder(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Results of the tasks at positions lo..hi-1; lo == hi: the failure of one, after which this rank sends no more."""
+    """Results of the tasks at positions lo..hi-1; lo == hi: the failure of one, after which a map's rank sends no more."""
 
     lo: int
     hi: int
@@ -65,6 +66,7 @@ class Frame(NamedTuple):
 START = struct.Struct("<iiii???qq16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 _STEAL = struct.Struct("<iqqqd")
+NO_MAP = -1  # as the epoch of results: those of an executor's tasks
 NUMBERS = struct.Struct("<qqq")  # two, and the bytes that follow
 
 
@@ -102,15 +104,15 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-def batch_parcel(number: int, data: bytes) -> Buffer:
-    """Make the parcel of tasks of an executor, from this number on, or of what came of them."""
-    return parcel(NUMBERS.pack(number, 0, len(data)), [data])
+def batch_parcel(batch: tuple[int, list[bytes], dict[str, str]]) -> Buffer:
+    """Make the parcel of tasks of an executor."""
+    data = pickle.dumps(batch, pickle.HIGHEST_PROTOCOL)
+    return parcel(NUMBERS.pack(0, 0, len(data)), [data])
 
 
-def read_batch(buffer: Buffer) -> tuple[int, memoryview]:
+def read_batch(buffer: Buffer) -> Any:
     """Read such a parcel."""
-    number, _, n_bytes = NUMBERS.unpack_from(buffer.data)
-    return number, body(buffer)[:n_bytes]
+    return pickle.loads(body(buffer)[: NUMBERS.unpack_from(buffer.data)[2]])
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -165,11 +167,15 @@ _EXPECTED = "expected a function of a module, a pool whose ranks all call its me
 Reducers = Mapping[type, Callable[[Any], Any]]  # as in copyreg.dispatch_table
 
 
-def dumps(value: Any, what: str, reducers: Reducers | None = None) -> bytes:
-    """Pickle a value with functions, by cloudpickle if needed and installed; TypeError, naming `what`, if that fails."""
+def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None) -> bytes:
+    """Pickle a function, or a tuple of it and its arguments, by cloudpickle if needed and installed.
+
+    TypeError, naming the function, if that fails.
+    """
     try:
         return _dumps(pickle, value, reducers)
     except Exception as error:
+        what = f"{name} = {show(function)}{' or an argument of it' * (value is not function)}"
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"
         try:
             import cloudpickle

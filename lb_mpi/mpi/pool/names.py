@@ -52,11 +52,11 @@ class ProcessPool(Pool):
             return super().starmap(func, iterable, chunksize=chunksize)
 
     def imap(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Iterator[Any]:
-        """See multiprocessing."""
+        """See multiprocessing; the results come from a generator, without its method next(timeout)."""
         return _each(super().imap(func, iterable, chunksize=chunksize))
 
     def imap_unordered(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Iterator[Any]:
-        """See multiprocessing."""
+        """See `imap`."""
         return _each(super().imap_unordered(func, iterable, chunksize=chunksize))
 
 
@@ -90,7 +90,7 @@ def _for_multiprocessing() -> None:
 
 
 class SchwimmbadPool(ProcessPool):
-    """Replaces schwimmbad's MPIPool and MultiPool."""
+    """Replaces schwimmbad's MultiPool."""
 
     rank = 0  # the script runs on no other rank
 
@@ -115,10 +115,18 @@ class SchwimmbadPool(ProcessPool):
         return self.map(worker, batches, *args, **kwargs)
 
 
+class SchwimmbadMPIPool(SchwimmbadPool):
+    """Replaces schwimmbad's MPIPool, whose `map` has other arguments."""
+
+    def map(self, worker: Function, tasks: Iterable[Any], callback: Callback | None = None) -> Any:  # type: ignore[override]
+        """See schwimmbad."""
+        return super().map(worker, tasks, callback=callback)
+
+
 def _for_schwimmbad() -> None:
     schwimmbad = importlib.import_module("schwimmbad")
     mpi, processes = importlib.import_module("schwimmbad.mpi"), importlib.import_module("schwimmbad.multiprocessing")
-    schwimmbad.MPIPool = mpi.MPIPool = SchwimmbadPool  # type: ignore[attr-defined]
+    schwimmbad.MPIPool = mpi.MPIPool = SchwimmbadMPIPool  # type: ignore[attr-defined]
     schwimmbad.MultiPool = processes.MultiPool = SchwimmbadPool  # type: ignore[attr-defined]
 
 

@@ -10,7 +10,6 @@ A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carri
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
@@ -94,8 +93,8 @@ class Pool:
         self._session = open_session(comm, root, check, name="lb_mpi.Pool", emulated_speed=emulated_speed)
         if self._session.shared and initializer is not None:
             initialize(self._session, initializer, initargs)
-        self._executor: Executor | None = None  # of asynchronous tasks, on the root
-        self._making = threading.Lock()  # held by the thread that makes it: there is one
+        calls = self._session.alone and self.is_root
+        self._executor = Executor.of_pool(self._session) if calls else None  # of asynchronous tasks
         self._map: RootMap | None = None  # the map of this pool under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
@@ -262,16 +261,10 @@ class Pool:
 
     def _submitter(self) -> Executor:
         """Return the executor of asynchronous tasks."""
-        if not self._session.alone:
-            raise Error("asynchronous tasks: expected a pool made with root=, or a script run by python -m lb_mpi pool")
         self._check_open()
-        session = self._session
-        if session.operation is not None and session.operation is not session.dispatcher:
-            with session.claimed():
-                session.check()
-        with self._making:
-            self._executor = self._executor or Executor.of_pool(session)
-            return self._executor
+        if self._executor is None:
+            raise Error("asynchronous tasks: expected a pool made with root=, or a script run by python -m lb_mpi pool")
+        return self._executor
 
     def wait(self) -> None:
         """Serve the root of a pool made with `root=` until the root closes it on all ranks; on the root, do nothing."""
@@ -288,9 +281,10 @@ class Pool:
             self._free()
 
     def close(self) -> None:
-        """Close the pool; collective, unless the other ranks serve.  Further calls do nothing.
+        """Wait for all tasks, and close the pool; collective, unless the other ranks serve.  Further calls do nothing.
 
-        lb_mpi.Error in a task or callback of it, which must end before.
+        lb_mpi.Error in a task or callback of it, which must end before; but in a script that `python -m lb_mpi pool` runs,
+        a callback of asynchronous tasks may close the pool, and `join` then waits for the others.
         """
         if self._closed:
             return
@@ -321,9 +315,11 @@ class Pool:
         self.close()
 
     def join(self) -> None:
-        """Return, since `close` waits for all tasks; ValueError before `close` or `terminate`."""
+        """Wait for all tasks, if `close` was called in a callback; ValueError before `close` or `terminate`."""
         if not self._closed:
             raise ValueError("join() of an open pool: expected close() or terminate() before")
+        if self._executor is not None:
+            self._executor.shutdown()
 
     def __enter__(self) -> Any:  # with `Pool | None`, users would have to check for None where all ranks call
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
@@ -337,6 +333,9 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
+        others = not (self.is_root or self._session.alone)
+        if others and isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
+            error.add_note("On this rank `map` returns None; put `if pool.is_root:` before what uses its results.")
         if error is not None and not self._closed and not self._session.alone:
             self._session.presence.spread(error)
         if self._executor is not None:

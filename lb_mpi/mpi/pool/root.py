@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lb_mpi import checks, signs
 from lb_mpi.checks import show
-from lb_mpi.errors import Error, ProtocolError
+from lb_mpi.errors import Error
 from lb_mpi.metrics import as_numbers, queueing
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
@@ -195,7 +195,7 @@ class RootMap(LocalMap):
             self._fresh.append((list(done), list(done.values())))
         function, digest = b"", b""  # every rank has the function
         if session.alone and session.size > 1:
-            function = dumps(call.function, f"function = {show(call.function)}")
+            function = dumps(call.function, "function", call.function)
             digest = digest_of(function)
         self._order, bounds = deal(tasks, speeds, None if self._costs is None else self._costs[tasks])
         if digest in session.functions:
@@ -214,7 +214,6 @@ class RootMap(LocalMap):
         self._rank_tasks = [RankTasks()] * session.size
         self._rank_costs = np.zeros(session.size)  # of the tasks done by each rank, if known
         self.seconds = 0.0
-        self.under_way = False
         self._worker = 0  # the thread that works on it
         self._dropped = False  # before all results were taken
         self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
@@ -243,7 +242,6 @@ class RootMap(LocalMap):
                 session.functions.keep(self._starts[0].digest, self._call.function)
             session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
             self.begin(self._starts[session.rank], self._speeds, self._began)
-        self.under_way = True
         self._starts, self._parts = [], []  # free memory
 
     def collect(self) -> list[Any]:
@@ -298,6 +296,11 @@ class RootMap(LocalMap):
             self._worker = 0
 
     @property
+    def under_way(self) -> bool:
+        """True from its begin until its end."""
+        return self._session.operation is self
+
+    @property
     def over(self) -> bool:
         """True if all tasks are done, or one has failed."""
         return not self._collector.missing or self.failure is not None
@@ -315,10 +318,8 @@ class RootMap(LocalMap):
         """Return items, see `LocalMap`; rows of an array are copies."""
         return [copied(self._items[task]) for task in self._order[lo:hi].tolist()]
 
-    def take(self, source: int, tag: int, parcel: Buffer) -> None:
+    def take(self, source: int, parcel: Buffer) -> None:
         """See `Operation`."""
-        if tag != Tag.RESULTS:
-            raise ProtocolError(f"{Tag(tag).name} in a map: expected RESULTS")
         epoch, done, frames = read_results(parcel)
         if epoch != self._epoch:
             return
@@ -358,7 +359,7 @@ class RootMap(LocalMap):
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         session = self._session
-        self.under_way, self._dropped = False, dropped
+        self._dropped = dropped
         self.stop()
         payload = b""
         try:

@@ -130,8 +130,6 @@ def run_alone(session: Session, run: Callable[[], None]) -> None:
                 raise
             finally:
                 with session.presence.telling():
-                    if session.dispatcher is not None:
-                        session.dispatcher.leave(error)
                     if session.operation is not None:
                         session.operation.leave(error)
     finally:

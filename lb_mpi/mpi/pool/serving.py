@@ -17,13 +17,13 @@ from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import Interrupts, own_s
 from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import (
+    NO_MAP,
     NUMBERS,
     Frame,
     MapOutcome,
     ReceivedItems,
     StartOrder,
     TaskFailure,
-    batch_parcel,
     failure_of,
     pickled_error,
     read_batch,
@@ -54,12 +54,15 @@ class MapCall(NamedTuple):
 class LocalMap(Operation):
     """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
 
-    refusal = "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
-
     def __init__(self, session: Session, call: MapCall) -> None:
         self._session, self._call = session, call
         self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
         self._sent_before = session.parcels.sent_bytes
+
+    @property
+    def refusal(self) -> str:
+        """See `Operation`."""
+        return "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
 
     def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
         """Begin the map on this rank."""
@@ -278,10 +281,10 @@ def _await_order(session: Session, expected: Tag, turn: Callable[[Interrupts], b
 
 def _run_batch(session: Session, interrupts: Interrupts) -> bool:
     """Run tasks of an executor from a received order, and send their results."""
-    number, data = read_batch(session.orders.popleft()[1])
+    batch = read_batch(session.orders.popleft()[1])
     with running(session.record, Phase.OWN), interrupts.allowed():
-        answer = run_batch(session, number, *pickle.loads(data))
-    session.parcels.send(session.root, Tag.RESULT, batch_parcel(number, pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)))
+        done, frames = run_batch(session, *batch)
+    session.parcels.send(session.root, Tag.RESULTS, results_parcel(NO_MAP, done, frames))
     return True
 
 
@@ -290,57 +293,38 @@ def _run_batch(session: Session, interrupts: Interrupts) -> bool:
 BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
 
 
-Outcome = tuple[bool, bytes]  # failed; value or failure
+def run_batch(
+    session: Session, number: int, tasks: list[bytes], places: dict[str, str]
+) -> tuple[RankTasks, list[Frame]]:
+    """Run tasks for BATCH_S seconds, and at least one, and return their results; the root sends the others again.
 
-
-class BatchAnswer(NamedTuple):
-    """The outcome of a batch of tasks."""
-
-    outcomes: list[Outcome]  # of the first tasks of it
-    seconds: float
-    first: Outcome = (False, b"")  # of the call before the tasks, if any
-
-
-def run_batch(session: Session, number: int, first: bytes, tasks: list[bytes], places: dict[str, str]) -> BatchAnswer:
-    """Run tasks, numbered from `number`, for BATCH_S seconds, and at least one; the root sends the others again.
-
-    first : a call before them, an initializer for example; if it raises, no task runs.
+    number : of the first task; -1: not counted.
     places : where their large arrays are on this host.
     """
     arrays.locate(places)
-    if first:
-        outcome = _outcome(session.rank, first)
-        if outcome[0] or not tasks:
-            return BatchAnswer([], 0.0, outcome)
-    if session.record is OFF or not tasks:
-        return _run_tasks(session.rank, tasks)
-    session.clocks.begin()
-    before = session.clocks.before()
-    answer = _run_tasks(session.rank, tasks)
-    after = session.clocks.after()
-    speed = session.emulated_speeds[session.rank]
-    n = len(answer.outcomes)
-    session.account.ran_submitted(number, n, before.wall_s, after.wall_s, own_s(before, after), speed)
-    return answer
-
-
-def _run_tasks(rank: int, tasks: list[bytes]) -> BatchAnswer:
-    outcomes, began = [], time.perf_counter()
-    for data in tasks:
-        outcomes.append(_outcome(rank, data))
+    counts = session.record is not OFF and number >= 0
+    if counts:
+        session.clocks.begin()
+        before = session.clocks.before()
+    frames, began = list[Frame](), time.perf_counter()
+    for k, data in enumerate(tasks):
+        frames.append(_outcome(session.rank, k, data))
         if time.perf_counter() > began + BATCH_S:
             break
-    return BatchAnswer(outcomes, time.perf_counter() - began)
+    done = RankTasks(len(frames), time.perf_counter() - began)
+    if counts:
+        after = session.clocks.after()
+        speed = session.emulated_speeds[session.rank]
+        session.account.ran_submitted(number, done.tasks, before.wall_s, after.wall_s, own_s(before, after), speed)
+    return done, frames
 
 
-def _outcome(rank: int, data: bytes) -> Outcome:
-    """Run one task; return (failed, value or failure)."""
+def _outcome(rank: int, k: int, data: bytes) -> Frame:
+    """Run task k of a batch."""
     try:
         function, args, kwargs = pickle.loads(data)
-        return False, pickle.dumps(function(*args, **kwargs), pickle.HIGHEST_PROTOCOL)
+        return Frame(k, k + 1, pickle.dumps(function(*args, **kwargs), pickle.HIGHEST_PROTOCOL))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
-        return True, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL)
-
-
+        return Frame(k, k, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL))

@@ -41,20 +41,21 @@ QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; oth
 class Operation:
     """The work of the ranks of a session: a map, or the tasks of an executor; one at a time."""
 
-    refusal: str  # the error of an attempt to begin another one that `complete` rejects
+    has_threads = False  # that work on it; else those that call the pool's methods do
+    @property
+    def refusal(self) -> str:
+        """The error of an attempt to begin another one that this one does not allow."""
+        raise NotImplementedError
 
     def refuses(self) -> bool:
         """Return whether this thread, which may be in a task or callback of it, can begin no other one before it ends."""
         return False
 
-    def settle(self) -> None:
-        """Wait until no other thread's work is pending in it."""
-
     def complete(self) -> bool:
         """On the root, complete it, so that another one can begin; return False if that must wait for the user's code."""
         return False
 
-    def take(self, source: int, tag: int, parcel: Buffer) -> None:
+    def take(self, source: int, parcel: Buffer) -> None:
         """On the root, process results from another rank, which may belong to an earlier operation."""
         raise NotImplementedError
 
@@ -87,7 +88,6 @@ class Session:
         self.epoch = 0  # of the last map, on the root
         self.operation: Operation | None = None  # under way
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
-        self.dispatcher: Operation | None = None  # of the executors, on the root
         self.n_tasks = 0  # tasks of executors sent so far, on the root
         self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has yet to follow
         self.presence = presence_of(comm)
@@ -123,18 +123,22 @@ class Session:
         """Wait until no other thread uses these ranks, and keep them from others in this block."""
         if not MPI.Is_thread_main():
             need_level(MPI.THREAD_SERIALIZED, "lb_mpi.Pool is used in a thread")
-        if self.operation is not None and self.operation.refuses():
-            raise Error(self.operation.refusal)
-        if self.dispatcher is not None:
-            self.dispatcher.settle()
-        with self.lock:
-            yield
+        while True:
+            operation = self.operation
+            if operation is not None and operation.refuses():
+                raise Error(operation.refusal)
+            if operation is not None and operation.has_threads:
+                operation.complete()  # not in the lock, which a callback of its tasks may need
+            with self.lock:
+                if self.operation is None or not self.operation.has_threads:
+                    yield
+                    return
 
     def check(self) -> None:
         """Complete the operation under way, if any; raise an error if that can't be now, or after a failure anywhere."""
         self.presence.check()
-        if self.operation is not None and not self.operation.complete():
-            raise Error(self.operation.refusal)
+        if (operation := self.operation) is not None and not operation.complete():
+            raise Error(operation.refusal)
 
     def work(self, call: str, over: Callable[[], bool], work: Callable[[Interrupts], bool]) -> None:
         """Receive messages and call `work`, repeatedly, until `over()`.
@@ -154,9 +158,9 @@ class Session:
                 steals.append((source, message))
                 if message.epoch == self.worker.epoch:
                     self.account.given(source, time.perf_counter(), message)
-            elif tag in (Tag.RESULTS, Tag.RESULT):
+            elif tag == Tag.RESULTS:
                 if self.operation is not None:
-                    self.operation.take(source, tag, buffer)
+                    self.operation.take(source, buffer)
             else:
                 self.orders.append((tag, buffer))
         if steals:
