@@ -370,7 +370,7 @@ def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_pat
         (["--graph", "ring:3", "--speeds", "1,2"], "speeds of shape"),
         (["--graph", "ring:3", "--speeds", "1,x,2"], "1,x,2"),
         (["--graph", "ring:3", "--speeds", "uniform:0:0"], "speeds"),
-        (["--graph", "ring:3", "--speeds", "BAD"], "nothing but numbers"),
+        (["--graph", "ring:3", "--speeds", "BAD"], "only numbers, the speeds"),
         (["--graph", "ring:3", "--seed", "-1"], "seed"),
         (["--graph", "mesh:4x4", "--method", "exhaustive"], "at most 9"),
         (["--graph", "ring:3", "--tolerance", "-1"], "tolerance"),

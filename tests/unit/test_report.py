@@ -140,7 +140,8 @@ def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(wor
     assert headline(run).next_step.startswith(words)
     text = page(run)
     assert "<th>done" in text
-    assert not any(f"<th>{name}" in text for name in ("moved", "without lending", "decision", "got", "gave"))  # nothing in them
+    empty = ("moved", "without lending", "decision", "got", "gave")
+    assert not any(f"<th>{name}" in text for name in empty)
 
 
 def test_the_table_of_ranks_names_what_they_computed() -> None:
