@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from lb_mpi.launching.diary import PREFIX, SHOWN, followed
+from lb_mpi.launching.progress import PREFIX, SHOWN, followed
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.recorder import VARIABLE
 

@@ -25,12 +25,11 @@ from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
-from lb_mpi.launching.diary import PREFIX, Diary, followed
 from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
 from lb_mpi.launching.heard import End
+from lb_mpi.launching.progress import PREFIX, SHOWN, followed, fresh
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
 from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
-from lb_mpi.record.launches import DEATH, END, RESTART, START
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 ASK_S = 20.0
@@ -128,7 +127,7 @@ class _Run:
         self, process: subprocess.Popen[bytes], watch: Watch, start: Start, came: list[int], job: MpiJob
     ) -> None:
         self._process, self._watch, self._start, self._came = process, watch, start, came
-        self._hang_s, self._grace_s, self._diary = job.hang_s, job.grace_s, job.diary
+        self._hang_s, self._grace_s = job.hang_s, job.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
@@ -161,9 +160,7 @@ class _Run:
             self._watch.hear(NEWEST_S)  # the ranks' latest reports, perhaps of a save
         self._hear()
         seconds = time.monotonic() - self._began
-        for words, rank in [*((line, "") for line in self._gone), *((str(hang), hang.rank) for hang in self._hung)]:
-            say(words)
-            self._diary.tell(DEATH, words, rank)
+        say(*self._gone, *self._hung)
         for rank in [hang.rank for hang in self._hung[:MOST_STACKS]]:
             stack = self._watch.stack(rank, STACK_S, wake=True).rstrip().splitlines()
             say(f"Python stack of rank {rank}:" if stack else f"rank {rank} gives no Python stack", *stack)
@@ -191,7 +188,6 @@ class _Run:
         for end in self._watch.ends():
             if end.code < 0 or (end.code != SAVED and not any(one.code >= 0 for _, one in self._ends)):
                 say(end)
-                self._diary.tell(DEATH, str(end), end.rank)
             self._ends.append((now, end))
 
     def _goes_on_to_save(self, now: float) -> bool:
@@ -275,7 +271,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("--emulated", action="store_true",
         help="all hosts are on one machine (launch/cluster): emulate their speeds, and use TCP")
     top.add_argument("--record", metavar="FOLDER",
-        help="keep a record of the run there, for python -m lb_mpi report FOLDER")
+        help="keep a record of the run there, after restarts of the last start, for python -m lb_mpi report FOLDER")
     top.add_argument("--progress", action="store_true",
         help="show while it runs how much is done, and how busy each host or rank is; without a terminal, print a line "
         "every ten seconds")
@@ -287,7 +283,7 @@ class MpiJob:
     """A job that is started, and restarted; ValueError or OSError for mistakes in `options`.
 
     `program` : its command line; empty: only check the hosts
-    `record` : the folder of its records
+    `record` : the folder of its records, those of the last start
     """
 
     def __init__(self, options: argparse.Namespace, program: Sequence[str], record: str | None) -> None:
@@ -301,7 +297,8 @@ class MpiJob:
         self.emulated: bool = options.emulated
         self.hang_s: float = options.hang_s
         self.grace_s: float = options.grace_s  # for a program that saves after Ctrl-C or SIGTERM
-        self.diary = Diary(record, shown=options.progress)
+        self.record = os.path.abspath(record) if record else None
+        self.shown: bool = options.progress
         self.reached: set[str] = set()  # hosts that have connected to this one over their network
 
     def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
@@ -313,7 +310,13 @@ class MpiJob:
         Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
         only requests a save: a program that can't save goes on.
         """
-        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
+        given = dict(os.environ)
+        if self.record is not None:
+            fresh(self.record)
+            given["LB_MPI_RECORD"] = self.record
+        if self.shown:
+            given[SHOWN] = "1"
+        mark, env = limit.marked(variables(self.mpi, given, emulated=self.emulated))
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
         self.argv(self.ranks, env)  # reports a host that can't be named before asking any
@@ -337,7 +340,6 @@ class MpiJob:
                 return 0
             if before is None:
                 say(shlex.join([*self.argv(ranks, env), *self.program]))
-            self.diary.tell(START, f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
             start = Start([self.hosts[index].name for index in ranks], self.hang_s, before and before.first_word_s)
             process = None
             try:
@@ -396,7 +398,6 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
             decision = decide(outcome, n_restarts, options.restarts)
             if decision.why:
                 say(decision.why)
-            job.diary.tell(RESTART if decision.again else END, decision.why or f"exit code {decision.code}")
             if not decision.again:
                 return decision.code
             n_restarts, before = n_restarts + 1, outcome

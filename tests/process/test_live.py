@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.launching.diary import SHOWN, Diary, followed
+from lb_mpi.launching.progress import followed
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, place, snapshot
 from lb_mpi.report import live
@@ -119,11 +119,6 @@ def test_what_is_over_at_once_is_not_shown(tmp_path: Path) -> None:
 def test_it_stops_when_who_started_it_is_gone(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "lb_mpi.report.live", str(tmp_path)]
     assert subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=120, capture_output=True).returncode == 0
-
-
-def test_ranks_know_that_launch_run_shows_them(tmp_path: Path) -> None:
-    assert SHOWN in Diary(str(tmp_path), shown=True).variables()
-    assert SHOWN not in Diary(str(tmp_path)).variables()
 
 
 def test_following_ends_with_the_run_and_its_page(

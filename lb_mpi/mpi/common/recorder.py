@@ -23,14 +23,13 @@ from pathlib import Path
 import mpi4py
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import lb_mpi
 from lb_mpi.files import create
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.facts import library
 from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.record.events import Clock, Event, Mark, Phase
+from lb_mpi.record.events import Clock, Phase
 from lb_mpi.record.record import OFF, About, Record, file_name, header, place, snapshot
 
 VARIABLE = "LB_MPI_RECORD"
@@ -98,29 +97,6 @@ def recorder(comm: MPI.Intracomm) -> Record:
     record = agree(comm, begin)
     align(comm, record)
     return record
-
-
-def records() -> bool:
-    """Return whether this process records, or will once a driver is called."""
-    return bool(os.environ.get(VARIABLE))
-
-
-def map_of(shares: NDArray[np.float64], layout: str = "") -> None:
-    """Record this rank's share of each place of the domain: (h, w) from 0 to 1, with the same shape on all ranks.
-
-    `layout` : how a graph without coordinates was laid out, in words.  Not collective; does nothing if the run is not
-    recorded, or no driver was called.
-    """
-    for file in _files:
-        file.record.draw(shares)
-        if layout:
-            file.record.use("map", {"layout": layout})
-
-
-def mark_save(began: float, number: int) -> None:
-    """Record that this rank has written its part of save `number`, since `began`; not collective."""
-    for file in _files:
-        file.record.mark(Mark(Event.SAVE, began, time.perf_counter(), number))
 
 
 def worlds(comm: MPI.Intracomm) -> list[int]:

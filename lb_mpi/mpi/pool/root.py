@@ -23,7 +23,7 @@ from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.metrics import as_numbers, queueing
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.mpi.common.recorder import ProgressLine, mark_save
+from lb_mpi.mpi.common.recorder import ProgressLine
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.messages import (
     NUMBERS,
@@ -520,12 +520,10 @@ class CheckpointFile:
 
     def write(self, tasks: list[int], values: list[Any]) -> None:
         """Write results to disk; TypeError for an unsupported type; OSError, with the file unchanged, if that fails."""
-        began = time.perf_counter()
         self._write(checkpoint.record(tasks, values))
         self._check_name()
         self._n_written += len(tasks)
         signs.saved(self._n_written)
-        mark_save(began, self._n_written)
 
     def close(self) -> None:
         """Close the file."""
