@@ -25,7 +25,7 @@ def add_progress(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="show how it goes: a line a rank or host on a terminal, elsewhere one every ten seconds (default: after "
+        help="show how it goes: a line that changes on a terminal, elsewhere a new one every ten seconds (default: after "
         f"{PATIENCE_S:g} s on one machine, unless --json is given)",
     )
 

@@ -273,8 +273,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("--record", metavar="FOLDER",
         help="keep a record of the run there, after restarts of the last start, for python -m lb_mpi report FOLDER")
     top.add_argument("--progress", action="store_true",
-        help="show while it runs how much is done, and how busy each host or rank is; without a terminal, print a line "
-        "every ten seconds")
+        help="show while it runs how much is done, and how busy the ranks are, in a line that changes; without a terminal, "
+        "print one every ten seconds")
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run on each rank")
     return top
 

@@ -36,7 +36,6 @@ VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0
 ALIGN_S = 10.0
 ROUNDS = 16  # of ping and pong
-LINE_S = 10.0  # between lines of progress without a terminal
 _files: list[_File] = []  # empty, or the file of this process
 
 
@@ -177,24 +176,3 @@ def _versions() -> str:
 def _end() -> None:
     for file in _files:
         file.write(time.perf_counter(), ended=True)
-
-
-class ProgressLine:
-    """Called as (done, of): "123 of 2,000 tasks, 12 s, about 180 s left"; rewritten in place on a terminal."""
-
-    def __init__(self) -> None:
-        self._began = self._shown = time.perf_counter()
-
-    def __call__(self, done: int, of: int) -> None:
-        """Show the line if it is due."""
-        now = time.perf_counter()
-        terminal = sys.stderr.isatty()
-        if not terminal and now < self._shown + LINE_S and done < of:
-            return
-        self._shown = now
-        spent = now - self._began
-        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
-        line = f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}"
-        end = "\n" if done == of or not terminal else ""
-        sys.stderr.write(f"\r{line}\x1b[K{end}" if terminal else f"{line}\n")
-        sys.stderr.flush()
