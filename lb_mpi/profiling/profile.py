@@ -38,11 +38,11 @@ END = "(the program's end)"
 FILE = "profile.json"
 MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
 _METRICS = ("seconds", "load_balance", "communication_efficiency", "parallel_efficiency", "balanced_s")
-_SUMS = ("waiting_s", "communication_s", "sent_bytes")
+_SUMS = ("waiting_s", "communication_s")
 _EXPLAINED = (
     "useful: outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for a core);",
     "waiting: all of a call between two ranks, with the transfer of its data; in collectives, until the last rank arrived;",
-    "other MPI: the rest of the time in MPI; sent: bytes handed to MPI.",
+    "other MPI: the rest of the time in MPI.",
 )
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
@@ -65,7 +65,6 @@ class Line:
     call: str  # "recv", "Allreduce", ..
     calls: int = 0
     seconds: float = 0.0  # in the call, including waiting
-    sent_bytes: int = 0  # sent by MPI
     waited_s: dict[int, float] = field(default_factory=dict)  # by awaited rank; SOMEBODY: unknown
 
     @property
@@ -131,13 +130,12 @@ class Calls:
             self.lines.append(Line(file, line, function, call))
         return self._numbers[key]
 
-    def add(self, number: int, entered: int, left: int, n_bytes: int = 0, whom: int = NOBODY) -> None:
+    def add(self, number: int, entered: int, left: int, whom: int = NOBODY) -> None:
         """Add a finished call at place `number`, which waited for rank `whom`."""
         line, ns = self.lines[number], left - entered
         self.in_mpi_ns += ns
         line.calls += 1
         line.seconds += 1e-9 * ns
-        line.sent_bytes += n_bytes
         if whom != NOBODY:
             line.waited_s[whom] = line.waited_s.get(whom, 0.0) + 1e-9 * ns
 
@@ -260,11 +258,6 @@ class RankProfile:
         """Seconds in MPI without waiting."""
         return sum(line.communication_s for line in self.lines)
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent by MPI."""
-        return sum(line.sent_bytes for line in self.lines)
-
 
 @dataclass(frozen=True)
 class Profile:
@@ -328,7 +321,7 @@ class Profile:
             together.setdefault((line.file, line.line, line.call), []).append(line)
         merged = [
             replace(same[0], calls=sum(line.calls for line in same), seconds=sum(line.seconds for line in same),
-                    sent_bytes=sum(line.sent_bytes for line in same), waited_s=_summed(line.waited_s for line in same))
+                    waited_s=_summed(line.waited_s for line in same))
             for same in together.values()
         ]  # fmt: skip
         return sorted(merged, key=lambda line: (-line.waiting_s, -line.seconds))
@@ -363,7 +356,7 @@ def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
     found = []
     for rank in ranks:
         if (rest := last.seconds - rank.seconds) > 0:
-            end = Line("", 0, "", END, 1, rest, 0, {last.rank: rest})
+            end = Line("", 0, "", END, 1, rest, {last.rank: rest})
             rank = replace(rank, lines=[*rank.lines, end])
         found.append(rank)
     return found
@@ -414,28 +407,28 @@ def _of_ranks(profile: Profile) -> Table:
     def spent(seconds: float) -> str:
         return f"{seconds:.2f} s {_ratio(seconds, profile.seconds):4.0%}"
 
-    header = ("rank", "host", "useful", "cpu", "waiting", "other MPI", "sent", "for")
+    header = ("rank", "host", "useful", "cpu", "waiting", "other MPI", "for")
     lines = [
         (str(rank.rank), rank.host, spent(rank.useful_s), f"{rank.useful_cpu_s:.2f} s", spent(rank.waiting_s),
-         spent(rank.communication_s), _size(rank.sent_bytes), _whom(rank.waited_s, profile.seconds))
+         spent(rank.communication_s), _whom(rank.waited_s, profile.seconds))
         for rank in profile.ranks
     ]  # fmt: skip
-    return Table(header, lines, words=(1, 7), most=MOST_RANKS)
+    return Table(header, lines, words=(1, 6), most=MOST_RANKS)
 
 
 def _of_lines(profile: Profile) -> list[str]:
     found = [line for line in profile.lines() if line.seconds > 0]
     if not found:
         return ["no calls of MPI were seen"]
-    header = ("line", "calls", "waiting", "mean", "other MPI", "sent", "for")
+    header = ("line", "calls", "waiting", "mean", "other MPI", "for")
     lines = [
         (_name(line), f"{line.calls:,}", f"{line.waiting_s:.2f} s", _short(line.waiting_s / line.calls),
-         f"{line.communication_s:.2f} s", _size(line.sent_bytes), _whom(line.waited_s, line.waiting_s))
+         f"{line.communication_s:.2f} s", _whom(line.waited_s, line.waiting_s))
         for line in found
     ]  # fmt: skip
     rest = found[MOST_LINES:]
     more = [f"(the others: {sum(line.waiting_s for line in rest):.2f} s of waiting)"] if rest else []
-    made = str(Table(header, lines, words=(0, 6), most=MOST_LINES)).splitlines()
+    made = str(Table(header, lines, words=(0, 5), most=MOST_LINES)).splitlines()
     return [*made, *more, "(seconds of all ranks, added up)"]
 
 
@@ -459,14 +452,6 @@ def _whom(waited_s: Mapping[int, float], whole: float) -> str:
 
 def _count(number: int, name: str) -> str:
     return f"{number} {name}{'s' * (number != 1)}"
-
-
-def _size(n_bytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 999.5:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
 
 
 def _short(seconds: float) -> str:
