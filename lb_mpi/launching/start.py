@@ -121,18 +121,23 @@ def say(*lines: object) -> None:
 
 
 class _Run:
-    """A run under way: mpiexec is `process`, and `came` are the signals received; it prints what dies or hangs."""
+    """A run under way: mpiexec is `process`, `hosts` are those of the ranks, and `came` are the signals received.
+
+    It prints what dies or hangs.  `again` : it is a restart.
+    """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], watch: Watch, start: Start, came: list[int], job: MpiJob
-    ) -> None:
-        self._process, self._watch, self._start, self._came = process, watch, start, came
+        self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], came: list[int], job: MpiJob,
+        *, again: bool,
+    ) -> None:  # fmt: skip
+        self._process, self._watch, self._came, self._again = process, watch, came, again
         self._hang_s, self._grace_s = job.hang_s, job.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
         self._hung: list[Hang] = []
-        self._awaited = Awaited(start.n_ranks, job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._start = Start(hosts, job.hang_s)
+        self._awaited = Awaited(len(hosts), job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
 
     def goes_on(self) -> bool:
@@ -172,8 +177,7 @@ class _Run:
             ends=self._ends,
             gone=self._watch.gone if self._gone else (),
             hung=bool(self._hung),
-            lost_nothing=self._start.lost_nothing,
-            first_word_s=self._start.first_word_s,
+            lost_nothing=self._again and not any(state.spoke for state in states),
             n_saved=sum(state.n_saved for state in states),
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
@@ -260,8 +264,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
         help="a rank hangs if, for S seconds, it neither computes nor answers in a call of lb_mpi, or is stopped; or if all "
         "others wait for it in lb_mpi, and it neither computes, reads, writes nor sleeps, is blocked in MPI, or has come to "
-        "its end; or if, for at least 30 s, its program doesn't begin, or says nothing in a restart. It is named, with its "
-        "Python stack, and the run is ended or restarted; 0: never (default: %(default)g)")
+        "its end; or if its program doesn't begin for at least 30 s. It is named, with its Python stack, and the run is "
+        "ended or restarted; 0: never (default: %(default)g)")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1 a program that can save has S seconds for that; a second Ctrl-C ends it at "
         "once; at SIGUSR1 one that can't save goes on (default: %(default)g)")
@@ -340,13 +344,13 @@ class MpiJob:
                 return 0
             if before is None:
                 say(shlex.join([*self.argv(ranks, env), *self.program]))
-            start = Start([self.hosts[index].name for index in ranks], self.hang_s, before and before.first_word_s)
             process = None
             try:
                 with limit.held() as came:
                     argv = [*self.argv(ranks, env, link), *self.program]
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-                    run = _Run(process, watch, start, came, self)
+                    hosts = [self.hosts[index].name for index in ranks]
+                    run = _Run(process, watch, hosts, came, self, again=before is not None)
                     while run.goes_on():
                         time.sleep(LOOK_S)
                     return run.outcome()
