@@ -33,7 +33,6 @@ from lb_mpi.report.run import (
     Headline,
     Run,
     bounds,
-    drafts,
     headline,
     matrix,
     steps,
@@ -407,14 +406,7 @@ def _moves(run: Run) -> str:
         parts.append(_figure(picture, data, caption, "paper"))
     if not parts:
         return ""
-    text = ""
-    if (asked := drafts(run)) is not None:
-        text = (
-            f"<p>{asked.n:,} drafts: {asked.work:,} brought work ({asked.bytes / 1e6:,.2f} MB in all; median time from the "
-            f"draft to the work: {seconds(asked.median_s)}). For {asked.unanswered:,} no rank volunteered, and "
-            f"{asked.nothing:,} came too late: the volunteer had nothing left.</p>"
-        )
-    return f"<h2>Work moved between ranks</h2>{text}{''.join(parts)}"
+    return f"<h2>Work moved between ranks</h2>{''.join(parts)}"
 
 
 def _ranks(run: Run) -> str:

@@ -290,27 +290,3 @@ def matrix(run: Run, way: Way) -> Floats:
         mine = moved[one.about.rank] if way in (Way.LOAN, Way.GIFT) else moved[:, one.about.rank]
         np.add.at(mine, flows["other"], flows["amount"])
     return moved
-
-
-class DraftCounts(NamedTuple):
-    """The outcomes of all drafts."""
-
-    n: int  # drafts
-    unanswered: int  # without a volunteer
-    nothing: int  # whose volunteer had nothing left
-    work: int  # that brought work
-    median_s: float  # from a draft to its work; of the kept ones, NaN: none
-    bytes: float  # received
-
-
-def drafts(run: Run) -> DraftCounts | None:
-    """Count the outcomes of all drafts; None if there was none."""
-    flows = np.concatenate([one.flows for one in run.ranks])
-    flows = flows[flows["way"] == Way.DRAFT]
-    if not len(flows):
-        return None
-    n, work, unanswered = flows["n"].sum(), flows["amount"].sum(), flows["n"][flows["other"] < 0].sum()
-    moves = np.concatenate([one.moves for one in run.ranks])
-    brought = moves[(moves["way"] == Way.DRAFT) & (moves["amount"] > 0.0)]
-    median = float(np.median(brought["ended"] - brought["began"])) if len(brought) else float("nan")
-    return DraftCounts(int(n), int(unanswered), int(n - unanswered - work), int(work), median, float(flows["bytes"].sum()))

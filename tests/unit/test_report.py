@@ -24,7 +24,7 @@ from lb_mpi.report.page import (
     strip,
     strip_pixels,
 )
-from lb_mpi.report.run import assemble, drafts, headline, matrix, steps, timeline
+from lb_mpi.report.run import assemble, headline, matrix, steps, timeline
 
 MOST_BYTES = 500_000
 
@@ -71,7 +71,6 @@ def test_numbers() -> None:
     assert (told.parallel, told.balance, told.communication) == pytest.approx((0.5, 1.0, 0.5))
     assert told.words.startswith("Biggest loss: waiting, 50.0% of all ranks' time")
     assert matrix(run, Way.LOAN) == pytest.approx(15 * np.roll(np.eye(4), 1, axis=1))
-    assert drafts(run) is None
     assert run.notes == []
     assert run.clock == "one host, so one clock"
     assert len(steps(run)) == 4
@@ -131,15 +130,11 @@ def test_the_table_of_ranks_names_what_they_computed() -> None:
     assert "<td>1.00x" in text
 
 
-def test_drafts_are_summed_up() -> None:
+def test_drafts_that_brought_work_are_in_the_matrix() -> None:
     record = Record(100.0)
     for other, amount, took in ((-1, 0.0, 1.0), (1, 1.0, 0.5), (1, 1.0, 0.7), (1, 0.0, 2.0)):
         record.move(Move(Way.DRAFT, other, 100.0, 100.0 + took, amount, 8.0 * amount))
     run = assemble([("0", whole(record, 102.0, about(0, 2))), ("1", whole(Record(100.0), 102.0, about(1, 2)))])
-    told = drafts(run)
-    assert told is not None
-    assert (told.n, told.unanswered, told.nothing, told.work, told.bytes) == (4, 1, 1, 2, 16.0)
-    assert told.median_s == pytest.approx(0.6)
     assert matrix(run, Way.DRAFT)[1, 0] == 2.0
 
 
