@@ -32,7 +32,7 @@ def parser() -> Parser:
     tree.add_argument("--seed", type=int, help="of the root")
     tree.add_argument("--q", type=float, help="binomial: chance of having children")
     tree.add_argument("--m", type=int, help="binomial: how many")
-    add_search_options(parser, threshold=16.0, split_rules=("alternate", "half", "one"))
+    add_search_options(parser, threshold=16.0)
     return parser
 
 
@@ -46,7 +46,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     }
     name = options.tree or ("T1" if not changes else None)
     tree = dataclasses.replace(TREES[name] if name else Tree(), **changes)
-    problem = agree(comm, lambda: UnbalancedTreeSearch(tree, options.split_rule))
+    problem = agree(comm, lambda: UnbalancedTreeSearch(tree))
     compile_once(comm, compile_kernels)
     result = search(comm, problem, options)
     count = result.value
