@@ -13,7 +13,7 @@ import math
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -62,8 +62,6 @@ CURVES = [
     ("as it was", "var(--now)"),
     ("distribution changed for the following calls", "var(--act)"),
 ]
-POINTS = 900  # of a curve of costs
-Places = list[tuple[float, float]]
 
 
 # --- rasters ---------------------------------------------------------------------------------------------------------
@@ -166,23 +164,30 @@ def imbalance(run: Run) -> str:
     table = steps(run)[0]
     table = table[table["driver"] == Driver.ROWS]
     before, after = table["before"].astype(float), table["after"].astype(float)
-    known = np.concatenate([before, after])
-    known = known[np.isfinite(known)]
-    if not len(known):
+    both = np.concatenate([before, after])
+    both = both[np.isfinite(both)]
+    if not len(both):
         return ""
     calls = np.cumsum(table["n"]) - table["n"] + 1
-    most, last = ceiling(float(known.max())), int(calls[-1])
+    most, last = ceiling(float(both.max())), int(calls[-1])
 
     def x(call: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (call - 1) / max(1, last - 1)
 
-    parts, y = _levels(most, 4, HEIGHT, lambda value: f"{value:.{0 if most >= 0.08 else 1}%}")
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
+
+    parts = []
+    for level in (most * k / 4 for k in range(5)):
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
+        parts.append(label(LEFT - 6, y(level) + 4, f"{level:.{0 if most >= 0.08 else 1}%}", "end"))
     for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
         parts.append(label(x(call), HEIGHT - BOTTOM + 18, f"{call:,}"))
     parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
     for name, values in (("home", before), ("now", after)):
-        points = [(x(call), y(value)) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
-        parts.append(_line(name, points))
+        known = [(call, value) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
+        points = " ".join(f"{x(call):.1f},{y(value):.1f}" for call, value in known)
+        parts.append(f'<polyline class="{name}" points="{points}"/>')
     reasons = run.ranks[0].reasons
     for call, value, acted, reason in zip(calls, before, table["acted"], table["reason"], strict=True):
         if acted:
@@ -190,44 +195,6 @@ def imbalance(run: Run) -> str:
             at = f"{x(call):.1f} {y(value if math.isfinite(value) else 0.0) - 4:.1f}"
             parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {call}: {words}</title></path>')
     return drawing(WIDTH, HEIGHT, parts, "imbalance of each call")
-
-
-def costs(run: Run) -> str:
-    """Draw the costs of the rows by rank, relative to their mean; "" unless known for all ranks."""
-    known = sorted(((one.about.rank, one.costs) for one in run.ranks), key=lambda pair: pair[0])
-    if not all(len(mine) and mine.sum() > 0.0 for _, mine in known):
-        return ""
-    many = max(1, POINTS // len(known))
-    shown = [
-        np.interp(np.linspace(0, len(mine) - 1, min(many, len(mine))), np.arange(len(mine)), mine) for _, mine in known
-    ]
-    values = np.concatenate(shown)
-    values /= values.mean()
-    height = HEIGHT - 60
-    parts, y = _levels(ceiling(float(values.max())), 2, height, lambda value: f"{value:g}")
-    places = LEFT + (WIDTH - LEFT - RIGHT) * np.arange(len(values) + 1) / len(values)
-    parts.append(_line("now", list(zip(np.repeat(places, 2)[1:-1], map(y, np.repeat(values, 2)), strict=True))))
-    begins = np.cumsum([0, *map(len, shown)])
-    for (rank, _), begin in list(zip(known, begins, strict=False))[:: -(-len(known) // 16)]:
-        at = places[begin]
-        parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{height - BOTTOM + 6}"/>')
-        parts.append(label(at + 3, height - BOTTOM + 18, str(rank), "start"))
-    parts.append(label((WIDTH + LEFT) / 2, height - 4, "rows, by the rank that owns them"))
-    return drawing(WIDTH, height, parts, "costs of rows")
-
-
-def _levels(most: float, n: int, height: int, words: Callable[[float], str]) -> tuple[list[str], Callable[[float], float]]:
-    """Return lines across a curve at n + 1 levels from 0 to `most`, and a function from a value to its height."""
-
-    def y(value: float) -> float:
-        return height - BOTTOM - (height - TOP - BOTTOM) * value / most
-
-    parts = []
-    for k in range(n + 1):
-        at = y(most * k / n)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(label(LEFT - 6, at + 4, words(most * k / n), "end"))
-    return parts, y
 
 
 def ceiling(value: float) -> float:
@@ -247,10 +214,6 @@ def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = ""
     """Write words at a place of a drawing."""
     marked = f' class="{kind}"' if kind else ""
     return f'<text{marked} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _line(kind: str, points: Places) -> str:
-    return f'<polyline class="{kind}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
 
 
 # --- the page ----------------------------------------------------------------------------------------------------------
@@ -358,9 +321,6 @@ def _calls(run: Run) -> str:
         parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "at home", "as it was", "decision"]
     parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).used().html("tight reason"))
-    if chart := costs(run):
-        words = "Most recently measured cost of each row, relative to the mean."
-        parts.append(f'<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     return "".join(parts)
 
 

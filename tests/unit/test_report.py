@@ -220,7 +220,6 @@ def test_the_page_stands_alone() -> None:
     strip_of, loans = reader.views
     assert strip_of["hosts"] == [["node0", 0], ["node1", 2]]
     assert loans["values"] == (15 * np.roll(np.eye(4, dtype=int), 1, axis=1)).tolist()
-    assert 'aria-label="costs of rows"' in text
     assert 'aria-label="imbalance of each call"' in text
     assert "<b>program" not in text
     assert "program.py --x &lt;b&gt;" in text
