@@ -49,11 +49,11 @@ def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) 
                 process.terminate()
                 process.wait()
 
-def fresh(folder: str) -> None:
-    """Make the folder of a start's records, and remove earlier ones, which would look like its own; OSError.
+
+def remove_records(folder: str) -> None:
+    """Remove the records of an earlier start, which would look like those of the next one.
 
     A link in their place is removed, too; what it leads to stays.
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
     for old in Path(folder).glob("rank*.lbrec"):
         old.unlink()

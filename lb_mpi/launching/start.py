@@ -27,7 +27,7 @@ from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
 from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
 from lb_mpi.launching.heard import End
-from lb_mpi.launching.progress import PREFIX, SHOWN, followed, fresh
+from lb_mpi.launching.progress import PREFIX, SHOWN, followed, remove_records
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
 from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
@@ -301,8 +301,10 @@ class MpiJob:
         self.emulated: bool = options.emulated
         self.hang_s: float = options.hang_s
         self.grace_s: float = options.grace_s  # for a program that saves after Ctrl-C or SIGTERM
-        self.record = os.path.abspath(record) if record else None
-        self.shown: bool = options.progress
+        self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
+        if record is not None:
+            os.makedirs(record, exist_ok=True)
+            self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
         self.reached: set[str] = set()  # hosts that have connected to this one over their network
 
     def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
@@ -314,13 +316,7 @@ class MpiJob:
         Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
         only requests a save: a program that can't save goes on.
         """
-        given = dict(os.environ)
-        if self.record is not None:
-            fresh(self.record)
-            given["LB_MPI_RECORD"] = self.record
-        if self.shown:
-            given[SHOWN] = "1"
-        mark, env = limit.marked(variables(self.mpi, given, emulated=self.emulated))
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.emulated))
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
         self.argv(self.ranks, env)  # reports a host that can't be named before asking any
@@ -348,6 +344,8 @@ class MpiJob:
             try:
                 with limit.held() as came:
                     argv = [*self.argv(ranks, env, link), *self.program]
+                    if "LB_MPI_RECORD" in self.recording:
+                        remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
                     hosts = [self.hosts[index].name for index in ranks]
                     run = _Run(process, watch, hosts, came, self, again=before is not None)
