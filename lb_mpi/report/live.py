@@ -98,7 +98,8 @@ def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None)
     `wait` : waits for some seconds between two looks, and returns whether to stop; None: never stop.
     """
     line = StatusLine()
-    seen = shown = None  # the totals at the last look, and in the last line
+    seen: Totals | None = None  # at the last look
+    shown: Totals | None = None  # in the last line
     changed = time.monotonic()
     while True:
         with contextlib.suppress(ValueError, FileNotFoundError):  # no record, or an incomplete one

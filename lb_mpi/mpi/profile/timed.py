@@ -243,9 +243,7 @@ class TimedMethods:
         """Begin a blocking send: it waits for the destination."""
         call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
 
-    def receive(
-        self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int, status: int
-    ) -> tuple[Args, Kwargs]:
+    def receive(self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int, status: int) -> tuple[Args, Kwargs]:
         """Begin a blocking receive or probe: it waits for the source.  source, status: positions of these arguments.
 
         A call that also sends has its destination as second argument, and waits for it if there is no source.
@@ -285,9 +283,7 @@ class TimedMethods:
             its, at, calls = neighbours if kind == NEIGHBOURS else kind, call.entered, self.recorder.calls
             call.left = lambda left: calls.join(stream, its, call.number, at, at, left)
 
-    def begin_collective(
-        self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, persistent: bool
-    ) -> None:
+    def begin_collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, persistent: bool) -> None:
         """Begin a nonblocking collective; its request waits."""
         _, stream, neighbours = self.recorder.known(args[0])
         posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
