@@ -113,8 +113,8 @@ def main() -> None:
         return
     compile_once(COMM, compile_kernels)
     if options.tasks:
-        search(Subtrees(TREES["T1"], "alternate"))  # warm
-        result = search(Subtrees(TREES["T1"], "alternate"))
+        search(Subtrees(TREES["T1"]))  # warm
+        result = search(Subtrees(TREES["T1"]))
         answer = {"seconds": result.seconds, "nodes": result.value.nodes}
     else:
         pairs = [(together(), copies()) for _ in range(options.repeat)]

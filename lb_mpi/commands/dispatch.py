@@ -123,11 +123,15 @@ def say(text: str, code: int = 0) -> int:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], object]]:
+def progress() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a text on stderr, in one line that ends with the block; the first after a second."""
     line = StatusLine(PATIENCE_S)
+
+    def show(text: str) -> None:
+        line.show(text)
+
     try:
-        yield line.show
+        yield show
     finally:
         line.clear()
 

@@ -22,7 +22,7 @@ from tests.process.lab import ROOT, script
 from tests.protocol.test_protocol import changed_module
 from tools.environment import here
 
-HOSTS = ("a", "b")
+HOSTS = ("a", "b", "c")
 STEP_S = 10.0
 LIMIT_S = 40.0
 COURSE = 12  # looks, STEP_S apart
@@ -58,15 +58,15 @@ def check_course(module: Any, lives: tuple[tuple[int, int], ...], hang_s: float)
 
 
 def check_all(module: Any) -> list[str]:
-    """All courses of two ranks."""
-    settings = itertools.product(itertools.product(LIVES, repeat=2), (LIMIT_S, 5.0, 0.0))
+    """All courses of three ranks."""
+    settings = itertools.product(itertools.product(LIVES, repeat=3), (LIMIT_S, 5.0, 0.0))
     return [check_course(module, *setting) for setting in settings]
 
 
 def test_all_small_courses_keep_the_law() -> None:
     said = check_all(hangs)
-    assert len(said) == len(LIVES) ** 2 * 3
-    assert set(said) == {"", "0", "1"}
+    assert len(said) == len(LIVES) ** 3 * 3
+    assert set(said) == {"", "0", "1", "2"}
 
 
 def test_ranks_without_known_numbers_may_do_what_they_like() -> None:
@@ -76,7 +76,7 @@ def test_ranks_without_known_numbers_may_do_what_they_like() -> None:
 
 
 def test_how_it_is_said() -> None:
-    one = hangs.Start(HOSTS, LIMIT_S)
+    one = hangs.Start(HOSTS[:2], LIMIT_S)
     (missing,) = one.stuck(41.0, [RankState("0", "a")]) or one.stuck(90.0, [RankState("0", "a")])
     assert str(missing) == (
         "rank 1 on host b hangs: neither computing nor answering for 49 s, in its start, before its program"

@@ -255,7 +255,7 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     [
         (b"", "expected the record of a rank"),
         (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 5; record the run again"),
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 6; record the run again"),
         (header(ABOUT)[:30], "truncated or corrupt"),
         (header(ABOUT), "no complete snapshot in it"),
         (header(ABOUT._replace(rank=3)), "rank 3 of 3: expected 0 to 2"),
