@@ -2,7 +2,7 @@
 
 Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; everything else is SVG. The
 PNG encoder has ten lines, since no package that lb_mpi needs has one.  On the page, page.js shows rasters on a canvas with
-zoom and axes; as files, all figures are SVG with axes and key (`svg_files`).  The page's numbers are those of `run`.
+zoom and axes.  The page's numbers are those of `run`.
 """
 
 from __future__ import annotations
