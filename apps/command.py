@@ -46,8 +46,8 @@ def numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
-def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, split_rules: tuple[str, ...]) -> None:
-    """Add the options that every search has; the first split rule is the default."""
+def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, split_rules: tuple[str, ...] = ()) -> None:
+    """Add the options that every search has; the first split rule is the default, if there are several."""
     group = parser.add_argument_group("balancing")
     group.add_argument(
         "--no-balance", action="store_true",
@@ -62,10 +62,11 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         metavar="J",
         help="a rank gives work away only if its load is above J (default: %(default)s)",
     )
-    group.add_argument(
-        "--split-rule", choices=split_rules, default=split_rules[0],
-            help="which part of its work a rank gives away (default: %(default)s)"
-    )
+    if split_rules:
+        group.add_argument(
+            "--split-rule", choices=split_rules, default=split_rules[0],
+                help="which part of its work a rank gives away (default: %(default)s)"
+        )
     group.add_argument(
         "--quantum", type=int, metavar="UNITS", help="units of work between two polls for messages (default: adaptive)"
     )

@@ -13,7 +13,6 @@ number of ranks with any distribution, for a vertex adds up its neighbours in th
 
 from __future__ import annotations
 
-import re
 import time
 import zlib
 from typing import Any
@@ -23,7 +22,6 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.command import Parser, add_speeds, compile_once, own_speed, run
-from apps.maps import SPECTRAL, placed, shares
 from apps.saved_steps import SavedSteps, add_save_options
 from lb_mpi.emulate import throttled
 from lb_mpi.graph import Floats, Graph, Ints
@@ -32,7 +30,6 @@ from lb_mpi.kernels import njit
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.common.collective import agree, barrier, duplicate
-from lb_mpi.mpi.common.recorder import map_of, records
 from lb_mpi.mpi.graph.distribute import METHODS
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.saving.rows import Arrays
@@ -134,25 +131,6 @@ def checksum(comm: MPI.Comm, vertices: Ints, heat: Floats) -> str:
     return f"{int(total[0]):016x}"
 
 
-def rectangle(graph: str) -> tuple[int, int] | None:
-    """Rows and columns of a graph that is named "mesh:RxC" or "torus:RxC"; None for others, which have no places."""
-    found = re.fullmatch(r"(?:mesh|torus):(\d+)x(\d+)", graph)
-    return None if found is None else (int(found[1]), int(found[2]))
-
-
-def draw(comm: MPI.Intracomm, name: str, graph: Graph | None, vertices: Ints) -> None:
-    """Collective: record a map of who computed what, where one can be drawn; the graph on the root."""
-    domain = rectangle(name)
-    if domain is not None:
-        map_of(shares(vertices // domain[1], vertices % domain[1], domain))
-        return
-    laid = comm.bcast(agree(comm, lambda: None if graph is None else placed(graph)))
-    if laid is not None:
-        places, shape = laid
-        all_of, mine = (np.bincount(one, minlength=shape[0] * shape[1]) for one in (places, places[vertices]))
-        map_of((mine / np.maximum(1, all_of)).reshape(shape), SPECTRAL)
-
-
 def time_step(comm: MPI.Comm, plan: HaloPlan) -> float:
     """The longest step that is stable for certain: half of 1 / the greatest sum of a vertex's conductances."""
     n = len(plan.vertices)
@@ -232,8 +210,6 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         seconds = time.perf_counter() - began
         total = checksum(own, plan.vertices, heat)
         everyone = own.gather((cpu_s, speed * throttled(), len(plan.vertices)))
-        if records():
-            draw(own, options.graph, graph, plan.vertices)
     own.Free()
     if everyone is None:
         return {}, []

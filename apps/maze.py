@@ -37,8 +37,6 @@ from apps.maze_tiles import TiledMazeSearch, usual_tile
 from apps.maze_tiles import compile_kernels as compile_tile_kernels
 from lb_mpi.checks import integer
 from lb_mpi.mpi.common.collective import agree, barrier
-from lb_mpi.mpi.common.recorder import map_of, records
-from lb_mpi.record.record import MAP
 
 PROG = "python -m apps.maze"
 
@@ -88,16 +86,14 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
                 cells[:] = maze
         barrier(comm)
         keeper = machine.rank == 0
-        picture = MAP if records() else 0
 
         def make() -> MazeSearch | TiledMazeSearch:
             if tile:
-                return TiledMazeSearch(cells, comm.rank, comm.size, tile=tile, keeper=keeper, picture=picture)
-            return MazeSearch(cells, comm.rank, options.split_rule, keeper=keeper, picture=picture)
+                return TiledMazeSearch(cells, comm.rank, comm.size, tile=tile, keeper=keeper)
+            return MazeSearch(cells, comm.rank, options.split_rule, keeper=keeper)
 
         problem = agree(comm, make)
         result = search(comm, problem, options)
-        map_of(problem.visited())
         done: MazeResult = result.value
         barrier(comm)  # nobody marks any more
         marked = comm.allreduce(int(np.count_nonzero((cells >= MARKED) & (cells < TOLD))) if keeper else 0)

@@ -25,32 +25,6 @@ import numpy.typing as npt
 
 from lb_mpi.kernels import njit
 
-# --- Which part of a maze one rank has visited, as a small picture: an estimate from samples of the cells it marks ----
-
-SAMPLES = 16  # of each place of the picture, when all its cells are visited by one rank
-
-
-class Visits(NamedTuple):
-    """Samples of the cells that one rank marks; the kernel counts them."""
-
-    counts: npt.NDArray[np.int64]  # (side, side) samples in each place of the picture; (0, 0): none are taken
-    each: int  # every so manieth cell that a call of the kernel marks is a sample, beginning with the first
-
-
-def room(dim: int, side: int) -> Visits:
-    """Make room for a picture of at most side x side places of a maze of dim x dim cells; 0: none."""
-    side = min(side, dim)
-    cells = (dim / side) ** 2 if side else 1.0
-    return Visits(np.zeros((side, side), np.int64), max(1, int(cells) // SAMPLES))
-
-
-def parts(visits: Visits, dim: int) -> npt.NDArray[np.float64]:
-    """(side, side) the part of the cells in each place that was visited, 0 to 1, of a maze of dim x dim cells."""
-    cells = (dim / max(1, len(visits.counts))) ** 2
-    found: npt.NDArray[np.float64] = np.minimum(visits.counts * (visits.each / cells), 1.0)
-    return found
-
-
 # --- The stack and its loops ------------------------------------------------------------------------------------------
 
 Cells = npt.NDArray[np.uint8]
@@ -94,15 +68,12 @@ def count(maze: Maze, stack: Stack, i: int) -> int:
 
 
 @njit(cache=True)
-def mark(maze: Maze, stack: Stack, units: int, looks: int, visits: Visits) -> int:
+def mark(maze: Maze, stack: Stack, units: int, looks: int) -> int:
     """Mark up to `units` cells depth first; returns the number of cells marked.
 
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
-    for all that are marked.  Some of them are counted in `visits`.
+    for all that are marked.
     """
-    counts, each = visits
-    height, width = counts.shape
-    line = maze.offsets[DOWN]
     cells, offsets = maze.cells, maze.offsets
     position, cursor, upper, ends = stack
     top, bottom, wide = ends[TOP], ends[BOTTOM], ends[WIDE]
@@ -123,8 +94,6 @@ def mark(maze: Maze, stack: Stack, units: int, looks: int, visits: Visits) -> in
         cursor[top] = direction + 1
         top += 1
         position[top], cursor[top], upper[top] = cell, 0, LAST_DIRECTION
-        if counts.size and done % each == 0:
-            counts[(cell // line - 1) * height // (line - 2), (cell % line - 1) * width // (line - 2)] += 1
         done += 1
         if cell == maze.exit:
             break

@@ -196,7 +196,6 @@ class MazeSearch:
 
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
     rank        this rank's number, >= 0
-    picture     rows and columns of a picture of what this rank visits (see `visited`); 0: none is made
     keeper      this rank saves the marks of its machine, and takes them from a save; one on each machine does
     split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
                 (the paper's rule); "one": only one of them; "alternate": every second record with untried directions, of
@@ -217,7 +216,6 @@ class MazeSearch:
         split_rule: str = "alternate",
         *,
         keeper: bool = True,
-        picture: int = 0,
     ) -> None:
         self.entry, self.exit = check_ends(cells)
         checks.choice("split_rule", split_rule, SPLIT_RULES)
@@ -234,7 +232,6 @@ class MazeSearch:
         self._visited = 0
         self._found = False
         self._keeper = bool(keeper)
-        self._visits = kernel.room(self.width - 2, checks.integer("picture", picture, 0))
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""
@@ -249,7 +246,7 @@ class MazeSearch:
         units = checks.integer("units", units, 1)
         if self.found:
             return 0
-        done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._visits)
+        done = kernel.mark(self._maze, self._stack, units, units + LOOKS)
         self._visited += done
         top = self._stack.ends[kernel.TOP]
         self._found = bool(done and top >= 0 and self._stack.position[top] == self.exit)
@@ -297,10 +294,6 @@ class MazeSearch:
         n = len(position)
         self._stack.position[:n], self._stack.cursor[:n], self._stack.upper[:n] = position, cursor, upper
         self._stack.ends[:] = n - 1, 0, 0
-
-    def visited(self) -> npt.NDArray[np.float64]:
-        """Estimate from samples which part of the cells in each place of the picture this rank has visited, 0 to 1."""
-        return kernel.parts(self._visits, self.width - 2)
 
     @property
     def found(self) -> bool:

@@ -28,7 +28,6 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from apps import maze_kernel
 from apps.maze_kernel import FREE, MARKED, STAY, TOLD, Cells, Indices, Tiles
@@ -84,14 +83,13 @@ class TiledMazeSearch:
     rank     this rank's number, of `size`
     tile     cells a side of a tile, at least 4
     keeper   this rank saves the marks of its machine, and takes them from a save; one on each machine does
-    picture  rows and columns of a picture of what this rank visits (see `visited`); 0: none is made
 
     The load is the number of tiles with ways into them that are still to be gone, the present one included.
 
     Errors: ValueError, TypeError for an array that is no maze, or whose entry or exit is blocked.
     """
 
-    def __init__(self, cells: Cells, rank: int, size: int, *, tile: int, keeper: bool = True, picture: int = 0) -> None:
+    def __init__(self, cells: Cells, rank: int, size: int, *, tile: int, keeper: bool = True) -> None:
         _, exit_cell = check_ends(cells)
         self.rank, size, width = checks.integer("rank", rank, 0), checks.integer("size", size, 1), len(cells)
         side = checks.integer("tile", tile, 4)
@@ -106,7 +104,6 @@ class TiledMazeSearch:
         self._hand = maze_kernel.Hand(side)
         self._run = 0
         self._visited, self._found, self._keeper = 0, False, bool(keeper)
-        self._picture = min(checks.integer("picture", picture, 0), width - 2)
 
     @property
     def cells(self) -> Cells:
@@ -229,17 +226,6 @@ class TiledMazeSearch:
         self._sort(ways)
         if flat[self.entry] == FREE and 0 in mine:
             self.start()
-
-    def visited(self) -> npt.NDArray[np.float64]:
-        """Return the part of the cells in each place of the picture that this rank has visited, 0 to 1."""
-        cells, dim, side = self.cells, self._tiles.width - 2, self._picture
-        counts = np.zeros((side, side))
-        for tile in self._begun if side else ():
-            first_row, last_row, left, right = maze_kernel.box(self._tiles, tile)
-            part = cells[first_row : last_row + 1, left : right + 1]
-            rows, columns = np.nonzero((part >= MARKED) & (part < TOLD))
-            np.add.at(counts, ((rows + first_row - 1) * side // dim, (columns + left - 1) * side // dim), 1.0)
-        return np.minimum(counts * (side / dim) ** 2, 1.0)
 
     def _owns(self, cell: int) -> bool:
         return bool(self._deeds.owner[maze_kernel.tiles_of(self._tiles, np.array([16 * cell]))[0]] == self.rank)

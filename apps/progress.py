@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from lb_mpi.launching.diary import PREFIX, SHOWN, followed
+from lb_mpi.launching.progress import PREFIX, SHOWN, followed
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.recorder import VARIABLE
 
@@ -25,7 +25,7 @@ def add_progress(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="show the progress: on a terminal one line per rank or host, elsewhere one line every ten seconds "
+        help="show the progress: on a terminal a line that changes, elsewhere a new line every ten seconds "
         f"(default: on one machine after {PATIENCE_S:g} s, unless --json is given)",
     )
 

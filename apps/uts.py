@@ -33,7 +33,7 @@ def parser() -> Parser:
     tree.add_argument("--seed", type=int, help="seed of the root")
     tree.add_argument("--q", type=float, help="binomial tree: probability that a node has children")
     tree.add_argument("--m", type=int, help="binomial tree: number of children of such a node")
-    add_search_options(parser, threshold=16.0, split_rules=("alternate", "half", "one"))
+    add_search_options(parser, threshold=16.0)
     return parser
 
 
@@ -47,7 +47,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     }
     name = options.tree or ("T1" if not changes else None)
     tree = dataclasses.replace(TREES[name] if name else Tree(), **changes)
-    problem = agree(comm, lambda: UnbalancedTreeSearch(tree, options.split_rule))
+    problem = agree(comm, lambda: UnbalancedTreeSearch(tree))
     compile_once(comm, compile_kernels)
     result = search(comm, problem, options)
     count = result.value

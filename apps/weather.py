@@ -25,7 +25,6 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
-from apps.maps import parts, places, size
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.speeds import seconds_for
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
@@ -34,7 +33,7 @@ from lb_mpi.emulate import Varying
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.common.collective import agree, barrier, wait
-from lb_mpi.mpi.common.recorder import map_of, records, running
+from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.rows.process_graph import METHODS
 from lb_mpi.record.events import Phase
 
@@ -105,7 +104,6 @@ class Block:
         row, column = divmod(comm.rank, columns)
         lat, lon = row * self.n_lat, column * self.n_lon
         longitude, latitude = np.arange(lon, lon + self.n_lon), np.arange(lat, lat + self.n_lat)
-        self.places = places(np.tile(latitude, self.n_lon), np.repeat(longitude, self.n_lat), shape)  # on a map
         self.index: Ints = np.add.outer(longitude * latitudes, latitude).ravel()  # (lon * lat,) of columns, in the grid
         self.climate = Climate(shape, slice(lon, lon + self.n_lon), slice(lat, lat + self.n_lat))
         self.cells: Floats = self.climate.begin(levels)  # (lon, lat, levels) temperatures
@@ -175,22 +173,14 @@ class Step(NamedTuple):
     balancer_s: float = 0.0
 
 
-def simulate(
-    block: Block, steps: SavedSteps, speed: Varying, balancer: lb_mpi.Balancer | None, drawn: Ints | None
-) -> list[Step]:
-    """The weather: all there is to see of the balancing is the line with `balancer.map_rows`.
-
-    `drawn` : counts, place by place of a map, the columns whose physics this rank computes; None: nobody looks.
-    """
+def simulate(block: Block, steps: SavedSteps, speed: Varying, balancer: lb_mpi.Balancer | None) -> list[Step]:
+    """The weather: all there is to see of the balancing is the line with `balancer.map_rows`."""
     slow = lb_mpi.throttle(speed)
     done = []
     cpu_s = 0.0
-    where = [] if drawn is None else [block.places]
 
-    def timed_physics(columns: Floats, sun: Floats, storm: Floats, where: Ints | None = None) -> Floats:
+    def timed_physics(columns: Floats, sun: Floats, storm: Floats) -> Floats:
         nonlocal cpu_s
-        if drawn is not None and where is not None:
-            np.add.at(drawn, where, 1)
         began = time.thread_time()
         after: Floats = physics(columns, sun, storm)
         cpu_s += time.thread_time() - began
@@ -206,11 +196,11 @@ def simulate(
         dynamics_s, slow.cpu_s = slow.cpu_s, 0.0
         if balancer is None:
             with running(steps.record, Phase.OWN), slow:
-                block.columns = timed_physics(columns, sun, storm, *where)
+                block.columns = timed_physics(columns, sun, storm)
             slow.cpu_s = 0.0
             done.append(Step(began, dynamics_s + cpu_s))
         else:
-            block.columns = balancer.map_rows(timed_physics, columns, sun, storm, *where)
+            block.columns = balancer.map_rows(timed_physics, columns, sun, storm)
             last = balancer.last
             assert last is not None
             done.append(Step(began, dynamics_s + cpu_s, last.rows_moved, last.bytes_moved, last.seconds))
@@ -246,14 +236,11 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     barrier(own)
     speed.start()
     began = time.perf_counter()
-    drawn = np.zeros(size(options.shape), dtype=np.int64) if records() else None
-    mine = simulate(block, steps, speed, balancer, drawn)
+    mine = simulate(block, steps, speed, balancer)
     barrier(own)
     seconds = time.perf_counter() - began
     if balancer is not None:
         balancer.close()
-    if drawn is not None:
-        map_of(parts(drawn / max(1, len(mine)), options.shape))
     checksum = block.checksum()
     everyone = own.gather(mine)
     speeds = as_slow(own, speeds)

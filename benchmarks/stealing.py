@@ -15,6 +15,7 @@ bound      shortest tours through 14 cities, seeds 1 to --repeat, four ranks tha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import statistics
@@ -24,7 +25,18 @@ from typing import NamedTuple
 
 from benchmarks import measuring
 from benchmarks.measuring import command, run
-from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels, plain_count
+from lb_mpi.problems.uts import (
+    MAX_CHILDREN,
+    PUBLISHED,
+    RANDS,
+    TREES,
+    Tree,
+    TreeCount,
+    UnbalancedTreeSearch,
+    child_counter,
+    compile_kernels,
+    root_state,
+)
 from tools.others import Watch
 
 SPEEDS = "0.8,0.4,0.2,0.2"
@@ -43,6 +55,27 @@ class Row(NamedTuple):
     low: float  # least and greatest ratio of the rounds
     high: float
     others: float = math.nan  # took so much of the machine meanwhile
+
+
+def plain_count(tree: Tree, limit: int | None = None) -> TreeCount:
+    """Count the nodes of a tree in plain Python with hashlib, depth first; at most `limit` of them."""
+    count_children = child_counter(tree)
+    most = int(tree.branching) if tree.type == "binomial" else 0
+    suffixes = [number.to_bytes(4, "big") for number in range(max(most, MAX_CHILDREN))]
+    sha1, to_int = hashlib.sha1, int.from_bytes
+    nodes = leaves = deepest = 0
+    stack = [(root_state(tree), 0)]
+    while stack and nodes != limit:
+        state, depth = stack.pop()
+        nodes += 1
+        deepest = max(deepest, depth)
+        n = count_children(depth, to_int(state[16:], "big") & (RANDS - 1))
+        if n == 0:
+            leaves += 1
+        else:
+            depth += 1
+            stack += [(sha1(state + suffix).digest(), depth) for suffix in suffixes[:n]]
+    return TreeCount(nodes, leaves, deepest)
 
 
 def kernel(repeat: int) -> Row:

@@ -82,7 +82,7 @@ def search(problem: UnbalancedTreeSearch) -> lb_mpi.SearchResult:
 
 def copies() -> float:
     """Every rank counts the whole of T1L by itself; returns the seconds of the slower one."""
-    problem = UnbalancedTreeSearch(TREES["T1L"], "alternate")
+    problem = UnbalancedTreeSearch(TREES["T1L"])
     barrier(COMM)
     began = time.perf_counter()
     problem.start()
@@ -96,7 +96,7 @@ def copies() -> float:
 
 def together() -> float:
     """All ranks count it together; returns the seconds until the last knows that it is over."""
-    result = search(UnbalancedTreeSearch(TREES["T1L"], "alternate"))
+    result = search(UnbalancedTreeSearch(TREES["T1L"]))
     assert result.value == PUBLISHED["T1L"]
     return result.seconds
 
@@ -113,8 +113,8 @@ def main() -> None:
         return
     compile_once(COMM, compile_kernels)
     if options.tasks:
-        search(Subtrees(TREES["T1"], "alternate"))  # warm
-        result = search(Subtrees(TREES["T1"], "alternate"))
+        search(Subtrees(TREES["T1"]))  # warm
+        result = search(Subtrees(TREES["T1"]))
         answer = {"seconds": result.seconds, "nodes": result.value.nodes}
     else:
         pairs = [(together(), copies()) for _ in range(options.repeat)]

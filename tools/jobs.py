@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lb_mpi.launching import limit
+from lb_mpi.table import Table
 from tools import limited
 from tools.environment import ROOT, Environment, SetupError, prepare, wanted
 from tools.others import MUCH, Watch
@@ -49,17 +50,12 @@ def run(environment: Environment, job: Job, record: Path | None) -> dict[str, An
 
 def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
     """Print the table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Four ranks of speeds {', '.join(map(str, SPEEDS))}: seconds")
-    table.add_column("job", no_wrap=True)
-    for title in ("without balancing", "with", "lower bound", "with / bound"):
-        table.add_column(title, justify="right")
+    lines = []
     for job, without, balanced in rows:
         seconds, bound = balanced["seconds"], balanced["lower_bound_seconds"]
-        table.add_row(job.name, f"{without['seconds']:.2f}", f"{seconds:.2f}", f"{bound:.2f}", f"{seconds / bound:.3f}")
-    Console().print(table)
+        lines.append((job.name, f"{without['seconds']:.2f}", f"{seconds:.2f}", f"{bound:.2f}", f"{seconds / bound:.3f}"))
+    print(f"Four ranks of speeds {', '.join(map(str, SPEEDS))}: seconds")
+    print(Table(("job", "without balancing", "with", "lower bound", "with / bound"), lines, words=(0,)))
     print("Without: each rank does the same share, and the slowest decides when the job ends.")
     print("With: ranks that would wait do work of the others.")
     print("Lower bound: CPU seconds of the work in the balanced run / sum of the speeds.")
@@ -91,7 +87,7 @@ def main() -> int:
         except SetupError as error:
             print(error, file=sys.stderr)
             return error.code
-        if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # the table needs what was installed
+        if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # what follows needs what was installed
             os.chdir(ROOT)
             os.execve(environment.python, [str(environment.python), "launch/demo", *sys.argv[1:]], environment.variables())
         if limited.run([sys.executable, "-m", "apps.kernels"], LIMIT_S, env=environment.variables(), cwd=ROOT):

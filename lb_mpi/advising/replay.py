@@ -31,7 +31,6 @@ from lb_mpi.advising.advice import (
     settings,
     took_s,
 )
-from lb_mpi.arranging.arrange import arrange
 from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
@@ -53,7 +52,7 @@ from lb_mpi.searching.simulate import search
 NOISE = 0.05  # of a block's time: standard deviation of its logarithm
 ROWS = 48  # of a rank on the virtual clock, at most
 FIRST, CALLS = 8, 24  # the first calls are played one by one; of the others, some represent the rest
-MOST_RANKS = 256  # for arrangements, whose search is slow, and for searches, where each rank has a tree
+MOST_RANKS = 256  # for complete graphs, and for searches, where each rank has a tree
 
 
 class RecordedRows(NamedTuple):
@@ -94,11 +93,6 @@ def replay_rows(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
         graph = as_graph(name)
         if not all(np.array_equal(getattr(graph, one), getattr(recorded.graph, one)) for one in ("indptr", "indices")):
             variants.append(way(f"{scheme} on {name}", f'lb_mpi.Balancer(comm, graph="{name}")', graph=graph))
-    if 2 < size <= MOST_RANKS and len(set(np.round(recorded.speeds, 2))) > 1:
-        order = arrange(recorded.graph, recorded.speeds).positions
-        if (order != np.arange(size)).any():
-            change = "comm = lb_mpi.reorder_ranks(comm, graph, speeds)"
-            variants.append(way("ranks arranged by speed", change, order=order))
     variants += [
         way(other.what, other.words, True, other_machine=other) for other in machines(ranks, recorded.speeds)
     ]
@@ -114,15 +108,12 @@ def _play_rows(
     *,
     how: dict[str, Any] | None = None,
     graph: Graph | None = None,
-    order: Any = None,
     other_machine: OtherMachine | None = None,
 ) -> float:
     """Return the seconds of all calls on the virtual clock."""
     speeds, outside = recorded.speeds, recorded.outside_s
     graph = graph or recorded.graph
     deal: Callable[[list[Floats]], list[Floats]] = list
-    if order is not None:  # node order[v] is at vertex v, whose rows stay
-        speeds, outside = speeds[order], outside * (speeds / speeds[order])
     if other_machine is not None:
         kept, factors = other_machine.ranks, np.array(other_machine.factors)
         outside = outside[:, kept] / factors * (len(speeds) / len(kept))

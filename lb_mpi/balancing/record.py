@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from lb_mpi.balancing.course import Course
 from lb_mpi.graph import Graph
 from lb_mpi.metrics import queueing
@@ -153,11 +151,8 @@ class Loans:
         self._imbalances = (math.nan, math.nan)  # of the last call: with all rows at home, and actual
 
     def use(self, graph: Graph, settings: Mapping[str, Any]) -> None:
-        """Record the settings of a new balancer, and its process graph; rank 0 records all edges."""
-        rank = self.share.rank
-        self.record.use("map_rows", {**settings, "neighbours": graph.neighbours(rank).tolist()})
-        if rank == 0:
-            self.record.graph(*(np.take(self._worlds, ends) for ends in graph.edges()))
+        """Record the settings of a new balancer, and this rank's neighbours on its process graph."""
+        self.record.use("map_rows", {**settings, "neighbours": graph.neighbours(self.share.rank).tolist()})
 
     def lent(self, borrower: int, at: float, rows: int, n_bytes: int) -> None:
         """Record that rows were sent."""

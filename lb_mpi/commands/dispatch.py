@@ -10,13 +10,13 @@ import io
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, number, show
 from lb_mpi.errors import Error
 from lb_mpi.launching.rank import number as number_of_rank
+from lb_mpi.status import StatusLine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ GRAPH = (
     "slashes, such as 2/1,3/2; or a METIS (.graph) or Matrix Market file"
 )
 FAILED, MISTAKE, INTERRUPTED, NO_READER = 1, 2, 130, 141
-PATIENCE_S, SHOWN_S = 1.0, 0.2  # before the first line of progress, and before it changes
+PATIENCE_S = 1.0  # before the first line of progress
 
 
 class Command(NamedTuple):
@@ -124,20 +124,16 @@ def say(text: str, code: int = 0) -> int:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text on stderr, in one line that ends with the block; nothing without a terminal."""
-    due, shown = time.monotonic() + PATIENCE_S, False
+    """Yield a function that shows a text on stderr, in one line that ends with the block; the first after a second."""
+    line = StatusLine(PATIENCE_S)
 
     def show(text: str) -> None:
-        nonlocal due, shown
-        if sys.stderr.isatty() and time.monotonic() >= due:
-            due, shown = time.monotonic() + SHOWN_S, True
-            print(f"\r{text[:76]}\x1b[K", end="", file=sys.stderr, flush=True)
+        line.show(text)
 
     try:
         yield show
     finally:
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        line.clear()
 
 
 def speaks() -> bool:

@@ -236,8 +236,6 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
     network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
     recorded = SimulatedRows(graph.n) if options.record is not None else None
-    if recorded is not None:
-        recorded.records[0].graph(*graph.edges())
     cluster = rounds.Cluster(
         graph,
         _speeds(options, graph.n) / virtual_s("row_s", options.row_s),

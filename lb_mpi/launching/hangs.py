@@ -5,16 +5,11 @@ computing, no reading or writing.  The other rules:
 
 A start
 -------
-- A program need not report anything.  One that never calls lb_mpi may be silent, and wait, as long as it likes.
-- Before the program of a rank begins, rank.py reports the rank.  If ranks are missing, the last one was reported `limit_s`
-  ago, and mpiexec still runs, the missing ranks hang.  Their programs have not begun.
-- A program is restarted only if it has saved, so it reported something in the previous start.  If no rank has done so
-  `limit_s` after the time of the first report then, ranks that have not computed for `limit_s` hang.  Ranks that wait for
-  them in MPI_Init are not named: both MPIs use CPU time there.
-- After the first report of any rank none of this applies.
+Before the program of a rank begins, rank.py reports the rank.  If ranks are missing, the last one was reported `limit_s`
+ago, no program has reached lb_mpi, and mpiexec still runs, the missing ranks hang.  Their programs have not begun.
 
-Not detected: a first start in which every rank is present and silent, and ranks that all spin in MPI_Init forever. Neither
-can be distinguished from a program that waits or computes.
+Not detected: a start in which every rank is present and silent.  It can't be distinguished from a program that never calls
+lb_mpi, and waits or computes.
 
 A rank that all others wait for
 -------------------------------
@@ -72,52 +67,24 @@ START_S = 30.0  # minimum for a start: all hosts read Python from a file server 
 
 
 class Start:
-    """The start of ranks on `hosts` (the host name of each rank), as far as it is known.
+    """The start of ranks on `hosts` (the host name of each rank); `hang_s`: time after which a rank hangs (0: never)."""
 
-    `hang_s`: time after which a rank hangs (0: never).  `before_s`: seconds to the first report in the previous start; None
-    if this is the first start.
-    """
-
-    def __init__(self, hosts: Sequence[str], hang_s: float, before_s: float | None = None) -> None:
-        self._hosts, self._before_s = hosts, before_s
+    def __init__(self, hosts: Sequence[str], hang_s: float) -> None:
+        self._hosts = {str(rank): host for rank, host in enumerate(hosts)}
         self._limit_s = max(hang_s, START_S) if hang_s else float("inf")
         self._n_came, self._came_s = 0, 0.0
-        self._word_s: float | None = None
-
-    @property
-    def n_ranks(self) -> int:
-        """Number of ranks expected."""
-        return len(self._hosts)
-
-    @property
-    def first_word_s(self) -> float | None:
-        """Seconds to the first report, in this start or, without one, in the previous start."""
-        return self._before_s if self._word_s is None else self._word_s
-
-    @property
-    def lost_nothing(self) -> bool:
-        """True if this is a restart without any report: everything saved is still everything done."""
-        return self._before_s is not None and self._word_s is None
 
     def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
-        """Return the ranks that hang, `now` seconds after the start began."""
+        """Return the ranks that hang before their programs, `now` seconds after the start began."""
         if len(states) != self._n_came:
             self._n_came, self._came_s = len(states), now
-        if self._word_s is None and any(state.spoke for state in states):
-            self._word_s = now
-        came = {state.rank for state in states}
-        numbers = [str(rank) for rank in range(len(self._hosts))]
-        if self._word_s is not None or not came <= set(numbers):  # another kind of mpiexec numbers its ranks differently
+        came, missing_s = {state.rank for state in states}, now - self._came_s
+        if missing_s < self._limit_s or any(state.spoke for state in states):
             return []
-        missing_s = now - self._came_s
-        if len(came) < len(numbers):
-            missing = [(rank, host) for rank, host in zip(numbers, self._hosts, strict=True) if rank not in came]
-            words = ", in its start, before its program"
-            return [Hang(*one, missing_s, words) for one in missing if missing_s >= self._limit_s]
-        if self._before_s is None or now < self._before_s + self._limit_s:
+        if not came <= self._hosts.keys():  # another kind of mpiexec numbers its ranks differently
             return []
-        idle = [state for state in states if state.idle_s >= self._limit_s]
-        return [Hang(state.rank, state.host, state.idle_s, ", in its start") for state in idle]
+        missing = [(rank, host) for rank, host in self._hosts.items() if rank not in came]
+        return [Hang(*one, missing_s, ", in its start, before its program") for one in missing]
 
 
 MOST_ASKED = 4  # idle ranks to ask; if more compute, or seem to, none is asked

@@ -60,7 +60,6 @@ class Outcome(NamedTuple):
     gone: Sequence[str] = ()  # hosts that are gone
     hung: bool = False  # some rank hung
     lost_nothing: bool = False  # it was a restart, and ended before the program reported anything
-    first_word_s: float | None = None  # time of the first report, here or in the previous start
     n_saved: int = 0  # number of saves since the start
     saved: int = 0  # the number of the last one
     seconds: float = 0.0  # duration of the run

@@ -25,12 +25,11 @@ from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
-from lb_mpi.launching.diary import PREFIX, Diary, followed
 from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
 from lb_mpi.launching.heard import End
+from lb_mpi.launching.progress import PREFIX, SHOWN, followed, remove_records
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
 from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
-from lb_mpi.record.launches import DEATH, END, RESTART, START
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 ASK_S = 20.0
@@ -122,18 +121,23 @@ def say(*lines: object) -> None:
 
 
 class _Run:
-    """A run under way: mpiexec is `process`, and `came` are the signals received; it prints what dies or hangs."""
+    """A run under way: mpiexec is `process`, `hosts` are those of the ranks, and `came` are the signals received.
+
+    It prints what dies or hangs.  `again` : it is a restart.
+    """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], watch: Watch, start: Start, came: list[int], job: MpiJob
-    ) -> None:
-        self._process, self._watch, self._start, self._came = process, watch, start, came
-        self._hang_s, self._grace_s, self._diary = job.hang_s, job.grace_s, job.diary
+        self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], came: list[int], job: MpiJob,
+        *, again: bool,
+    ) -> None:  # fmt: skip
+        self._process, self._watch, self._came, self._again = process, watch, came, again
+        self._hang_s, self._grace_s = job.hang_s, job.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
         self._hung: list[Hang] = []
-        self._awaited = Awaited(start.n_ranks, job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._start = Start(hosts, job.hang_s)
+        self._awaited = Awaited(len(hosts), job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
 
     def goes_on(self) -> bool:
@@ -161,9 +165,7 @@ class _Run:
             self._watch.hear(NEWEST_S)  # the ranks' latest reports, perhaps of a save
         self._hear()
         seconds = time.monotonic() - self._began
-        for words, rank in [*((line, "") for line in self._gone), *((str(hang), hang.rank) for hang in self._hung)]:
-            say(words)
-            self._diary.tell(DEATH, words, rank)
+        say(*self._gone, *self._hung)
         for rank in [hang.rank for hang in self._hung[:MOST_STACKS]]:
             stack = self._watch.stack(rank, STACK_S, wake=True).rstrip().splitlines()
             say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
@@ -175,8 +177,7 @@ class _Run:
             ends=self._ends,
             gone=self._watch.gone if self._gone else (),
             hung=bool(self._hung),
-            lost_nothing=self._start.lost_nothing,
-            first_word_s=self._start.first_word_s,
+            lost_nothing=self._again and not any(state.spoke for state in states),
             n_saved=sum(state.n_saved for state in states),
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
@@ -191,7 +192,6 @@ class _Run:
         for end in self._watch.ends():
             if end.code < 0 or (end.code != SAVED and not any(one.code >= 0 for _, one in self._ends)):
                 say(end)
-                self._diary.tell(DEATH, str(end), end.rank)
             self._ends.append((now, end))
 
     def _goes_on_to_save(self, now: float) -> bool:
@@ -266,8 +266,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
         "%(default)g). In a call of lb_mpi, a rank hangs if it neither computes nor answers, or is stopped. Outside of "
         "lb_mpi, it hangs if all others wait for it in lb_mpi, and it is blocked in MPI, or has reached its end, or neither "
-        "computes, reads, writes nor sleeps. It also hangs if its program does not begin, or after a restart gives no sign, "
-        "for S seconds, or 30 if S is less.")
+        "computes, reads, writes nor sleeps. It also hangs if its program does not begin for S seconds, or 30 if S is less.")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
@@ -277,10 +276,10 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("--emulated", action="store_true",
         help="the hosts are virtual ones of launch/cluster: emulate their speeds, and use TCP")
     top.add_argument("--record", metavar="FOLDER",
-        help="write a record of the run to FOLDER, for python -m lb_mpi report FOLDER")
+        help="write a record of the run to FOLDER, after restarts of the last start, for python -m lb_mpi report FOLDER")
     top.add_argument("--progress", action="store_true",
-        help="show during the run how much is done, and how busy each host or rank is; without a terminal, print a line "
-        "every ten seconds")
+        help="show during the run how much is done, and how busy the ranks are, in a line that changes; without a terminal, "
+        "print a line every ten seconds")
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
     return top
 
@@ -289,7 +288,7 @@ class MpiJob:
     """A job that is started, and restarted; ValueError or OSError for mistakes in `options`.
 
     `program` : its command line; empty: only check the hosts
-    `record` : the folder of its records
+    `record` : the folder of its records, those of the last start
     """
 
     def __init__(self, options: argparse.Namespace, program: Sequence[str], record: str | None) -> None:
@@ -303,7 +302,10 @@ class MpiJob:
         self.emulated: bool = options.emulated
         self.hang_s: float = options.hang_s
         self.grace_s: float = options.grace_s  # for a program that saves after Ctrl-C or SIGTERM
-        self.diary = Diary(record, shown=options.progress)
+        self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
+        if record is not None:
+            os.makedirs(record, exist_ok=True)
+            self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
         self.reached: set[str] = set()  # hosts that have connected to this one over their network
 
     def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
@@ -315,7 +317,7 @@ class MpiJob:
         Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
         only requests a save: a program that can't save goes on.
         """
-        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.emulated))
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
         self.argv(self.ranks, env)  # reports a host that can't be named before asking any
@@ -339,14 +341,15 @@ class MpiJob:
                 return 0
             if before is None:
                 say(shlex.join([*self.argv(ranks, env), *self.program]))
-            self.diary.tell(START, f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
-            start = Start([self.hosts[index].name for index in ranks], self.hang_s, before and before.first_word_s)
             process = None
             try:
                 with limit.held() as came:
                     argv = [*self.argv(ranks, env, link), *self.program]
+                    if "LB_MPI_RECORD" in self.recording:
+                        remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-                    run = _Run(process, watch, start, came, self)
+                    hosts = [self.hosts[index].name for index in ranks]
+                    run = _Run(process, watch, hosts, came, self, again=before is not None)
                     while run.goes_on():
                         time.sleep(LOOK_S)
                     return run.outcome()
@@ -398,7 +401,6 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
             decision = decide(outcome, n_restarts, options.restarts)
             if decision.why:
                 say(decision.why)
-            job.diary.tell(RESTART if decision.again else END, decision.why or f"exit code {decision.code}")
             if not decision.again:
                 return decision.code
             n_restarts, before = n_restarts + 1, outcome

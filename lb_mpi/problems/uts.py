@@ -383,32 +383,8 @@ def averages(tree: Tree) -> list[float]:
     return b if tree.type == "geometric" else b[: math.ceil(tree.shift * depth)]
 
 
-def plain_count(tree: Tree, limit: int | None = None) -> TreeCount:
-    """Count the nodes of a tree in plain Python with hashlib, depth first; at most `limit` of them."""
-    if limit is not None:
-        limit = checks.integer("limit", limit, 0)
-    count_children = child_counter(tree)
-    most = int(tree.branching) if tree.type == "binomial" else 0
-    suffixes = [number.to_bytes(4, "big") for number in range(max(most, MAX_CHILDREN))]
-    sha1, to_int = hashlib.sha1, int.from_bytes
-    nodes = leaves = deepest = 0
-    stack = [(root_state(tree), 0)]
-    while stack and nodes != limit:
-        state, depth = stack.pop()
-        nodes += 1
-        deepest = max(deepest, depth)
-        n = count_children(depth, to_int(state[16:], "big") & (RANDS - 1))
-        if n == 0:
-            leaves += 1
-        else:
-            depth += 1
-            stack += [(sha1(state + suffix).digest(), depth) for suffix in suffixes[:n]]
-    return TreeCount(nodes, leaves, deepest)
-
-
 # --- The search -------------------------------------------------------------------------------------------------------
 
-SPLIT_RULES = ("half", "one", "alternate")
 NODE_BYTES = 4 * WIDTH
 SAVED = struct.Struct("<iqqq")  # bytes of the tree's text; nodes, leaves and depth counted
 
@@ -417,21 +393,16 @@ class UnbalancedTreeSearch:
     """One rank's part of the search (a `lb_mpi.searching.problem.Problem`); one unit of work is one node counted.
 
     A node is counted when it is popped and its children are pushed.  So at any time each node of the tree is counted, on a
-    stack, or below a node on a stack.  The load is the number of nodes on the stack.
+    stack, or below a node on a stack.  The load is the number of nodes on the stack.  Every second node is given away:
+    about half of the work in a geometric tree, since the oldest nodes are nearest to the root.
 
-    split_rule  what `split` gives: "half": the oldest half of the nodes, so almost all of the work, since the
-                oldest nodes are nearest to the root; "alternate": every second node, so about half of the work in
-                a geometric tree; "one": the oldest node
-
-    Errors: TypeError, ValueError for an invalid tree or split rule.
+    Errors: TypeError for an invalid tree.
     """
 
-    def __init__(self, tree: Tree, split_rule: str = "alternate") -> None:
+    def __init__(self, tree: Tree) -> None:
         if not isinstance(tree, Tree):
             raise TypeError(f"tree = {tree!r}: expected a Tree")
-        checks.choice("split_rule", split_rule, SPLIT_RULES)
         self.tree = tree
-        self._split_rule = split_rule
         self._growth = growth(tree)
         self._scratch = make_scratch()
         self._stack: Words = np.empty((4096, WIDTH), np.uint32)
@@ -463,28 +434,24 @@ class UnbalancedTreeSearch:
         return float(self._top - self._bottom)
 
     def split(self) -> bytes | None:
-        """Give away nodes by the split rule, at most half of them; None if there are fewer than two.
+        """Give away every second node, beginning with the oldest; None if there are fewer than two.
 
         Packed as 24 bytes a node, oldest first: five words of its state and its depth, little-endian.
         """
         in_hand = self._top - self._bottom
         if in_hand < 2:
             return None
-        n = 1 if self._split_rule == "one" else in_hand // 2
+        n = in_hand // 2
         nodes = self._stack[self._bottom : self._top]
-        if self._split_rule == "alternate":
-            part = nodes[: 2 * n : 2].astype("<u4").tobytes()
-            nodes[n : 2 * n] = nodes[1 : 2 * n : 2].copy()
-        else:
-            part = nodes[:n].astype("<u4").tobytes()
+        part = nodes[: 2 * n : 2].astype("<u4").tobytes()
+        nodes[n : 2 * n] = nodes[1 : 2 * n : 2].copy()
         self._bottom += n
         return part
 
     def shares(self, weights: Sequence[int]) -> list[bytes]:
         """Give away nodes to several ranks at once, by weight, packed as by `split`; the first weight is for the part kept.
 
-        Each rank gets at least one node while they last, and nodes of all ages are distributed evenly.  The split rule does
-        not matter: rules only differ in how a half is chosen.
+        Each rank gets at least one node while they last, and nodes of all ages are distributed evenly.
         """
         in_hand = self._top - self._bottom
         n = min(len(weights), in_hand)

@@ -38,13 +38,13 @@ END = "(the program's end)"
 FILE = "profile.json"
 MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
 _METRICS = ("seconds", "load_balance", "communication_efficiency", "parallel_efficiency", "balanced_s")
-_SUMS = ("waiting_s", "communication_s", "sent_bytes")
+_SUMS = ("waiting_s", "communication_s")
 _EXPLAINED = (
     "useful: time outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for "
     "a core);",
     "waiting: a call between two ranks, with its transfer of data; a collective, until the last rank has arrived; "
     "for: whom;",
-    "other MPI: the rest of the time in MPI; sent: bytes handed to MPI.",
+    "other MPI: the rest of the time in MPI.",
 )
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
@@ -67,7 +67,6 @@ class Line:
     call: str  # "recv", "Allreduce", ..
     calls: int = 0
     seconds: float = 0.0  # in the call, including waiting
-    sent_bytes: int = 0  # sent by MPI
     waited_s: dict[int, float] = field(default_factory=dict)  # by awaited rank; SOMEBODY: unknown
 
     @property
@@ -133,13 +132,12 @@ class Calls:
             self.lines.append(Line(file, line, function, call))
         return self._numbers[key]
 
-    def add(self, number: int, entered: int, left: int, n_bytes: int = 0, whom: int = NOBODY) -> None:
+    def add(self, number: int, entered: int, left: int, whom: int = NOBODY) -> None:
         """Add a finished call at place `number`, which waited for rank `whom`."""
         line, ns = self.lines[number], left - entered
         self.in_mpi_ns += ns
         line.calls += 1
         line.seconds += 1e-9 * ns
-        line.sent_bytes += n_bytes
         if whom != NOBODY:
             line.waited_s[whom] = line.waited_s.get(whom, 0.0) + 1e-9 * ns
 
@@ -262,11 +260,6 @@ class RankProfile:
         """Seconds in MPI without waiting."""
         return sum(line.communication_s for line in self.lines)
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent by MPI."""
-        return sum(line.sent_bytes for line in self.lines)
-
 
 @dataclass(frozen=True)
 class Profile:
@@ -330,7 +323,7 @@ class Profile:
             together.setdefault((line.file, line.line, line.call), []).append(line)
         merged = [
             replace(same[0], calls=sum(line.calls for line in same), seconds=sum(line.seconds for line in same),
-                    sent_bytes=sum(line.sent_bytes for line in same), waited_s=_summed(line.waited_s for line in same))
+                    waited_s=_summed(line.waited_s for line in same))
             for same in together.values()
         ]  # fmt: skip
         return sorted(merged, key=lambda line: (-line.waiting_s, -line.seconds))
@@ -365,7 +358,7 @@ def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
     found = []
     for rank in ranks:
         if (rest := last.seconds - rank.seconds) > 0:
-            end = Line("", 0, "", END, 1, rest, 0, {last.rank: rest})
+            end = Line("", 0, "", END, 1, rest, {last.rank: rest})
             rank = replace(rank, lines=[*rank.lines, end])
         found.append(rank)
     return found
@@ -416,28 +409,28 @@ def _of_ranks(profile: Profile) -> Table:
     def spent(seconds: float) -> str:
         return f"{seconds:.2f} s {_ratio(seconds, profile.seconds):4.0%}"
 
-    header = ("rank", "host", "useful", "cpu", "waiting", "other MPI", "sent", "for")
+    header = ("rank", "host", "useful", "cpu", "waiting", "other MPI", "for")
     lines = [
         (str(rank.rank), rank.host, spent(rank.useful_s), f"{rank.useful_cpu_s:.2f} s", spent(rank.waiting_s),
-         spent(rank.communication_s), _size(rank.sent_bytes), _whom(rank.waited_s, profile.seconds))
+         spent(rank.communication_s), _whom(rank.waited_s, profile.seconds))
         for rank in profile.ranks
     ]  # fmt: skip
-    return Table(header, lines, words=(1, 7), most=MOST_RANKS)
+    return Table(header, lines, words=(1, 6), most=MOST_RANKS)
 
 
 def _of_lines(profile: Profile) -> list[str]:
     found = [line for line in profile.lines() if line.seconds > 0]
     if not found:
         return ["no calls of MPI"]
-    header = ("line", "calls", "waiting", "mean", "other MPI", "sent", "for")
+    header = ("line", "calls", "waiting", "mean", "other MPI", "for")
     lines = [
         (_name(line), f"{line.calls:,}", f"{line.waiting_s:.2f} s", _short(line.waiting_s / line.calls),
-         f"{line.communication_s:.2f} s", _size(line.sent_bytes), _whom(line.waited_s, line.waiting_s))
+         f"{line.communication_s:.2f} s", _whom(line.waited_s, line.waiting_s))
         for line in found
     ]  # fmt: skip
     rest = found[MOST_LINES:]
     more = [f"(the others: {sum(line.waiting_s for line in rest):.2f} s of waiting)"] if rest else []
-    made = str(Table(header, lines, words=(0, 6), most=MOST_LINES)).splitlines()
+    made = str(Table(header, lines, words=(0, 5), most=MOST_LINES)).splitlines()
     return [*made, *more, "(seconds of all ranks, added up)"]
 
 
@@ -461,14 +454,6 @@ def _whom(waited_s: Mapping[int, float], whole: float) -> str:
 
 def _count(number: int, name: str) -> str:
     return f"{number} {name}{'s' * (number != 1)}"
-
-
-def _size(n_bytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 999.5:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
 
 
 def _short(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The events that are recorded: phases of a rank, calls of a driver, work that moved between ranks, saves.   (pure)
+"""The events that are recorded: phases of a rank, calls of a driver, work that moved between ranks.   (pure)
 
 Times are seconds of the rank's own `perf_counter`; ranks are those of MPI's COMM_WORLD.
 """
@@ -41,12 +41,6 @@ class Way(IntEnum):
     LOAN = 1  # rows lent, and their results returned; recorded by the lender
     STEAL = 2  # tasks taken; recorded by the thief
     GIFT = 3  # rows given away for good; recorded by the giver
-
-
-class Event(IntEnum):
-    """An event of a whole rank at one time."""
-
-    SAVE = 0  # it has written its part of a save
 
 
 class Step(NamedTuple):
@@ -110,15 +104,6 @@ class Move(NamedTuple):
     bytes: float  # of the part or the rows; 0 where the tasks' data does not move
 
 
-class Mark(NamedTuple):
-    """An event on the timeline of a rank."""
-
-    event: int  # of Event
-    began: float  # seconds
-    ended: float
-    number: int  # of the save
-
-
 class Clock(NamedTuple):
     """The clock of a rank relative to that of another one."""
 
@@ -139,10 +124,8 @@ class Progress(NamedTuple):
 
 
 _STEP_KINDS = {"driver": "u1", "acted": "<u4", "reason": "<i2", "n": "<u4", "began": "<f8", "ended": "<f8"}
-_MARK_KINDS = {"event": "u1", "number": "<i8"}
 _MOVE_KINDS = {"way": "u1", "other": "<i4", "amount": "<f4", "bytes": "<f4"}
 STEP = np.dtype([(name, _STEP_KINDS.get(name, "<f4")) for name in Step._fields])
 MOVE = np.dtype([(name, _MOVE_KINDS.get(name, "<f8")) for name in Move._fields])
-MARK = np.dtype([(name, _MARK_KINDS.get(name, "<f8")) for name in Mark._fields])
 FLOW = np.dtype([("way", "u1"), ("other", "<i4"), ("n", "<f8"), ("amount", "<f8"), ("bytes", "<f8")])
 TASK = np.dtype([("first", "<u4"), ("n", "<u4"), ("seconds", "<f4")])  # position of the first, number, total seconds

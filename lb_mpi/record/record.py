@@ -3,15 +3,12 @@
     record.enter(phase, at)         # the rank is in this phase until it enters another one
     record.move(move)               # work has moved
     record.step(step)               # a call of a driver is over
-    record.mark(mark)               # something was saved
 
-It also contains the data that `advise` needs to replay a run, and that a page shows of its domain:
+It also contains the data that `advise` needs to replay a run, and that show its progress:
 
     record.settings                 # the options of each driver
     record.costs                    # of the rows of this rank, in units of work; of many, means of neighbours
     record.tasks                    # seconds of the tasks of the last map that ran here
-    record.map                      # the places of the domain that this rank computed
-    record.edges                    # of the process graph, on the rank that knows it
     record.under_way, record.of     # units done in the current call, and units dealt to this rank
     record.progress                 # of the program's own steps
 
@@ -20,8 +17,7 @@ and tasks.
 
 The size bound: time is divided into at most BINS bins.  When they are full, pairs of bins are merged, and bins become twice
 as wide.  Steps beyond STEPS are added up by twos, then by fours; beyond TASKS, neighbouring tasks are merged.  Beyond MOVES,
-every second move is kept, then every fourth; the sums by rank contain all of them.  Marks beyond MARKS are thinned out in
-the same way.
+every second move is kept, then every fourth; the sums by rank contain all of them.
 
 Its file:
 
@@ -43,16 +39,15 @@ from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.files import frame, read_frame
-from lb_mpi.record.events import FLOW, MARK, MOVE, STEP, TASK, Clock, Mark, Move, Phase, Progress, Step, merged
+from lb_mpi.record.events import FLOW, MOVE, STEP, TASK, Clock, Move, Phase, Progress, Step, merged
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
-STEPS, MOVES, MARKS, TASKS = 512, 1024, 128, 1024
+STEPS, MOVES, TASKS = 512, 1024, 1024
 COSTS, COSTS_EVERY_S = 256, 1.0
-MAP, EDGES = 128, 512  # most rows and columns of a map; most edges of a process graph
 REASONS, REASON_LETTERS = 32, 200
 N_PHASES = len(Phase)
 
@@ -70,14 +65,11 @@ class Record:
         self.phase = Phase.OUTSIDE
         self.line = _Line(began)
         self.steps = _Steps()
-        self.moves = _Kept(MOVES, MOVE)
-        self.marks = _Kept(MARKS, MARK)
+        self.moves = _Moves()
         self.reasons: list[str] = []
         self.clocks: list[Clock] = []  # the first comparison, and the last
         self.settings: dict[str, dict[str, Any]] = {}
         self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
-        self.map: NDArray[np.uint8] = np.zeros((0, 0), dtype=np.uint8)  # in 255ths
-        self.edges: NDArray[np.int32] = np.zeros((0, 2), dtype=np.int32)
         self.under_way = self.of = 0.0
         self.progress = Progress()
         self._flows: dict[tuple[int, int], list[float]] = {}  # by way and other: n, amount, bytes
@@ -133,10 +125,6 @@ class Record:
             sums[k] += more
         self.moves.add(move)
 
-    def mark(self, mark: Mark) -> None:
-        """Add a mark."""
-        self.marks.add(mark)
-
     def reason(self, words: str) -> int:
         """Return the index of a reason's text, for a Step; -1 if there are too many."""
         words = words[:REASON_LETTERS]
@@ -186,16 +174,6 @@ class Record:
         began, first = (at, done) if not self.progress.of else (self.progress.began, self.progress.first)
         self.progress = Progress(began, first, at, done, of)
 
-    def draw(self, shares: NDArray[np.float64]) -> None:
-        """Record the part of each place of the domain, (h, w) from 0 to 1, that this rank computed; see `apps.maps`."""
-        self.map = np.rint(255.0 * np.clip(shares, 0.0, 1.0)).astype(np.uint8)[:MAP, :MAP]
-
-    def graph(self, tails: ArrayLike, heads: ArrayLike) -> None:
-        """Record the edges of the process graph, (E,) ranks of COMM_WORLD, unless it is too large."""
-        edges = np.stack([np.asarray(tails), np.asarray(heads)], axis=1)
-        if len(edges) <= EDGES:
-            self.edges = edges.astype(np.int32)
-
     @property
     def flows(self) -> Rows:
         """Return the sums of all moves by way and rank."""
@@ -217,8 +195,8 @@ class Off(Record):
         """Return -1: no reasons are kept."""
         return -1
 
-    enter = hold = release = step = move = mark = clock = use = know = _nothing
-    begin_tasks = task = doing = stepped = draw = graph = _nothing
+    enter = hold = release = step = move = clock = use = know = _nothing
+    begin_tasks = task = doing = stepped = _nothing
 
 
 class _Line:
@@ -289,28 +267,28 @@ def coarser(table: Rows, each: int) -> Rows:
     return np.array(made, dtype=STEP)
 
 
-class _Kept:
-    """Consecutive entries, thinned out when there are too many."""
+class _Moves:
+    """Consecutive moves, thinned out when there are too many."""
 
-    def __init__(self, most: int, dtype: np.dtype[np.void]) -> None:
+    def __init__(self) -> None:
         self.n = 0
-        self.each = 1  # every n-th entry is kept
-        self._table: Rows = np.zeros(most, dtype=dtype)
+        self.each = 1  # every n-th move is kept
+        self._table: Rows = np.zeros(MOVES, dtype=MOVE)
         self._seen = 0
 
     @property
     def all(self) -> Rows:
-        """Return all kept entries."""
+        """Return all kept moves."""
         return self._table[: self.n]
 
-    def add(self, entry: Mark | Move) -> None:
-        """Add an entry."""
+    def add(self, move: Move) -> None:
+        """Add a move."""
         if self._seen % self.each == 0:
-            self._table[self.n] = entry
+            self._table[self.n] = move
             self.n += 1
-            if self.n == (most := len(self._table)):
-                self._table[: most // 2] = self._table[0::2].copy()
-                self.n, self.each = most // 2, 2 * self.each
+            if self.n == MOVES:
+                self._table[: MOVES // 2] = self._table[0::2].copy()
+                self.n, self.each = MOVES // 2, 2 * self.each
         self._seen += 1
 
 
@@ -320,12 +298,12 @@ OFF = Off()
 # --- store ------------------------------------------------------------------------------------------------------------
 
 
-MAGIC, VERSION = b"lb_rec", 5
+MAGIC, VERSION = b"lb_rec", 6
 HEADER_BYTES = 4096
 SLOT_BYTES, RANK_BYTES = 160 << 10, 128
 _START = struct.Struct("<6sH")  # magic, version
 _TEXT_BYTES = 256  # characters of a text in the header
-_TABLES = {"steps": STEP, "moves": MOVE, "flows": FLOW, "marks": MARK, "tasks": TASK}
+_TABLES = {"steps": STEP, "moves": MOVE, "flows": FLOW, "tasks": TASK}
 
 
 class About(NamedTuple):
@@ -353,14 +331,11 @@ class Stored(NamedTuple):
     steps: Rows  # of events.STEP
     moves: Rows  # of events.MOVE
     flows: Rows  # of events.FLOW
-    marks: Rows  # of events.MARK
     tasks: Rows  # of events.TASK, by position
     reasons: list[str]  # texts, by the index in steps
     clocks: list[Clock]
     settings: dict[str, dict[str, Any]]  # options of each driver
     costs: NDArray[np.float64]
-    map: NDArray[np.uint8]  # (h, w) part of each place that this rank computed, in 255ths
-    edges: NDArray[np.int32]  # (E, 2) of the process graph, ranks of COMM_WORLD
     under_way: float  # units done in the current call
     of: float  # units dealt to this rank in it; 0: unknown
     progress: Progress  # of the program's own steps
@@ -386,9 +361,8 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
     payload: bytes = msgpack.packb({
         "number": number, "until": now, "ended": ended, "width_s": line.width_s, "seconds": seconds.tobytes(),
         "steps": record.steps.all.tobytes(), "moves": record.moves.all.tobytes(), "flows": record.flows.tobytes(),
-        "marks": record.marks.all.tobytes(), "tasks": record.tasks.tobytes(), "reasons": record.reasons,
+        "tasks": record.tasks.tobytes(), "reasons": record.reasons,
         "clocks": [list(clock) for clock in record.clocks], "settings": record.settings, "costs": record.costs.tobytes(),
-        "map": [*record.map.shape, record.map.tobytes()], "edges": record.edges.tobytes(),
         "under_way": [record.under_way, record.of], "progress": list(record.progress),
     })  # fmt: skip
     return frame(payload)
@@ -468,13 +442,10 @@ def _unpacked(payload: bytes | memoryview) -> dict[str, Any] | None:
 def _stored(about: About, found: Mapping[str, Any]) -> Stored:
     try:
         tables = {name: np.frombuffer(found[name], dtype) for name, dtype in _TABLES.items()}
-        height, width, shares = found["map"]
         began, first, at, done, of = found["progress"]
         settings = found["settings"]
         if not isinstance(settings, dict) or not all(isinstance(one, dict) for one in settings.values()):
             raise ValueError("settings")
-        if not 0 <= height <= MAP or not 0 <= width <= MAP:
-            raise ValueError(f"a map of {show(height)} x {show(width)}")
         stored = Stored(
             about=about,
             until=float(found["until"]),
@@ -487,8 +458,6 @@ def _stored(about: About, found: Mapping[str, Any]) -> Stored:
             ],
             settings=settings,
             costs=np.frombuffer(found["costs"], np.float32).astype(np.float64),
-            map=np.frombuffer(shares, np.uint8).reshape(height, width),
-            edges=np.frombuffer(found["edges"], np.int32).reshape(-1, 2),
             under_way=float(found["under_way"][0]),
             of=float(found["under_way"][1]),
             progress=Progress(float(began), int(first), float(at), int(done), int(of)),

@@ -41,35 +41,9 @@ function view(figure) {
     pen.strokeStyle = ink("--line"); pen.strokeRect(left - .5, top - .5, plotWidth + 1, height + 1);
     pen.fillStyle = data.time ? ink("--soft") : "#444";
     pen.font = "12px system-ui, sans-serif"; pen.textBaseline = "middle";
-    if (data.marks) marks(plotWidth, height);
-    pen.fillStyle = data.time ? ink("--soft") : "#444";
     rankLabels(height); timeLabels(plotWidth, height);
     if (data.values && data.rows <= 12) cells(height);
     return [plotWidth, height];
-  }
-
-  const across = (time, width) => left + (time / data.time - window_.x) / window_.w * width;
-
-  // Saves are lines from top to bottom; a death is a cross on the line of its rank, or above all.
-  function marks(width, height) {
-    for (const [began, ended, row, what] of data.marks) {
-      const x = across(ended, width), y = row < 0 ? top + 7 : top + ((row + .5) / data.rows - window_.y) / window_.h * height;
-      if (x < left || x > left + width + 9 || y < top || y > top + height) continue;
-      pen.lineWidth = what === "save" ? 1 : 3;
-      pen.strokeStyle = what === "save" ? "#000" : "#b00020";
-      pen.setLineDash(what === "save" ? [3, 3] : []);
-      pen.beginPath();
-      if (what === "save") {
-        pen.moveTo(x, top); pen.lineTo(x, top + height);
-        pen.fillStyle = "#0003"; pen.fillRect(across(began, width), top, x - across(began, width), height);
-      } else {
-        const at = Math.min(x, left + width - 6);
-        pen.moveTo(at - 6, y - 6); pen.lineTo(at + 6, y + 6); pen.moveTo(at + 6, y - 6); pen.lineTo(at - 6, y + 6);
-        pen.strokeStyle = "#fff"; pen.lineWidth = 7; pen.stroke(); pen.strokeStyle = "#b00020"; pen.lineWidth = 3;
-      }
-      pen.stroke();
-      pen.setLineDash([]); pen.lineWidth = 1;
-    }
   }
 
   function cells(height) {
@@ -153,8 +127,6 @@ function view(figure) {
     const hex = "#" + [...rgba.slice(0, 3)].map(part => part.toString(16).padStart(2, "0")).join("");
     const phase = rgba[3] ? data.phases[hex] || "" : "";
     const at = (window_.x + u * window_.w) * data.time;
-    const near = data.marks.find(mark => Math.abs(across(mark[1], plotWidth) - (event.clientX - box.left)) < 5);
-    if (near) { told.textContent = near[4] + ", " + near[0].toPrecision(4) + " s"; return; }
     told.textContent = "rank " + data.names[Math.min(row, data.names.length - 1)] + ", " + at.toPrecision(4) + " s" + (phase ? ": " + phase : "");
   }
 

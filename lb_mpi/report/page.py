@@ -2,7 +2,7 @@
 
 Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; everything else is SVG. The
 PNG encoder has ten lines, since no package that lb_mpi needs has one.  On the page, page.js shows rasters on a canvas with
-zoom and axes; as files, all figures are SVG with axes and key (`svg_files`).  The page's numbers are those of `run`.
+zoom and axes.  The page's numbers are those of `run`.
 """
 
 from __future__ import annotations
@@ -13,34 +13,28 @@ import math
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from html import escape
 from importlib import resources
 from itertools import groupby
 from typing import Any, NamedTuple
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.graph import Floats, Ints, mesh
+from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
-from lb_mpi.record.launches import DEATH
 from lb_mpi.report.run import (
     DRIVERS,
     NAMES,
-    SAVE,
     SHORT,
     UNITS,
     WAYS,
     Headline,
     Run,
     bounds,
-    drafts,
     headline,
-    layout_of,
     matrix,
-    owners,
     steps,
     timeline,
     times,
@@ -57,11 +51,6 @@ COLOURS = {
     Phase.RESTING: "#7f9fb0",
     Phase.OUTSIDE: "#c8c8c8",
 }
-# Ranks on a map: colours of Okabe and Ito, then lighter and darker ones of other hues.
-RANK_COLOURS = [
-    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442",
-    "#7b3294", "#a6dba0", "#8c510a", "#35978f", "#b2abd2", "#666666", "#fdae61",
-]  # fmt: skip
 NOTHING = len(Phase)  # the index of unknown data: transparent
 COLUMNS, HALVINGS = 1000, 3  # of the strip: halved until the picture is small enough
 MOST_BYTES = 150_000  # of a picture
@@ -73,11 +62,6 @@ CURVES = [
     ("actual imbalance", "var(--now)"),
     ("distribution changed for the following calls", "var(--act)"),
 ]
-POINTS = 900  # of a curve of costs
-FLOWS_WIDTH, FLOWS_MARGIN, MOST_ON_A_RING, MOST_ON_A_GRAPH = 420, 30, 16, 64  # of a graph of flows; ranks
-
-Edges = NDArray[np.int32]
-Places = list[tuple[float, float]]
 
 
 # --- rasters ---------------------------------------------------------------------------------------------------------
@@ -146,15 +130,6 @@ def binned(values: Floats) -> tuple[Floats, int]:
     return values, each
 
 
-def map_of(owned: Ints, most_pixels: int = 512) -> Picture:
-    """Draw (h, w) ranks, -1 for none, each in its colour of RANK_COLOURS, which repeat for further ranks."""
-    height, width = owned.shape
-    each = max(1, most_pixels // max(height, width))
-    pixels = np.where(owned < 0, len(RANK_COLOURS), owned % len(RANK_COLOURS)).astype(np.uint8)
-    large = pixels.repeat(each, axis=0).repeat(each, axis=1)
-    return Picture(encode(large, RANK_COLOURS), large.shape[1], large.shape[0])
-
-
 def _ramp() -> list[str]:
     """Return the colours of a matrix, from the largest value to the smallest."""
     stops = np.array([[68, 1, 84], [33, 145, 140], [253, 231, 37]])
@@ -189,23 +164,30 @@ def imbalance(run: Run) -> str:
     table = steps(run)[0]
     table = table[table["driver"] == Driver.ROWS]
     before, after = table["before"].astype(float), table["after"].astype(float)
-    known = np.concatenate([before, after])
-    known = known[np.isfinite(known)]
-    if not len(known):
+    both = np.concatenate([before, after])
+    both = both[np.isfinite(both)]
+    if not len(both):
         return ""
     calls = np.cumsum(table["n"]) - table["n"] + 1
-    most, last = ceiling(float(known.max())), int(calls[-1])
+    most, last = ceiling(float(both.max())), int(calls[-1])
 
     def x(call: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (call - 1) / max(1, last - 1)
 
-    parts, y = _levels(most, 4, HEIGHT, lambda value: f"{value:.{0 if most >= 0.08 else 1}%}")
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
+
+    parts = []
+    for level in (most * k / 4 for k in range(5)):
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
+        parts.append(label(LEFT - 6, y(level) + 4, f"{level:.{0 if most >= 0.08 else 1}%}", "end"))
     for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
         parts.append(label(x(call), HEIGHT - BOTTOM + 18, f"{call:,}"))
     parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
     for name, values in (("home", before), ("now", after)):
-        points = [(x(call), y(value)) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
-        parts.append(_line(name, points))
+        known = [(call, value) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
+        points = " ".join(f"{x(call):.1f},{y(value):.1f}" for call, value in known)
+        parts.append(f'<polyline class="{name}" points="{points}"/>')
     reasons = run.ranks[0].reasons
     for call, value, acted, reason in zip(calls, before, table["acted"], table["reason"], strict=True):
         if acted:
@@ -213,44 +195,6 @@ def imbalance(run: Run) -> str:
             at = f"{x(call):.1f} {y(value if math.isfinite(value) else 0.0) - 4:.1f}"
             parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {call}: {words}</title></path>')
     return drawing(WIDTH, HEIGHT, parts, "imbalance of each call")
-
-
-def costs(run: Run) -> str:
-    """Draw the costs of the rows by rank, relative to their mean; "" unless known for all ranks."""
-    known = sorted(((one.about.rank, one.costs) for one in run.ranks), key=lambda pair: pair[0])
-    if not all(len(mine) and mine.sum() > 0.0 for _, mine in known):
-        return ""
-    many = max(1, POINTS // len(known))
-    shown = [
-        np.interp(np.linspace(0, len(mine) - 1, min(many, len(mine))), np.arange(len(mine)), mine) for _, mine in known
-    ]
-    values = np.concatenate(shown)
-    values /= values.mean()
-    height = HEIGHT - 60
-    parts, y = _levels(ceiling(float(values.max())), 2, height, lambda value: f"{value:g}")
-    places = LEFT + (WIDTH - LEFT - RIGHT) * np.arange(len(values) + 1) / len(values)
-    parts.append(_line("now", list(zip(np.repeat(places, 2)[1:-1], map(y, np.repeat(values, 2)), strict=True))))
-    begins = np.cumsum([0, *map(len, shown)])
-    for (rank, _), begin in list(zip(known, begins, strict=False))[:: -(-len(known) // 16)]:
-        at = places[begin]
-        parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{height - BOTTOM + 6}"/>')
-        parts.append(label(at + 3, height - BOTTOM + 18, str(rank), "start"))
-    parts.append(label((WIDTH + LEFT) / 2, height - 4, "rows, by the rank that owns them"))
-    return drawing(WIDTH, height, parts, "costs of rows")
-
-
-def _levels(most: float, n: int, height: int, words: Callable[[float], str]) -> tuple[list[str], Callable[[float], float]]:
-    """Return lines across a curve at n + 1 levels from 0 to `most`, and a function from a value to its height."""
-
-    def y(value: float) -> float:
-        return height - BOTTOM - (height - TOP - BOTTOM) * value / most
-
-    parts = []
-    for k in range(n + 1):
-        at = y(most * k / n)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(label(LEFT - 6, at + 4, words(most * k / n), "end"))
-    return parts, y
 
 
 def ceiling(value: float) -> float:
@@ -272,95 +216,6 @@ def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = ""
     return f'<text{marked} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def _line(kind: str, points: Places) -> str:
-    return f'<polyline class="{kind}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
-
-
-# --- graphs of flows -------------------------------------------------------------------------------------------------
-
-
-def flows(moved: Floats, unit: str, edges: Edges) -> str:
-    """Draw how much each rank gave to each other as arrows; "" for many ranks, or if nothing has moved.
-
-    moved : (P, P) from the row's rank to the column's; edges : (E, 2) of the process graph, grey; without edges: a ring.
-    """
-    size = len(moved)
-    on_graph = set(edges.ravel().tolist()) == set(range(size))
-    if not 2 <= size <= (MOST_ON_A_GRAPH if on_graph else MOST_ON_A_RING) or not moved.any():
-        return ""
-    places, height = _fit(layout(size, edges) if on_graph else _ring(size))
-    radius = 15.0 if size <= 16 else 11.0
-    parts = [
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="13" markerHeight="13" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
-    ]
-    for one, other in edges.tolist() if on_graph else []:
-        (x1, y1), (x2, y2) = places[one], places[other]
-        parts.append(f'<line class="grid" x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}"/>')
-    most = float(moved.max())
-    for giver, receiver in np.argwhere((moved > 0) & ~np.eye(size, dtype=bool)).tolist():
-        amount = float(moved[giver, receiver])
-        words = f"{giver} to {receiver}: {amount:,.0f} {unit}"
-        parts.append(_arrow(places[giver], places[receiver], radius, amount / most, words))
-    for rank, (x, y) in enumerate(places):
-        parts.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="{radius:g}"/>{label(x, y + 4, str(rank), kind="rank")}')
-    return drawing(FLOWS_WIDTH, height, parts, f"{unit} between ranks")
-
-
-def layout(size: int, edges: Edges) -> Places:
-    """Return places of the ranks of a process graph, in any unit: grids for meshes and tori, others by Kamada and Kawai.
-
-    T. Kamada, S. Kawai, An algorithm for drawing general undirected graphs, Information Processing Letters 31, 1989.
-    """
-    mine = {(min(edge), max(edge)) for edge in edges.tolist()}
-    for rows in range(math.isqrt(size), 0, -1):
-        for periodic in (False, True):
-            if size % rows or (periodic and rows == 1):  # drawn as a ring
-                continue
-            tails, heads = mesh(rows, size // rows, periodic=periodic).edges()
-            if mine == {(min(edge), max(edge)) for edge in zip(tails.tolist(), heads.tolist(), strict=True)}:
-                return [(float(rank % (size // rows)), float(rank // (size // rows))) for rank in range(size)]
-    graph = nx.Graph(list(mine))
-    if not nx.is_connected(graph):
-        return _ring(size)
-    found = nx.kamada_kawai_layout(graph)
-    return [(float(found[rank][0]), float(found[rank][1])) for rank in range(size)]
-
-
-def _ring(size: int) -> Places:
-    angles = 2 * np.pi * np.arange(size) / size - np.pi / 2
-    return [(math.cos(angle), math.sin(angle)) for angle in angles]
-
-
-def _fit(places: Places) -> tuple[Places, int]:
-    """Fit places into the width; return them and the height that they need."""
-    array = np.array(places)
-    array -= array.min(axis=0)
-    spans = np.maximum(array.max(axis=0), 1e-9)
-    scale = (FLOWS_WIDTH - 2 * FLOWS_MARGIN) / float(spans.max())
-    height = round(float(spans[1]) * scale) + 2 * FLOWS_MARGIN
-    if height < FLOWS_WIDTH // 3:  # room for bent arrows
-        array[:, 1] += (FLOWS_WIDTH // 3 - height) / 2 / scale
-        height = FLOWS_WIDTH // 3
-    array[:, 0] += (float(spans.max()) - spans[0]) / 2
-    return [(FLOWS_MARGIN + scale * x, FLOWS_MARGIN + scale * y) for x, y in array.tolist()], height
-
-
-def _arrow(begin: tuple[float, float], end: tuple[float, float], radius: float, part: float, words: str) -> str:
-    """Return a bent arrow, so that opposite arrows don't overlap."""
-    dx, dy = end[0] - begin[0], end[1] - begin[1]
-    length = math.hypot(dx, dy)
-    ux, uy = dx / length, dy / length
-    x1, y1 = begin[0] + (radius + 2) * ux, begin[1] + (radius + 2) * uy
-    x2, y2 = end[0] - (radius + 4) * ux, end[1] - (radius + 4) * uy
-    bend = min(0.16 * length, FLOWS_MARGIN)  # half of it is the distance of the arrow, which stays within the margin
-    cx, cy = (x1 + x2) / 2 - bend * uy, (y1 + y2) / 2 + bend * ux
-    return (
-        f'<path class="flow" marker-end="url(#tip)" stroke-width="{1 + 5 * part:.1f}" '
-        f'd="M{x1:.0f} {y1:.0f}Q{cx:.0f} {cy:.0f} {x2:.0f} {y2:.0f}"><title>{escape(words)}</title></path>'
-    )
-
-
 # --- the page ----------------------------------------------------------------------------------------------------------
 
 
@@ -370,7 +225,7 @@ MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 
 def page(run: Run, gain: float = math.nan) -> str:
     """Return the page; for `gain`, see `headline`."""
-    parts = [_head(run, headline(run, gain)), _strips(run), _calls(run), _moves(run), _map(run), _ranks(run), _machine(run)]
+    parts = [_head(run, headline(run, gain)), _strips(run), _calls(run), _moves(run), _ranks(run), _machine(run)]
     style, script = (resources.files("lb_mpi.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
     title = escape(_title(run.ranks[0].about.program))
     return (
@@ -431,34 +286,15 @@ def _card(value: str, name: str, kind: str = "") -> str:
 
 
 def _strips(run: Run) -> str:
-    """Return the strips of all starts, and the events in them."""
-    starts = (*run.earlier, run)
-    phases = [phase for phase in Phase if any(one.totals[:, phase].any() for one in starts)]
-    parts = ["<h2>What each rank did at what time</h2>", _key([(NAMES[phase], COLOURS[phase]) for phase in phases])]
-    for number, one in enumerate(starts):
-        if run.earlier:
-            parts.append(f"<h3>Start {number + 1}: {one.size:,} ranks, {seconds(one.seconds)}</h3>")
-        parts.append(_strip_of(one))
-    lines = [
-        [str(number + 1), seconds(max(0.0, it.began_s)), seconds(it.ended_s - it.began_s) if it.what == SAVE else "",
-         it.what, str(it.rank) if it.rank >= 0 else "", it.words]
-        for number, one in enumerate(starts)
-        for it in one.happened
-    ]  # fmt: skip
-    if lines:
-        parts.append("<h2>Saves, deaths and restarts</h2>")
-        parts.append(Table(["start", "at", "duration", "what", "rank", ""], lines, (3, 5), MOST_LINES).html())
-    return "".join(parts)
-
-
-def _strip_of(run: Run) -> str:
+    """Return the strip of each rank."""
+    totals = run.totals
+    key = _key((NAMES[phase], COLOURS[phase]) for phase in Phase if totals[:, phase].any())
     picture = strip(timeline(run, COLUMNS))
     each = picture.each
     shown = run.ranks[::each]
     firsts = [
         (name, next(k for k, one in enumerate(run.ranks) if one.about.host == name) // each) for name in run.hosts
     ]
-    rows = {one.about.rank: k // each for k, one in enumerate(run.ranks)}
     data = {
         "time": run.seconds,
         "rows": len(shown),
@@ -466,11 +302,6 @@ def _strip_of(run: Run) -> str:
         "names": [one.about.rank for one in shown],
         "hosts": firsts if len(run.hosts) > 1 else [],
         "phases": {colour: NAMES[phase] for phase, colour in COLOURS.items()},
-        "marks": [
-            [round(it.began_s, 6), round(it.ended_s, 6), rows.get(it.rank, -1), it.what, it.words]
-            for it in run.happened[:MOST_LINES]
-            if it.what in (SAVE, DEATH)
-        ],
     }
     how = (
         "One line per rank, in the colour of its longest phase in that time slice"
@@ -478,8 +309,8 @@ def _strip_of(run: Run) -> str:
         else "One strip per rank. The height of each colour is its share of that time slice"
     )
     many = f" Each line stands for {each} ranks." if each > 1 else ""
-    marked = " Lines from top to bottom are saves, a cross is a death." if data["marks"] else ""
-    return _figure(picture, data, f"{how}. Ranks are grouped by host; {picture.width} time slices.{many}{marked}")
+    caption = f"{how}. Ranks are grouped by host; {picture.width} time slices.{many}"
+    return f"<h2>What each rank did when</h2>{key}{_figure(picture, data, caption)}"
 
 
 def _calls(run: Run) -> str:
@@ -491,9 +322,6 @@ def _calls(run: Run) -> str:
         parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "without lending", "actual", "decision"]
     parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).used().html("tight reason"))
-    if chart := costs(run):
-        words = "Most recently measured cost of each row, relative to the mean."
-        parts.append(f'<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     return "".join(parts)
 
 
@@ -524,7 +352,6 @@ def _lines(run: Run) -> list[list[str]]:
 def _moves(run: Run) -> str:
     """Return the work that each rank gave to each other."""
     parts: list[str] = []
-    edges = np.concatenate([one.edges for one in run.ranks])  # of the process graph, on which rows move; one rank knows it
     for way in Way:
         moved = matrix(run, way)
         if not moved.any():
@@ -533,46 +360,14 @@ def _moves(run: Run) -> str:
         data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
-        chart = flows(moved, UNITS[way], edges if way in (Way.LOAN, Way.GIFT) else edges[:0])
         top = binned(moved)[0].max()
         caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
-        shown = _figure(picture, data, caption, "paper")
-        parts.append(f'<div class="two">{shown}{f"<figure>{chart}</figure>" if chart else ""}</div>')
+        parts.append(_figure(picture, data, caption, "paper"))
     if not parts:
         return ""
-    text = ""
-    if (asked := drafts(run)) is not None:
-        text = (
-            f"<p>{asked.n:,} drafts: {asked.work:,} brought work ({asked.bytes / 1e6:,.2f} MB in all; median time from the "
-            f"draft to the work: {seconds(asked.median_s)}). For {asked.unanswered:,} no rank volunteered, and "
-            f"{asked.nothing:,} the volunteer had nothing left.</p>"
-        )
-    return f"<h2>Work moved between ranks</h2>{text}{''.join(parts)}"
-
-
-def _map(run: Run) -> str:
-    """Return the domain in the colours of ranks; "" if unknown."""
-    owned = owners(run)
-    ranks = [rank for rank in np.unique(owned).tolist() if rank >= 0]
-    if not ranks:
-        return ""
-    height, width = owned.shape
-    layout = layout_of(run)
-    domain = f"The graph, laid out {layout}," if layout else "The domain"
-    words = f"{domain} in {height} x {width} places, each in the colour of the rank that computed most of it."
-    legend, more = "", f" Ranks that are {len(RANK_COLOURS)} apart have the same colour."
-    if run.size <= len(RANK_COLOURS):
-        parts = [float((owned == rank).sum() / (owned >= 0).sum()) for rank in ranks]
-        names = [f"rank {rank}: {percent(part)}" for rank, part in zip(ranks, parts, strict=True)]
-        legend, more = _key(zip(names, [RANK_COLOURS[rank] for rank in ranks], strict=True)), ""
-    picture = map_of(owned)
-    return (
-        f'<h2>The part of each rank</h2>{legend}<figure class="map">'
-        f'<img alt="{words}" width="{picture.width}" height="{picture.height}" src="{picture.url}">'
-        f"<figcaption>{words}{more}</figcaption></figure>"
-    )
+    return f"<h2>Work moved between ranks</h2>{''.join(parts)}"
 
 
 def _ranks(run: Run) -> str:

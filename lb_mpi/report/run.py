@@ -14,20 +14,17 @@ They count seconds, regardless of a rank's speed.  The lower bound also counts s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.graph import Floats, Ints
-from lb_mpi.record.events import Driver, Event, Phase, Way
-from lb_mpi.record.launches import END, FILE, Happened, folder_of, parse
-from lb_mpi.record.record import N_PHASES, About, Rows, Stored, coarser, read
+from lb_mpi.graph import Floats
+from lb_mpi.record.events import Driver, Phase, Way
+from lb_mpi.record.record import N_PHASES, Rows, Stored, coarser, read
 
 USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # while an emulated slow rank rests, a real one would compute
-SAVE = "save"
-SKEW_S = 60.0  # largest difference between the clocks of hosts
 DRIVERS = {
     Driver.SEARCH: ("search", "units", "parts"),
     Driver.ROWS: ("map_rows", "rows", "rows"),
@@ -54,18 +51,8 @@ WAYS = {
 UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.GIFT: "rows"}
 
 
-class Happening(NamedTuple):
-    """An event in a run."""
-
-    what: str  # SAVE, or one of `launches.KINDS`
-    began_s: float  # since the start of this run
-    ended_s: float
-    rank: int  # -1: all, or none
-    words: str
-
-
 class Run(NamedTuple):
-    """The records of a run, or of one of its starts."""
+    """The records of a run."""
 
     ranks: list[Stored]  # ordered by host, and by rank on each host
     size: int  # number of ranks of the run
@@ -73,8 +60,6 @@ class Run(NamedTuple):
     seconds: float  # from the start of the first record to the end of the last
     clock: str  # in words: how the clocks were aligned
     notes: list[str]  # texts about missing or invalid records
-    happened: list[Happening] = []  # noqa: RUF012 - in their order
-    earlier: tuple[Run, ...] = ()  # the previous starts, if a rank or a host died
 
     @property
     def totals(self) -> Floats:
@@ -88,34 +73,16 @@ class Run(NamedTuple):
 
 
 def gather(folder: Path) -> Run:
-    """Read the record of a run, with all its starts; ValueError if none can be read, OSError for files."""
-    launches = parse(place.read_text()) if (place := folder / FILE).exists() else []
-    runs: list[Run] = []
-    problem = ValueError("")
-    for start in range(1 + max((it.start for it in launches), default=0)):
-        within = folder / folder_of(start)
-        found = within.iterdir() if within.is_dir() or not start else []
-        files = sorted(path for path in found if path.suffix == ".lbrec")
-        try:
-            run = assemble(((path.name, path.read_bytes()) for path in files), launches, start)
-        except ValueError as error:
-            problem = error
-            continue
-        runs.append(run)
-        if not belongs(launches, run.ranks[0].about):
-            break  # a report of launch/run about an earlier run
-    if not runs:
-        raise ValueError(f"{folder}: {problem}")
-    return runs[-1]._replace(earlier=tuple(runs[:-1]))
+    """Read the record of a run; ValueError if no file can be read, OSError for the folder."""
+    files = sorted(path for path in folder.iterdir() if path.suffix == ".lbrec")
+    try:
+        return assemble((path.name, path.read_bytes()) for path in files)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
 
 
-def assemble(files: Iterable[tuple[str, bytes]], launches: Sequence[Happened] = (), start: int = 0) -> Run:
-    """Combine the files of a folder, as (name, content); unreadable files are noted.
-
-    `launches` : reports of launch/run, ignored if about another run; the files are those of `start`.
-
-    ValueError if no file can be read.
-    """
+def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
+    """Combine the files of a folder, as (name, content); unreadable files are noted.  ValueError if none can be read."""
     found: list[Stored] = []
     notes: list[str] = []
     for name, data in files:
@@ -143,37 +110,7 @@ def assemble(files: Iterable[tuple[str, bytes]], launches: Sequence[Happened] = 
     begins = [one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True)]
     ends = [one.until + offset for one, offset in zip(kept, offsets, strict=True)]
     offsets = [offset - min(begins) for offset in offsets]
-    happened = _saves(kept, offsets) + _launches(launches, start, kept[0].about, offsets[0])
-    happened.sort(key=lambda it: it.began_s)
-    return Run(kept, newest.size, offsets, max(ends) - min(begins), clock, notes, happened)
-
-
-def _saves(kept: list[Stored], offsets_s: list[float]) -> list[Happening]:
-    """Return each save, from its first rank's start of writing to the end of its last rank's."""
-    spans: dict[int, list[tuple[float, float]]] = {}
-    for one, offset in zip(kept, offsets_s, strict=True):
-        for mark in one.marks[one.marks["event"] == Event.SAVE]:
-            span = float(mark["began"]) + offset, float(mark["ended"]) + offset
-            spans.setdefault(int(mark["number"]), []).append(span)
-    return [
-        Happening(SAVE, min(began for began, _ in ranks), max(ended for _, ended in ranks), -1, f"save {number}")
-        for number, ranks in sorted(spans.items())
-    ]
-
-
-def _launches(launches: Sequence[Happened], start: int, about: About, offset_s: float) -> list[Happening]:
-    """Return launch/run's notes about this start, on its clock; none if they are about another run."""
-    if not belongs(launches, about):
-        return []
-    begin_wall_s = about.wall_s - (about.clock_s + offset_s)
-    mine = [(it, it.wall_s - begin_wall_s) for it in launches if it.start == start]
-    return [Happening(it.what, at, at, it.rank, it.words) for it, at in mine]
-
-
-def belongs(launches: Sequence[Happened], about: About) -> bool:
-    """Return whether launch/run's notes are about the run of this record, not about an earlier one in the same folder."""
-    end_s = min((it.wall_s for it in launches if it.what == END), default=math.inf)
-    return bool(launches) and launches[0].wall_s - SKEW_S <= about.wall_s <= end_s + SKEW_S
+    return Run(kept, newest.size, offsets, max(ends) - min(begins), clock, notes)
 
 
 def steps(run: Run) -> Rows:
@@ -353,47 +290,3 @@ def matrix(run: Run, way: Way) -> Floats:
         mine = moved[one.about.rank] if way in (Way.LOAN, Way.GIFT) else moved[:, one.about.rank]
         np.add.at(mine, flows["other"], flows["amount"])
     return moved
-
-
-class DraftCounts(NamedTuple):
-    """The outcomes of all drafts."""
-
-    n: int  # drafts
-    unanswered: int  # without a volunteer
-    nothing: int  # whose volunteer had nothing left
-    work: int  # that brought work
-    median_s: float  # from a draft to its work; of the kept ones, NaN: none
-    bytes: float  # received
-
-
-def drafts(run: Run) -> DraftCounts | None:
-    """Count the outcomes of all drafts; None if there was none."""
-    flows = np.concatenate([one.flows for one in run.ranks])
-    flows = flows[flows["way"] == Way.DRAFT]
-    if not len(flows):
-        return None
-    n, work, unanswered = flows["n"].sum(), flows["amount"].sum(), flows["n"][flows["other"] < 0].sum()
-    moves = np.concatenate([one.moves for one in run.ranks])
-    brought = moves[(moves["way"] == Way.DRAFT) & (moves["amount"] > 0.0)]
-    median = float(np.median(brought["ended"] - brought["began"])) if len(brought) else float("nan")
-    return DraftCounts(int(n), int(unanswered), int(n - unanswered - work), int(work), median, float(flows["bytes"].sum()))
-
-
-def owners(run: Run) -> Ints:
-    """Return (h, w) the rank that computed most of each place, -1 if none did; (0, 0) without a map."""
-    mapped = [one for one in run.ranks if one.map.size]
-    shapes = {one.map.shape for one in mapped}
-    if len(shapes) != 1:
-        return np.zeros((0, 0), dtype=np.int64)
-    most = np.zeros(shapes.pop(), dtype=np.uint8)
-    found = np.full(most.shape, -1, dtype=np.int64)
-    for one in mapped:
-        more = one.map > most
-        found[more], most[more] = one.about.rank, one.map[more]
-    return found
-
-
-def layout_of(run: Run) -> str:
-    """Return, in words, how vertices without coordinates were laid out; "" for a domain with coordinates."""
-    words = (one.settings.get("map", {}).get("layout", "") for one in run.ranks)
-    return next((str(one) for one in words if one), "")

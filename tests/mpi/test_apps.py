@@ -78,9 +78,7 @@ def test_how_it_goes_is_shown(monkeypatch: pytest.MonkeyPatch, arguments: list[s
     assert recorder.VARIABLE not in os.environ
 
 
-@pytest.mark.parametrize(
-    "extra", [["--no-balance"], ["--split-rule", "half"], ["--split-rule", "one", "--threshold", "2"]]
-)
+@pytest.mark.parametrize("extra", [["--no-balance"], ["--threshold", "2"]])
 def test_counts_do_not_depend_on_the_balancing(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
     tree = ["--type", "geometric", "--shape", "linear", "--depth", "8", "--branching", "4", "--seed", "1"]
     alone = uts.UnbalancedTreeSearch(uts.Tree("geometric", "linear", depth=8, branching=4, seed=1))

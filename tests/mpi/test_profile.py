@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
-from lb_mpi.mpi.profile.timed import Installed, Recorder, n_bytes
+from lb_mpi.mpi.profile.timed import Installed, Recorder
 from lb_mpi.profiling.profile import Line, Profile, profile_from, read_profile, write_profile
 
 COMM = MPI.COMM_WORLD
@@ -234,7 +234,7 @@ def test_an_intercommunicator(recorder: Recorder) -> None:
 
 
 def test_messages_of_all_kinds(recorder: Recorder) -> None:
-    """From each rank to the next on the ring: what arrives, from whom, how many bytes."""
+    """From each rank to the next on the ring: what arrives, and from whom."""
     world, left, right = MPI.COMM_WORLD, (RANK - 1) % SIZE, (RANK + 1) % SIZE
     out, into, status = np.arange(5.0) + RANK, np.zeros(5), MPI.Status()
     pickled = world.isend({"from": RANK}, right)
@@ -261,8 +261,6 @@ def test_messages_of_all_kinds(recorder: Recorder) -> None:
         for call in ("recv", "sendrecv", "Sendrecv", "mprobe", "Waitall", "waitall"):
             assert set(found[call].waited_s) <= {left, right}, call
         assert set(found["recv"].waited_s) == set(found["sendrecv"].waited_s) == set(found["mprobe"].waited_s) == {left}
-        assert found["Sendrecv"].sent_bytes == found["Isend"].sent_bytes == 40
-        assert found["send"].sent_bytes > 3
 
 
 def test_persistent_messages_and_collectives_that_are_begun(recorder: Recorder) -> None:
@@ -280,8 +278,7 @@ def test_persistent_messages_and_collectives_that_are_begun(recorder: Recorder) 
     for request in requests:
         request.Free()
     found = lines(recorder)
-    assert found["Startall"].sent_bytes == 3 * 24
-    assert found["Waitall"].calls == found["Wait"].calls == 3
+    assert found["Startall"].calls == found["Waitall"].calls == found["Wait"].calls == 3
 
 
 @several
@@ -400,18 +397,3 @@ def test_classes_are_as_strict_as_mpi4pys(recorder: Recorder) -> None:
     assert not isinstance(COMM, MPI.Cartcomm)
     MPI.COMM_WORLD.free()  # does nothing
     assert MPI.COMM_WORLD == COMM
-
-
-def test_bytes_of_buffers() -> None:
-    a = np.zeros((3, 4), dtype="f4")
-    specs = (
-        a,
-        [a, MPI.FLOAT],
-        [a, 5, MPI.FLOAT],
-        [a, (1, 2), MPI.FLOAT],
-        [a, ([1, 2], [0, 4]), MPI.DOUBLE],
-        b"abc",
-        None,
-    )
-    assert [n_bytes(spec) for spec in specs] == [48, 48, 20, 12, 24, 3, 0]
-    assert [n_bytes([a, 5, "f"]), n_bytes([a, "f"]), n_bytes([None, MPI.INT]), n_bytes("?")] == [20, 48, 0, 0]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lb_mpi import status
 from lb_mpi.__main__ import main
-from lb_mpi.launching.diary import SHOWN, Diary, followed
+from lb_mpi.launching.progress import followed
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, place, snapshot
 from lb_mpi.report import live
-from lb_mpi.report.live import totals, view, words
+from lb_mpi.report.live import totals, words
 from lb_mpi.report.run import Run, assemble
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,40 +47,26 @@ def run(now: float, *, hosts: int = 1, ended: bool = False) -> Run:
 
 
 def test_what_went_on_between_two_looks() -> None:
-    shown = view(totals(run(4.0)), run(10.0))
-    assert shown.title == "10 s"
-    assert [line.name for line in shown.lines] == [f"rank {rank}" for rank in range(SIZE)]
-    assert [line.per_s for line in shown.lines] == pytest.approx([10.0, 20.0, 30.0, 40.0])
-    assert [line.busy for line in shown.lines] == pytest.approx([1.0, 0.5, 1 / 3, 0.25], abs=1e-2)
-    assert [line.balances for line in shown.lines] == [1] * SIZE
-    assert shown.total.done == pytest.approx(4 * 100 + 1000)
-    assert shown.total.per_s == pytest.approx(100.0)
-    assert (shown.unit, shown.left_s) == ("tasks", pytest.approx(30.0))
-    assert words(shown) == (
-        "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; 4 balances; about 30 s left"
-    )
+    # 1,000 tasks of this call and 400 of earlier ones; ranks are busy 1, 1/2, 1/3 and 1/4 of the time.
+    told = "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; about 30 s left"
+    assert words(run(10.0), totals(run(4.0))) == told
 
 
-def test_hosts_have_a_line_each() -> None:
-    shown = view(None, run(10.0, hosts=2))
-    assert [line.name for line in shown.lines] == ["node0", "node1"]
-    assert [line.busy for line in shown.lines] == pytest.approx([0.75, 0.29], abs=1e-2)
+def test_of_several_hosts_the_least_busy_one_is_named() -> None:
+    assert "; busy 52%, least on node1: 29%;" in words(run(10.0, hosts=2))
 
 
 def test_a_rank_without_news_is_not_called_idle() -> None:
-    shown = view(totals(run(4.0)), run(4.0))
-    assert all(line.busy != line.busy for line in shown.lines)
-    assert words(shown) == "4 s: 800 tasks, 0 a second; 4 balances"
+    assert words(run(4.0), totals(run(4.0))) == "4 s: 800 tasks, 0 a second"
 
 
 def test_of_a_search_nobody_knows_what_is_left() -> None:
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
     record.doing(12.0)
-    shown = view(None, assemble([file_of(record, 0, 2.0, 1, ended=False)]))
-    assert (shown.unit, shown.total.done) == ("units", 12.0)
-    assert "left" not in words(shown)
-    assert live.table(shown).splitlines()[0] == "2 s"
+    assert words(assemble([file_of(record, 0, 2.0, 1, ended=False)])) == (
+        "2 s: 12 units, 6 a second; busy 100%, least on rank 0: 100%"
+    )
 
 
 def test_of_a_program_that_goes_by_steps_it_is_known() -> None:
@@ -91,12 +78,9 @@ def test_of_a_program_that_goes_by_steps_it_is_known() -> None:
         record.stepped(6.0, done, 50)
         record.doing(done)
         found.append(file_of(record, rank, 7.0, 1, ended=False))
-    shown = view(None, assemble(found))
-    assert (shown.title, shown.unit) == ("7 s, 12 of 50 steps", "exchanges")
-    assert shown.left_s == pytest.approx((50 - 12) * (6.0 - 2.0) / 2)
-    assert words(shown) == "7 s, 12 of 50 steps: 53 exchanges, 7.57 a second; 0 balances; about 76 s left"  # no work known
-    assert live.table(shown).splitlines()[0] == "7 s, 12 of 50 steps, about 76 s left"
-    assert view(None, assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)])).title == "7 s"
+    # 38 steps are left, and the last two took 4 s; nothing is known of work.
+    assert words(assemble(found)) == "7 s, 12 of 50 steps: 53 exchanges, 7.57 a second; about 76 s left"
+    assert words(assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)])).startswith("7 s: ")
 
 
 def test_it_is_shown_by_a_process_of_its_own(tmp_path: Path) -> None:
@@ -121,15 +105,10 @@ def test_it_stops_when_who_started_it_is_gone(tmp_path: Path) -> None:
     assert subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=120, capture_output=True).returncode == 0
 
 
-def test_ranks_know_that_launch_run_shows_them(tmp_path: Path) -> None:
-    assert SHOWN in Diary(str(tmp_path), shown=True).variables()
-    assert SHOWN not in Diary(str(tmp_path)).variables()
-
-
 def test_following_ends_with_the_run_and_its_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "LINE_S", 0.0)
+    monkeypatch.setattr(status, "LINE_S", 0.0)
     looks: list[list[tuple[str, bytes]]] = [[], files(4.0), files(8.0), files(9.0, ended=True)]
 
     def sleep(_seconds: float) -> None:

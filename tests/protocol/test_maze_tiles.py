@@ -204,16 +204,6 @@ def test_simulated_machines_share_the_work() -> None:
     assert result.units[0] > result.units[1] > result.units[2]
 
 
-def test_pictures_show_who_visited_what() -> None:
-    cells = random_maze(50, 0.7, 0, walled=True)
-    problems = [TiledMazeSearch(cells.copy(), rank, 2, tile=10, picture=25) for rank in range(2)]
-    simulate.search(problems, latency=1e-5, unit_s=1e-6)
-    for each in problems:
-        counts = own_marks(each.cells)[1:-1, 1:-1].reshape(25, 2, 25, 2).sum(axis=(1, 3))
-        assert each.visited() == pytest.approx(counts / 4)
-    assert TiledMazeSearch(cells, 0, 1, tile=10).visited().shape == (0, 0)
-
-
 def test_tiles_depend_on_the_maze() -> None:
     assert [usual_tile(dim) for dim in (1, 1000, 4096, 8192, 12000, 100_000)] == [64, 64, 256, 512, 512, 512]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.files import create, write_whole
-from lb_mpi.launching.diary import Diary
-from lb_mpi.record import launches
+from lb_mpi.launching.progress import remove_records
 from lb_mpi.saving.folder import Folder
 
 
@@ -98,20 +97,15 @@ def test_a_new_file_takes_the_place_of_a_link_and_leaves_alone_what_that_leads_t
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
-def test_a_diary_leaves_alone_what_links_in_its_folder_lead_to(tmp_path: Path) -> None:
+def test_a_record_takes_the_place_of_an_earlier_one_and_leaves_alone_what_links_lead_to(tmp_path: Path) -> None:
     other, record = tmp_path / "other", tmp_path / "record"
     for folder in (other, record):
         folder.mkdir()
-    for name in (launches.FILE, "rank000000.lbrec"):
-        (other / name).write_text("kept")
-    (record / launches.FILE).symlink_to(other / launches.FILE)
-    (record / "rank000000.lbrec").symlink_to(other / "rank000000.lbrec")
-    (record / "restart-1").symlink_to(other)
-    diary = Diary(str(record))
-    diary.tell(launches.START, "2 ranks")
-    assert {path.read_text() for path in other.iterdir()} == {"kept"}
-    assert [path.name for path in record.iterdir()] == [launches.FILE]
-    assert launches.parse((record / launches.FILE).read_text())[0].words == "2 ranks"
+        (folder / "rank000001.lbrec").write_text("kept")
+    (record / "rank000000.lbrec").symlink_to(other / "rank000001.lbrec")
+    remove_records(str(record))
+    assert list(record.iterdir()) == []
+    assert (other / "rank000001.lbrec").read_text() == "kept"
 
 
 def test_saves_empty_no_folder_that_a_link_leads_to(tmp_path: Path) -> None:

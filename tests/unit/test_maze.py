@@ -422,35 +422,3 @@ def test_wrong_paths_are_told(path, fault):
     check_path(cells, [6, 7, 12, 18])
     with pytest.raises(ValueError, match=fault):
         check_path(cells, path)
-
-
-def test_pictures_show_who_visited_what() -> None:
-    dim, side = 40, 8
-    cells = random_maze(dim, 1.0, 0)
-    searches = [MazeSearch(cells, rank, picture=side) for rank in range(2)]
-    searches[0].start()
-    visited = [set[int](), set[int]()]
-    while any(search.load() > 0.0 for search in searches) and not any(search.found for search in searches):
-        for search, mine in zip(searches, visited, strict=True):
-            before = cells >= MARKED
-            search.work(7)
-            mine.update(np.flatnonzero((cells >= MARKED) & ~before).tolist())
-        if not searches[1].load() and (part := searches[0].split()) is not None:
-            searches[1].absorb(part)
-    shares = np.array([search.visited() for search in searches])
-    exact = np.zeros((2, side, side))
-    for rank, mine in enumerate(visited):
-        rows, columns = np.divmod(np.array(sorted(mine)), dim + 2)
-        np.add.at(exact[rank], ((rows - 1) * side // dim, (columns - 1) * side // dim), side**2 / dim**2)
-    assert (exact.sum(axis=1) > 0.0).any(axis=1).all()
-    assert shares == pytest.approx(exact)  # of so few cells each is a sample
-    assert MazeSearch(random_maze(3, 1.0, 0), 0).visited().shape == (0, 0)
-    assert MazeSearch(random_maze(3, 1.0, 0), 0, picture=side).visited().shape == (3, 3)
-
-
-def test_pictures_of_large_mazes_take_samples() -> None:
-    search = MazeSearch(random_maze(256, 1.0, 0, True), 0, picture=8)
-    search.start()
-    while search.load() > 0.0:
-        search.work(10_000)
-    assert search.visited().min() > 0.8

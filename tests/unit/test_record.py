@@ -9,14 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.distributing.recorded import Halos
-from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way, merged
+from lb_mpi.record.events import Clock, Driver, Move, Phase, Step, Way, merged
 from lb_mpi.record.record import (
     BINS,
     COSTS,
-    EDGES,
     HEADER_BYTES,
-    MAP,
-    MARKS,
     MOVES,
     OFF,
     REASONS,
@@ -148,16 +145,6 @@ def test_the_first_clock_and_the_last_are_kept() -> None:
     assert [clock.at for clock in read(file_of(record, 4.0)).clocks] == [1.0, 3.0]
 
 
-def test_saves_are_thinned_out() -> None:
-    record = Record(0.0)
-    for number in range(10 * MARKS):
-        record.mark(Mark(Event.SAVE, float(number), number + 0.5, number))
-    marks = read(file_of(record, 2000.0)).marks
-    assert MARKS // 2 <= len(marks) <= MARKS
-    assert marks["number"].tolist() == list(range(0, 10 * MARKS, record.marks.each))
-    assert (marks["ended"] - marks["began"]).tolist() == [0.5] * len(marks)
-
-
 def test_the_call_under_way_is_told_until_it_is_over() -> None:
     record = Record(0.0)
     record.doing(7.0, 20.0)
@@ -168,30 +155,12 @@ def test_the_call_under_way_is_told_until_it_is_over() -> None:
     assert (known.under_way, known.of) == (0.0, 0.0)
 
 
-def test_what_is_known_of_the_domain() -> None:
-    record = Record(0.0)
-    assert [len(getattr(read(file_of(record, 1.0)), name)) for name in ("costs", "map", "edges", "tasks")] == [0, 0, 0, 0]
-    record.draw(np.linspace(0.0, 1.0, 6).reshape(2, 3))
-    record.graph([0, 1], [1, 2])
-    known = read(file_of(record, 1.0))
-    assert known.map.tolist() == [[0, 51, 102], [153, 204, 255]]
-    assert known.edges.tolist() == [[0, 1], [1, 2]]
-    record.draw(np.full((2 * MAP, 3), 7.0))
-    record.graph(range(EDGES + 1), range(1, EDGES + 2))
-    known = read(file_of(record, 1.0))
-    assert (known.map.shape, int(known.map.min())) == ((MAP, 3), 255)
-    assert len(known.edges) == 2  # a large graph isn't kept
-
-
 def test_nothing_is_recorded_when_nobody_records() -> None:
     OFF.enter(Phase.OWN, 1.0)
     OFF.step(step(0))
     OFF.move(Move(Way.STEAL, 0, 0.0, 0.0, 1.0, 0.0))
     OFF.clock(Clock(1.0, 0, 0.0, 0.0))
-    OFF.mark(Mark(Event.SAVE, 0.0, 1.0, 1))
     OFF.know(1.0, lambda: np.ones(3))
-    OFF.draw(np.ones((2, 2)))
-    OFF.graph([0], [1])
     assert OFF.reason("balanced") == -1
     assert vars(OFF) == {"phase": Phase.OUTSIDE}
 
@@ -286,7 +255,7 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     [
         (b"", "expected the record of a rank"),
         (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 5; record the run again"),
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 6; record the run again"),
         (header(ABOUT)[:30], "truncated or corrupt"),
         (header(ABOUT), "contains no complete snapshot"),
         (header(ABOUT._replace(rank=3)), "rank 3 of 3: expected 0 to 2"),

@@ -11,28 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apps.maps import SPECTRAL, parts, placed, places, shares, size, spectral
 from lb_mpi.__main__ import main
-from lb_mpi.graph import Graph
-from lb_mpi.graph import parse as parse_graph
-from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
-from lb_mpi.record.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
-from lb_mpi.record.record import MAP, VERSION, About, Record, header, place, snapshot
+from lb_mpi.record.events import Clock, Driver, Move, Phase, Step, Way
+from lb_mpi.record.record import VERSION, About, Record, header, place, snapshot
 from lb_mpi.report.page import (
     COLOURS,
     COLUMNS,
     NOTHING,
-    RANK_COLOURS,
     encode,
-    flows,
-    layout,
-    map_of,
     page,
     square,
     strip,
     strip_pixels,
 )
-from lb_mpi.report.run import SKEW_S, assemble, drafts, headline, matrix, owners, steps, timeline
+from lb_mpi.report.run import assemble, headline, matrix, steps, timeline
 
 MOST_BYTES = 500_000
 
@@ -70,14 +62,6 @@ def folder_of_files(path: Path, files: list[tuple[str, bytes]]) -> Path:
     return path
 
 
-def folder_of_run(path: Path, starts: list[list[tuple[str, bytes]]], told: list[Happened]) -> Path:
-    """The folder of a run with restarts."""
-    for start, files in enumerate(starts):
-        folder_of_files(path / folder_of(start), files)
-    (path / FILE).write_text("".join(map(line, told)))
-    return path
-
-
 def test_numbers() -> None:
     run = assemble(ranks(4))
     told = headline(run)
@@ -87,7 +71,6 @@ def test_numbers() -> None:
     assert (told.parallel, told.balance, told.communication) == pytest.approx((0.5, 1.0, 0.5))
     assert told.words.startswith("Biggest loss: waiting, 50.0% of all ranks' time")
     assert matrix(run, Way.LOAN) == pytest.approx(15 * np.roll(np.eye(4), 1, axis=1))
-    assert drafts(run) is None
     assert run.notes == []
     assert run.clock == "one host, so one clock"
     assert len(steps(run)) == 4
@@ -151,15 +134,11 @@ def test_the_table_of_ranks_names_what_they_computed() -> None:
     assert "<td>1.00x" in text
 
 
-def test_drafts_are_summed_up() -> None:
+def test_drafts_that_brought_work_are_in_the_matrix() -> None:
     record = Record(100.0)
     for other, amount, took in ((-1, 0.0, 1.0), (1, 1.0, 0.5), (1, 1.0, 0.7), (1, 0.0, 2.0)):
         record.move(Move(Way.DRAFT, other, 100.0, 100.0 + took, amount, 8.0 * amount))
     run = assemble([("0", whole(record, 102.0, about(0, 2))), ("1", whole(Record(100.0), 102.0, about(1, 2)))])
-    told = drafts(run)
-    assert told is not None
-    assert (told.n, told.unanswered, told.nothing, told.work, told.bytes) == (4, 1, 1, 2, 16.0)
-    assert told.median_s == pytest.approx(0.6)
     assert matrix(run, Way.DRAFT)[1, 0] == 2.0
 
 
@@ -245,70 +224,10 @@ def test_the_page_stands_alone() -> None:
     strip_of, loans = reader.views
     assert strip_of["hosts"] == [["node0", 0], ["node1", 2]]
     assert loans["values"] == (15 * np.roll(np.eye(4, dtype=int), 1, axis=1)).tolist()
-    assert 'aria-label="costs of rows"' in text
     assert 'aria-label="imbalance of each call"' in text
     assert "<b>program" not in text
     assert "program.py --x &lt;b&gt;" in text
     assert "the plan &lt;stays&gt;" in text
-
-
-# A rank dies 5 s after the first start, and all is over 20 s after it; records begin at 1e9.
-TOLD = [
-    Happened(START, 1e9 - 1.0, 0, -1, "4 ranks on a"),
-    Happened(DEATH, 1e9 + 5.0, 0, 2, "rank 2 was <killed>"),
-    Happened(RESTART, 1e9 + 6.0, 1, -1, "restart 1 of 1"),
-    Happened(START, 1e9 + 7.0, 1, -1, "3 ranks on a"),
-    Happened(END, 1e9 + 20.0, 1, -1, "exit code 0"),
-]
-
-
-def saved(rank: int, at: float) -> bytes:
-    record = Record(100.0)
-    record.enter(Phase.OWN, 100.0)
-    record.mark(Mark(Event.SAVE, at, at + 0.5 + rank, 12))
-    return whole(record, 106.0, about(rank, 2))
-
-
-def test_saves_and_deaths_have_their_times() -> None:
-    run = assemble([(str(rank), saved(rank, 103.0 - rank)) for rank in range(2)], TOLD[:2])
-    assert [(it.what, it.rank) for it in run.happened] == [(START, -1), ("save", -1), (DEATH, 2)]
-    save, death = run.happened[1:]
-    assert (save.began_s, save.ended_s, save.words) == (pytest.approx(2.0), pytest.approx(3.5), "save 12")
-    assert death.began_s == pytest.approx(5.0)
-    strip_of = Reader(page(run)).views[0]
-    assert strip_of["marks"] == [[2.0, 3.5, -1, "save", "save 12"], [5.0, 5.0, -1, "death", "rank 2 was <killed>"]]
-    text = page(run)
-    assert "rank 2 was &lt;killed&gt;" in text
-    assert "Start 1" not in text
-
-
-def test_lines_of_a_launch_that_make_no_sense_are_left_out() -> None:
-    text = "".join(map(line, TOLD))
-    assert parse(text) == TOLD
-    assert parse(text[:-10] + "\n[1]\n{}\n" + line(TOLD[0]._replace(what="tea")) + line(TOLD[0])) == [*TOLD[:4], TOLD[0]]
-
-
-def test_all_starts_of_a_run_are_on_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, out = folder_of_run(tmp_path / "record", [ranks(4), ranks(3, calls=2)], TOLD), tmp_path / "report.html"
-    assert main(["report", str(folder), "-o", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["ranks"] == 3
-    text = out.read_text()
-    first, second = (view for view in Reader(text).views if "time" in view)
-    assert (first["rows"], second["rows"]) == (4, 3)
-    assert first["marks"] == [[5.0, 5.0, 2, "death", "rank 2 was <killed>"]]
-    assert second["marks"] == []
-    assert "Start 2: 3 ranks" in text
-    assert "restart 1 of 1" in text
-
-
-def test_a_launch_before_this_run_is_not_told_of(tmp_path: Path) -> None:
-    late = 1e9 - 2 * SKEW_S
-    old = [it._replace(wall_s=late - 20.0 + it.wall_s - 1e9) for it in TOLD]
-    folder, out = folder_of_run(tmp_path / "record", [ranks(4), ranks(3)], old), tmp_path / "report.html"
-    assert main(["report", str(folder), "-o", str(out)]) == 0
-    text = out.read_text()
-    assert "Start 2" not in text
-    assert "killed" not in text
 
 
 def test_a_page_of_a_thousand_ranks_is_small() -> None:
@@ -333,118 +252,6 @@ def test_a_page_of_a_thousand_ranks_is_small() -> None:
 
 def test_a_run_in_which_nothing_happened_has_a_page() -> None:
     assert "Nothing was done" in page(assemble([("0", whole(Record(100.0), 100.0, about(0, 1)))]))
-
-
-def test_maps_show_who_has_most_of_each_place() -> None:
-    halves = [np.array([[1.0, 0.6], [0.0, 0.0]]), np.array([[0.0, 0.4], [1.0, 0.0]])]
-    files = []
-    for rank, half in enumerate(halves):
-        record = Record(100.0)
-        record.draw(half)
-        files.append((str(rank), whole(record, 101.0, about(rank, 2))))
-    run = assemble(files)
-    assert owners(run).tolist() == [[0, 0], [1, -1]]
-    assert "rank 0: 66.7%" in page(run)
-    assert owners(assemble(ranks(2))).size == 0
-    assert "The part of each rank" not in page(assemble(ranks(2)))
-    drawn = map_of(np.array([[0, len(RANK_COLOURS)], [1, -1]]), 2)
-    assert decoded(drawn.png)[2] == bytes([0, 0x00, 0, 0x10 | len(RANK_COLOURS)])
-
-
-def test_shares_of_a_grid() -> None:
-    rows, columns = np.divmod(np.arange(300 * 30), 30)
-    some = rows < 150
-    mine = shares(rows[some], columns[some], (300, 30))
-    assert mine.shape == (MAP, round(0.1 * MAP))
-    assert mine[: MAP // 2] == pytest.approx(np.ones((MAP // 2, mine.shape[1])))
-    assert not mine[MAP // 2 :].any()
-    assert shares(np.zeros(1, dtype=np.int64), np.arange(1), (1, 1000)).shape == (1, MAP)
-
-
-def test_what_was_computed_again_and_again_is_counted() -> None:
-    rows, columns = np.divmod(np.arange(300 * 30), 30)
-    where, counts = places(rows, columns, (300, 30)), np.zeros(size((300, 30)), dtype=np.int64)
-    np.add.at(counts, where[rows < 150], 1)
-    np.add.at(counts, where, 1)
-    half = shares(rows[rows < 150], columns[rows < 150], (300, 30))
-    assert parts(counts / 2, (300, 30)) == pytest.approx(0.5 + 0.5 * half)
-
-
-def test_vertices_without_coordinates_are_laid_out() -> None:
-    graph = parse_graph("mesh:12x40")
-    columns = np.arange(graph.n) % 40
-    order = np.random.default_rng(0).permutation(graph.n)  # the numbers tell nothing
-    tails, heads = (order[ends] for ends in graph.edges())
-    along = spectral(Graph.from_edges(graph.n, tails, heads, np.ones(graph.n_edges)))[order]
-    means = np.array([along[columns == column].mean(axis=0) for column in range(40)])
-    assert any((np.diff(mean) > 0).all() or (np.diff(mean) < 0).all() for mean in means.T)  # one axis is the long side
-    assert (along.min(), along.max()) == (0.0, 1.0)
-    found = placed(graph)
-    assert found is not None
-    where, (height, width) = found
-    assert (height, width) == (21, 21)
-    assert 0 <= where.min() <= where.max() < height * width
-
-
-@pytest.mark.parametrize("name", ["ring:2", "mesh:1x4"])
-def test_small_graphs_are_not_laid_out(name: str) -> None:
-    assert placed(parse_graph(name)) is None
-
-
-def test_graphs_in_pieces_are_laid_out() -> None:
-    tails = np.concatenate([np.arange(9), 10 + np.arange(9)])
-    assert np.isfinite(spectral(Graph.from_edges(20, tails, tails + 1, np.ones(18)))).all()
-    assert np.isfinite(spectral(Graph.from_edges(6, np.arange(2), np.arange(2) + 1, np.ones(2)))).all()
-
-
-def test_the_page_says_that_it_was_laid_out() -> None:
-    record = Record(100.0)
-    record.draw(np.ones((2, 2)))
-    assert "The domain in 2 x 2 places" in page(assemble([("0", whole(record, 101.0, about(0, 1)))]))
-    record.use("map", {"layout": SPECTRAL})
-    assert f"The graph, laid out {SPECTRAL}, in 2 x 2 places" in page(assemble([("0", whole(record, 101.0, about(0, 1)))]))
-
-
-@pytest.mark.parametrize(
-    ("text", "places"),
-    [
-        ("mesh:2x3", [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]),
-        ("torus:3x3", [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)]),
-    ],
-)
-def test_meshes_are_drawn_as_they_are(text: str, places: list[tuple[int, int]]) -> None:
-    edges = np.stack(parse_graph(text).edges(), axis=1).astype(np.int32)
-    assert layout(len(places), edges) == places
-
-
-@pytest.mark.parametrize("text", ["ring:8", "hypercube:3", "complete:5", "2/1,3/2", "2/1/4/3"])
-def test_ranks_of_any_graph_have_places_of_their_own(text: str) -> None:
-    graph = parse_graph(text)
-    places = np.array(layout(graph.n, np.stack(graph.edges(), axis=1).astype(np.int32)))
-    apart = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1)) + 9.0 * np.eye(graph.n)
-    assert apart.min() > 0.2
-
-
-def test_arrows_stay_within_the_drawing() -> None:
-    drawn = flows(np.ones((4, 4)), "rows", np.stack(parse_graph("mesh:2x2").edges(), axis=1).astype(np.int32))
-    width, height = map(float, re.findall(r'viewBox="0 0 (\d+) (\d+)"', drawn)[0])
-    curves = np.array(re.findall(r"M(-?\d+) (-?\d+)Q(-?\d+) (-?\d+) (-?\d+) (-?\d+)", drawn), dtype=float)
-    assert len(curves) == 12
-    assert curves.min() >= 0.0
-    assert curves[:, 0::2].max() <= width
-    assert curves[:, 1::2].max() <= height
-
-
-def test_flows_are_drawn_on_the_process_graph() -> None:
-    moved = np.zeros((20, 20))
-    moved[3, 4] = 7.0
-    edges = np.stack(parse_graph("mesh:4x5").edges(), axis=1).astype(np.int32)
-    drawn = flows(moved, "rows", edges)
-    assert drawn.count('class="grid"') == len(edges)
-    assert drawn.count("<circle") == 20
-    assert "3 to 4: 7 rows" in drawn
-    assert flows(moved, "rows", edges[:0]) == ""  # too many for a ring
-    assert flows(moved[:5, :5], "rows", edges[:0]).count("<circle") == 5
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

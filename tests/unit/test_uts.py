@@ -8,13 +8,13 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from benchmarks.stealing import plain_count
 from lb_mpi.problems import uts as kernel
 from lb_mpi.problems.uts import (
     NODE_BYTES,
     PUBLISHED,
     RANDS,
     SHAPES,
-    SPLIT_RULES,
     TREES,
     Tree,
     TreeCount,
@@ -22,7 +22,6 @@ from lb_mpi.problems.uts import (
     child_counter,
     compile_kernels,
     growth,
-    plain_count,
 )
 from lb_mpi.searching.problem import Problem
 
@@ -146,8 +145,7 @@ def test_nothing_lost_nothing_doubled(seed):
     """Any quanta, any splits among any number of searches; each call does what it says."""
     rng = random.Random(seed)
     for tree, expected in random_trees(100 + seed, 15):
-        rules = [rng.choice(SPLIT_RULES) for _ in range(rng.randint(1, 6))]
-        searches = [UnbalancedTreeSearch(tree, rule) for rule in rules]
+        searches = [UnbalancedTreeSearch(tree) for _ in range(rng.randint(1, 6))]
         searches[0].start()
         counted = 0
         quantum = rng.choice((1, 10, 300))
@@ -161,7 +159,7 @@ def test_nothing_lost_nothing_doubled(seed):
             else:
                 move(rng.choice(searches), search)
         total = reduce(searches[0].merge, [search.result() for search in searches])
-        assert total == expected, (tree, rules)
+        assert total == expected, (tree, len(searches))
         assert counted == expected.nodes
 
 
@@ -172,14 +170,13 @@ def move(giver, taker):
         assert payload is None
     else:
         n = len(payload) / NODE_BYTES
-        assert n == (1 if giver._split_rule == "one" else before // 2)
+        assert n == before // 2
         assert giver.load() == before - n
         taker.absorb(payload)
 
 
-@pytest.mark.parametrize("rule", SPLIT_RULES)
-def test_published_count_when_split_all_the_time(rule):
-    searches = [UnbalancedTreeSearch(TREES["T3"], rule) for _ in range(3)]
+def test_published_count_when_split_all_the_time():
+    searches = [UnbalancedTreeSearch(TREES["T3"]) for _ in range(3)]
     searches[0].start()
     while any(search.load() for search in searches):
         for search, giver in zip(searches, [searches[-1], *searches], strict=False):
@@ -188,31 +185,24 @@ def test_published_count_when_split_all_the_time(rule):
     assert reduce(searches[0].merge, [search.result() for search in searches]) == PUBLISHED["T3"]
 
 
-def started(rule, branching=8):
+def started(branching=8):
     """A search with the root's children in hand, and their rows."""
-    search = UnbalancedTreeSearch(Tree("binomial", branching=branching, q=0.1, m=2), rule)
+    search = UnbalancedTreeSearch(Tree("binomial", branching=branching, q=0.1, m=2))
     search.start()
     assert search.work(1) == 1
     return search, search._stack[: int(search.load())].copy()
 
 
-@pytest.mark.parametrize(
-    ("rule", "given", "kept"),
-    [
-        ("half", [0, 1, 2, 3], [4, 5, 6, 7, 8]),
-        ("one", [0], [1, 2, 3, 4, 5, 6, 7, 8]),
-        ("alternate", [0, 2, 4, 6], [1, 3, 5, 7, 8]),
-    ],
-)
-def test_split_gives_the_oldest(rule, given, kept):
-    search, rows = started(rule, branching=9)
+def test_split_gives_every_second_node_beginning_with_the_oldest():
+    given, kept = [0, 2, 4, 6], [1, 3, 5, 7, 8]
+    search, rows = started(branching=9)
     payload = search.split()
     assert payload == rows[given].astype("<u4").tobytes()
     np.testing.assert_array_equal(search._stack[search._bottom : search._top], rows[kept])
 
 
 def test_a_payload_is_states_and_depths():
-    search, _ = started("one")
+    search, _ = started()
     words = np.frombuffer(search.split(), "<u4")
     root = hashlib.sha1(bytes(20)).digest()
     assert words[:5].astype(">u4").tobytes() == hashlib.sha1(root + bytes(4)).digest()
@@ -229,7 +219,7 @@ def test_a_lone_node_is_kept():
 
 def test_the_stack_grows_and_is_used_again():
     expected = plain_count(Tree("binomial", branching=5000, q=0.1, m=2))
-    search, _ = started("half", branching=5000)
+    search, _ = started(branching=5000)
     size = len(search._stack)
     assert size > 5000  # it has grown
     parts = [search.split() for _ in range(3)]
@@ -311,14 +301,10 @@ def test_numpy_numbers_are_numbers():
 def test_bad_arguments():
     with pytest.raises(TypeError, match=r"^tree = 'T1': expected a Tree"):
         UnbalancedTreeSearch("T1")
-    with pytest.raises(ValueError, match=r"^split_rule = 'third': expected one of"):
-        UnbalancedTreeSearch(Tree(), "third")
     search = UnbalancedTreeSearch(Tree())
     for units in (0, -3, 1.5, True):
         with pytest.raises(ValueError, match=f"^units = {units}: expected an integer"):
             search.work(units)
-    with pytest.raises(ValueError, match=r"^limit = -1: expected an integer"):
-        plain_count(Tree(), -1)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1, 23, 25, 47])
@@ -329,10 +315,9 @@ def test_bad_payload(n_bytes):
     assert search.load() == 0.0
 
 
-@pytest.mark.parametrize("rule", ["half", "one", "alternate"])
 @pytest.mark.parametrize("weights", [[1, 1], [1, 1, 1, 1], [1, 512, 256, 1], [5, 1], [1] * 40])
-def test_shares_are_by_weight_and_lose_nothing(weights: list[int], rule: str) -> None:
-    search = UnbalancedTreeSearch(TREES["T1"], rule)
+def test_shares_are_by_weight_and_lose_nothing(weights: list[int]) -> None:
+    search = UnbalancedTreeSearch(TREES["T1"])
     search.start()
     search.work(200)
     before = int(search.load())
@@ -349,7 +334,7 @@ def test_shares_are_by_weight_and_lose_nothing(weights: list[int], rule: str) ->
         total.work(10_000)
     counts = [total.result()]
     for part in parts:
-        other = UnbalancedTreeSearch(TREES["T1"], rule)
+        other = UnbalancedTreeSearch(TREES["T1"])
         other.absorb(part)
         while other.load():
             other.work(100_000)

@@ -23,21 +23,19 @@ from pathlib import Path
 import mpi4py
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import lb_mpi
 from lb_mpi.files import create
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.facts import library
 from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.record.events import Clock, Event, Mark, Phase
+from lb_mpi.record.events import Clock, Phase
 from lb_mpi.record.record import OFF, About, Record, file_name, header, place, snapshot
 
 VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0
 ALIGN_S = 10.0
 ROUNDS = 16  # of ping and pong
-LINE_S = 10.0  # between lines of progress without a terminal
 _files: list[_File] = []  # empty, or the file of this process
 
 
@@ -98,29 +96,6 @@ def recorder(comm: MPI.Intracomm) -> Record:
     record = agree(comm, begin)
     align(comm, record)
     return record
-
-
-def records() -> bool:
-    """Return whether this process records, or will once a driver is called."""
-    return bool(os.environ.get(VARIABLE))
-
-
-def map_of(shares: NDArray[np.float64], layout: str = "") -> None:
-    """Record this rank's share of each place of the domain: (h, w) from 0 to 1, with the same shape on all ranks.
-
-    `layout` : how a graph without coordinates was laid out, in words.  Not collective; does nothing if the run is not
-    recorded, or no driver was called.
-    """
-    for file in _files:
-        file.record.draw(shares)
-        if layout:
-            file.record.use("map", {"layout": layout})
-
-
-def mark_save(began: float, number: int) -> None:
-    """Record that this rank has written its part of save `number`, since `began`; not collective."""
-    for file in _files:
-        file.record.mark(Mark(Event.SAVE, began, time.perf_counter(), number))
 
 
 def worlds(comm: MPI.Intracomm) -> list[int]:
@@ -201,24 +176,3 @@ def _versions() -> str:
 def _end() -> None:
     for file in _files:
         file.write(time.perf_counter(), ended=True)
-
-
-class ProgressLine:
-    """Called as (done, of): "123 of 2,000 tasks, 12 s, about 180 s left"; rewritten in place on a terminal."""
-
-    def __init__(self) -> None:
-        self._began = self._shown = time.perf_counter()
-
-    def __call__(self, done: int, of: int) -> None:
-        """Show the line if it is due."""
-        now = time.perf_counter()
-        terminal = sys.stderr.isatty()
-        if not terminal and now < self._shown + LINE_S and done < of:
-            return
-        self._shown = now
-        spent = now - self._began
-        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
-        line = f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}"
-        end = "\n" if done == of or not terminal else ""
-        sys.stderr.write(f"\r{line}\x1b[K{end}" if terminal else f"{line}\n")
-        sys.stderr.flush()

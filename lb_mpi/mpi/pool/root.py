@@ -23,7 +23,6 @@ from lb_mpi.errors import Error
 from lb_mpi.metrics import as_numbers, queueing
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.mpi.common.recorder import ProgressLine, mark_save
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.messages import (
     NUMBERS,
@@ -45,6 +44,7 @@ from lb_mpi.pooling import checkpoint
 from lb_mpi.pooling.account import Collector, RankTasks
 from lb_mpi.pooling.deal import Floats, deal
 from lb_mpi.pooling.intervals import MOST
+from lb_mpi.status import StatusLine
 from lb_mpi.table import Table
 
 Progress = Callable[[int, int], None]
@@ -82,8 +82,20 @@ def check_options(
     if chunksize is not None:
         chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
     if isinstance(progress, bool):
-        progress = ProgressLine() if progress else None
+        progress = _progress_line() if progress else None
     return chunksize or 0, checks.function("progress", progress, optional=True)
+
+
+def _progress_line() -> Progress:
+    """Return a callback that shows "123 of 2,000 tasks, 12 s, about 180 s left"."""
+    line, began = StatusLine(), time.perf_counter()
+
+    def show(done: int, of: int) -> None:
+        spent = time.perf_counter() - began
+        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
+        line.show(f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}", last=done == of)
+
+    return show
 
 
 def check_items(*given: Any) -> Any:
@@ -521,12 +533,10 @@ class CheckpointFile:
 
     def write(self, tasks: list[int], values: list[Any]) -> None:
         """Write results to disk; TypeError for an unsupported type; OSError, with the file unchanged, if that fails."""
-        began = time.perf_counter()
         self._write(checkpoint.record(tasks, values))
         self._check_name()
         self._n_written += len(tasks)
         signs.saved(self._n_written)
-        mark_save(began, self._n_written)
 
     def close(self) -> None:
         """Close the file."""

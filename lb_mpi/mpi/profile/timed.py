@@ -19,7 +19,6 @@ from __future__ import annotations
 import copyreg
 import functools
 import os
-import pickle
 import sys
 import sysconfig
 import threading
@@ -66,7 +65,6 @@ class Recorder:
         self.calls = Calls()
         self._here = str(Path.cwd()) + "/"
         self._skipped: dict[int, tuple[CodeType, bool]] = {}
-        self.pickled = 0  # bytes made by pickle in the current call
         self.status = MPI.Status()  # for calls without a status of the program's
         self.unseen: set[str] = set()  # untimed operations of the program
         self._world = world.Get_group()
@@ -89,16 +87,15 @@ class Recorder:
     def enter(self) -> int:
         """Begin a call; return the time."""
         self._busy = True
-        self.pickled = 0
         now = _now()
         if now > self._cpu.due:
             self._cpu.look(now, time.thread_time_ns(), self.calls.in_mpi_ns)
         return now
 
-    def leave(self, number: int, entered: int, n_bytes: int = 0, whom: int = NOBODY) -> int:
+    def leave(self, number: int, entered: int, whom: int = NOBODY) -> int:
         """End a call; return the time."""
         now = _now()
-        self.calls.add(number, entered, now, n_bytes + self.pickled, whom)
+        self.calls.add(number, entered, now, whom)
         if now > self._cpu.due:
             self._cpu.look(now, time.thread_time_ns(), self.calls.in_mpi_ns)
         self._busy = False
@@ -161,32 +158,6 @@ class Recorder:
         return peers[rank] if isinstance(rank, int) and 0 <= rank < len(peers) else NOBODY
 
 
-def n_bytes(spec: object) -> int:
-    """Return the bytes of a buffer argument of mpi4py; 0 if unknown."""
-    if spec is None:
-        return 0
-    found = getattr(spec, "nbytes", None)
-    if found is not None:
-        return int(found)
-    try:
-        if isinstance(spec, list | tuple):
-            return _of_several(spec)
-        return memoryview(spec).nbytes  # type: ignore[arg-type]
-    except (TypeError, ValueError, IndexError):
-        return 0
-
-
-def _of_several(spec: Sequence[Any]) -> int:
-    """Return the bytes of [buffer, count or counts, (displacements,) datatype]; of the whole buffer if one is missing."""
-    kind = MPI.Datatype.fromcode(spec[-1]) if isinstance(spec[-1], str) else spec[-1]
-    if len(spec) < 3 or not isinstance(kind, MPI.Datatype) or spec[1] is None:
-        return n_bytes(spec[0])
-    counts = spec[1] if hasattr(spec[1], "__len__") else [spec[1]]
-    if hasattr(counts[0], "__len__"):
-        counts = counts[0]  # of (counts, displacements)
-    return sum(int(one) for one in counts) * kind.Get_size()
-
-
 # --- wrappers for each kind of method ---------------------------------------------------------------------------------
 
 
@@ -198,7 +169,6 @@ class Posted:
     anybody: MPI.Comm | None = None  # of this communicator: the status names the rank
     stream: Stream | None = None  # of a collective
     kind: int = 0  # of the collective
-    n_bytes: int = 0  # of a persistent one, per start
     index: int = -1  # of the collective in the stream
 
 
@@ -211,8 +181,6 @@ class TimedCall:
 
     number: int  # its place in the program
     entered: int
-    buffers: bool  # its data is a buffer, and not pickled
-    n_bytes: int = 0  # sent by MPI
     whom: int = NOBODY  # the rank for which it waits
     came: Callable[[Any], object] | None = None  # called with the result
     left: Callable[[int], object] | None = None  # called with the end of the call
@@ -233,14 +201,14 @@ class TimedMethods:
 
     def method(self, name: str, plain: Method, begin: Begin) -> Any:
         """Return mpi4py's method `plain` with timing: a class method if it is one."""
-        recorder, adopt, buffers = self.recorder, self.adopt, name[0].isupper()
+        recorder, adopt = self.recorder, self.adopt
         places: dict[tuple[int, int], int] = {}
 
         @functools.wraps(plain)
         def method(*args: Any, **kwargs: Any) -> Any:
             if recorder.elsewhere():
                 return adopt(plain(*args, **kwargs))
-            call = TimedCall(recorder.place(name, places), recorder.enter(), buffers)
+            call = TimedCall(recorder.place(name, places), recorder.enter())
             try:
                 args, kwargs = begin(call, args, kwargs) or (args, kwargs)
                 result = adopt(plain(*args, **kwargs))
@@ -248,7 +216,7 @@ class TimedMethods:
                     call.came(result)
                 return result
             finally:
-                left = recorder.leave(call.number, call.entered, call.n_bytes, call.whom)
+                left = recorder.leave(call.number, call.entered, call.whom)
                 if call.left is not None:
                     call.left(left)
 
@@ -274,21 +242,17 @@ class TimedMethods:
     def send(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a blocking send: it waits for the destination."""
         call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
-        call.n_bytes = n_bytes(argument(args, kwargs, 1, "buf")) if call.buffers else 0
 
-    def receive(
-        self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int, status: int, sends: str = ""
-    ) -> tuple[Args, Kwargs]:
+    def receive(self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int, status: int) -> tuple[Args, Kwargs]:
         """Begin a blocking receive or probe: it waits for the source.  source, status: positions of these arguments.
 
-        sends : the name of the data sent in the same call, its first argument.
+        A call that also sends has its destination as second argument, and waits for it if there is no source.
         """
         recorder, comm, asked = self.recorder, args[0], None
         rank = argument(args, kwargs, source + 1, "source", MPI.ANY_SOURCE)
-        if rank == MPI.PROC_NULL and sends:
+        if rank == MPI.PROC_NULL and source > 1:
             rank = argument(args, kwargs, 2, "dest")
         call.whom = recorder.peer(comm, rank)
-        call.n_bytes = n_bytes(argument(args, kwargs, 1, sends)) if sends and call.buffers else 0
         if rank == MPI.ANY_SOURCE:
             args, kwargs, asked = with_status(recorder, args, kwargs, status + 1)
 
@@ -305,33 +269,24 @@ class TimedMethods:
         """Begin a receive of a probed message: it waits for the sender."""
         call.whom = _posted(args[0]).whom
 
-    def start(
-        self, call: TimedCall, args: Args, kwargs: Kwargs, *, peer: tuple[int, str], sends: bool, persistent: bool
-    ) -> None:
+    def start(self, call: TimedCall, args: Args, kwargs: Kwargs, *, peer: tuple[int, str]) -> None:
         """Begin a call whose result is a message's request; peer: position and name of the other rank's argument."""
         position, word = peer
         rank = argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)
         posted = Posted(self.recorder.peer(args[0], rank), args[0] if rank == MPI.ANY_SOURCE else None)
-        if sends and call.buffers:
-            sent = n_bytes(argument(args, kwargs, 1, "sendbuf" if word == "source" else "buf"))
-            (posted if persistent else call).n_bytes = sent
         call.came = lambda request: setattr(request, "_posted", posted)
 
-    def collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, size: Callable[..., int]) -> None:
+    def collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int) -> None:
         """Begin a blocking collective; the awaited rank is determined at the end of the run."""
         _, stream, neighbours = self.recorder.known(args[0])
-        call.n_bytes = size(*args, **kwargs)
         if stream is not None:
             its, at, calls = neighbours if kind == NEIGHBOURS else kind, call.entered, self.recorder.calls
             call.left = lambda left: calls.join(stream, its, call.number, at, at, left)
 
-    def begin_collective(
-        self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, size: Callable[..., int], persistent: bool
-    ) -> None:
+    def begin_collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, persistent: bool) -> None:
         """Begin a nonblocking collective; its request waits."""
         _, stream, neighbours = self.recorder.known(args[0])
         posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
-        (posted if persistent else call).n_bytes = size(*args, **kwargs)
         # Idup also returns a communicator
         call.came = lambda result: setattr(result[1] if isinstance(result, tuple) else result, "_posted", posted)
         if not persistent:
@@ -368,7 +323,6 @@ class TimedMethods:
     def restart(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a start of persistent requests: of one, or of a list."""
         every = [_posted(request) for request in (args if isinstance(args[0], MPI.Request) else args[0])]
-        call.n_bytes = sum(posted.n_bytes for posted in every)
 
         def left(_left: int) -> None:
             for posted in every:
@@ -437,12 +391,11 @@ PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "P
 PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
 
 SENDS = ("send", "ssend", "bsend", "Send", "Ssend", "Bsend", "Rsend")
-RECEIVES = {  # positions of source and status, name of the data sent in the same call
-    **dict.fromkeys(("recv", "Recv"), (1, 3, "")),
-    **dict.fromkeys(("probe", "Probe", "mprobe", "Mprobe"), (0, 2, "")),
-    "sendrecv": (4, 6, "sendobj"),
-    "Sendrecv": (4, 6, "sendbuf"),
-    "Sendrecv_replace": (3, 5, "buf"),
+RECEIVES = {  # positions of source and status
+    **dict.fromkeys(("recv", "Recv"), (1, 3)),
+    **dict.fromkeys(("probe", "Probe", "mprobe", "Mprobe"), (0, 2)),
+    **dict.fromkeys(("sendrecv", "Sendrecv"), (4, 6)),
+    "Sendrecv_replace": (3, 5),
 }
 STARTS = {  # position and name of the argument that names the other rank
     **dict.fromkeys(("isend", "issend", "ibsend", "Isend", "Issend", "Ibsend", "Irsend"), (1, "dest")),
@@ -501,8 +454,6 @@ class Installed(TimedMethods):
             self.put(MPI, name, kind)
         sleep = partial(self.call, whom=SOMEBODY)
         self.put(Nap, "take", self.method("sleep of lb_mpi", Nap.take, sleep))
-        self._replaced.callback(MPI.pickle.__init__)  # type: ignore[misc]
-        MPI.pickle.__init__(_counting(recorder), None, MPI.pickle.PROTOCOL)  # type: ignore[misc]
 
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute of `owner`."""
@@ -530,21 +481,18 @@ class Installed(TimedMethods):
 
     def _of_communicators(self) -> dict[str, Begin]:
         begins: dict[str, Begin] = dict.fromkeys(SENDS, self.send)
-        for word, (source, status, sent) in RECEIVES.items():
-            begins[word] = partial(self.receive, source=source, status=status, sends=sent)
+        for word, (source, status) in RECEIVES.items():
+            begins[word] = partial(self.receive, source=source, status=status)
         for word, peer in STARTS.items():
-            sends = peer[1] == "dest" or "sendrecv" in word
-            begins[word] = partial(self.start, peer=peer, sends=sends, persistent=word.endswith("_init"))
+            begins[word] = partial(self.start, peer=peer)
         for kind, words in COLLECTIVES.items():
             for word in words.split():
-                size = {"Bcast": _size_of_bcast, "Barrier": _nothing}.get(word, _size_sent)
-                begins[word] = partial(self.collective, kind=kind, size=size)
-                begins[word.lower()] = partial(self.collective, kind=kind, size=_nothing)
-                begins[f"I{word.lower()}"] = partial(self.begin_collective, kind=kind, size=size, persistent=False)
-                begins[f"{word}_init"] = partial(self.begin_collective, kind=kind, size=size, persistent=True)
-        begins |= dict.fromkeys(MAKES_TOGETHER, partial(self.collective, kind=TOGETHER, size=_nothing))
-        begins |= dict.fromkeys(("Free", "Disconnect"), partial(self.collective, kind=PARTLY, size=_nothing))
-        dup = partial(self.begin_collective, kind=TOGETHER, size=_nothing, persistent=False)
+                begins[word] = begins[word.lower()] = partial(self.collective, kind=kind)
+                begins[f"I{word.lower()}"] = partial(self.begin_collective, kind=kind, persistent=False)
+                begins[f"{word}_init"] = partial(self.begin_collective, kind=kind, persistent=True)
+        begins |= dict.fromkeys(MAKES_TOGETHER, partial(self.collective, kind=TOGETHER))
+        begins |= dict.fromkeys(("Free", "Disconnect"), partial(self.collective, kind=PARTLY))
+        dup = partial(self.begin_collective, kind=TOGETHER, persistent=False)
         begins |= dict.fromkeys(("Idup", "Idup_with_info"), dup)
         return begins | dict.fromkeys((*MAKES_ALONE, *QUESTIONS), self.call)
 
@@ -598,30 +546,3 @@ def _kept(plain: Any) -> Callable[..., Any]:
         return None if self is MPI.COMM_WORLD or self is MPI.COMM_SELF else plain(self)
 
     return method
-
-
-def _counting(recorder: Recorder) -> Callable[..., bytes]:
-
-    def dumps(*args: Any, **kwargs: Any) -> bytes:
-        made = pickle.dumps(*args, **kwargs)
-        recorder.pickled += len(made)
-        return made
-
-    return dumps
-
-
-def _nothing(*_args: Any, **_kwargs: Any) -> int:
-    """Return 0: pickles are counted when they are made."""
-    return 0
-
-
-def _size_sent(_comm: Any, *args: Any, **kwargs: Any) -> int:
-    """Return the bytes of the send buffer, which may be the receive buffer."""
-    sent = argument(args, kwargs, 0, "sendbuf")
-    return n_bytes(argument(args, kwargs, 1, "recvbuf") if sent is MPI.IN_PLACE else sent)
-
-
-def _size_of_bcast(comm: Any, *args: Any, **kwargs: Any) -> int:
-    """Return the bytes of the buffer on the root."""
-    root = argument(args, kwargs, 1, "root", 0)
-    return n_bytes(argument(args, kwargs, 0, "buf")) if root in (comm.rank, MPI.ROOT) else 0

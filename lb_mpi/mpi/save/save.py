@@ -12,7 +12,6 @@ format does not depend on MPI: one MPI reads what the other wrote.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from lb_mpi import signs
 from lb_mpi.checks import integer, show
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, newest, opened, wait
-from lb_mpi.mpi.common.recorder import mark_save, recorder
+from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.mpi.common.waiting import SHORTEST_S
 from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved
@@ -75,7 +74,6 @@ def save(
         _agree_on(own, given, step=step, arrays=sorted(checked))
         _agree_on(own, given, **{name: (array.dtype, array.shape[1:]) for name, array in checked.items()})
         recorder(own)
-        began = time.perf_counter()
         mine = len(next(iter(checked.values())))
         counts = allgather(own, mine)
         if given.numbers is not None:
@@ -84,7 +82,6 @@ def save(
             checked = _carry(own, rows.to_blocks(own.rank, given.numbers, _bounds(counts), checked))
         _write(own, given, step, checked, counts)
         signs.saved(step)  # on all ranks, since the host of rank 0 may die
-        mark_save(began, step)
 
 
 def load(

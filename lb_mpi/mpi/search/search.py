@@ -26,7 +26,7 @@ from lb_mpi.mpi.common.collective import Signals, agree, agree_on, allgather, ba
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Parcels, body, parcel
 from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
-from lb_mpi.mpi.common.recorder import align, mark_save, recorder, running, worlds
+from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Interrupts, interrupts
 from lb_mpi.record.events import Phase, Step
 from lb_mpi.saving.folder import Folder, PartFile, Saved
@@ -260,10 +260,7 @@ class Saving:
 
     def write(self, number: int, state: bytes) -> tuple[int, int] | None:
         """Write this rank's state; return None, with a warning, if that fails."""
-        began = time.perf_counter()
         part = self._tried(lambda: self._folder.write(self._base + number, name(self._rank), [state]))
-        if part is not None:
-            mark_save(began, self._base + number)
         return None if part is None else part[1:]
 
     def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:

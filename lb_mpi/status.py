@@ -1,0 +1,41 @@
+"""A line about what is under way, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+SHOWN_S, LINE_S = 0.2, 10.0  # before the line changes: on a terminal, and elsewhere
+WIDTH = 100  # of a line on a terminal, which must not wrap
+
+
+class StatusLine:
+    """A line that is rewritten in place on a terminal; elsewhere there is a new one every `LINE_S` seconds.
+
+    `after_s` : time before the first line
+    """
+
+    def __init__(self, after_s: float = 0.0) -> None:
+        self._due = time.monotonic() + (after_s if sys.stderr.isatty() else LINE_S)
+        self._shown = False  # on a terminal
+
+    def show(self, text: str, *, last: bool = False) -> bool:
+        """Show the text if that is due, or as the `last` one, which stays; return whether it was shown."""
+        now, terminal = time.monotonic(), sys.stderr.isatty()
+        if now < self._due and not last:
+            return False
+        self._due = now + (SHOWN_S if terminal else LINE_S)
+        self._shown = terminal and not last
+        end = "" if self._shown else "\n"
+        self._write(f"\r{text[:WIDTH]}\x1b[K{end}" if terminal else f"{text}\n")
+        return True
+
+    def clear(self) -> None:
+        """Remove the line from a terminal."""
+        if self._shown:
+            self._shown = False
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
