@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 
-from lb_mpi import checks
 from lb_mpi.graph import Floats, Graph, Ints, lowest
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import inlined, njit
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
-from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, inlined, make_heap, next_random, pop, put, random_state
+from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, make_heap, next_random, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow
 from lb_mpi.partitioning.refine import find_bounds, refine
 
@@ -29,49 +29,27 @@ from lb_mpi.partitioning.refine import find_bounds, refine
 FAINT = 0.1  # total weight of all virtual edges, relative to the lightest real one: no real edge is cut to spare them
 
 
-@njit(cache=True)
-def first_of_components(indptr: Ints, indices: Ints) -> Ints:
-    """Return (components,) the first vertex of each connected component, ascending."""
-    n = len(indptr) - 1
-    seen = np.zeros(n, np.bool_)
-    stack = np.empty(n, np.int64)
-    firsts = np.empty(n, np.int64)
-    count = 0
-    for start in range(n):
-        if seen[start]:
-            continue
-        firsts[count] = start
-        count += 1
-        seen[start] = True
-        stack[0] = start
-        size = 1
-        while size > 0:
-            size -= 1
-            v = stack[size]
-            for e in range(indptr[v], indptr[v + 1]):
-                u = indices[e]
-                if not seen[u]:
-                    seen[u] = True
-                    stack[size] = u
-                    size += 1
-    return firsts[:count].copy()
-
-
 def connected(graph: Csr) -> Csr:
     """Return `graph` itself if it is connected, else a copy in which faint virtual edges join its components."""
-    firsts = first_of_components(graph.indptr, graph.indices)
-    if len(firsts) <= 1:
+    matrix = adjacency(graph)
+    count, label = scipy.sparse.csgraph.connected_components(matrix, connection="strong")  # "weak" would be slower
+    if count <= 1:
         return graph
+    firsts = np.sort(np.unique(label, return_index=True)[1])
     real = graph.weights[graph.weights > 0]
-    weight = FAINT * float(real.min()) / len(firsts) if len(real) else 1.0
+    weight = FAINT * float(real.min()) / count if len(real) else 1.0
     ends = (np.append(firsts[:-1], firsts[1:]), np.append(firsts[1:], firsts[:-1]))
-    joined = adjacency(graph) + scipy.sparse.csr_array((np.full(len(ends[0]), weight), ends), (graph.n, graph.n))
-    return Csr(joined.indptr.astype(np.int64), joined.indices.astype(np.int64), joined.data, graph.vertex_weights)
+    return csr_of(matrix + scipy.sparse.csr_array((np.full(len(ends[0]), weight), ends), matrix.shape), graph.vertex_weights)
 
 
 def adjacency(graph: Csr) -> scipy.sparse.csr_array:
     """Return the weighted adjacency matrix; edges of weight 0 are stored zeros."""
     return scipy.sparse.csr_array((graph.weights, graph.indices, graph.indptr), (graph.n, graph.n))
+
+
+def csr_of(matrix: scipy.sparse.csr_array, vertex_weights: Floats) -> Csr:
+    """Return the graph of an adjacency matrix."""
+    return Csr(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data, vertex_weights)
 
 
 # --- Spectral bisection: the Fiedler vector, and the cut where it reaches the target ----------------------------------
@@ -84,7 +62,6 @@ def adjacency(graph: Csr) -> scipy.sparse.csr_array:
 DENSE = 40  # vertices: up to here, LAPACK is faster than Lanczos; beyond, its spinning threads make it ten times slower
 MAX_DENSE = 3000  # vertices: up to here, LAPACK is the fallback if Lanczos fails
 EQUAL = 1e-9  # entries of v_2 with smaller differences are equal
-THRESHOLDS = ("quantile", "mean")
 
 
 class Fiedler(NamedTuple):
@@ -94,17 +71,12 @@ class Fiedler(NamedTuple):
     vector: Floats  # (n,) the first nonzero entry is positive
 
 
-def fiedler(graph: Graph) -> Fiedler:
+def fiedler(graph: Csr | Graph) -> Fiedler:
     """Return lambda_2 and v_2 of `graph`; of a multiple eigenvalue, always the same eigenvector.
 
     Faint virtual edges connect a disconnected graph first: its value is then near 0.
     """
-    return fiedler_of(csr(graph))
-
-
-def fiedler_of(graph: Csr) -> Fiedler:
-    """Compute `fiedler` for the arrays of a graph."""
-    joined = connected(graph)
+    joined = connected(Csr(graph.indptr, graph.indices, graph.weights, graph.vertex_weights))
     n = joined.n
     if n < 2:
         return Fiedler(0.0, np.ones(n))
@@ -149,25 +121,6 @@ def split(vector: Floats, weights: Floats, target: float) -> Ints:
     return part
 
 
-def spectral_bisection(graph: Graph, target: float = 0.5, *, threshold: str = "quantile") -> Ints:
-    """Return (n,) 0 or 1: side 0 has the lowest entries of v_2.
-
-    threshold : "quantile": side 0 has the fraction `target` (0 to 1) of the vertex weight, for halves up to the weighted
-    median, which is what `partition` uses; "mean": the vertices below the mean of v_2, the course's rule for halves, so
-    the sides may differ in weight.  Vertices at the mean go to both sides in turn.
-    """
-    checks.choice("threshold", threshold, THRESHOLDS)
-    if not 0 < target < 1 or (threshold == "mean" and target != 0.5):
-        raise ValueError(f"target = {target!r}: expected {'0.5' if threshold == 'mean' else 'a number between 0 and 1'}")
-    vector, weights = fiedler(graph).vector, graph.vertex_weights
-    if threshold == "quantile":
-        return split(vector, weights, target)
-    away = np.round((vector - vector.mean()) / EQUAL)
-    part = np.where(away > 0, 1, 0)
-    part[np.flatnonzero(away == 0)[1::2]] = 1
-    return part
-
-
 # --- Bisections of a small graph: grown from random vertices, refined at once, the best of many -----------------------
 #
 # One side grows from a random vertex, adding the vertex that makes the cut lightest, until it has its target weight (greedy
@@ -177,8 +130,8 @@ ROUNDS, PATIENCE = 3, 1.0  # of the refinement of a bisection; searches start fr
 
 
 @njit(cache=True)
-def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
-    """Return the weight of the cut, and the sum of the parts' excesses above their bounds (k,)."""
+def excess_and_cut(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
+    """Return the sum of the parts' excesses above their bounds (k,), and the weight of the cut: less is better."""
     cut, excess = 0.0, 0.0
     part_weights = np.zeros(len(bounds))
     for v in range(len(part)):
@@ -188,7 +141,7 @@ def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float
                 cut += graph.weights[e]
     for p in range(len(bounds)):
         excess += max(0.0, part_weights[p] - bounds[p])
-    return cut / 2, excess
+    return excess, cut / 2
 
 
 @njit(cache=True)
@@ -249,7 +202,7 @@ def best_grown(graph: Csr, target: float, bounds: Floats, first: Ints, tries: in
     """
     n = len(graph.vertex_weights)
     best = np.ones(n, np.int64)
-    best_cut = best_excess = np.inf
+    least = (np.inf, np.inf)
     for i in range(tries + 1):
         if i < tries:
             part = grow(graph, next_random(state, n), target, state)
@@ -258,9 +211,9 @@ def best_grown(graph: Csr, target: float, bounds: Floats, first: Ints, tries: in
         else:
             break
         refine(graph, part, bounds, ROUNDS, PATIENCE, 0, state)
-        cut, excess = cut_and_excess(graph, part, bounds)
-        if excess < best_excess or (excess == best_excess and cut < best_cut):
-            best, best_cut, best_excess = part, cut, excess
+        found = excess_and_cut(graph, part, bounds)
+        if found < least:
+            best, least = part, found
     return best
 
 
@@ -283,7 +236,7 @@ def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: Stat
     coarsest = levels[-1].csr if levels else graph
     first = np.zeros(0, np.int64)
     if starts.spectral > 0 and (coarsest.n <= 4 * SMALL or starts.tries == 0):  # larger: coarsening has stalled
-        first = split(-fiedler_of(coarsest).vector, coarsest.vertex_weights, share)
+        first = split(-fiedler(coarsest).vector, coarsest.vertex_weights, share)
     part = best_grown(coarsest, share * total, bounds, first, starts.tries, state)
 
     def improve(fine: Csr, part: Ints) -> None:
@@ -313,38 +266,11 @@ def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Star
     result = np.empty(graph.n, np.int64)
     below = starts._replace(spectral=starts.spectral - 1)
     for side, chosen, offset in ((0, slice(0, half), 0), (1, slice(half, k), half)):
-        piece, vertices = side_of(graph, part, side)
+        vertices = np.flatnonzero(part == side)
         if len(vertices):
+            piece = csr_of(adjacency(graph)[vertices][:, vertices], graph.vertex_weights[vertices])
             result[vertices] = offset + bisect_recursively(piece, targets[chosen], bounds[chosen], below, state)
     return result
-
-
-@njit(cache=True)
-def side_of(graph: Csr, part: Ints, side: int) -> tuple[Csr, Ints]:
-    """Return the subgraph of the vertices with part[v] == side, and these vertices, ascending."""
-    n = len(part)
-    number = np.full(n, -1)
-    count, size = 0, 0
-    for v in range(n):
-        if part[v] == side:
-            number[v] = count
-            count += 1
-            size += graph.indptr[v + 1] - graph.indptr[v]
-    vertices = np.empty(count, np.int64)
-    indptr = np.zeros(count + 1, np.int64)
-    indices = np.empty(size, np.int64)
-    weights = np.empty(size)
-    end = 0
-    for v in range(n):
-        if number[v] >= 0:
-            vertices[number[v]] = v
-            for e in range(graph.indptr[v], graph.indptr[v + 1]):
-                if number[graph.indices[e]] >= 0:
-                    indices[end] = number[graph.indices[e]]
-                    weights[end] = graph.weights[e]
-                    end += 1
-            indptr[number[v] + 1] = end
-    return Csr(indptr, indices[:end].copy(), weights[:end].copy(), graph.vertex_weights[vertices]), vertices
 
 
 # --- Cycles: down to the coarsest graph and up again ------------------------------------------------------------------
@@ -381,11 +307,7 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     weight, as far as the weights of the vertices allow it (see `refine`); if all weights are 0, vertices count 1 each.
     effort : a key of `EFFORTS`.  The same arguments give the same partition.
     """
-
-    def evolve(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
-        return _evolve(fine, targets, bounds, EFFORTS[effort], state)
-
-    return _within_bounds(evolve, graph, targets, imbalance, seed)
+    return _within_bounds(partial(_evolve, effort=EFFORTS[effort]), graph, targets, imbalance, seed)
 
 
 def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: int) -> Ints:
@@ -395,13 +317,7 @@ def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: i
     Fiedler vector, restore level by level, and refine the bisection on each.  Hendrickson & Leland, "A multilevel algorithm
     for partitioning graphs" (SC 1995).  No other starts, no cycles, no refinement between k parts.
     """
-
-    def bisected(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
-        part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets)), state)
-        refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, if bisections could not
-        return part
-
-    return _within_bounds(bisected, graph, targets, imbalance, seed)
+    return _within_bounds(_bisect, graph, targets, imbalance, seed)
 
 
 def _within_bounds(
@@ -416,19 +332,25 @@ def _within_bounds(
     if len(targets) == 1:
         return np.zeros(fine.n, dtype=np.int64)
     part = method(fine, targets, bounds, state)
-    if packing is not None and _worth(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
+    if packing is not None and excess_and_cut(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
         part = packing
         refine(fine, part, bounds, 10, 1.0, SEEDS_AT_ONCE, state)
     return part
 
 
-def _evolve(fine: Csr, targets: Floats, bounds: Floats, effort: Effort, state: State) -> Ints:
+def _bisect(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
+    part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets)), state)
+    refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, if bisections could not
+    return part
+
+
+def _evolve(fine: Csr, targets: Floats, bounds: Floats, state: State, effort: Effort) -> Ints:
     population = []
     for _ in range(effort.population):
         part = _cycle(fine, targets, bounds, effort, state)
         for _ in range(effort.cycles):
             part = _cycle(fine, targets, bounds, effort, state, part)
-        population.append((_worth(fine, part, bounds), part))
+        population.append((excess_and_cut(fine, part, bounds), part))
     k = len(targets)
     draw = np.random.default_rng(int(state[0]))
     for _ in range(effort.combinations):
@@ -437,7 +359,7 @@ def _evolve(fine: Csr, targets: Floats, bounds: Floats, effort: Effort, state: S
         part = population[one][1]
         part = _cycle(fine, targets, bounds, effort, state, part, part * k + population[other][1])
         part = _cycle(fine, targets, bounds, effort, state, part)
-        population[other] = (_worth(fine, part, bounds), part)
+        population[other] = (excess_and_cut(fine, part, bounds), part)
     return min(population, key=lambda member: member[0])[1]
 
 
@@ -468,10 +390,5 @@ def _cycle(
         starts = effort.starts if attempt == 0 else effort.starts._replace(spectral=0)
         first = bisect_recursively(graph, targets, bounds, starts, state)
         improve(graph, first)
-        candidates.append((_worth(graph, first, bounds), first))
+        candidates.append((excess_and_cut(graph, first, bounds), first))
     return restore(fine, levels, min(candidates, key=lambda candidate: candidate[0])[1], improve)
-
-
-def _worth(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
-    cut, excess = cut_and_excess(graph, part, bounds)
-    return excess, cut

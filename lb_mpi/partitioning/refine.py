@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import borrowing, inlined, njit
 from lb_mpi.partitioning.coarsen import Csr
-from lb_mpi.partitioning.compiled import DONE, Heap, State, borrowing, clear, inlined, make_heap, put, remove, shuffle
+from lb_mpi.partitioning.compiled import DONE, Heap, State, clear, make_heap, put, remove, shuffle
 
 # --- The strength of each vertex's connection to each part, updated while vertices move -------------------------------
 #
@@ -108,11 +108,11 @@ def move(graph: Csr, parts: Parts, connections: Connections, v: int, target: int
         if parts.of[u] == source:
             connections.inner[u] -= weight
         else:
-            weaken(graph, connections, u, source, weight)
+            connect(graph, connections, u, source, weight, -1.0)
         if parts.of[u] == target:
             connections.inner[u] += weight
         else:
-            strengthen(graph, connections, u, target, weight)
+            connect(graph, connections, u, target, weight, 1.0)
 
 
 @inlined
@@ -130,33 +130,21 @@ def turn_round(graph: Csr, connections: Connections, v: int, source: int, target
             else:
                 drop(connections, v, i, end - 1)
             return
-    if to_source > 0 and end < graph.indptr[v + 1]:
-        connections.part[end] = source
-        connections.weight[end] = to_source
-        connections.n_others[v] += 1
+    if to_source > 0:
+        connect(graph, connections, v, source, to_source, 1.0)
 
 
 @inlined
-def weaken(graph: Csr, connections: Connections, u: int, part: int, weight: float) -> None:
-    """Subtract `weight` from u's connection to another part; drop it if only a rounding error is left."""
+def connect(graph: Csr, connections: Connections, u: int, part: int, weight: float, sign: float) -> None:
+    """Add sign * weight to u's connection to another part; it may be new, and vanishes if a rounding error is left of it."""
     start, end = graph.indptr[u], graph.indptr[u] + connections.n_others[u]
     for i in range(start, end):
         if connections.part[i] == part:
-            connections.weight[i] -= weight
-            if connections.weight[i] <= 1e-12 * weight:
+            connections.weight[i] += sign * weight
+            if sign < 0 and connections.weight[i] <= 1e-12 * weight:
                 drop(connections, u, i, end - 1)
             return
-
-
-@inlined
-def strengthen(graph: Csr, connections: Connections, u: int, part: int, weight: float) -> None:
-    """Add `weight` to u's connection to another part, which may be a new one."""
-    start, end = graph.indptr[u], graph.indptr[u] + connections.n_others[u]
-    for i in range(start, end):
-        if connections.part[i] == part:
-            connections.weight[i] += weight
-            return
-    if end < graph.indptr[u + 1]:  # always, except for rounding errors
+    if sign > 0 and end < graph.indptr[u + 1]:  # always, except for rounding errors
         connections.part[end] = part
         connections.weight[end] = weight
         connections.n_others[u] += 1
