@@ -133,7 +133,7 @@ def prepare(environment: Environment, extras: Sequence[str] | None = None) -> No
         started = time.monotonic()
         try:
             shutil.rmtree(environment.path, ignore_errors=True)  # what was removed from setup.cfg must go, too
-            _run([_interpreter(), "-m", "venv", str(environment.path)], environment)
+            _run([interpreter(), "-m", "venv", str(environment.path)], environment)
             quiet = [] if sys.stderr.isatty() else ["--quiet"]
             install = ["install", *quiet, "--disable-pip-version-check", "--no-input"]
             pip = [str(environment.python), "-m", "pip", *install, "--editable", f".[{wanted_extras}]"]
@@ -155,7 +155,7 @@ def _run(argv: list[str], environment: Environment, *, shown: bool = False) -> N
             raise SetupError(f"{said}\nsetting up {environment.path.name} failed (exit code {code}): {shlex.join(argv)}")
 
 
-def _interpreter() -> str:
+def interpreter() -> str:
     """This Python; it doesn't know its own path when it was found without a PATH."""
     found = sys.executable or shutil.which("python3", path=os.defpath)
     if not found:

@@ -12,16 +12,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lb_mpi.launching import limit
-from tools import limited, progress
+from tools import limited, others, progress
 from tools.counts import Counts
 from tools.environment import ROOT
 from tools.stages import Outcome, Stage
 
-N_CORES = 3.0  # that stages may ask for at once: two, and one more since no stage keeps busy what it asks for
+N_CORES = 3.5  # that stages may ask for at once: two, and more since no stage keeps busy what it asks for
 LIMIT_S = 3600.0  # for a stage, whatever it says
 SIGN_S = 10.0
 LOOK_S = 0.1
-MOST_AGAIN = 2  # failed stages that run once more; if more fail, it isn't for want of cores
+MOST_AGAIN = 3  # failed stages that run once more; if more fail, it isn't for want of cores
 
 
 class Running:
@@ -30,6 +30,7 @@ class Running:
     def __init__(self, stage: Stage) -> None:
         """Be about to start."""
         self.stage = stage
+        self.cpu_s = 0.0  # of all its processes, when it has ended
         self._began = time.time()
         self._stack = ExitStack()
 
@@ -60,7 +61,9 @@ class Running:
 
     def code(self) -> int | None:
         """Its exit code, limit.HUNG when it must be ended, None while it runs."""
+        before = others.own_cpu_s()
         code = self._process.poll()
+        self.cpu_s += others.own_cpu_s() - before  # what is added is that of a child which has been waited for
         if code is None and (self.progress.silent_s > self.stage.silence_s or self.seconds > LIMIT_S):
             return limit.HUNG
         return code
@@ -117,15 +120,17 @@ def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome
 
 
 def fits(stage: Stage, waiting: list[Stage], running: list[Stage]) -> bool:
-    """Tell whether there are cores for a stage, and what it must come after has ended."""
+    """Tell whether there are cores for a stage, and all that it must come after has ended."""
     n_busy = sum(one.n_cores for one in running)
-    return n_busy + stage.n_cores <= N_CORES and stage.after not in [one.name for one in waiting + running]
+    ready = not {one.name for one in waiting + running} & {*stage.after}
+    return ready and n_busy + stage.n_cores <= N_CORES
 
 
 def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:
     """Print how a stage has ended."""
     counts = outcome.counts
-    told = [f"{one.stage.name:<30}{one.seconds:7.1f} s ", "passed" if outcome.good else "FAILED", outcome.problem]
+    took = f"{one.stage.name:<38}{one.seconds:7.1f} s {one.cpu_s:6.1f} CPU s "
+    told = [took, "passed" if outcome.good else "FAILED", outcome.problem]
     if outcome.problem == "hung":
         told.append(f" {one.progress.silent_s:.0f} s without a test that ended; {one.progress}")
     if sum(counts) > bool(outcome.problem):

@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 from lb_mpi.launching import limit
 from tools.counts import Counts, count
-from tools.environment import Environment
+from tools.environment import ROOT, Environment, interpreter
 
 CHECK_LIMIT_S = 600.0
 KERNELS = "apps.kernels"
+SET_UP = "set-up"
 SIZES = "LB_MPI_TEST_SIZES"  # see tests/mpi/conftest.py
+# Ranks of MPICH that wait for each other sleep: many on a few cores took most of their time in turns to look.
+_PATIENT = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "50"}
 
 
 class Outcome(NamedTuple):
@@ -37,7 +40,7 @@ class Stage(NamedTuple):
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
     judge: Callable[[Path, int], Outcome]
-    after: str = ""  # the name of a stage that must have ended before
+    after: tuple[str, ...] = ()  # the names of stages that must have ended before
 
 
 def until_dump_s(silence_s: float) -> float:
@@ -59,6 +62,13 @@ def check(environment: Environment, *command: str) -> Stage:
     return Stage(command[0], 1, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
 
 
+def set_up(environment: Environment) -> Stage:
+    """Make a stage that sets up an environment, beside stages of another one."""
+    command = check(environment, SET_UP)
+    argv = [interpreter(), str(ROOT / "launch" / "test"), "--set-up-only"]
+    return command._replace(argv=lambda _: argv, variables={**environment.variables(), "MPI": environment.mpi})
+
+
 def serial(
     environment: Environment,
     name: str,
@@ -78,7 +88,7 @@ def serial(
     def judge(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(name, n_cores, silence_s, argv, environment.variables(), judge, KERNELS)
+    return Stage(name, n_cores, silence_s, argv, environment.variables(), judge, (KERNELS,))
 
 
 def parallel(
@@ -104,7 +114,7 @@ def parallel(
         return Outcome(counts, problem, "\n".join(f"--- {title} ---\n{text}" for title, text in texts if text))
 
     name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
-    return Stage(name, min(n, 2), silence_s, argv, {**environment.job(n, [])[1], **variables}, judge, KERNELS)
+    return Stage(name, min(n, 2), silence_s, argv, {**environment.job(n, [])[1], **_PATIENT, **variables}, judge, (KERNELS,))
 
 
 def _text(log: Path) -> str:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from lb_mpi.launching import limit
-from tools.environment import ROOT, Environment, SetupError, prepare, wanted
+from tools.environment import FOLDERS, ROOT, Environment, SetupError, prepare, wanted
 from tools.schedule import run_all
-from tools.stages import KERNELS, SIZES, Stage, check, parallel, serial
+from tools.stages import KERNELS, SET_UP, SIZES, Stage, check, parallel, serial, set_up
 
 RANKS = (1, 2, 3, 4, 8)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS, OTHER_USUAL = (2, 3, 8), (3,)  # with --other-mpi
 SILENCE_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ that need a core
-N_SHARES = 3  # of their files: more than cores, so that none waits long for another
+N_SHARES = 3  # of their files: as many as run at once
+SECONDS = {  # that files of these rooms take, on one core; the others take about SHORT_S
+    "protocol": 36, "walking": 18, "arrangement": 17, "cut": 15, "advise": 14, "partitioning_core": 14, "papers": 12,
+    "diffusion": 11, "course": 10, "maze_tiles": 9, "neighbours": 9, "pool_protocol": 8, "project": 8, "round": 7,
+    "allocation": 7, "scale": 6, "bound": 5, "papers_second": 5, "migrate": 4, "saving": 4, "graph": 4, "termination": 4,
+}  # fmt: skip
+SHORT_S = 1.0
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.5  # that such a file keeps busy, rather less
 LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
@@ -38,6 +45,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
     only.add_argument(
         "--other-mpi", action="store_true", help="run only what depends on MPI; the rest was run with the other MPI"
     )
+    only.add_argument(
+        "--both", action="store_true", help="all with MPICH, and what touches MPI with Open MPI, too, side by side"
+    )
+    only.add_argument("--set-up-only", action="store_true", help="set up the environment, and run nothing")
     parser.add_argument(
         "--ranks", type=_ranks, metavar="N,N,...",
             help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,4,8 where it matters)"
@@ -53,6 +64,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
     options, rest = parser.parse_known_args(arguments)
     if not 0 < options.limit < float("inf"):
         parser.error(f"--limit {options.limit}: expected seconds above 0")
+    if options.both and rest:
+        parser.error(f"--both {' '.join(rest)}: expected no choice of tests")
     return options, rest
 
 
@@ -104,15 +117,42 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
     return stages
 
 
+def choose_both(options: argparse.Namespace) -> list[Stage]:
+    """Choose all stages with MPICH, and those that touch MPI with Open MPI, which is set up beside the first of them.
+
+    What has run with MPICH has compiled the kernels.  A stage never runs beside itself: it may use names of this machine.
+    """
+    stages = choose(Environment("mpich", ROOT / FOLDERS["mpich"]), options, [])
+    other = Environment("openmpi", ROOT / FOLDERS["openmpi"])
+    again = choose(other, argparse.Namespace(**{**vars(options), "other_mpi": True}), [])
+    more = [
+        stage._replace(name=f"{stage.name}, {other.mpi}", after=(*stage.after, SET_UP, stage.name))
+        for stage in again
+        if stage.name != KERNELS
+    ]
+    return [stages[0], set_up(other), *sorted([*stages[1:], *more], key=_kind)]
+
+
+def _kind(stage: Stage) -> int:
+    """Order stages: checks, MPI tests (one stage at a time), programs that wait beside them, and what only computes last."""
+    kinds: tuple[tuple[str, ...], ...] = (("ruff", "mypy"), ("mpi tests",), (WAITING,), ("serial tests",))
+    return next(number for number, names in enumerate(kinds) if stage.name.startswith(names))
+
+
 def files_of(*rooms: str) -> list[Path]:
     """Return the files with tests in some folders of tests/."""
     return sorted(file for room in rooms for file in (ROOT / "tests" / room).glob("test_*.py"))
 
 
 def shared(files: Sequence[Path], n: int) -> list[list[str]]:
-    """Deal the files out into `n` shares, the longest first."""
-    by_length = sorted(files, key=lambda file: -file.stat().st_size)
-    return [[str(file.relative_to(ROOT)) for file in by_length[k::n]] for k in range(n)]
+    """Deal the files out into `n` shares, the longest first, each to the share that takes least so far."""
+    seconds = {file: SECONDS.get(file.stem.removeprefix("test_"), SHORT_S) for file in files}
+    shares, taken_s = [list[str]() for _ in range(n)], [0.0] * n
+    for file in sorted(files, key=lambda file: -seconds[file]):
+        least = taken_s.index(min(taken_s))
+        shares[least].append(str(file.relative_to(ROOT)))
+        taken_s[least] += seconds[file]
+    return shares
 
 
 def _is_mpi(place: str) -> bool:
@@ -124,10 +164,13 @@ def main() -> int:
     options, rest = parse()
     with limit.interruptible():
         try:
-            environment = wanted()
+            environment = wanted({"MPI": "mpich"} if options.both else os.environ)
             prepare(environment)
         except SetupError as error:
             print(error, file=sys.stderr)
             return error.code
-        good = run_all(choose(environment, options, rest), verbose=options.verbose)
+        if options.set_up_only:
+            return 0
+        stages = choose_both(options) if options.both else choose(environment, options, rest)
+        good = run_all(stages, verbose=options.verbose)
     return 0 if good else 1

@@ -5,6 +5,7 @@ it, and the others on the numbers in LB_MPI_TEST_SIZES only.  Without that varia
 """
 
 import os
+from pathlib import Path
 
 import pytest
 from mpi4py import MPI
@@ -16,9 +17,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_size: what is tested depends on the number of ranks")
 
 
+def usual() -> bool:
+    """Whether all selected tests run here."""
+    sizes = os.environ.get(VARIABLE)
+    return not sizes or MPI.COMM_WORLD.size in [int(size) for size in sizes.split(",")]
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Not to import, on each of many ranks, a file that has no test for them."""
+    if usual() or not collection_path.name.startswith("test_"):
+        return None
+    return "every_size" not in collection_path.read_text() or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    usual = os.environ.get(VARIABLE)
-    if not usual or MPI.COMM_WORLD.size in [int(size) for size in usual.split(",")]:
+    if usual():
         return
     left_out = [item for item in items if item.get_closest_marker("every_size") is None]
     config.hook.pytest_deselected(items=left_out)

@@ -15,11 +15,12 @@ from tests.unit.test_tsp import held_karp
 
 COMM = MPI.COMM_WORLD
 LAST = COMM.size - 1
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("sense", ["min", "max"])
 @pytest.mark.parametrize("wanted", [0, 71, 500])
+@pytest.mark.every_size
 def test_the_best_value_is_the_same_on_all_ranks_in_the_end(sense: str, wanted: int) -> None:
     for _ in range(3):
         bound = lb_mpi.Bound(sense)
@@ -30,6 +31,7 @@ def test_the_best_value_is_the_same_on_all_ranks_in_the_end(sense: str, wanted: 
         assert COMM.allgather(bound.best) == [best(map(value_of, result.value))] * COMM.size
 
 
+@pytest.mark.every_size
 def test_what_one_rank_has_found_before_the_search_all_know() -> None:
     bound = lb_mpi.Bound("max")
     if COMM.rank == LAST:
@@ -38,6 +40,7 @@ def test_what_one_rank_has_found_before_the_search_all_know() -> None:
     assert COMM.allgather(bound.best) == [1000.0] * COMM.size
 
 
+@pytest.mark.every_size
 def test_a_value_comes_to_a_rank_that_works() -> None:
     bound = lb_mpi.Bound("max")
     if COMM.rank == LAST:

@@ -30,7 +30,7 @@ from tests.misbehaviour import NotForPickling
 COMM = MPI.COMM_WORLD
 SIZE = COMM.size
 WORKERS = max(1, SIZE - 1)  # where the root does not work
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 initialized: list[int] = []
 
 
@@ -85,6 +85,7 @@ def recall(_: object) -> tuple[int, list[int]]:
     return COMM.rank, initialized
 
 
+@pytest.mark.every_size
 def test_tasks_run_on_all_ranks_and_come_in_order() -> None:
     def use(executor: lb_mpi.Executor) -> None:
         assert executor.num_workers == executor._max_workers == SIZE
@@ -99,6 +100,7 @@ def test_tasks_run_on_all_ranks_and_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("options", [{"root_works": False}, {"max_workers": WORKERS}])
+@pytest.mark.every_size
 def test_fewer_ranks(options: dict[str, Any]) -> None:
     def use(executor: lb_mpi.Executor) -> None:
         assert executor.num_workers == WORKERS
@@ -168,6 +170,7 @@ def test_several_threads() -> None:
     on_root(use)
 
 
+@pytest.mark.every_size
 def test_cancel_and_shutdown() -> None:
     def use(executor: lb_mpi.Executor) -> None:
         many = [executor.submit(slow_rank) for _ in range(20 * SIZE)]
@@ -228,6 +231,7 @@ def test_maps() -> None:
     on_root(use)
 
 
+@pytest.mark.every_size
 def test_initializer_runs_once_on_each_rank() -> None:
     initialized.clear()
 
@@ -239,6 +243,7 @@ def test_initializer_runs_once_on_each_rank() -> None:
     assert initialized == [7]
 
 
+@pytest.mark.every_size
 def test_initializer_that_raises_breaks_its_executor_only() -> None:
     def use(executor: lb_mpi.Executor) -> None:
         first = executor.submit(abs, 1)
@@ -269,6 +274,7 @@ def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(mo
     assert arrays._kept == {}
 
 
+@pytest.mark.every_size
 def test_several_executors_of_a_script() -> None:
     def script() -> None:
         with lb_mpi.Executor() as one, lb_mpi.Executor(initializer=remember, initargs=(8,)) as two:
@@ -328,6 +334,7 @@ def test_a_map_does_not_wait_for_the_tasks_of_an_open_executor(tmp_path: Path) -
     in_script(script)
 
 
+@pytest.mark.every_size
 def test_a_block_that_raises_ends_when_its_tasks_are_done() -> None:
     futures = []
 

@@ -18,11 +18,12 @@ from lb_mpi.mpi.rows import diffuse as diffuse_module
 from lb_mpi.mpi.rows.diffuse import Central, Diffuser, planner
 from lb_mpi.mpi.rows.process_graph import METHODS
 from tests.misbehaviour import RAISES
+from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LOADS = np.random.default_rng(0).uniform(0, 9, SIZE)
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def columns(of: Plan) -> list[list[float]]:
     return [column.tolist() for column in (of.sources, of.destinations, of.amounts, of.margins, of.shares, of.seconds)]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", parameters(SCHEMES, every_size=["fos", "cg", "direct"]))
 def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(scheme: str, own: MPI.Intracomm) -> None:
     graph, planners = parse(f"complete:{SIZE}"), []
     for exchange in METHODS:
@@ -53,6 +54,7 @@ def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(scheme: str, own: MPI.In
         made.close()
 
 
+@pytest.mark.every_size
 def test_auto_is_what_suits_the_graph(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     """On few ranks direct; with bounds that say that these are many, the same scheme on all ranks, and the same flow."""
     graph = parse(f"complete:{SIZE}")
@@ -68,6 +70,7 @@ def test_auto_is_what_suits_the_graph(own: MPI.Intracomm, monkeypatch: pytest.Mo
         made.close()
 
 
+@pytest.mark.every_size
 def test_sums_of_many_ranks_are_one_reduction(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with all ranks' numbers added up by each rank, but for rounding."""
     graph, speeds = parse(f"complete:{SIZE}"), 1.0 + np.arange(SIZE)

@@ -20,7 +20,7 @@ import lb_mpi.joblib  # noqa: E402
 
 COMM = MPI.COMM_WORLD
 SIZE = COMM.size
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 def in_script(run: Callable[[Session], None], *, hosts: MPI.Intracomm | None = None) -> None:
@@ -50,6 +50,7 @@ def nested(k: int) -> list[int]:
 
 
 @pytest.mark.parametrize("by_host", [True, False])
+@pytest.mark.every_size
 def test_large_arrays_are_sent_once_to_each_host(by_host: bool) -> None:
     x = np.arange(400_000.0)
 
@@ -88,6 +89,7 @@ def test_arrays_of_all_kinds() -> None:
     in_script(run)
 
 
+@pytest.mark.every_size
 def test_calls_of_all_kinds() -> None:
     def run(_: Session) -> None:
         with joblib.parallel_config("lb_mpi"):

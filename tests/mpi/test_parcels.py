@@ -6,10 +6,11 @@ from mpi4py import MPI
 
 from lb_mpi.mpi.common.parcels import LOOK_BYTES, UNIT_BYTES, Parcels
 from lb_mpi.mpi.common.waiting import Nap
+from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 SIZES = [64, LOOK_BYTES, LOOK_BYTES + UNIT_BYTES, 128, 5_000_000 // 64 * 64, 64, 3 * LOOK_BYTES, 64]
 
 
@@ -18,7 +19,7 @@ def contents(source: int, target: int, number: int) -> np.ndarray:
     return rng.integers(0, 256, SIZES[number], dtype=np.uint8)
 
 
-@pytest.mark.parametrize("tag", [7, MPI.ANY_TAG])
+@pytest.mark.parametrize("tag", parameters([7, MPI.ANY_TAG], every_size=[7]))
 def test_parcels_of_all_sizes_arrive_whole_and_in_their_order(tag: int) -> None:
     own = COMM.Dup()
     parcels, came, nap = Parcels(own, tag), [0] * SIZE, Nap(1e-3)

@@ -20,6 +20,7 @@ from lb_mpi.mpi.common.collective import duplicate
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
 from lb_mpi.mpi.pool.session import Session
 from tests.misbehaviour import RAISES, NotForPickling
+from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -70,8 +71,7 @@ ITEMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ITEMS)
-@pytest.mark.every_size
+@pytest.mark.parametrize("name", parameters(ITEMS, every_size=["nothing", "one", "generator", "150 fields"]))
 def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
     items = list(ITEMS[name]) if name == "generator" else ITEMS[name]
     if name == "generator":
@@ -164,8 +164,7 @@ def test_the_function_travels_once() -> None:
 
 
 @pytest.mark.parametrize("name", RAISES)
-@pytest.mark.parametrize("at", ["first", "last", "all"])
-@pytest.mark.every_size
+@pytest.mark.parametrize("at", parameters(["first", "last", "all"], every_size=["all"]))
 def test_a_task_that_raises_is_told_to_all_and_then_it_is_as_new(pool: lb_mpi.Pool, name: str, at: str) -> None:
     guilty: list[int] = []
 

@@ -20,7 +20,7 @@ from lb_mpi.mpi.pool.session import Session
 
 COMM = MPI.COMM_WORLD
 SIZE = COMM.size
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 initialized: list[int] = []
 
 
@@ -65,6 +65,7 @@ def recall(_: object) -> list[int]:
     return initialized
 
 
+@pytest.mark.every_size
 def test_calls_that_wait() -> None:
     def use(pool: lb_mpi.Pool) -> None:
         assert pool.apply(pow, (2,), {"exp": 5}) == 32
@@ -81,6 +82,7 @@ def test_calls_that_wait() -> None:
     on_root(use)
 
 
+@pytest.mark.every_size
 def test_asynchronous_calls() -> None:
     def use(pool: lb_mpi.Pool) -> None:
         came: list[Any] = []
@@ -108,6 +110,7 @@ def test_asynchronous_calls() -> None:
     on_root(use)
 
 
+@pytest.mark.every_size
 def test_maps_and_asynchronous_calls_in_turn() -> None:
     def use(pool: lb_mpi.Pool) -> None:
         for k in range(3):
@@ -236,6 +239,7 @@ def test_a_map_after_an_executor_beside_a_pool_with_asynchronous_calls() -> None
     agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
 
 
+@pytest.mark.every_size
 def test_initializers() -> None:
     def use(pool: lb_mpi.Pool) -> None:
         for found in pool.map(recall, range(8 * SIZE), chunksize=1) or []:
@@ -255,6 +259,7 @@ def fail_elsewhere() -> None:
         raise ValueError("elsewhere")
 
 
+@pytest.mark.every_size
 def test_an_initializer_that_raises_in_a_script() -> None:
     def script() -> None:
         if SIZE > 1:
@@ -266,6 +271,7 @@ def test_an_initializer_that_raises_in_a_script() -> None:
     agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
 
 
+@pytest.mark.every_size
 def test_its_end() -> None:
     def use(pool: lb_mpi.Pool) -> None:
         with pytest.raises(ValueError, match=r"join\(\) of an open pool"):

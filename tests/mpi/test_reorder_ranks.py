@@ -11,6 +11,7 @@ from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.presence import duplicate, presence_of
 from lb_mpi.mpi.rows.diffuse import Diffuser
+from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -26,9 +27,10 @@ def refused(action: Callable[[], object]) -> list[str]:
     return COMM.allgather(str(caught.value))
 
 
-@pytest.mark.parametrize("objective", ["uniform", "paper"])
-@pytest.mark.parametrize("method", ["paper", "fill", "swap"])
-@pytest.mark.every_size
+WAYS = [(objective, method) for method in ("paper", "fill", "swap") for objective in ("uniform", "paper")]
+
+
+@pytest.mark.parametrize(("objective", "method"), parameters(WAYS, every_size=[("uniform", "fill"), ("paper", "swap")]))
 def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
     graph = mesh(*most_square_mesh(SIZE))
     placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS, objective=objective, method=method, seed=3)
@@ -61,7 +63,6 @@ def test_equal_speeds_leave_the_order() -> None:
     placed.Free()
 
 
-@pytest.mark.every_size
 def test_traffic_of_the_caller_is_not_disturbed() -> None:
     request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
     placed = lb_mpi.reorder_ranks(COMM, f"mesh:1x{SIZE}", SPEEDS)

@@ -114,7 +114,6 @@ def test_no_rows_at_all(folder: Path) -> None:
     assert (arrays["heat"].shape, arrays["heat"].dtype) == ((0, 4), np.float32)
 
 
-@pytest.mark.every_size
 def test_two_are_kept_and_one_runs_on_from_the_last(folder: Path) -> None:
     for _ in range(3):
         step, arrays = lb_mpi.load(COMM, folder) or (0, {"heat": np.zeros(4)})
@@ -146,7 +145,6 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncated", "corrupt", "lost", "manifest"])
-@pytest.mark.every_size
 def test_a_damaged_save_is_passed_over_and_then_all_are(folder: Path, how: str) -> None:
     parts = saved_twice(folder)
     if COMM.rank == 0:

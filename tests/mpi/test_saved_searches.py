@@ -38,7 +38,7 @@ def saves() -> Iterator[Path]:
 def count(comm: MPI.Intracomm, saves: Path, **options: object) -> object:
     """T1, saved as often as possible."""
     problem = UnbalancedTreeSearch(TREES["T1"])
-    return lb_mpi.search(comm, problem, threshold=16.0, save=saves, save_every_s=0.004, quantum=5000, **options).value
+    return lb_mpi.search(comm, problem, threshold=16.0, save=saves, save_every_s=0.01, quantum=5000, **options).value
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])

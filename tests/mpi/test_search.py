@@ -12,7 +12,7 @@ import lb_mpi
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 class SlowPile(Pile):
@@ -49,6 +49,7 @@ class SlowPile(Pile):
 
 @pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.parametrize("balance", [True, False])
+@pytest.mark.every_size
 def test_every_item_is_done_once(balance: bool, route: str) -> None:
     result = lb_mpi.search(COMM, SlowPile(3000), threshold=1.0, balance=balance, route=route)
     assert sorted(result.value) == list(range(1, 3001))
@@ -66,6 +67,7 @@ def test_every_item_is_done_once(balance: bool, route: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
+@pytest.mark.every_size
 def test_again_and_again_without_a_hang(route: str) -> None:
     for seed in range(30):
         result = lb_mpi.search(COMM, Pile(1 + 7 * seed), threshold=1.0, seed=seed, route=route)
@@ -73,6 +75,7 @@ def test_again_and_again_without_a_hang(route: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
+@pytest.mark.every_size
 def test_an_answer_ends_the_search_on_all_ranks(route: str) -> None:
     for wanted in (1, 2, 700, 3000):
         result = lb_mpi.search(COMM, SlowPile(3000, wanted=wanted), threshold=1.0, route=route)
@@ -80,6 +83,7 @@ def test_an_answer_ends_the_search_on_all_ranks(route: str) -> None:
         assert wanted in result.value
 
 
+@pytest.mark.every_size
 def test_emulated_speeds_and_fixed_quantum() -> None:
     speeds = [0.8, 0.4, 0.2, 0.2]
     speed = speeds[COMM.rank % 4]
@@ -89,6 +93,7 @@ def test_emulated_speeds_and_fixed_quantum() -> None:
     assert result.lower_bound_s == pytest.approx(result.cpu_s / total)
 
 
+@pytest.mark.every_size
 def test_traffic_of_the_user_is_not_disturbed() -> None:
     if COMM.size == 1:
         pytest.skip("needs somebody to talk to")
@@ -115,6 +120,7 @@ def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("item", [1, 2, 900])
+@pytest.mark.every_size
 def test_an_exception_in_work_is_named_on_all_ranks(item: int) -> None:
     with pytest.raises(lb_mpi.SearchError, match=rf"rank \d+: ArithmeticError: item {item} is poisoned \(.*in work\)"):
         lb_mpi.search(COMM, SlowPile(3000, poison=item), threshold=1.0)
@@ -122,6 +128,7 @@ def test_an_exception_in_work_is_named_on_all_ranks(item: int) -> None:
 
 @pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.parametrize("broken", ["split", "absorb", "result"])
+@pytest.mark.every_size
 def test_an_exception_elsewhere_is_named_on_all_ranks(broken: str, route: str) -> None:
     if COMM.size == 1 and broken != "result":
         pytest.skip("nobody to split with")

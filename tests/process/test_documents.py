@@ -17,7 +17,11 @@ pytestmark = pytest.mark.one_mpi
 
 LIMIT_S = 200.0  # of a command, on a busy machine
 LONG = bool(os.environ.get("LB_MPI_LONG_DOCUMENTS"))
+PRINTS = re.compile(r"python -m lb_mpi (simulate|allocate|arrange) (?!.* -o )")  # the same wherever it is run
 CLONE = re.compile(r"\./launch/|-m (apps|benchmarks)\b")  # what only the clone has
+
+
+_printed: dict[str, str] = {}  # by commands that only print
 
 
 def names(page: Path) -> str:
@@ -25,7 +29,12 @@ def names(page: Path) -> str:
 
 
 def run(command: str, folder: Path) -> str:
-    """Run a command as a shell does in `folder`; what it has printed on stdout."""
+    """Run a command as a shell does in `folder`; what it has printed on stdout.
+
+    What only prints runs once, however many pages show it.
+    """
+    if command in _printed:
+        return _printed[command]
     environment = here()
     variables = environment.job(1, [])[1]
     variables["HOME"] = str(folder)
@@ -35,6 +44,8 @@ def run(command: str, folder: Path) -> str:
         )
         errors.seek(0)
         assert done.returncode == 0, f"{command}\n{done.stdout.decode()}\n{errors.read().decode()}"
+    if PRINTS.match(command):
+        _printed[command] = done.stdout.decode()
     return done.stdout.decode()
 
 

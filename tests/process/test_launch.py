@@ -198,7 +198,7 @@ def test_a_stage_that_failed_beside_others_runs_once_more_alone(
 
 def test_what_fails_alone_or_in_many_stages_is_not_tried_again(tmp_path: Path) -> None:
     assert not schedule.run_all([failing(tmp_path, "alone", 1)], verbose=False)
-    assert not schedule.run_all([failing(tmp_path, name, 1) for name in "abc"], verbose=False)
+    assert not schedule.run_all([failing(tmp_path, name, 1) for name in "abcd"], verbose=False)
     assert (tmp_path / "alone").read_text() == (tmp_path / "a").read_text() == "."
 
 
@@ -216,7 +216,7 @@ while len(list(here.iterdir())) < 2: time.sleep(0.01)
 def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path: Path) -> None:
     file = tmp_path / "made"
     first = stage("first", Counts(), script=f"import time; time.sleep(0.5); open({str(file)!r}, 'w')")
-    second = stage("second", Counts(1), script=f"open({str(file)!r})")._replace(after="first")
+    second = stage("second", Counts(1), script=f"open({str(file)!r})")._replace(after=("first",))
     noted: list[int] = []
     judge = second.judge
     second = second._replace(judge=lambda folder, code: noted.append(code) or judge(folder, code))
@@ -258,6 +258,7 @@ def test_each_file_is_in_one_share() -> None:
     files = testing.files_of("unit", "protocol")
     dealt = [name for share in testing.shared(files, 4) for name in share]
     assert sorted(dealt) == sorted(str(file.relative_to(ROOT)) for file in files)
+    assert {*testing.SECONDS} <= {file.stem.removeprefix("test_") for file in files}
 
 
 SERIAL = [f"serial tests, {k} of 3" for k in (1, 2, 3)]
@@ -282,7 +283,28 @@ def test_stages_are_chosen(arguments: list[str], names: list[str]) -> None:
     assert [one.name for one in testing.choose(wanted({}), *testing.parse(arguments))] == names
 
 
-@pytest.mark.parametrize("arguments", [["--ranks=0"], ["--ranks=two"], ["--limit=nan"], ["--serial-only", "--mpi-only"]])
+def test_stages_with_both_mpis() -> None:
+    found = testing.choose_both(testing.parse(["--both"])[0])
+    first, second = (testing.choose(wanted({"MPI": mpi}), *testing.parse(how)) for mpi, how in BOTH)
+    names = [one.name for one in found]
+    assert sorted(names) == sorted(
+        ["set-up", *(one.name for one in first), *(f"{one.name}, openmpi" for one in second if one.name != "apps.kernels")]
+    )
+    for one in found:
+        assert not {*one.after} - {*names}  # or it would never begin
+        python = one.argv(ROOT)[0] if one.name != "set-up" else ""
+        assert FOLDERS["openmpi" if one.name.endswith(", openmpi") else "mpich"] + "/" in python or one.name == "set-up"
+        if one.name.endswith(", openmpi"):
+            assert {"set-up", one.name.removesuffix(", openmpi")} <= {*one.after}
+
+
+BOTH = (("mpich", []), ("openmpi", ["--other-mpi"]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--ranks=0"], ["--ranks=two"], ["--limit=nan"], ["--serial-only", "--mpi-only"], ["--both", "tests/unit"]],
+)
 def test_wrong_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         testing.parse(arguments)

@@ -20,6 +20,9 @@ WHOLE = (tuple, Enum, BaseException, FunctionType, random.Random)  # never chang
 _parts: dict[type, bool] = {}  # by type: its objects are parts of an actor, which change
 
 
+Outcome = tuple[Any, list[tuple[int, Any]]]  # an actor, and what it sends
+
+
 class State(NamedTuple):
     """All actors, none of which changes: one that acts is cloned first."""
 
@@ -29,10 +32,15 @@ class State(NamedTuple):
 
 
 class Exploration:
-    """All that may happen next: messages arrive, a rank takes a turn or does its job, or what `more` says."""
+    """All that may happen next: messages arrive, a rank takes a turn or does its job, or what `more` says.
+
+    Of the actors of a rank that can't be told apart one is kept; what becomes of it when the same happens is looked up.
+    """
 
     ordered = True  # messages of one rank to another keep their order
     batches = True  # all that is under way to a rank may arrive at once, too
+    _kept: dict[Hashable, Any]  # by rank and key
+    _known: dict[Hashable, list[Outcome]]  # by actor, and what has happened to it
 
     def key_of(self, actor: Any) -> Hashable:
         """Equal for actors that can't be told apart."""
@@ -61,7 +69,7 @@ class Exploration:
 
     def turns(self, state: State, rank: int, arrived: list[tuple[int, Any]]) -> Iterable[State]:
         """What becomes of a state, whose wires are without what has `arrived`, with a turn of one rank."""
-        return [self.act(state, rank, lambda actor: actor.turn(0.0, arrived))]
+        return [self.act(state, rank, lambda actor: actor.turn(0.0, arrived), ("turn", *arrived))]
 
     def jobs(self, state: State, rank: int, job: Any) -> Iterable[State]:
         """What becomes of a state when a rank has done its job."""
@@ -70,10 +78,37 @@ class Exploration:
     def more(self, state: State) -> Iterable[State]:
         return ()
 
-    def act(self, state: State, rank: int, do: Callable[[Any], list[tuple[int, Any]]]) -> State:
-        """The state in which one rank has done something, and what it sends is under way."""
-        actor = clone(state.actors[rank])
+    def act(
+        self, state: State, rank: int, do: Callable[[Any], list[tuple[int, Any]]], event: Hashable = None
+    ) -> State:
+        """The state in which one rank has done something, and what it sends is under way.
+
+        `event`: all that what it does depends on, beside itself; None when that is more.
+        """
+        outcomes = self.outcomes(state.actors[rank], event, lambda: [self.outcome(state.actors[rank], rank, do)])
+        return self.after(state, rank, outcomes[0])
+
+    def outcomes(self, actor: Any, event: Hashable, find: Callable[[], list[Outcome]]) -> list[Outcome]:
+        """What may become of an actor: looked up, or found."""
+        if event is None:
+            return find()
+        if (known := self._known.get((id(actor), event))) is None:
+            known = self._known[id(actor), event] = find()
+        return known
+
+    def outcome(self, actor: Any, rank: int, do: Callable[[Any], list[tuple[int, Any]]]) -> Outcome:
+        """What becomes of an actor, which is cloned first."""
+        actor = clone(actor)
         sends = do(actor)
+        return self.keep(actor, rank), sends
+
+    def keep(self, actor: Any, rank: int) -> Any:
+        """The actor, or the one that can't be told from it."""
+        return self._kept.setdefault((rank, self.key_of(actor)), actor)
+
+    def after(self, state: State, rank: int, outcome: Outcome) -> State:
+        """The state after what one rank has done."""
+        actor, sends = outcome
         return self.post(state._replace(actors=put(state.actors, rank, actor)), rank, sends)
 
     def post(self, state: State, source: int, sends: Iterable[tuple[int, Any]]) -> State:
@@ -112,7 +147,7 @@ class Exploration:
 
     def key(self, state: State) -> Hashable:
         wires = [(pair, tuple(map(self.key_of_message, wire))) for pair, wire in state.wires.items() if wire]
-        return tuple(map(self.key_of, state.actors)), tuple(sorted(wires)), self.key_of_rest(state.rest)
+        return tuple(map(id, state.actors)), tuple(sorted(wires)), self.key_of_rest(state.rest)
 
     def look(self, state: State) -> bool:
         self.law(state)
@@ -125,6 +160,8 @@ class Exploration:
             for new in self.successors(state):
                 yield None if self.is_beyond(new) else new
 
+        self._kept, self._known = {}, {}
+        first = first._replace(actors=tuple(self.keep(actor, rank) for rank, actor in enumerate(first.actors)))
         return reach([first], bounded, key=self.key, look=self.look, most_states=most_states)
 
 

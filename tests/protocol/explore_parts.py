@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -50,12 +51,12 @@ class Ends(Exploration):
                     if other != rank:
                         new = state._replace(rest=(active, sent + 1))
                         give = [(other, self.work(rank))]
-                        yield self.act(new, rank, lambda each: each.sent() or give)  # noqa: B023
+                        yield self.act(new, rank, lambda each: each.sent() or give, other)  # noqa: B023
             yield self.settle(state, rank, active[rank])
         for rank, [(_, message)], wires in self.deliveries(state):
             works = active[rank] or message.kind is Kind.WORK
             new = state._replace(wires=wires, rest=(put(active, rank, works), sent))
-            yield self.act(new, rank, lambda each: self.receive(each, message) or [])  # noqa: B023
+            yield self.act(new, rank, lambda each: self.receive(each, message) or [], message)  # noqa: B023
 
     def explored(self, ranks: Sequence[Any]) -> tuple[int, int]:
         """(states, ends); AssertionError on a broken law, or when it can't end."""
@@ -76,7 +77,7 @@ class Tokens(Ends):
             token, to = termination.settle(active, 0.0), (rank + 1) % len(state.actors)
             return [] if token is None else [(to, Message(Kind.TOKEN, 0, token.total, int(token.black)))]
 
-        return self.act(state, rank, do)
+        return self.act(state, rank, do, ("settle", active))
 
     def receive(self, termination: Termination, message: Message) -> None:
         if message.kind is Kind.WORK:
@@ -99,6 +100,7 @@ class Tokens(Ends):
         check_ewd998(*places[0], n_work, counts, colours, [not one for one in active])
 
 
+@functools.cache
 def explore_tokens(searcher_class: type[Searcher], *, size: int, most_work: int) -> int:
     """EWD998's invariant, and that `over` is true only when nothing is active or under way; the number of states."""
     ranks = [searcher_class(rank, range(size), Pile(1), Options()).termination for rank in range(size)]
@@ -114,7 +116,7 @@ class Engagements(Ends):
         return actor.parent if actor.engaged else -1, actor.deficit, actor.over
 
     def settle(self, state: State, rank: int, active: bool) -> State:
-        return self.act(state, rank, lambda each: each.settle(active))
+        return self.act(state, rank, lambda each: each.settle(active), ("settle", active))
 
     def receive(self, termination: Scholten, message: Message) -> list[Send] | None:
         work = message.kind is Kind.WORK
@@ -171,26 +173,29 @@ class Cuts(Exploration):
     def successors(self, state: State) -> Iterator[State]:
         cuts, net, root = state.actors, state.rest, state.actors[0]
 
-        def step(rank: int, do: Callable[[Cut], list[Send] | None], then: Net = net, new: State = state) -> State:
+        def step(
+            rank: int, event: Hashable, do: Callable[[Cut], list[Send] | None], then: Net = net, new: State = state
+        ) -> State:
             def settled(cut: Cut) -> list[Send]:
                 return [*(do(cut) or []), *cut.settle(lambda: bytes([then.held[rank]]))]
 
-            return self.act(new._replace(rest=then), rank, settled)
+            return self.act(new._replace(rest=then), rank, settled, (event, then.held[rank]))
 
         def count(n: int) -> Callable[[Cut], None]:
             return lambda cut: setattr(cut, "under_way", cut.under_way + n)
 
         for rank, cut in enumerate(cuts):
             if not cut.paused and net.sent < self.most_work and net.held[rank]:
-                yield from (step(rank, count(1), net.gave(rank, other)) for other in range(len(cuts)) if other != rank)
+                others = [other for other in range(len(cuts)) if other != rank]
+                yield from (step(rank, "gave", count(1), net.gave(rank, other)) for other in others)
             if net.work[rank]:
-                yield step(rank, count(-1), net.got(rank))
+                yield step(rank, "got", count(-1), net.got(rank))
             for result, then in self.results(state, rank, cut.job) if cut.job is not None else ():
-                yield step(rank, lambda cut: cut.done(cut.job, result, 0.0, 0.0), then)  # noqa: B023
+                yield step(rank, ("done", result), lambda cut: cut.done(cut.job, result, 0.0, 0.0), then)  # noqa: B023
         for rank, [(_, message)], wires in self.deliveries(state):
-            yield step(rank, lambda cut: cut.receive(message), new=state._replace(wires=wires))  # noqa: B023
+            yield step(rank, message, lambda cut: cut.receive(message), new=state._replace(wires=wires))  # noqa: B023
         if root.state is root.state.RUNNING and root.number < self.most_saves:
-            yield step(0, lambda cut: cut.begin(), net._replace(written=(None,) * len(cuts)))
+            yield step(0, "begin", lambda cut: cut.begin(), net._replace(written=(None,) * len(cuts)))
 
     def results(self, state: State, rank: int, job: SaveJob) -> Iterator[tuple[object, Net]]:
         """A job may be done or fail; the law of what it does."""

@@ -14,7 +14,7 @@ from lb_mpi.searching.searcher import Job, Searcher, Work
 from lb_mpi.searching.walking import Draft
 from tests.pile import Broken, Heap, Pile, children
 from tests.protocol.disk import Disk, MemoryStore
-from tests.protocol.explore import Exploration, State, clone
+from tests.protocol.explore import Exploration, Outcome, State, clone
 from tests.protocol.law import check_law
 
 
@@ -48,7 +48,7 @@ class Searches(Exploration):
             except Broken as error:
                 return searcher.fail(error)
 
-        return [self.act(state, rank, work)] if isinstance(job, Work) else self.writes(state, rank, job)
+        return [self.act(state, rank, work, "work")] if isinstance(job, Work) else self.writes(state, rank, job)
 
     def writes(self, state: State, rank: int, job: Job) -> Iterator[State]:
         """What a save asks for is done, or can't be."""
@@ -92,7 +92,7 @@ class Ring(Searches):
             raised(searcher)
             return sends
 
-        return [self.act(state, rank, turn)]
+        return [self.act(state, rank, turn, ("turn", *arrived))]
 
     def more(self, state: State) -> Iterator[State]:
         """It is time for a save."""
@@ -176,9 +176,9 @@ class Walks(Searches):
             tuple(p.items), tuple(sorted(p.done)), tuple(getattr(p, "out", ())),
         )  # fmt: skip
 
-    def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterator[State]:
+    def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterable[State]:
         """A turn of one rank, once with each way that drafts may take from it."""
-        scripts: list[tuple[int, ...]] = [()]
+        before, scripts = state.actors[rank], [()]  # type: tuple[Searcher, list[tuple[int, ...]]]
 
         def turn(searcher: Searcher) -> list[Send]:
             route = Route(scripts.pop())
@@ -187,11 +187,15 @@ class Walks(Searches):
             scripts.extend(route.others())
             raised(searcher)
             if not searcher.over and not searcher._ending:
-                check_turn(state.actors[rank], searcher, [message for _, message in arrived], sends)
+                check_turn(before, searcher, [message for _, message in arrived], sends)
             return sends
 
-        while scripts:
-            yield self.act(state, rank, turn)
+        def find() -> Iterator[Outcome]:
+            while scripts:
+                yield self.outcome(before, rank, turn)
+
+        outcomes = self.outcomes(before, ("turn", *arrived), lambda: list(find()))
+        return [self.after(state, rank, outcome) for outcome in outcomes]
 
 
 def check_turn(before: Searcher, after: Searcher, arrived: list[Message], sends: list[Send]) -> None:

@@ -222,8 +222,8 @@ class Maps(Exploration):
             worker.words, worker._hosts.choice = state.rest.words, choice  # type: ignore[attr-defined]
             return worker.turn(0.0, arrived)
 
-        for choice in (None, *self.others[rank]):  # noqa: B007
-            yield (new := self.act(state, rank, turn))
+        for choice in (None, *self.others[rank]):
+            yield (new := self.act(state, rank, turn, (choice, state.rest.words, *arrived)))
             if new.actors[rank].job is not None:
                 return
 
@@ -232,7 +232,7 @@ class Maps(Exploration):
             return
         around = state.rest._replace(due=put(state.rest.due, rank, True))
         if isinstance(job, Interval):
-            new = self.act(state._replace(rest=around), rank, lambda worker: worker.done(job, 1.0))
+            new = self.act(state._replace(rest=around), rank, lambda worker: worker.done(job, 1.0), "done")
             yield self.post(new, rank, [(ACCOUNT, job)]) if self.small.late else self.account(new, job)
             return
         succeeded = self.compare(around.words[job.rank], job)
@@ -245,7 +245,7 @@ class Maps(Exploration):
                 check_swap(rank, job, worker, sends)
             return sends
 
-        yield self.act(state._replace(rest=around), rank, swapped)
+        yield self.act(state._replace(rest=around), rank, swapped, ("swap", succeeded))
 
     def more(self, state: State) -> Iterator[State]:
         """The map is given up."""

@@ -116,7 +116,8 @@ class Rounds(Exploration):
             tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
             tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
             tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
-            r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.failed,
+            r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.help_ticks, r.learned.planned_ticks,
+            r.learned.failed,
             tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
         )  # fmt: skip
 
@@ -137,17 +138,18 @@ class Rounds(Exploration):
     def turns(self, state: State, rank: int, arrived: list[tuple[int, RoundMessage]]) -> Iterable[State]:
         """A turn now, or after a long time."""
         late = not arrived and state.actors[rank].telling.at == math.inf
+        event = [(source, self.key_of_message(message)) for source, message in arrived]
         return [
-            self.act(state, rank, lambda round: round.turn(now, arrived))  # noqa: B023
+            self.act(state, rank, lambda round: round.turn(now, arrived), (now, *event))  # noqa: B023
             for now in ([0.0, math.inf] if late else [0.0])
         ]
 
     def jobs(self, state: State, rank: int, job: Job) -> Iterator[State]:
         if state.actors[rank].to_lend is not None:
             return
-        yield self.act(state, rank, lambda round: round.done(job, Computed(1.0, 1.0)))
+        yield self.act(state, rank, lambda round: round.done(job, Computed(1.0, 1.0)), "done")
         if state.rest:
-            yield self.act(state._replace(rest=state.rest - 1), rank, lambda round: round.fail())
+            yield self.act(state._replace(rest=state.rest - 1), rank, lambda round: round.fail(), "fail")
 
     def more(self, state: State) -> Iterator[State]:
         """The root has heard of all."""

@@ -208,14 +208,14 @@ def find_fault(searcher_class: type) -> BaseException | None:
     try:
         explore_tokens(searcher_class, size=2, most_work=2)
         explored(2, 5, 2, 2)
+        for broken in ("work", "absorb"):
+            explore(first_world(2, 5, broken=broken, searcher=searcher_class), most_drafts=1)
         simulated(range(6))
         explore_tokens(searcher_class, size=3, most_work=2)
         explored(3, 4, 1, 0)
         explored(2, 7, 2, 0)
         explore_tokens(searcher_class, size=4, most_work=2)
         explored(3, 5, 1, 0)
-        for broken in ("work", "absorb"):
-            explore(first_world(2, 5, broken=broken, searcher=searcher_class), most_drafts=1)
         explore_tokens(searcher_class, size=3, most_work=3)
         simulated(range(6, 30))
     except (AssertionError, ProtocolError) as fault:

@@ -1,0 +1,14 @@
+"""Parameters of tests that need not all run on every number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def parameters(values: Iterable[Any], *, every_size: Collection[Any]) -> list[Any]:
+    """Mark those in `every_size`; the others show nothing new where there are other numbers of ranks than the usual."""
+    rows = [(value, value if isinstance(value, tuple) else (value,)) for value in values]
+    return [pytest.param(*row, marks=[pytest.mark.every_size] * (value in every_size)) for value, row in rows]
