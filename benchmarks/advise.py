@@ -1,9 +1,10 @@
 """Does advise say what then happens?  python -m benchmarks.advise
 
 Four ranks with emulated speeds run an app in one way, which is recorded; `advise` is asked what another way takes; that one
-is run, too.  All of it in turn, --runs times: medians of what was predicted and measured, the spread of each (greatest -
-least, in percent of the median), their ratio, and how much of the machine others took meanwhile.  Use it on a machine that
-does nothing else and has two cores at least: the ranks need 1.6 of them.
+is run, too.  All of it in turn, --runs times: medians of what was predicted and measured, the spread of the latter (greatest
+- least, in percent of the median), the median of the rounds' ratios with the least and the greatest, and how much of the
+machine others took meanwhile.  Use it on a machine that does nothing else and has two cores at least: the ranks need 1.6 of
+them.
 
 The last column doesn't depend on others: advise predicts for a quiet machine (--quiet-machine), and is held against what it
 says of the other run's own record for a quiet machine, which is made of the CPU time that the work took there.
@@ -13,8 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measuring import MARK, command, known, percent
+from benchmarks.measuring import LIMIT_S, MARK, command, known, percent
+from tools.environment import here
 from tools.others import MUCH, Watch
 
 WANTED = 0.10
@@ -64,15 +64,12 @@ CLAIMS = [
 ]
 
 
-def run(mpiexec: list[str], way: str, speeds: str, folder: Path) -> float:
+def run(way: str, speeds: str, folder: Path) -> float:
     """Run an app in this way, recorded in the folder; the seconds that it tells.  RuntimeError when it fails."""
     app, arguments = WAYS[way]
-    argv = [*mpiexec, sys.executable, "-m", f"apps.{app}", *arguments, "--speeds", speeds, "--json"]
-    env = {**os.environ, "LB_MPI_RECORD": str(folder)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
-    return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
+    argv = ["-m", f"apps.{app}", *arguments, "--speeds", speeds, "--json"]
+    answer = here().answer(len(speeds.split(",")), argv, LIMIT_S, {"LB_MPI_RECORD": str(folder)})
+    return float(answer["seconds"])
 
 
 def advice(folder: Path, *options: str) -> dict[str, float | None]:
@@ -93,7 +90,7 @@ class Way(NamedTuple):
     quiet: dict[str, list[float]]  # the same, for a quiet machine
 
 
-def measure(mpiexec: list[str], ways: list[str], speeds: str, runs: int) -> dict[str, Way]:
+def measure(ways: list[str], speeds: str, runs: int) -> dict[str, Way]:
     """Run all ways in turn, `runs` times."""
     found = {way: Way([], [], {}, {}) for way in ways}
     for number in range(runs):
@@ -101,7 +98,7 @@ def measure(mpiexec: list[str], ways: list[str], speeds: str, runs: int) -> dict
             print(f"run {number + 1} of {runs}: {way}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as name:
                 one, watch = found[way], Watch()
-                one.seconds.append(run(mpiexec, way, speeds, Path(name)))
+                one.seconds.append(run(way, speeds, Path(name)))
                 one.others.append(watch.others())
                 if way == UNPLAYED:
                     continue
@@ -122,50 +119,50 @@ def table(found: dict[str, Way]) -> list[dict[str, Any]]:
         predicted = by.said.get(claim.says, [])
         if not predicted:
             continue
-        middle = statistics.median(predicted), statistics.median(of.seconds)
         own = next((seconds for what, seconds in of.quiet.items() if what.startswith("as recorded")), [])
-        still = statistics.median(by.quiet[claim.says]) / statistics.median(own) if own else math.nan
+        rounds = _ratios(predicted, of.seconds)
         entries.append(
             {
                 "recorded": claim.recorded,
                 "of": claim.of,
-                "predicted_s": middle[0],
-                "predicted_spread": (max(predicted) - min(predicted)) / middle[0],
-                "measured_s": middle[1],
-                "measured_spread": (max(of.seconds) - min(of.seconds)) / middle[1],
-                "ratio": middle[0] / middle[1],
+                "predicted_s": statistics.median(predicted),
+                "measured_s": statistics.median(of.seconds),
+                "measured_spread": (max(of.seconds) - min(of.seconds)) / statistics.median(of.seconds),
+                "ratio": statistics.median(rounds),
+                "ratio_least": min(rounds),
+                "ratio_greatest": max(rounds),
                 "others": known(statistics.median(by.others + of.others)),
-                "ratio_quiet": known(still),
+                "ratio_quiet": statistics.median(_ratios(by.quiet[claim.says], own)) if own else None,
             }
         )
     return entries
 
 
+def _ratios(predicted: list[float], measured: list[float]) -> list[float]:
+    """Round by round, since the machine's speed may drift."""
+    return [one / other for one, other in zip(predicted, measured, strict=True)]
+
+
 def main() -> None:
     """Measure, print the table (or JSON)."""
-    parser = command("advise", __doc__, runs=(3, "of each way"))
+    parser = command("advise", __doc__, runs=(5, "of each way"))
     parser.add_argument("--speeds", default=SPEEDS, metavar="F,F,...", help="of the ranks (default: %(default)s)")
     parser.add_argument("--app", choices=("weather", "heat", "uts", "sweep"), help="only this one (default: all)")
-    parser.add_argument("--mpiexec-options", default="", metavar="WORDS", help="as --oversubscribe, with Open MPI")
     options = parser.parse_args()
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if mpiexec is None:
-        parser.error("expected mpiexec beside python or in PATH")
-    size = str(len(options.speeds.split(",")))
     ways = [way for way, (app, _) in WAYS.items() if options.app in (None, app)]
-    argv = [mpiexec, *options.mpiexec_options.split(), "-n", size]
-    entries = table(measure(argv, ways, options.speeds, options.runs))
+    entries = table(measure(ways, options.speeds, options.runs))
     if options.json:
         print(json.dumps({"speeds": options.speeds, "runs": options.runs, "claims": entries}))
         return
     print(f"speeds {options.speeds}, {options.runs} runs of each way")
-    print("recorded         predicts         predicted   spread  measured   spread   ratio  others  as if quiet")
+    print("recorded         predicts         predicted  measured   spread   ratio" + 19 * " " + "others  as if quiet")
     for one in entries:
-        others, still = (math.nan if one[name] is None else one[name] for name in ("others", "ratio_quiet"))
-        quiet = "-" if math.isnan(still) else f"{still:.3f}"
+        others = math.nan if one["others"] is None else one["others"]
+        quiet = "-" if one["ratio_quiet"] is None else f"{one['ratio_quiet']:.3f}"
+        rounds = f"({one['ratio_least']:.3f} to {one['ratio_greatest']:.3f})"
         print(
-            f"{one['recorded']:16} {one['of']:16} {one['predicted_s']:7.2f} s {one['predicted_spread']:8.1%} "
-            f"{one['measured_s']:7.2f} s {one['measured_spread']:8.1%} {one['ratio']:7.3f}  {percent(others)}  {quiet:>11}"
+            f"{one['recorded']:16} {one['of']:16} {one['predicted_s']:7.2f} s {one['measured_s']:7.2f} s "
+            f"{one['measured_spread']:8.1%} {one['ratio']:7.3f} {rounds:>18}  {percent(others)}  {quiet:>11}"
         )
     print(f"wanted: ratio within {1.0 - WANTED:.2f} to {1.0 + WANTED:.2f}")
     print(f"{MARK}: others took more than {MUCH:.0%} of the machine, the ratio says less")

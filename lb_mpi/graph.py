@@ -154,14 +154,14 @@ class Graph:
             if wrong.any():
                 k = int(wrong.argmax())
                 raise ValueError(f"edge {vertices[k]}-{indices[k]} of weight {self.weights[k]}: {what}")
-        mirror = scipy.sparse.csr_array((self.weights, indices, indptr), shape=(n, n)).T.tocsr()
-        if not np.array_equal(mirror.indptr, indptr) or not np.array_equal(mirror.indices, indices):
+        mirror = np.argsort(indices, kind="stable")  # places of the edges from the other end
+        if not np.array_equal(indices[mirror], vertices) or not np.array_equal(vertices[mirror], indices):
             one, other = divmod(int(np.setdiff1d(vertices * n + indices, indices * n + vertices)[0]), n)
             raise ValueError(f"edge {one}-{other} is one-sided: expected it at both ends")
-        unequal = mirror.data != self.weights
+        unequal = self.weights[mirror] != self.weights
         if unequal.any():
             k = int(unequal.argmax())
-            ends, weights = f"edge {vertices[k]}-{indices[k]}", (float(self.weights[k]), float(mirror.data[k]))
+            ends, weights = f"edge {vertices[k]}-{indices[k]}", (float(self.weights[k]), float(self.weights[mirror[k]]))
             raise ValueError(f"{ends} has weights {weights} at its two ends: expected one weight")
 
     @property
@@ -203,9 +203,16 @@ class Graph:
 
     @cached_property
     def _components(self) -> tuple[int, Ints]:
-        count, labels = scipy.sparse.csgraph.connected_components(self.to_scipy(), directed=False)
-        _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-        return int(count), _frozen(np.argsort(np.argsort(first))[inverse].astype(np.int64))
+        # Not by scipy.sparse.csgraph, whose import takes 0.3 s of CPU: too long for a Balancer on a slow machine.
+        (tails, heads), labels, before = self._edges, np.arange(self.n), None
+        while before is None or not np.array_equal(labels, before):
+            before = labels.copy()
+            one, other = labels[tails], labels[heads]
+            np.minimum.at(labels, np.maximum(one, other), np.minimum(one, other))
+            while not np.array_equal(labels, labels[labels]):
+                labels = labels[labels]
+        first, numbers = np.unique(labels, return_inverse=True)
+        return len(first), _frozen(numbers.astype(np.int64))
 
     def hops(self) -> int:
         """Return the largest distance, in edges, from vertex 0 to a vertex it can reach; at least half the diameter."""

@@ -154,12 +154,12 @@ def run(program: Source, repeat: int) -> Figures:
 
 
 def main() -> int:
-    """Run the programs; the exit code is 1 if results differ, or nothing could be run."""
+    """Run the programs; the exit code is 1 if one fails, results differ, or nothing could be run."""
     programs = sources()
     parser = command("programs", __doc__, repeat=(3, "rounds"))
     parser.add_argument("--only", nargs="+", choices=sorted(programs), metavar="NAME", help=", ".join(programs))
     options = parser.parse_args()
-    found, watch = list[Figures](), Watch()
+    found, failed, watch = list[Figures](), False, Watch()
     if not options.json:
         print(f"{RANKS} ranks of speeds {SPEEDS}\n\n{HEADER}")
     for name in options.only or programs:
@@ -167,7 +167,12 @@ def main() -> int:
             needed = f"needs {', '.join(missing)}: pip install 'lb_mpi[programs]'"
             print(f"{name:<10} {needed}", file=sys.stderr if options.json else sys.stdout)
             continue
-        found.append(run(programs[name], options.repeat))
+        try:
+            found.append(run(programs[name], options.repeat))
+        except RuntimeError as caught:  # the others are measured all the same
+            failed = True
+            print(f"{name:<10} {caught}", file=sys.stderr if options.json else sys.stdout, flush=True)
+            continue
         if not options.json:
             print(found[-1], flush=True)
     others = watch.others()
@@ -176,7 +181,7 @@ def main() -> int:
         print(json.dumps({"speeds": SPEEDS, "programs": rows, "others": known(others)}))
     else:
         print(f"\n{words(others)}")
-    return int(not found or not all(one.same for one in found))
+    return int(failed or not found or not all(one.same for one in found))
 
 
 if __name__ == "__main__":

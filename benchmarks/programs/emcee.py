@@ -36,11 +36,11 @@ def sample(pool: Any) -> float:
 
 def before(comm: Any) -> Any:
     """As in the tutorial."""
-    with MPIPool() as pool:
-        if not pool.is_master():
-            pool.wait()
-            sys.exit(0)
-        return sample(pool)
+    pool = MPIPool()  # closed at exit; a `with` closes it twice, and then ranks hang in MPI_Finalize of MPICH
+    if not pool.is_master():
+        pool.wait()
+        sys.exit(0)
+    return sample(pool)
 
 
 def after(comm: Any) -> Any:

@@ -15,6 +15,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+import lb_mpi
+
 Program = Callable[[MPI.Intracomm], Any]  # the result on rank 0, as JSON can hold it
 
 
@@ -38,6 +40,8 @@ def main(before: Program, after: Program) -> None:
     parser.add_argument("which", choices=("before", "after"))
     program = {"before": before, "after": after}[parser.parse_args().which]
     comm = MPI.COMM_WORLD
+    for name in lb_mpi.__all__:  # imported when first used
+        getattr(lb_mpi, name)
     comm.Barrier()
     began, cpu_s = time.perf_counter(), time.process_time()
     result = program(comm)

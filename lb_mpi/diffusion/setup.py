@@ -419,8 +419,7 @@ def usual_scheme(graph: Graph) -> str:
     sos and chebyshev need as few steps as cg, without its sums.  But they need a spectrum from an eigensolver on the
     root, again after each change of speeds, which takes longer than all sums of cg: use them if speeds are constant.
     """
-    hops = graph.hops()
-    if graph.n <= MOST_DIRECT or hops * LONG >= graph.n:
+    if graph.n <= MOST_DIRECT or (hops := graph.hops()) * LONG >= graph.n:
         return "direct"
     return "fos" if hops <= SHORT * math.log2(graph.n) else "cg"
 
