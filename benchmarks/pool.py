@@ -1,9 +1,10 @@
 """Compare the pool with other pools and with the lower bound.  python -m benchmarks.pool [--only SECTION ...]
 
 peers     seconds of a list of tasks with another pool / with lb_mpi.Pool; each round has a new random order of the tasks.
-          The others are lb_mpi.Executor, mpi4py's MPICommExecutor, schwimmbad, and a counter in a window (which has function
-          and items on all ranks before the clock starts); 1, 16: chunksize; "+ 1": with one more rank, which manages.  Then, in
-          programs of their own, mpi4py's MPIPoolExecutor, multiprocessing.Pool and joblib's loky.  Tasks use CPU time in a loop.
+          The others are lb_mpi.Executor, mpi4py's MPICommExecutor, schwimmbad, and a counter in a window (which has
+          function and items on all ranks before the clock starts); 1, 16: chunksize; "+ 1": with one more rank, which
+          manages.  Then, in programs of their own, mpi4py's MPIPoolExecutor, multiprocessing.Pool and joblib's loky.  Tasks
+          use CPU time in a loop.
 grain     METG(50 %): the shortest tasks with which two ranks spend half of the time on tasks; CPU time of a task, of a map
 speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that compute, after which
           slow ranks rest, and with tasks that wait, longer on slow ranks, so that four ranks need fewer than four cores

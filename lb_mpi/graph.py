@@ -239,26 +239,26 @@ def _frozen(array: Ints) -> Ints:
     return array
 
 
-NAMES = "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N or lists of neighbours like 2/1,3/2"
+NAMES = "mesh:RxC, torus:RxC, hypercube:D, cube:N, ring:N, complete:N or lists of neighbours like 2/1,3/2"
 _NEIGHBOURS = re.compile(r"(?=.*[0-9])[0-9,]*(/[0-9,]*)+")
 
 
 def is_name(text: str) -> bool:
     """Return True for a text meant for `parse`: it begins like a named graph, or lists neighbours."""
-    return bool(re.match("(mesh|torus|hypercube|ring|complete):", text) or _NEIGHBOURS.fullmatch(text))
+    return bool(re.match("(mesh|torus|hypercube|cube|ring|complete):", text) or _NEIGHBOURS.fullmatch(text))
 
 
 def parse(text: str) -> Graph:
-    """Make the graph "mesh:RxC", "torus:RxC", "hypercube:D", "ring:N" or "complete:N", or one given by lists.
+    """Make the graph "mesh:RxC", "torus:RxC", "hypercube:D", "cube:N", "ring:N" or "complete:N", or one given by lists.
 
     All weights are 1.  In a mesh or torus, vertex r*C + c is row r, column c.  A torus or ring with only one or two
-    vertices in a direction is a mesh in that direction, since no edge may be there twice.  Lists, as in "2/1,3/2", give
-    the neighbours of each vertex, separated by slashes; in them the first vertex is 1.  Raises ValueError for any other
-    text.
+    vertices in a direction is a mesh in that direction, since no edge may be there twice.  For "cube:N" see `cube`.
+    Lists, as in "2/1,3/2", give the neighbours of each vertex, separated by slashes; in them the first vertex is 1.
+    Raises ValueError for any other text.
     """
     if _NEIGHBOURS.fullmatch(text):
         return _of_neighbours(text)
-    match = re.fullmatch(r"(mesh|torus):([0-9]{1,18})x([0-9]{1,18})|(hypercube|ring|complete):([0-9]{1,18})", text)
+    match = re.fullmatch(r"(mesh|torus):([0-9]{1,18})x([0-9]{1,18})|(hypercube|cube|ring|complete):([0-9]{1,18})", text)
     if match is None:
         raise ValueError(f"graph = {checks.show(text)}: expected {NAMES}")
     if match[4] == "hypercube":
@@ -272,6 +272,8 @@ def parse(text: str) -> Graph:
         return mesh(rows, columns, periodic=match[1] == "torus")
     if match[4] == "ring":
         return mesh(1, size, periodic=True)
+    if match[4] == "cube":
+        return cube(size)
     _check_edges(size * (size - 1) // 2, text)
     return Graph.from_edges(size, *np.triu_indices(size, 1))
 
@@ -311,6 +313,21 @@ def grid(dims: Sequence[int], periods: Sequence[int]) -> Graph:
             tails.append(along[-1].ravel())
             heads.append(along[0].ravel())
     return Graph.from_edges(vertices.size, np.concatenate(tails), np.concatenate(heads))
+
+
+def cube(size: int) -> Graph:
+    """The hypercube of `size` vertices, whose numbers differ in one bit; incomplete unless `size` is a power of two.
+
+    It is connected.  Two vertices are at most log2 of the size apart, rounded up, and no vertex has more neighbours.
+    """
+    size = checks.integer("size", size, 1)
+    _check_edges(size * (size - 1).bit_length() // 2, f"cube:{size}")
+    vertices = np.arange(size)
+    bits = [1 << k for k in range((size - 1).bit_length())]
+    tails = [vertices[(vertices & bit == 0) & (vertices | bit < size)] for bit in bits]
+    heads = [ends | bit for ends, bit in zip(tails, bits, strict=True)]
+    nothing = np.zeros(0, dtype=np.int64)
+    return Graph.from_edges(size, np.concatenate([nothing, *tails]), np.concatenate([nothing, *heads]))
 
 
 def most_square_mesh(size: int) -> tuple[int, int]:
@@ -364,13 +381,7 @@ def host_graph(hosts: Sequence[Hashable]) -> Graph:
     for rank, host in enumerate(hosts):
         ranks.setdefault(host, []).append(rank)
     groups = list(ranks.values())
-    edges = [
-        (group[place], group[place ^ bit])
-        for group in groups
-        for place in range(len(group))
-        for bit in (1 << k for k in range((len(group) - 1).bit_length()))
-        if place < place ^ bit < len(group)
-    ]
+    edges = [(group[one], group[other]) for group in groups for one, other in zip(*cube(len(group)).edges(), strict=True)]
     dealt = [itertools.cycle(group) for group in groups]
     for one, other in zip(*mesh(*most_square_mesh(len(groups)), periodic=True).edges(), strict=True):
         edges.append((next(dealt[one]), next(dealt[other])))

@@ -38,8 +38,8 @@ def as_graph(graph: Any) -> Graph:
     Parameters
     ----------
     graph : a `Graph`; an undirected networkx graph; a symmetric scipy.sparse matrix or array; a name: "mesh:RxC",
-        "torus:RxC", "hypercube:D", "ring:N", "complete:N", or lists of neighbours (see `lb_mpi.graph.parse`); or the
-        path of a METIS .graph file or a Matrix Market file, which are distinguished by their first line.
+        "torus:RxC", "hypercube:D", "cube:N", "ring:N", "complete:N", or lists of neighbours (see `lb_mpi.graph.parse`); or
+        the path of a METIS .graph file or a Matrix Market file, which are distinguished by their first line.
 
     Raises ValueError for an invalid graph (for a file, with file:line), OSError for a file that cannot be read, and
     TypeError for anything else.

@@ -16,7 +16,7 @@ lend are chosen again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ class Told(NamedTuple):
 class Course:
     """One rank from round to round; `neighbours` are those on the process graph.
 
-    `known`: the ranks of which it knows worths and speeds: all, or itself and its neighbours, ascending.
+    `known`: the ranks of which it knows worths and speeds: all, or itself, its neighbours, and others that it has met.
     """
 
     def __init__(self, rank: int, known: Sequence[int], neighbours: list[int]) -> None:
@@ -162,6 +162,27 @@ class Course:
         # The rows are chosen when the next round begins, so that no rank waits for that now.
         self.plan, self.lent = plan, None
 
+    def meet(self, others: Mapping[int, tuple[float, float]]) -> None:
+        """Know these ranks, by rank the worth of a tick and the speed, beside itself and its neighbours.
+
+        Other distant ranks are forgotten, unless they have measured rows of this rank.
+        """
+        near, measured_by = 1 + len(self.neighbours), np.zeros(0, dtype=np.int64)
+        if self.costs is not None:
+            measured_by = self.costs.measured_by
+        old = [k for k in np.unique(measured_by).tolist() if k >= near]
+        about = {self.known[k]: (float(self.worth[k]), float(self.speeds[k])) for k in old}
+        about.update({rank: told for rank, told in others.items() if rank not in self.known[:near]})
+        known = [*self.known[:near], *about]
+        if self.costs is not None and old:
+            place = {rank: k for k, rank in enumerate(known)}
+            moved = np.array([place.get(rank, 0) for rank in self.known])
+            self.costs.measured_by = moved[measured_by]
+        worth, speeds = np.array([*about.values()]).reshape(-1, 2).T
+        self.worth, self.speeds = np.append(self.worth[:near], worth), np.append(self.speeds[:near], speeds)
+        self.late = np.append(self.late[:near], np.zeros(len(about)))
+        self.known = known
+
     def own(self, work: Floats | None) -> None:
         """Rows have changed their owner: none is lent; `work`: (n,) costs of this rank's new rows, if known."""
         self.follow(None)
@@ -173,8 +194,9 @@ class Course:
     def _round(self, home: list[Rowset], sizes: Floats | None = None) -> Round:
         lenders = [] if self.plan is None else self.plan.to(self.rank)
         near = not isinstance(self.known, range)
+        asked = [*lenders, *self.neighbours] if near else self.neighbours
         return Round(
-            self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=self.neighbours,
+            self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
             help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes,
         )  # fmt: skip

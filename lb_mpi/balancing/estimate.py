@@ -30,6 +30,7 @@ from lb_mpi.graph import Floats, Ints
 
 ASLEEP = 0.2  # if the system reports no queueing: a function with a smaller fraction of CPU time counts as waiting
 UP = 0.7  # weight of a measurement larger than the known value
+BLURRED = 0.05  # of a block whose rows tell a ratio: the part that third ranks have measured, at most
 FORGET = 0.9  # decay of an observation in each later round that has observations
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 NEGLIGIBLE = 1e-6  # of the largest weight: lighter observations are dropped
@@ -91,7 +92,7 @@ class RowCosts:
         """Update the costs from blocks of rows, each row in at most one: (rows, computing rank, ticks).
 
         A block's ticks are spread over its rows in proportion to their known costs.  Returns observations of the worth
-        of other ranks' ticks, from blocks where most of the rows were last measured here.
+        of other ranks' ticks, from blocks where most of the rows were last measured here, and hardly any by third ranks.
         """
         known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
         if not known:
@@ -106,10 +107,13 @@ class RowCosts:
         total = np.add.reduceat(before, starts)
         usable = np.isfinite(total) & (total > 0.0)
         total[~usable] = 1.0
-        own = np.add.reduceat(np.where(measured_by == self.rank, before, 0.0), starts) / total
-        tells = usable & (by != self.rank) & (own > 0.5)
+        own = np.add.reduceat(np.where(measured_by == self.rank, before, 0.0), starts)
+        same = np.add.reduceat(np.where(measured_by == np.repeat(by, counts), before, 0.0), starts)
+        remeasured = ticks - (total - own)  # of the rows that were last measured here, by the other rank
+        clear = (own > 0.5 * total) & (own + same > (1.0 - BLURRED) * total) & (remeasured > 0.0)
+        tells = usable & (by != self.rank) & clear
         factor = ticks / total
-        # Rows last measured by another rank move only part of the way to a larger cost.
+        # Rows that this rank measured before move only part of the way to a larger cost; others' ticks may be worth more.
         trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
         each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
         self.ticks[index] = each
@@ -119,7 +123,7 @@ class RowCosts:
             Observation(
                 int(by[k]),
                 float(ticks[k] * worth[by[k]]),
-                math.log(worth[by[k]] / own_worth) + math.log(total[k] / ticks[k]) / float(own[k]),
+                math.log(worth[by[k]] / own_worth) + math.log(own[k] / remeasured[k]),
             )
             for k in np.flatnonzero(tells).tolist()
         ]

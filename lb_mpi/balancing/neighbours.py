@@ -10,19 +10,25 @@ Law.
   sends to a neighbour depends only on what it has received.  So the order in which ranks go on does not matter.
 - Both ends of an edge compute its flow from the same numbers: it differs in the sign only, to the last bit.  So a rank
   expects a loan from a neighbour exactly if the neighbour sends one.
-- A rank lends its own rows only, and not more than it has: rows move over one edge in a round.
+- The flow becomes transfers on paper, before any row moves.  From the top of the flow downwards, each rank hears from
+  the neighbours above it whose work they pass on, passes on that first, and then its own: lots of (owner, amount).
+  The answers travel back over the same edges: which rank keeps how much.  So owners lend straight to those ranks, and
+  every rank knows from whom it borrows.
+- A rank lends its own rows only, and not more than it has, and does not borrow meanwhile.
+- A flow has no cycles, so no rank waits for ever.
 - All ranks stop after the same step: the largest imbalance is asked for now and then, and the answer is read when the
   next one is due, so that no step waits for it.
 
 The worths of ticks are fitted by relaxation along the edges: the logarithm of a rank's worth becomes the weighted mean
-of what the observations on its edges say (see `lb_mpi.balancing.estimate`).
+of what the observations on its edges say (see `lb_mpi.balancing.estimate`), and its observations of distant borrowers,
+whose worths it has from their last answers.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,12 +40,14 @@ from lb_mpi.balancing.migrate import Plan
 from lb_mpi.balancing.trigger import BalanceReason, Trigger
 from lb_mpi.checks import choice
 from lb_mpi.diffusion.diffusion import MAX_STEPS
-from lb_mpi.diffusion.setup import AUTO, OneRank, ThreeTerm, spectrum
+from lb_mpi.diffusion.setup import AUTO, SHORT, OneRank, ThreeTerm, spectrum
 from lb_mpi.graph import Floats, Graph, Ints
 
 UNIT = 2.0**-30  # of numbers that are summed as integers
+EVEN = 0.2  # of the tolerance: imbalance that is left by a plan
 SWEEPS = 8  # exchanges in which the worths are relaxed before a plan
-STALLED = 0.005  # relative fall of the imbalance between two answers below which more steps are not worth it
+NOTHING = 1e-13  # of the work of all ranks: smaller flows are rounding errors
+STALLED, PATIENCE = 0.005, 4  # stop when the imbalance has not fallen by this part in so many answers
 NEAR_SCHEMES = ("fos", "sos")  # need nothing from all ranks in a step
 
 
@@ -51,7 +59,10 @@ class Reduction(NamedTuple):
 
 
 class LoadExchange(NamedTuple):
-    """A request: send row k of (deg, n) numbers to neighbour k.  The answer: (deg, n), row k from neighbour k."""
+    """A request: send (n,) numbers to each neighbour, or row k of (deg, n) to neighbour k.
+
+    The answer: (deg, n), row k from neighbour k.
+    """
 
     numbers: Floats
 
@@ -66,7 +77,36 @@ class Await(NamedTuple):
     """A request: wait for the reduction that was asked for first; the answer is a `Reduction`."""
 
 
-Request = LoadExchange | Ask | Await
+class Post(NamedTuple):
+    """A request: send a table to neighbour k; no answer, and no wait."""
+
+    neighbour: int
+    table: Floats
+
+
+class Fetch(NamedTuple):
+    """A request: wait for the next table that neighbour k posts; the answer has as many columns."""
+
+    neighbour: int
+    columns: int
+
+
+LOT = 2  # numbers: owner, work
+
+
+class _Placed(NamedTuple):
+    """A lot that stays with a rank: what its owner learns of it, as numbers."""
+
+    owner: float
+    borrower: float
+    work: float
+    worth: float  # of the borrower
+    speed: float
+    time: float  # of the borrower, as planned, in seconds
+    n_owners: float  # that lend to the borrower
+
+
+Request = LoadExchange | Ask | Await | Post | Fetch
 Planning = Generator[Request, Any, tuple[Plan, int]]  # the transfers of one rank, and the number of steps
 
 
@@ -99,12 +139,19 @@ def _whole(value: float) -> int:
     return round(value / UNIT)
 
 
+def near_scheme(graph: Graph, scheme: str) -> str:
+    """Return the scheme, or for "auto" the usual one of the graph: "fos" if it is short, otherwise "sos"."""
+    if choice("scheme", scheme, (*NEAR_SCHEMES, AUTO)) != AUTO:
+        return scheme
+    return "fos" if graph.hops() <= SHORT * math.log2(max(2, graph.n)) else "sos"
+
+
 def momentum(graph: Graph, scheme: str) -> float:
-    """Return the weight of the second order: 1 for "fos"; for "sos" the optimum for equal speeds; "auto": "fos".
+    """Return the weight of the second order: 1 for "fos"; for "sos" the optimum for equal speeds.
 
     With Jin and Wang's tau both converge whatever the speeds are.
     """
-    if choice("scheme", scheme, (*NEAR_SCHEMES, AUTO)) != "sos":
+    if near_scheme(graph, scheme) == "fos":
         return 1.0
     degrees = np.maximum(*(graph.degrees[ends] for ends in graph.edges())) + 1.0
     return 2.0 / (1.0 + math.sqrt(1.0 - (1.0 - min(1.0, spectrum(graph, np.ones(graph.n), 1.0 / degrees).low)) ** 2))
@@ -132,9 +179,8 @@ class NeighbourJudge:
     def __init__(self, course: Course, size: int, trigger: Trigger, omega: float = 1.0) -> None:
         self.policy = Policy(trigger)
         self._course, self._size, self._omega = course, size, omega
-        near = len(course.neighbours)
-        self._mine, self._near = course.place, np.array([course.known.index(rank) for rank in course.neighbours], dtype=int)
-        self._seen = np.zeros((near, 2))  # by neighbour q: weight, and weight * log(k_q / k of this rank)
+        self._near = slice(1, 1 + len(course.neighbours))  # in the arrays of `course`; this rank is at 0
+        self._seen = np.zeros((len(course.known) - 1, 2))  # by known rank q: weight, and weight * log(k_q / k of this rank)
         self._tick_s: deque[float] = deque(maxlen=USUAL)  # seconds per tick in the last rounds
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
         self._began_s = self._planned_s = 0.0
@@ -146,12 +192,12 @@ class NeighbourJudge:
 
     @property
     def _late(self) -> float:
-        return float(self._course.late[self._mine])
+        return float(self._course.late[0])
 
     @property
     def _speed(self) -> float:
         usual = sorted(self._tick_s)[(len(self._tick_s) - 1) // 2] if self._tick_s else 1.0
-        return float(self._course.worth[self._mine]) / usual
+        return float(self._course.worth[0]) / usual
 
     def report(self, report: RankReport) -> Reduction:
         """Learn from this rank's report; return what all ranks learn of it."""
@@ -161,12 +207,12 @@ class NeighbourJudge:
         if report.told:
             self._seen *= FORGET
             for seen in report.told:
-                self._seen[np.searchsorted(self._near, seen.other)] += seen.weight, seen.weight * seen.log_ratio
+                self._seen[seen.other - 1] += seen.weight, seen.weight * seen.log_ratio
         speed, first = self._speed, math.isnan(report.began_s)
         self._began_s = 0.0 if first else report.began_s
         unknown = math.isnan(report.work)
         work = 0.0 if unknown else report.work + late
-        done = max(0.0, report.ticks * float(course.worth[self._mine]) + report.helped) + late
+        done = max(0.0, report.ticks * float(course.worth[0]) + report.helped) + late
         busy = report.busy_s * speed + late
         sums = _Sums(_whole(work), _whole(done), _whole(busy), _whole(speed), report.rows, report.bytes)
         maxima = _Maxima(
@@ -196,9 +242,9 @@ class NeighbourJudge:
         if not most.first:
             self._late_s.append(self._began_s + most.early_s)
         speeds, late = course.speeds.copy(), course.late.copy()
-        speeds[self._mine] = self._speed
+        speeds[0] = self._speed
         if self._late_s:
-            late[self._mine] = self._speed * min(float(np.median(self._late_s)), balanced_s)
+            late[0] = self._speed * min(float(np.median(self._late_s)), balanced_s)
         before, after = _above(most.home_s, mean_s) if known else math.nan, _above(most.busy_s, total.busy / total.speed)
         compare = most.results != -most.results_low
         return Verdict(
@@ -210,43 +256,44 @@ class NeighbourJudge:
         most_s, total, total_speed = yield from self._totals(load, self._speed)
         return _above(most_s, total / total_speed), most_s, total / total_speed
 
-    def plan(self, work: float, *, permanent: bool = False) -> Planning:
-        """Plan the transfers that level the ranks, of which this one has rows with `work`.
+    def plan(self, moving: float | None = None) -> Planning:
+        """Plan the transfers that level the ranks, for the next rounds.
 
-        `permanent`: of rows that change their owner, in any unit of work; otherwise for the next rounds.
+        `moving`: this rank's work, in any unit, if rows change their owner.
         """
-        course, near, size = self._course, self._near, self._size
-        if not permanent:
-            before = float(course.worth[self._mine])
+        course, near, size = self._course, len(self._course.neighbours), self._size
+        if moving is None:
             yield from self._relax()
-            work *= float(course.worth[self._mine]) / before  # it was measured in this rank's own ticks, mostly
-        late = 0.0 if permanent else self._late
-        speed, load, degree = self._speed, work + late, float(len(near))
-        theirs = yield LoadExchange(_to_all(near, speed, degree))
-        degrees, speeds = theirs[:, 1], course.speeds.copy()
-        speeds[self._mine], speeds[near] = speed, theirs[:, 0]
+        late, work = (self._late, course.work_of_rows) if moving is None else (0.0, moving)
+        speed, load, degree = self._speed, work + late, float(near)
+        theirs = yield LoadExchange(np.array([speed, degree]))
+        speeds = course.speeds.copy()
+        speeds[0], speeds[self._near] = speed, theirs[:, 0]
         course.speeds = speeds
-        tau = np.minimum(speed, speeds[near]) / (np.maximum(degree, degrees) + 1.0)  # the paper's
+        tau = np.minimum(speed, theirs[:, 0]) / (np.maximum(degree, theirs[:, 1]) + 1.0)  # the paper's
         _, total, total_speed = yield from self._totals(load, speed)
         mean = total / total_speed
         ends = OneRank(course.rank, np.array(course.neighbours, dtype=np.int64), tau)
         scheme = ThreeTerm(ends, load / speed, speed, mean, _pairs(self._omega))
-        period, steps, last = max(1, (size - 1).bit_length()), 0, math.inf
-        tolerance = self.policy.trigger.tolerance
+        period, steps, best, waited = max(1, (size - 1).bit_length()), 0, math.inf, 0
+        tolerance = EVEN * self.policy.trigger.tolerance
         while True:
             excess = math.inf if scheme.time < 0.0 else _above(scheme.time, mean)
             yield Ask(Reduction(np.zeros(0, dtype=np.int64), np.array([excess])))
             for _ in range(period):
-                ends.heard = (yield LoadExchange(_to_all(near, scheme.time)))[:, 0]
+                ends.heard = (yield LoadExchange(np.array([scheme.time])))[:, 0]
                 scheme.step()
             steps += period
             worst = float((yield Await()).maxima[0])
-            if worst <= tolerance or worst > (1.0 - STALLED) * last or steps >= MAX_STEPS:
+            waited = 0 if worst < (1.0 - STALLED) * best or worst == math.inf else waited + 1
+            best = min(best, worst)
+            if worst <= tolerance or waited == PATIENCE or steps >= MAX_STEPS:
                 break
-            last = worst
-        theirs = yield LoadExchange(_to_all(near, scheme.potential, scheme.time))
-        ends.heard = theirs[:, 0]
-        return self._transfers(scheme, theirs[:, 1], degrees, work, nothing=1e-13 * total), steps
+        ends.heard = (yield LoadExchange(np.array([scheme.potential])))[:, 0]
+        kept = yield from self._pass_on(scheme.flow(), work, scheme.time, nothing=NOTHING * total)
+        if moving is None:
+            self._meet([_Placed(*row) for row in kept.tolist() if row[0] == course.rank])
+        return self._transfers(kept, scheme.time), steps
 
     def _totals(self, load: float, speed: float) -> Generator[Request, Any, tuple[float, float, float]]:
         """Seconds of the slowest rank, sum of the loads, sum of the speeds.  The sums are in units of the largest number."""
@@ -258,46 +305,86 @@ class NeighbourJudge:
         return most_s / UNIT, total, total_speed
 
     def _relax(self) -> Generator[Request, Any, None]:
-        course, near = self._course, self._near
-        theirs = yield LoadExchange(self._seen)
-        weight, ratio = self._seen[:, 0] + theirs[:, 0], float(self._seen[:, 1].sum() - theirs[:, 1].sum())
+        """Fit the worth of this rank, and learn those of its neighbours."""
+        course, near = self._course, len(self._course.neighbours)
+        theirs = yield LoadExchange(self._seen[:near])
+        weight, ratio = self._seen[:, 0].copy(), float(self._seen[:, 1].sum() - theirs[:, 1].sum())
+        weight[:near] += theirs[:, 0]
         whole = float(weight.sum()) * (1.0 + PRIOR)
-        log = math.log(course.worth[self._mine])
+        logs = np.log(course.worth)
         for _ in range(SWEEPS):
-            logs = (yield LoadExchange(_to_all(near, log)))[:, 0]
+            logs[self._near] = (yield LoadExchange(np.array([logs[0]])))[:, 0]
             if whole > 0.0:  # half-way, so that two ranks do not swap their values
-                log = 0.5 * (log + (float(weight @ logs) - ratio) / whole)
-        worth = course.worth.copy()
-        worth[self._mine] = math.exp(log)
-        worth[near] = (yield LoadExchange(_to_all(near, worth[self._mine])))[:, 0]
+                logs[0] = 0.5 * (logs[0] + (float(weight @ logs[1:]) - ratio) / whole)
+        worth = np.exp(logs)
+        worth[self._near] = (yield LoadExchange(np.array([worth[0]])))[:, 0]
         course.worth = worth
 
-    def _transfers(
-        self, scheme: ThreeTerm, times: Floats, degrees: Floats, work: float, *, nothing: float
-    ) -> Plan:
-        """Return the transfers over this rank's edges; amounts from other ranks are what they would like to lend."""
-        course, flow = self._course, scheme.flow()
-        rank, neighbours = course.rank, np.array(course.neighbours, dtype=np.int64)
-        moving = np.abs(flow) > nothing
-        order = np.lexsort((-flow, np.where(flow > 0.0, rank, neighbours)))
-        order = order[moving[order]]
-        out, others, amounts = flow[order] > 0.0, neighbours[order], np.abs(flow[order])
-        leaving = float(amounts[out].sum())  # of work that passes this rank, only what it has itself
-        amounts[out] *= min(1.0, work / leaving if leaving else 1.0)
-        speed, theirs = course.speeds[self._mine], course.speeds[self._near][order]
+    def _pass_on(self, flow: Floats, work: float, time: float, *, nothing: float) -> Generator[Request, Any, Floats]:
+        """Turn the (deg,) flow from this rank into transfers; (n, 7) each a `_Placed`, of which it is owner or borrower.
+
+        `time`: seconds that this rank needs afterwards.
+        """
+        course = self._course
+        above, below = np.flatnonzero(flow < -nothing), np.flatnonzero(flow > nothing)
+        lots = deque[tuple[float, float]]()
+        via: dict[float, int] = {}  # by owner: a neighbour that has passed on its work
+        for k in above.tolist():
+            for owner, amount in (yield Fetch(k, LOT)).tolist():
+                lots.append((owner, amount))
+                via.setdefault(owner, k)
+        if work > nothing:
+            lots.append((course.rank, work))  # the rest of it stays at home
+        for k in below[np.argsort(-flow[below], kind="stable")].tolist():
+            yield Post(k, np.array(_take(lots, float(flow[k]), nothing)).reshape(-1, LOT))
+        staying: dict[float, float] = {}
+        for owner, amount in lots:
+            if owner != course.rank:
+                staying[owner] = staying.get(owner, 0.0) + amount
+        worth, speed = float(course.worth[0]), self._speed
+        kept = [_Placed(owner, course.rank, amount, worth, speed, time, len(staying)) for owner, amount in staying.items()]
+        table = np.array(kept).reshape(-1, len(_Placed._fields))
+        for k in below.tolist():
+            table = np.concatenate([table, (yield Fetch(k, len(_Placed._fields)))])
+        through = np.array([via.get(owner, -1) for owner in table[:, 0].tolist()])
+        for k in above.tolist():
+            yield Post(k, table[through == k])
+        return np.asarray(table[(table[:, :2] == course.rank).any(axis=1)])
+
+    def _meet(self, kept: Sequence[_Placed]) -> None:
+        """Know the borrowers of this rank's rows."""
+        course = self._course
+        before = dict(zip(course.known[1:], self._seen, strict=True))
+        course.meet({int(one.borrower): (one.worth, one.speed) for one in kept})
+        self._seen = np.array([before.get(rank, (0.0, 0.0)) for rank in course.known[1:]]).reshape(-1, 2)
+
+    def _transfers(self, kept: Floats, time: float) -> Plan:
+        """Return the transfers from and to this rank; those to it say only which ranks lend."""
+        speed = self._speed
+        kept = kept[np.lexsort((-kept[:, 2], kept[:, 0]))]
+        owners, borrowers, amounts, _, speeds, times, n_owners = kept.T
         return Plan(
-            np.where(out, rank, others),
-            np.where(out, others, rank),
+            owners.astype(np.int64),
+            borrowers.astype(np.int64),
             amounts,
-            margins=np.where(out, speed, theirs) * np.where(out, 1.0, -1.0) * (scheme.time - times[order]),
-            shares=np.where(out, degrees[order] * speed / theirs, len(neighbours) * theirs / speed),  # at most so many
-            seconds=np.zeros(len(order)),  # nothing of a loan is kept at home: neighbours help at once
+            margins=speed * (time - times),
+            shares=n_owners * speed / speeds,
+            seconds=np.zeros(len(kept)),  # nothing of a loan is kept at home: neighbours help at once
         )
+
+
+def _take(lots: deque[tuple[float, float]], amount: float, nothing: float) -> list[tuple[float, float]]:
+    """Take lots of this amount of work in all, or what there is; the last one may be divided."""
+    taken = list[tuple[float, float]]()
+    while lots and amount > nothing:
+        owner, lot = lots.popleft()
+        part = min(lot, amount)
+        taken.append((owner, part))
+        amount -= part
+        if lot - part > nothing:
+            lots.appendleft((owner, lot - part))
+    return taken
 
 
 def _above(value: float, mean: float) -> float:
     return max(0.0, value / mean - 1.0) if mean > 0.0 else 0.0
-
-
-def _to_all(near: Ints, *numbers: float) -> Floats:
-    return np.tile(numbers, (len(near), 1))

@@ -4,8 +4,8 @@ A `Round` is an actor (`lb_mpi.virtual`).  Its jobs are rows to compute.  A rank
 LEARNED.  After LEARNED from all ranks, the root sends each OVER: on MPI, a non-blocking gather and broadcast.
 
 Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
-is dry.  It sends DRY to its neighbours at once, and (unless the plan is the neighbours' own) to one more rank after each
-idle pause.  The receiver lends part of its unstarted rows, and later part of the rest.
+is dry.  It sends DRY to its neighbours at once, and to one more rank after each idle pause; or to one neighbour after each
+idle pause, if the plan is the neighbours' own.  The receiver lends part of its unstarted rows, and later part of the rest.
 
 The law
 -------
@@ -203,14 +203,15 @@ class Computed(NamedTuple):
 class Telling:
     """The ranks to which a dry rank sends DRY: its neighbours at once, then one more after each idle pause.
 
-    `size`: number of ranks; 0: unknown, so that only the neighbours can be asked.
+    `size`: number of ranks; 0: unknown.  Then only the neighbours are asked, one after each idle pause: on a graph with
+    many neighbours, a rank that all of them help at once would be the last to finish.
     """
 
     def __init__(self, rank: int, size: int, neighbours: Iterable[int]) -> None:
-        self.rank, self.size, self.neighbours = rank, size, set(neighbours)
+        self.rank, self.size, self.neighbours = rank, size, list(dict.fromkeys(neighbours))
         self.begun = False
         self.at: float | None = None  # when the next rank is due; None: this rank is not idle
-        self.next = 1  # distance from this rank to the next one
+        self.next = min(1, size)  # distance from this rank to the next one; size 0: number of neighbours asked
 
     def due(self, now: float, *, idle: bool) -> list[int]:
         """Return the ranks that are due now."""
@@ -218,27 +219,33 @@ class Telling:
             self.at = None
             return []
         if not self.begun:
-            self.begun, self.at = True, now + PAUSE_S
+            self.begun, self.at = True, now + PAUSE_S if self.size else now
             self._skip()
-            return sorted(self.neighbours)
+            if self.size:
+                return sorted(self.neighbours)
         if self.at is None:
             self.at = now + PAUSE_S
-        if now < self.at or self.next >= self.size:
+        if now < self.at or self.next >= self._n_ranks:
             return []
-        other = (self.rank + self.next) % self.size
+        other = (self.rank + self.next) % self.size if self.size else self.neighbours[self.next]
         self.next, self.at = self.next + 1, now + PAUSE_S
         self._skip()
         return [other]
 
     def told(self, other: int) -> bool:
         """True when this rank has sent DRY to another one."""
-        near = other in self.neighbours
-        return self.begun and (near or (self.size > 0 and (other - self.rank) % self.size < self.next))
+        if not self.size:
+            return other in self.neighbours[: self.next]
+        return self.begun and (other in self.neighbours or (other - self.rank) % self.size < self.next)
 
     @property
     def wake_at(self) -> float:
         """The time at which the next rank is due; infinite: never."""
-        return math.inf if self.at is None or self.next >= self.size else self.at
+        return math.inf if self.at is None or self.next >= self._n_ranks else self.at
+
+    @property
+    def _n_ranks(self) -> int:
+        return self.size or len(self.neighbours)
 
     def _skip(self) -> None:
         while self.next < self.size and (self.rank + self.next) % self.size in self.neighbours:

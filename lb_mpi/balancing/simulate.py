@@ -23,12 +23,15 @@ from lb_mpi.balancing.migrate import Direct, Plan, is_stale
 from lb_mpi.balancing.migrate import plan as make_plan
 from lb_mpi.balancing.neighbours import (
     Ask,
+    Fetch,
     LoadExchange,
     NeighbourJudge,
     Planning,
+    Post,
     Reduction,
     chosen_plan,
     momentum,
+    near_scheme,
 )
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import Arrival, Computed, Job, Learned, Round, RoundKind, RoundMessage, Rowset, Send, count
@@ -36,7 +39,7 @@ from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Diffusion
-from lb_mpi.diffusion.setup import AUTO, Setup, chosen_scheme, prepare
+from lb_mpi.diffusion.setup import Setup, chosen_scheme, prepare
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
@@ -184,9 +187,9 @@ class Cluster:
         self.row_bytes = integer("row_bytes", row_bytes, 0)
         self.handling = number("handling", handling, least=0.0)
         if self.plan == "neighbours":
-            self.scheme = "fos" if scheme == AUTO else scheme
+            self.scheme = near_scheme(graph, scheme)
             omega, everyone = momentum(graph, scheme), [graph.neighbours(rank).tolist() for rank in range(graph.n)]
-            self.courses = [Course(rank, sorted([rank, *near]), near) for rank, near in enumerate(everyone)]
+            self.courses = [Course(rank, [rank, *near], near) for rank, near in enumerate(everyone)]
             self.judges = [NeighbourJudge(one, graph.n, Trigger(when, every, tolerance), omega) for one in self.courses]
             self.answer_s = 2 * collective_s(self.network, graph.n)
         else:
@@ -266,7 +269,7 @@ class Cluster:
         seconds = 0.0
         if self.plan == "neighbours":
             if not home:
-                making = [judge.plan(one.work_of_rows) for judge, one in zip(self.judges, self.courses, strict=True)]
+                making = [judge.plan() for judge in self.judges]
                 made, seconds = in_step(making, self.graph, self.network)
                 plans = [each for each, _ in made]
             for judge in self.judges:
@@ -304,21 +307,27 @@ def reduced(numbers: Sequence[Reduction]) -> Reduction:
 
 
 def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple[list[tuple[Plan, int]], float]:
-    """Drive the plans of all ranks in step; return the plans with their steps, and the seconds that this takes."""
+    """Drive the plans of all ranks; return the plans with their steps, and the seconds that this takes.
+
+    All ranks exchange loads in step.  Then each goes on as soon as it has what it waits for.
+    """
     back = np.lexsort((np.repeat(np.arange(graph.n), graph.degrees), graph.indices))  # for edge i to j, edge j to i
     bounds = graph.indptr[1:-1]
     exchange_s = network.latency_s[1] + 2 * int(graph.degrees.max(initial=0)) * network.overhead_s
     now, answers = 0.0, deque[tuple[float, Reduction]]()
     requests: list[Any] = [next(one) for one in making]
-    done = list[tuple[Plan, int]]()
-    while not done:
-        kind = type(requests[0])
+    done: dict[int, tuple[Plan, int]] = {}
+    while not done and (kind := type(requests[0])) not in (Post, Fetch):
         if any(type(one) is not kind for one in requests):
             raise ProtocolError("the ranks are in different steps of one plan")
         replies: Sequence[Any] = [None] * graph.n
         if kind is LoadExchange:
             now += exchange_s
-            replies = np.split(np.concatenate([one.numbers for one in requests])[back], bounds)
+            if requests[0].numbers.ndim == 1:
+                theirs = np.array([one.numbers for one in requests])[graph.indices]
+            else:
+                theirs = np.concatenate([one.numbers for one in requests])[back]
+            replies = np.split(theirs, bounds)
         elif kind is Ask:
             answers.append((now + 2 * collective_s(network, graph.n), reduced([one.numbers for one in requests])))
         else:
@@ -328,8 +337,45 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
             try:
                 requests[rank] = one.send(reply)
             except StopIteration as ended:
-                done.append(ended.value)
-    return done, now
+                done[rank] = ended.value
+    now = _pass_on(making, requests, done, graph, network, now)
+    return [done[rank] for rank in range(graph.n)], now
+
+
+def _pass_on(
+    making: Sequence[Planning], requests: list[Any], done: dict[int, tuple[Plan, int]], graph: Graph, network: Network,
+    now: float,
+) -> float:
+    """Complete `done` with the plans of the other ranks, which post and fetch tables; return when the last one has ended."""
+    clock = [now] * graph.n
+    wires: dict[tuple[int, int], deque[tuple[float, Floats]]] = {}
+    ready = [rank for rank in range(graph.n) if rank not in done]
+    near = {rank: graph.neighbours(rank).tolist() for rank in ready}
+    while ready:
+        rank = ready.pop()
+        while rank not in done:
+            request, reply = requests[rank], None
+            if type(request) is Post:
+                other = near[rank][request.neighbour]
+                clock[rank] += network.overhead_s
+                arrives = clock[rank] + network.latency_s[1] + request.table.nbytes / network.bytes_per_s
+                wires.setdefault((rank, other), deque()).append((arrives, request.table))
+                ready.append(other)
+            elif type(request) is Fetch:
+                other = near[rank][request.neighbour]
+                if not wires.get((other, rank)):
+                    break
+                arrives, reply = wires[other, rank].popleft()
+                clock[rank] = max(clock[rank], arrives) + network.overhead_s
+            else:
+                raise ProtocolError("ranks that plan together are not in step")
+            try:
+                requests[rank] = making[rank].send(reply)
+            except StopIteration as ended:
+                done[rank] = ended.value
+    if len(done) < graph.n or any(wires.values()):
+        raise ProtocolError("ranks that plan together wait for ever, or do not fetch what was posted")
+    return max(clock)
 
 
 class _Clock:

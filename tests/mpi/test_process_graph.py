@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.graph import Graph, host_graph, mesh, most_square_mesh, parse
+from lb_mpi.graph import Graph, cube, host_graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from tests.mpi.test_balancer import COMM, RANK, SIZE, numbers, slow_square
 
@@ -38,11 +38,14 @@ def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share() ->
         for hosts in (["a"] * SIZE, [f"h{rank}" for rank in range(SIZE)]):
             assert fingerprint(process_graph(COMM, None, hosts)) == fingerprint(mesh(*most_square_mesh(SIZE)))
             assert fingerprint(process_graph(cart, None, hosts)) == fingerprint(mesh(1, SIZE))
+            assert fingerprint(process_graph(cart, None, hosts, short=True)) == fingerprint(cube(SIZE))
         if SIZE > 2:
             hosts = [f"h{rank % 2}" for rank in range(SIZE)]
             for comm in (COMM, cart):
                 assert fingerprint(process_graph(comm, None, hosts)) == fingerprint(host_graph(hosts))
                 assert fingerprint(process_graph(comm, f"ring:{SIZE}", hosts)) == fingerprint(parse(f"ring:{SIZE}"))
+        if SIZE > 3:  # the first two ranks of a host are neighbours
+            assert 3 in process_graph(COMM, None, [f"h{rank % 3}" for rank in range(SIZE)], short=True).neighbours(0)
     finally:
         cart.Free()
 

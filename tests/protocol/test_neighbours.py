@@ -14,7 +14,7 @@ import pytest
 
 from lb_mpi.balancing import neighbours as module
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.estimate import Observation
+from lb_mpi.balancing.estimate import Observation, RowCosts
 from lb_mpi.balancing.judge import RankReport, RoundProblem, Verdict
 from lb_mpi.balancing.migrate import Plan
 from lb_mpi.balancing.neighbours import momentum
@@ -44,7 +44,7 @@ def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
     slow, load = rng.uniform(1.0, 3.0, graph.n), rng.uniform(1.0, 4.0, graph.n)
     load[(rng.random(graph.n) < 0.4) & (seed % 2 == 1)] = 0.0  # work may pass such a rank, but it has none to lend
     near = [graph.neighbours(rank).tolist() for rank in range(graph.n)]
-    courses = [Course(rank, sorted([rank, *theirs]), theirs) for rank, theirs in enumerate(near)]
+    courses = [Course(rank, [rank, *theirs], theirs) for rank, theirs in enumerate(near)]
     judges = [module.NeighbourJudge(one, graph.n, Trigger("always"), momentum(graph, scheme)) for one in courses]
     for late in range(2):
         reports = []
@@ -59,13 +59,16 @@ def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
         told_all = reduced([judge.report(report) for judge, report in zip(judges, reports, strict=True)])
         for course, judge in zip(courses, judges, strict=True):
             course.hear(judge.hear(told_all))
+    for course, ticks in zip(courses, load / worth, strict=True):
+        course.costs = RowCosts(0, 1)
+        course.costs.ticks[:] = ticks
     return Ranks(graph, courses, judges, (load / worth).tolist())
 
 
 def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
     """Run the plans of all ranks, one request at a time, in the chosen order; ProtocolError if they wait for ever."""
     graph, size = all_ranks.graph, all_ranks.graph.n
-    making = [judge.plan(work) for judge, work in zip(all_ranks.judges, all_ranks.work, strict=True)]
+    making = [judge.plan() for judge in all_ranks.judges]
     requests: list[Any] = [next(one) for one in making]
     wires: defaultdict[tuple[int, int], deque[Any]] = defaultdict(deque)
     asked: list[list[Any]] = [[] for _ in range(size)]  # what each rank has asked, in order
@@ -74,25 +77,34 @@ def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
     def ready(rank: int) -> bool:
         if rank in done:
             return False
+        if isinstance(requests[rank], module.Fetch):
+            return bool(wires[graph.neighbours(rank).tolist()[requests[rank].neighbour], rank])
         if isinstance(requests[rank], module.LoadExchange):
             return not sent[rank] or all(wires[other, rank] for other in graph.neighbours(rank).tolist())
-        return isinstance(requests[rank], module.Ask) or all(len(one) > n_answers[rank] for one in asked)
+        return isinstance(requests[rank], module.Ask | module.Post) or all(len(one) > n_answers[rank] for one in asked)
 
     while len(done) < size:
         can = [rank for rank in range(size) if ready(rank)]
         if not can:
             raise ProtocolError(f"ranks {sorted(set(range(size)) - set(done))} wait for ever")
         rank = choose(can)
-        request, reply, near = requests[rank], None, graph.neighbours(rank).tolist()
+        request, near = requests[rank], graph.neighbours(rank).tolist()
+        reply: Any = None
         if isinstance(request, module.LoadExchange) and not sent[rank]:
             sent[rank] = True
-            for row, other in zip(request.numbers, near, strict=True):
+            numbers = np.broadcast_to(request.numbers, (len(near), request.numbers.shape[-1]))
+            for row, other in zip(numbers, near, strict=True):
                 wires[rank, other].append(row.copy())
                 assert len(wires[rank, other]) <= 2, "a rank is ahead of a neighbour by more than a step"
             continue
         if isinstance(request, module.LoadExchange):
             sent[rank] = False
-            reply = np.array([wires[other, rank].popleft() for other in near]).reshape(request.numbers.shape)
+            reply = np.array([wires[other, rank].popleft() for other in near]).reshape(len(near), request.numbers.shape[-1])
+        elif isinstance(request, module.Post):
+            wires[rank, near[request.neighbour]].append(request.table.copy())
+        elif isinstance(request, module.Fetch):
+            reply = wires[near[request.neighbour], rank].popleft()
+            assert reply.shape[1:] == (request.columns,), "a table of another kind"
         elif isinstance(request, module.Ask):
             asked[rank].append(request.numbers)
         else:
@@ -116,8 +128,7 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
         assert (np.diff(mine.amounts) <= 0.0).all()
         assert (np.diff(plan.sources) >= 0).all()
         assert (mine.amounts >= 0.0).all()
-        assert set(mine.destinations.tolist()) | set(plan.to(rank)) <= set(graph.neighbours(rank).tolist())
-        assert not set(mine.destinations.tolist()) & set(plan.to(rank))
+        assert not (len(mine.amounts) and plan.to(rank)), "a rank lends and borrows"
         course = all_ranks.courses[rank]
         work = all_ranks.work[rank] * course.worth[course.place]
         assert mine.amounts.sum() <= work * (1.0 + 1e-9), f"rank {rank} lends {mine.amounts.sum()} of {work}"
@@ -126,13 +137,9 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
     assert expected == set(amounts), f"{expected} are awaited, {set(amounts)} are sent"
     for rank, (plan, _) in enumerate(plans):
         for source, believed in zip(plan.sources.tolist(), plan.amounts, strict=True):
-            sent = amounts[source, rank] if source != rank else believed
-            gives_all = sum(amount for (giver, _), amount in amounts.items() if giver == source) >= 0.999999 * (
-                all_ranks.work[source] * all_ranks.courses[source].worth[all_ranks.courses[source].place]
-            )
-            assert sent == believed or (sent < believed and gives_all), "the two ends of an edge differ"
-    for course in all_ranks.courses:
-        for other in course.neighbours:
+            assert source == rank or amounts[source, rank] == believed, "the two ends of a loan differ"
+    for rank, course in enumerate(all_ranks.courses):
+        for other in {*course.neighbours, *plans[rank][0].of(rank).destinations.tolist()}:
             theirs = all_ranks.courses[other]
             place = course.known.index(other)
             assert course.worth[place] == theirs.worth[theirs.place]
@@ -145,13 +152,12 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
         after[source] -= amount
         after[destination] += amount
     speeds = np.array([course.speeds[course.place] for course in all_ranks.courses])
-    if graph.components()[0] == 1 and min(all_ranks.work) > 0.0:
-        level = before.sum() / speeds.sum()
-        worst = (after / speeds).max() / level
-        assert worst <= max(1.06, 0.75 * (before / speeds).max() / level), (worst, (before / speeds).max() / level)
+    if graph.components()[0] == 1:
+        worst = (after / speeds).max() / (before.sum() / speeds.sum())
+        assert worst <= 1.051, worst
 
 
-GRAPHS = ("mesh:1x2", "mesh:1x3", "ring:4", "complete:4", "mesh:3x3", "torus:4x5")
+GRAPHS = ("mesh:1x2", "mesh:1x3", "ring:4", "complete:4", "mesh:3x3", "mesh:1x8", "torus:4x5")
 
 
 @pytest.mark.parametrize("scheme", ["fos", "sos"])
@@ -228,22 +234,32 @@ def test_all_ranks_decide_the_same() -> None:
 
 
 MUTANTS = [
-    ("moving = np.abs(flow) > nothing", "moving = flow > nothing"),
-    ("moving = np.abs(flow) > nothing", "moving = flow > -0.3 * abs(flow).max()"),
-    ("amounts[out] *= min(1.0, work / leaving if leaving else 1.0)", "pass"),
-    ("np.minimum(speed, speeds[near])", "speed"),
-    ("(np.maximum(degree, degrees) + 1.0)", "(degree + 1.0)"),
+    ("np.flatnonzero(flow < -nothing)", "np.flatnonzero(flow < -0.3 * abs(flow).max())"),
+    ("np.flatnonzero(flow > nothing)", "np.flatnonzero(flow > 0.3 * abs(flow).max())"),
+    ("lots.append((course.rank, work))", "lots.appendleft((course.rank, work))"),
+    ("lots.append((course.rank, work))", "lots.append((course.rank, 0.5 * work))"),
+    ("if owner != course.rank:", "if True:"),
+    ("lots.append((owner, amount))\n", "lots.appendleft((course.rank, amount))\n"),
+    ("part = min(lot, amount)", "part = lot"),
+    ("lots.appendleft((owner, lot - part))", "pass"),
+    ("via.setdefault(owner, k)", "via[owner] = above[0]"),
+    ("staying.get(owner, 0.0) + amount", "amount"),
+    ("table[through == k]", "table"),
+    ("if row[0] == course.rank]", "if row[0] == 0]"),
+    ("worth, speed = float(course.worth[0]), self._speed\n", "worth, speed = 1.0, self._speed\n"),
+    ("np.minimum(speed, theirs[:, 0])", "speed"),
+    ("(np.maximum(degree, theirs[:, 1]) + 1.0)", "(degree + 1.0)"),
     ("float(self._seen[:, 1].sum() - theirs[:, 1].sum())", "float(self._seen[:, 1].sum() + theirs[:, 1].sum())"),
     ("float(self._seen[:, 1].sum() - theirs[:, 1].sum())", "float(self._seen[:, 1].sum())"),
-    ("weight, ratio = self._seen[:, 0] + theirs[:, 0]", "weight, ratio = self._seen[:, 0]"),
-    ("log = 0.5 * (log + (float(weight @ logs) - ratio) / whole)", "log = (float(weight @ logs) - ratio) / whole"),
+    ("weight[:near] += theirs[:, 0]", "pass"),
+    ("0.5 * (logs[0] + (float(weight @ logs[1:]) - ratio) / whole)", "(float(weight @ logs[1:]) - ratio) / whole"),
     ("worst = float((yield Await()).maxima[0])", "yield Await(); worst = excess"),
-    ("worst <= tolerance or worst", "excess <= tolerance or worst"),
-    ("ends.heard = theirs[:, 0]\n        return", "return"),
+    ("worst <= tolerance or waited", "excess <= tolerance or waited"),
+    ("ends.heard = (yield LoadExchange(np.array([scheme.potential])))[:, 0]", "yield LoadExchange(np.zeros(1))"),
     ("if worst <= tolerance", "if steps >= period or worst <= tolerance"),
-    ("worth[near] = (yield LoadExchange(_to_all(near, worth[self._mine])))[:, 0]", "worth[near] = np.exp(logs)"),
-    ("speeds[self._mine], speeds[near] = speed, theirs[:, 0]", "speeds[self._mine] = speed"),
-    ("if not permanent:\n            before", "if not permanent and len(near) > 1:\n            before"),
+    ("worth[self._near] = (yield LoadExchange(np.array([worth[0]])))[:, 0]", "pass"),
+    ("speeds[0], speeds[self._near] = speed, theirs[:, 0]", "speeds[0] = speed"),
+    ("if moving is None:\n            yield", "if moving is None and near > 1:\n            yield"),
     ("policy.trigger.paid(most.planned_s)", "policy.trigger.paid(self._planned_s)"),
     ("most.mark != -most.mark_low", "most.mark != self._course.rank + 7"),
     ("most.mark != -most.mark_low", "False"),
@@ -261,7 +277,7 @@ def mutant(before: str, after: str) -> Any:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = module.__name__
     exec(compile(source.replace(before, after), "mutant", "exec"), vars(changed))
-    for name in ("LoadExchange", "Ask", "Await", "Reduction"):
+    for name in ("LoadExchange", "Ask", "Await", "Post", "Fetch", "Reduction"):
         setattr(changed, name, getattr(module, name))
     return changed
 
@@ -269,7 +285,7 @@ def mutant(before: str, after: str) -> Any:
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NeighbourJudge", mutant(*MUTANTS[number]).NeighbourJudge)
-    with pytest.raises((AssertionError, ProtocolError, ValueError, IndexError)):
+    with pytest.raises((AssertionError, ProtocolError, ValueError, IndexError, RuntimeWarning)):
         find_fault()
 
 
@@ -290,6 +306,30 @@ def test_neighbours_alone_level_the_ranks(graph: str, scheme: str) -> None:
     calls = simulate(cluster, row_costs("lognormal", layout.n, 120), 12)
     assert calls[0].alone_s / calls[0].bound_s > 1.3
     assert np.median([call.seconds / call.bound_s for call in calls[6:]]) < 1.10
+
+
+@pytest.mark.parametrize("graph", ["mesh:1x16", "cube:21"])
+def test_work_travels_over_many_edges_in_one_round(graph: str) -> None:
+    layout = parse(graph)
+    cluster = Cluster(layout, np.full(layout.n, 1000.0), plan="neighbours", scheme="auto", network=QUICK)
+    costs = [np.full(200, 9.0 if 2 * rank < layout.n else 1.0) for rank in range(layout.n)]
+    calls = simulate(cluster, lambda _call: costs, 10)
+    assert calls[0].alone_s / calls[0].bound_s > 1.5
+    assert np.median([call.seconds / call.bound_s for call in calls[5:]]) < 1.10
+
+
+def test_a_rank_forgets_distant_ranks_but_not_what_they_measured() -> None:
+    course = Course(3, [3, 2, 4], [2, 4])
+    course.meet({2: (9.0, 9.0), 7: (2.0, 5.0), 8: (4.0, 6.0)})
+    assert course.known == [3, 2, 4, 7, 8]
+    course.costs = RowCosts(0, 3)
+    course.costs.ticks[:], course.costs.measured_by[:] = 1.0, [0, 1, 4]
+    course.meet({9: (8.0, 7.0)})
+    assert course.known == [3, 2, 4, 8, 9]
+    assert (course.worth.tolist(), course.speeds.tolist()) == ([1.0, 1.0, 1.0, 4.0, 8.0], [1.0, 1.0, 1.0, 6.0, 7.0])
+    assert course.costs.work(course.worth).tolist() == [1.0, 1.0, 4.0]
+    course.meet({})
+    assert course.known == [3, 2, 4, 8]
 
 
 def test_nothing_is_planned_among_equals() -> None:
@@ -316,4 +356,4 @@ def test_lending_that_does_not_pay_is_given_up_by_all() -> None:
 def test_ranks_that_are_not_in_step_are_noticed() -> None:
     drawn = ranks(mesh(1, 2), 0)
     with pytest.raises(ProtocolError):
-        in_step([drawn.judges[0].plan(1.0), drawn.judges[1].levels(1.0)], drawn.graph, QUICK)
+        in_step([drawn.judges[0].plan(), drawn.judges[1].levels(1.0)], drawn.graph, QUICK)

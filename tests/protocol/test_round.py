@@ -74,10 +74,15 @@ def test_the_law_holds_in_every_state_of_ranks_that_know_their_neighbours_only(
     assert ends > 0
 
 
-def test_a_rank_that_knows_its_neighbours_only_asks_no_other() -> None:
+def test_a_rank_that_knows_its_neighbours_only_asks_one_after_the_other() -> None:
     round = Round(1, [], lent={}, lenders=[], neighbours=[0, 3], speeds={0: 1.0, 1: 2.0, 3: 1.0})
     asked = [to for to, message in round.turn(0.0, []) if message.kind is RoundKind.DRY]
-    assert asked == [0, 3]
+    assert asked == [0]
+    assert not round.turn(0.0, [])
+    assert round.wake_at == PAUSE_S
+    assert not round.telling.told(3)
+    assert round.turn(PAUSE_S, []) == [(3, RoundMessage(RoundKind.DRY))]
+    assert round.telling.told(3)
     assert not round.turn(1e9, [])
     assert round.wake_at == math.inf
     with pytest.raises(ProtocolError):
@@ -180,11 +185,11 @@ MUTANTS = [
     # who is dry, and who is told
     ("idle = not (self.home or self.borrowed or", "idle = not (self.borrowed or"),
     ("idle = not (self.home or self.borrowed or", "idle = bool(self.dry) or not (self.home or self.borrowed or"),
-    ("            self.begun, self.at = True, now + PAUSE_S\n", "            self.at = now + PAUSE_S\n"),
+    ("self.begun, self.at = True, now + PAUSE_S if", "self.at = now + PAUSE_S if"),
     ("        self.next, self.at = self.next + 1, now + PAUSE_S\n        self._skip()\n",
      "        self.next, self.at = self.next + 1, now + PAUSE_S\n"),
     ("        self.next, self.at = self.next + 1, now + PAUSE_S\n", "        self.at = now + PAUSE_S\n"),
-    ("or self.next >= self.size:\n            return []", "or self.next > self.size:\n            return []"),
+    ("or self.next >= self._n_ranks:\n            return []", "or self.next > self._n_ranks:\n            return []"),
     ("            self.dry[source] = None\n", ""),
     # when it is over
     ("not (self.home or self.away or self.lenders)", "not (self.home or self.away)"),

@@ -56,14 +56,15 @@ class Balancer:
     graph : the process graph of P vertices, in any form that `lb_mpi.as_graph` accepts; vertex k is rank k of `comm`.
         None: if there are several hosts and some of them have several ranks, a graph that follows the hosts, so that
         work first goes to a rank on the same host (`lb_mpi.graph.host_graph`); otherwise the graph of a Cartesian
-        communicator, or else the most square mesh.
+        communicator, or else the most square mesh.  With plan="neighbours": a hypercube of the ranks, in the order of
+        their hosts.
     scheme : how the flow of work is found: "direct" (solved on the root, exact), "fos" (Jin and Wang's first-order
         scheme), "sos" (second order), "chebyshev", "ops" (optimal polynomial), "cg" (conjugate gradients),
         "dimension_exchange"; or "auto": "direct" up to 512 ranks, and above that, on most graphs, "fos" or "cg", which
         work between neighbours.
     plan : who decides, and makes the plans: "root" (rank 0, from the reports of all ranks), "neighbours" (all ranks, with
-        the schemes "fos" and "sos" and Jin and Wang's tau: each rank exchanges numbers with its neighbours only, rows move
-        over one edge of the graph, and all that any rank learns of all others is a few sums and maxima), or "auto":
+        the schemes "fos" and "sos" and Jin and Wang's tau: each rank exchanges numbers with its neighbours only, which
+        also pass on who lends to whom, and all that any rank learns of all others is a few sums and maxima), or "auto":
         the root.
     tau : the edge weights of the diffusion: "paper" (Jin and Wang's), "scaled" (those times the optimal factor) or
         "uniform"; None: the usual ones of the scheme (see `lb_mpi.diffusion.setup.prepare`).
@@ -103,7 +104,7 @@ class Balancer:
             self._presence.name = "Balancer"
             try:
                 hosts = allgather(own, MPI.Get_processor_name())
-                self.graph = agree(own, lambda: process_graph(comm, graph, hosts))
+                self.graph = agree(own, lambda: process_graph(comm, graph, hosts, short=plan == "neighbours"))
                 self._watch = agree(own, lambda: Stopwatch(emulated_speed))
                 how = scheme, plan, tau, exchange
                 bound, policy, calls = agree(own, lambda: _check(tolerance, when, every, self.graph, *how))
@@ -115,7 +116,7 @@ class Balancer:
                 self._planner: Central | Diffuser | Neighbours
                 self._judge: Judge | NeighbourJudge | None = None
                 if chosen_plan(self.graph, scheme, plan) == "neighbours":
-                    self._course = Course(own.rank, sorted([own.rank, *near]), near)
+                    self._course = Course(own.rank, [own.rank, *near], near)
                     omega = agree(own, lambda: momentum(self.graph, scheme))
                     self._judge = NeighbourJudge(self._course, own.size, trigger, omega)
                     self._planner = Neighbours(own, self._judge, near)
@@ -141,7 +142,7 @@ class Balancer:
     def speeds(self) -> Floats:
         """(P,) speeds of the ranks as measured so far, relative to their mean; the same on all ranks.
 
-        With plan="neighbours": of this rank and its neighbours; NaN for all others.
+        With plan="neighbours": of this rank, its neighbours, and ranks to which it has lent rows; NaN for all others.
         """
         speeds = np.full(self.graph.n, np.nan)
         speeds[np.asarray(self._course.known)] = self._course.relative_speeds
@@ -303,7 +304,7 @@ class Balancer:
             if verdict.decision.reason is BalanceReason.HOME:
                 plan, steps = None, 0
             elif isinstance(self._planner, Neighbours):
-                plan, steps = self._planner.plan(course.work_of_rows)
+                plan, steps = self._planner.plan()
             elif plan is None:
                 plan, steps = self._planner.plan(course.work, verdict.speeds)
             course.follow(plan)

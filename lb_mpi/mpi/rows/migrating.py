@@ -60,7 +60,7 @@ def migrate(
     steps = n_rows = n_bytes = 0
     if decision.act:
         if isinstance(planner, Neighbours):
-            transfers, steps = planner.plan(load, permanent=True)
+            transfers, steps = planner.plan(load)
         else:
             transfers, steps = planner.plan(load, speeds)
         items = agree(comm, lambda: pick(table[:, 0], transfers.of(comm.rank)).items)

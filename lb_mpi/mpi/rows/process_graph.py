@@ -16,7 +16,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.graph import Floats, Graph, grid, host_graph, mesh, most_square_mesh
+from lb_mpi.graph import Floats, Graph, cube, grid, host_graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, opened, wait
@@ -31,14 +31,20 @@ def graph_of_ranks(graph: Any, size: int) -> Graph:
     return layout
 
 
-def process_graph(comm: MPI.Intracomm, graph: Any, hosts: Sequence[str]) -> Graph:
+def process_graph(comm: MPI.Intracomm, graph: Any, hosts: Sequence[str], *, short: bool = False) -> Graph:
     """Return the graph of all ranks, which run on these (P,) hosts, by name.
 
     None: if there are several hosts and some have several ranks, a graph that follows the hosts, so that work first
-    goes to a rank on the same host; otherwise that of a Cartesian communicator, or else the most square mesh.
+    goes to a rank on the same host; otherwise that of a Cartesian communicator, or else the most square mesh.  None and
+    `short`: a hypercube of all ranks, which diffusion levels in about log2 P steps; those of a host are neighbours first.
     """
     if graph is not None:
         return graph_of_ranks(graph, comm.size)
+    if short:
+        first = {host: rank for rank, host in reversed([*enumerate(hosts)])}
+        order = np.array(sorted(range(comm.size), key=lambda rank: first[hosts[rank]]))
+        tails, heads = cube(comm.size).edges()
+        return Graph.from_edges(comm.size, order[tails], order[heads])
     if 1 < len(set(hosts)) < len(hosts):
         return host_graph(hosts)
     if isinstance(comm, MPI.Cartcomm) and comm.dim > 0:
