@@ -4,16 +4,21 @@ Each case runs on 64, 128 and 256 real ranks of this machine, whose work waits (
 of ranks that have a core each.  Speeds are 1, 0.5, 0.25, 0.25, and so on.  For each case the table has the time divided by
 its lower bound, the prediction of the simulator for the same number, and predicted / measured.
 
-    pool      two maps of 40 heavy-tailed tasks per rank; the second one knows the speeds
+    pool      three maps of 40 heavy-tailed tasks per rank: of items never seen, of others by ranks of known speeds, and of
+              the same ones again
     ring      a tree search with drafts on the paper's ring
     walks     the same with drafts that walk over random ranks
-    rows      calls of map_rows with random costs of rows: the first one, and the median of the later half
+    rows      calls of map_rows with random costs of rows, by the root's plan: the first one, and the median of the later half
+    neighbours  the same, by plans that neighbours make
     graph     steps on a mesh that was distributed by speed: each rank waits for its vertices, and exchanges its halo
     save      lb_mpi.save, and lb_mpi.load on as many ranks and on half of them: seconds only
 
 The ranks share the cores for everything but waiting: starting, messages, polls.  So a time above the prediction shows which
-part reaches its limit first.  Also printed: seconds from mpiexec to the first message, seconds from the last one to the end,
-memory per rank (shared memory counts once), CPU seconds per rank.
+part reaches its limit first.  On more than 64 ranks all work is longer in proportion, and the ring is left out unless it is
+requested: its tokens pass all ranks, each of which sleeps for up to 0.2 ms times the number of ranks per core.
+
+Also printed: seconds from mpiexec to the first message, seconds from the last one to the end, memory per rank (shared memory
+counts once), CPU seconds per rank.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ from benchmarks.measuring import command, known, percent
 from lb_mpi.balancing.simulate import Cluster, Costs, row_costs
 from lb_mpi.distributing.allocation import allocate
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
+from lb_mpi.mpi.common.waiting import longest_nap_s
+from lb_mpi.pooling.simulate import Costs as PoolCosts
 from lb_mpi.pooling.simulate import SimulatedPool, bound_s, task_costs
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.searching import simulate as searches
@@ -42,12 +49,11 @@ SPEEDS = (1.0, 0.5, 0.25, 0.25)
 LIMIT_S = 900.0
 WITHIN = 0.10  # of the prediction
 
-TASKS, TASK_S, SPREAD, MAPS = 40, 20e-3, 1.0, 2  # a rank; mean seconds; of the logarithms
-SEARCH_S, QUANTUM_S = 6.0, 5e-3  # of a search without waiting for others; of work between two polls
+TASKS, TASK_S, SPREAD = 40, 20e-3, 1.0  # a rank; mean seconds; of the logarithms
+MAPS = {"1": 0, "2, other items": 1, "3, the same items": 1}  # the seed of each
+SEARCH_S = 6.0  # of a search without waiting for others
 ROWS, ROW_S, CALLS = 20, 10e-3, 8  # a rank; mean seconds
 VERTICES, STEP_S, EXCHANGES = 100, 0.1, 10  # a rank; of a step without exchange
-# A waiting rank looks every 0.5 ms at most, and shares its core with the others.
-LATENCY_S = (20e-6, 1e-3)
 
 
 class Case:
@@ -61,14 +67,29 @@ def rank_speeds(size: int) -> Floats:
     return np.resize(np.array(SPEEDS), size)
 
 
-def task_draws(size: int, k: int) -> Floats:
-    """(TASKS * size,) seconds of the tasks of map k."""
-    return task_costs("lognormal", TASKS * size, TASK_S, spread=SPREAD, seed=k)
+def network(size: int) -> Network:
+    """Return the links of ranks that share the cores: a message waits until its receiver has ended its nap."""
+    return Network((20e-6, longest_nap_s(size)), (20e-6, longest_nap_s(size)))
+
+
+def stretch(size: int) -> float:
+    """Return the factor of all times: each task, poll and message costs CPU time, of which all ranks share a few cores."""
+    return max(1.0, size / RANKS[0])
+
+
+def quantum_s(size: int) -> float:
+    """Seconds of a search between two polls, so that polls don't fill the cores."""
+    return max(5e-3, 2 * longest_nap_s(size))
+
+
+def task_draws(size: int, seed: int) -> Floats:
+    """(TASKS * size,) seconds of the tasks of a map."""
+    return task_costs("lognormal", TASKS * size, stretch(size) * TASK_S, spread=SPREAD, seed=seed)
 
 
 def nodes_s(size: int) -> float:
     """Seconds of a node at speed 1."""
-    return SEARCH_S * float(rank_speeds(size).sum()) / PUBLISHED[Case.TREE].nodes
+    return stretch(size) * SEARCH_S * float(rank_speeds(size).sum()) / PUBLISHED[Case.TREE].nodes
 
 
 def row_draws(size: int) -> Costs:
@@ -79,7 +100,7 @@ def row_draws(size: int) -> Costs:
 def vertices(size: int) -> tuple[Graph, float]:
     """Return a mesh, and the seconds of a vertex at speed 1."""
     n = VERTICES * size
-    return mesh(*most_square_mesh(n)), STEP_S * float(rank_speeds(size).sum()) / n
+    return mesh(*most_square_mesh(n)), stretch(size) * STEP_S * float(rank_speeds(size).sum()) / n
 
 
 class Line(NamedTuple):
@@ -99,20 +120,21 @@ class Line(NamedTuple):
     def __str__(self) -> str:
         """Write it."""
         if self.predicted is None or self.ratio is None:
-            return f"{self.case:24} {self.ranks:6d} {self.measured:10.3f} {self.unit}"
+            return f"{self.case:26} {self.ranks:6d} {self.measured:10.3f} {self.unit}"
         near = "yes" if abs(self.ratio - 1.0) <= WITHIN else "no"
-        return f"{self.case:24} {self.ranks:6d} {self.measured:10.3f} {self.predicted:10.3f} {self.ratio:10.3f} {near}"
+        return f"{self.case:26} {self.ranks:6d} {self.measured:10.3f} {self.predicted:10.3f} {self.ratio:10.3f} {near}"
 
 
 def pool(size: int, seconds: list[float]) -> list[Line]:
     """The maps."""
     speeds = rank_speeds(size)
-    simulated = SimulatedPool([size], speeds, network=Network(LATENCY_S, LATENCY_S))
+    looking = PoolCosts(look_s=longest_nap_s(size) / 2)
+    simulated = SimulatedPool([size], speeds, network=network(size), expenses=looking)
     lines = []
-    for k, took in enumerate(seconds):
-        costs = task_draws(size, k)
-        predicted = simulated.map(costs).ratio
-        lines.append(Line(f"pool, map {k + 1}", size, took / bound_s(costs, speeds), predicted))
+    for (name, seed), took in zip(MAPS.items(), seconds, strict=True):
+        costs = task_draws(size, seed)
+        predicted = simulated.map(costs, items=bytes([seed])).ratio
+        lines.append(Line(f"pool, map {name}", size, took / bound_s(costs, speeds), predicted))
     return lines
 
 
@@ -122,19 +144,21 @@ def search(size: int, seconds: list[float], route: str) -> list[Line]:
     result = searches.search(
         [UnbalancedTreeSearch(TREES[Case.TREE]) for _ in range(size)],
         speeds=rank_speeds(size),
-        latency=LATENCY_S,
+        latency=network(size).latency_s,
         unit_s=nodes_s(size),
-        quantum_s=QUANTUM_S,
+        quantum_s=quantum_s(size),
         options=Options(threshold=Case.THRESHOLD, route=route),
     )
     name = {"ring": "search, ring", "random": "search, walks"}[route]
     busiest = Line(f"{name}, messages", size, most, None, f"of the busiest rank; predicted {result.most_messages}")
-    return [Line(name, size, took / SEARCH_S, result.virtual_seconds / SEARCH_S), busiest]
+    alone_s = stretch(size) * SEARCH_S
+    return [Line(name, size, took / alone_s, result.virtual_seconds / alone_s), busiest]
 
 
 def rows(size: int, seconds: list[float], name: str, **options: Any) -> list[Line]:
     """The first call, and the later half."""
-    cluster = Cluster(mesh(*most_square_mesh(size)), rank_speeds(size) / ROW_S, network=Network(LATENCY_S), **options)
+    speeds = rank_speeds(size) / (stretch(size) * ROW_S)
+    cluster = Cluster(mesh(*most_square_mesh(size)), speeds, network=network(size), **options)
     calls = [cluster.call(row_draws(size)(k)) for k in range(CALLS)]
     measured = [took / call.bound_s for took, call in zip(seconds, calls, strict=True)]
     predicted = [call.seconds / call.bound_s for call in calls]
@@ -151,7 +175,7 @@ def graph(size: int, seconds: list[float]) -> list[Line]:
     (tasks, vertex_s), speeds = vertices(size), rank_speeds(size)
     predicted = allocate(tasks.n, vertex_s / speeds).makespan
     return [
-        Line("graph, step", size, step_s / STEP_S, predicted / STEP_S),
+        Line("graph, step", size, step_s / (stretch(size) * STEP_S), predicted / (stretch(size) * STEP_S)),
         Line("graph, distribute", size, took, None, "s"),
         Line("graph, exchange", size, exchange_s, None, "s"),
     ]
@@ -168,6 +192,7 @@ CASES = {
     "ring": lambda size, seconds: search(size, seconds, "ring"),
     "walks": lambda size, seconds: search(size, seconds, "random"),
     "rows": lambda size, seconds: rows(size, seconds, "rows, root's plan", scheme="direct"),
+    "neighbours": lambda size, seconds: rows(size, seconds, "rows, neighbours", scheme="fos", plan="neighbours"),
     "graph": graph,
     "save": save,
 }
@@ -196,13 +221,13 @@ def main() -> None:
     parser = command("scale", __doc__)
     parser.add_argument("--real", action="store_true", required=True, help="run on real ranks of this machine")
     parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="numbers of ranks (%(default)s)")
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="run only these cases")
+    parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases (all but the ring on more than 64 ranks)")
     options = parser.parse_args()
     told = []
     if not options.json:
-        print(f"{'case':24} {'ranks':>6} {'measured':>10} {'predicted':>10} {'ratio':>10} within {WITHIN:.0%}", flush=True)
+        print(f"{'case':26} {'ranks':>6} {'measured':>10} {'predicted':>10} {'ratio':>10} within {WITHIN:.0%}", flush=True)
     for size in options.ranks:
-        lines, others = measure(size, options.only)
+        lines, others = measure(size, options.only or [name for name in CASES if name != "ring" or size <= RANKS[0]])
         told += [{**line._asdict(), "ratio": line.ratio, "others": known(others)} for line in lines]
         if not options.json:
             print(*lines, f"others took {percent(others)}", sep="\n", flush=True)

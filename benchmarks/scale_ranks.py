@@ -23,16 +23,17 @@ from benchmarks.scale import (
     CALLS,
     EXCHANGES,
     MAPS,
-    QUANTUM_S,
     ROW_S,
     Case,
     nodes_s,
+    quantum_s,
     rank_speeds,
     row_draws,
+    stretch,
     task_draws,
     vertices,
 )
-from lb_mpi.graph import Floats
+from lb_mpi.graph import Floats, mesh, most_square_mesh
 from lb_mpi.mpi.common.collective import barrier
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 
@@ -94,8 +95,8 @@ def pool() -> list[float]:
     """Seconds of each map."""
     seconds = []
     with lb_mpi.Pool(COMM) as pool:
-        for k in range(MAPS):
-            items = task_draws(COMM.size, k).tolist()
+        for seed in MAPS.values():
+            items = task_draws(COMM.size, seed).tolist()
             took, results = timed(lambda items=items: pool.map(wait_task, items))  # type: ignore[misc]
             assert results is None or results == items
             seconds.append(took)
@@ -105,7 +106,7 @@ def pool() -> list[float]:
 def search(route: str) -> list[float]:
     """Seconds of the search; messages of the busiest rank."""
     node_s = nodes_s(COMM.size)
-    quantum = max(1, round(QUANTUM_S * SPEED / node_s))
+    quantum = max(1, round(quantum_s(COMM.size) * SPEED / node_s))
     WaitingTreeSearch(0.0).load_kernels()
     problem = WaitingTreeSearch(node_s / SPEED)
     took, result = timed(lambda: lb_mpi.search(COMM, problem, threshold=Case.THRESHOLD, route=route, quantum=quantum))
@@ -118,7 +119,7 @@ def rows(**options: Any) -> list[float]:
     seconds = []
     with lb_mpi.Balancer(COMM, **options) as balancer:
         for call in range(CALLS):
-            mine = ROW_S * row_draws(COMM.size)(call)[COMM.rank]
+            mine = stretch(COMM.size) * ROW_S * row_draws(COMM.size)(call)[COMM.rank]
             took, results = timed(lambda mine=mine: balancer.map_rows(wait_rows, mine))  # type: ignore[misc]
             assert (results == mine).all()
             seconds.append(took)
@@ -169,6 +170,7 @@ CASES: dict[str, Callable[[], list[float]]] = {
     "ring": lambda: search("ring"),
     "walks": lambda: search("random"),
     "rows": lambda: rows(scheme="direct"),
+    "neighbours": lambda: rows(graph=mesh(*most_square_mesh(COMM.size)), scheme="fos", plan="neighbours"),
     "graph": graph,
     "save": save,
 }

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PROG = "python -m lb_mpi"
 GRAPH = (
-    "mesh:RxC, torus:RxC, hypercube:D, cube:N (a hypercube of any size), ring:N or complete:N; or the neighbours of vertex 1, "
-    "of vertex 2, ..., separated by slashes, such as 2/1,3/2; or a METIS (.graph) or Matrix Market file"
+    "mesh:RxC, torus:RxC, hypercube:D, cube:N (a hypercube of any size), ring:N or complete:N; or the neighbours of vertex "
+    "1, of vertex 2, ..., separated by slashes, such as 2/1,3/2; or a METIS (.graph) or Matrix Market file"
 )
 FAILED, MISTAKE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 PATIENCE_S = 1.0  # before the first line of progress

@@ -305,6 +305,7 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
         "--spread", type=float, default=1.0, help="standard deviation of the logarithm of random costs (%(default)s)"
     )
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
+    parser.add_argument("--repeat", action="store_true", help="the same tasks in each map, whose costs are learned")
     parser.add_argument("--known", choices=KNOWN, default="nothing",
         help="which of speeds and costs the pool knows at the start; it measures speeds in each map (%(default)s)")
     parser.add_argument("--within", type=pair, default=(2e-6, 2e-6), metavar="S[,S]",
@@ -335,8 +336,9 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     )
     done: list[pools.MapRun] = []
     for k in range(n_maps):
-        costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, spread=options.spread, seed=seed + k)
-        done.append(pool.map(costs, costs_known=options.known in ("costs", "both")))
+        draw = seed if options.repeat else seed + k
+        costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, spread=options.spread, seed=draw)
+        done.append(pool.map(costs, costs_known=options.known in ("costs", "both"), items=b"%d" % draw))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
         _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")

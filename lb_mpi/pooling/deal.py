@@ -1,9 +1,9 @@
 """The tasks of each rank, and the size of its chunks: by speed, and largest first if costs are known.   (pure)
 
 At the start of a map each rank owns a number of tasks proportional to its speed, in their order.  With costs: LPT, longest
-processing time first (Graham 1969), on unequal machines: each task, from the largest on, goes to the rank that would finish
-it first.  A rank's own tasks are adjacent in the order of a map, largest first, so that thieves take small ones from the
-back.
+processing time first (Graham 1969), on unequal machines: each large task, from the largest on, goes to the rank that would
+finish it first; small ones fill the ranks up.  A rank's own tasks are adjacent in the order of a map, largest first, so that
+thieves take small ones from the back.
 
 A rank begins a chunk of tasks between two looks at its messages.  A chunk should last about `TARGET_S`: short compared with
 the wait at the end, long compared with the cost of taking it.  Wall-clock time counts, since a task may also sleep, or wait
@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 PRIOR_TASKS = 16.0  # tasks of average speed that each rank is assumed to have done before it is measured
 KNOWN = 16.0  # this many tasks of unknown cost tell as much as one of known cost
 MEMORY = 0.5  # weight of a map after the next one
+LARGE = 32  # the largest tasks, so many per rank, are dealt one by one; the others fill up the ranks
 
 
 class Deal(NamedTuple):
@@ -40,15 +41,26 @@ def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.fl
     if costs is None:  # plain Python: a map of a few tasks on a few ranks must be cheap
         a_task = len(tasks) / math.fsum(speeds)
         return Deal(tasks, np.array([0, *(round(a_task * speed) for speed in accumulate(speeds))], dtype=np.int64))
-    owned: list[list[int]] = [[] for _ in speeds]
     speed, free_at = np.asarray(speeds, dtype=np.float64), np.zeros(len(speeds))
-    for place in np.argsort(-costs, kind="stable").tolist():
+    owner = np.zeros(len(tasks), dtype=np.int64)
+    by_cost = np.argsort(-costs, kind="stable")
+    for place in by_cost[: LARGE * len(speeds)].tolist():
         ends = free_at + costs[place] / speed
-        rank = int(ends.argmin())
+        owner[place] = rank = int(ends.argmin())
         free_at[rank] = ends[rank]
-        owned[rank].append(place)
-    order = np.array([place for places in owned for place in places], dtype=np.int64)
-    return Deal(tasks[order], np.cumsum([0, *map(len, owned)]))
+    if len(small := np.sort(by_cost[LARGE * len(speeds) :])):
+        owner[small] = _filled(costs[small], free_at, speed)
+    order = np.lexsort((-costs, owner))
+    return Deal(tasks[order], np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(speeds)))]))
+
+
+def _filled(costs: Floats, free_at: Floats, speed: Floats) -> NDArray[np.int64]:
+    """Return the ranks that get tasks of these costs, in their order, so that all ranks end at about the same time."""
+    costs = costs + 1e-6 * (costs.max() or 1.0)  # many tasks that cost nothing are shared, too
+    ends = np.cumsum(costs)
+    end_s = (ends[-1] + free_at @ speed) / speed.sum()
+    room = np.cumsum(np.maximum(1e-9 * end_s, end_s - free_at) * speed)
+    return np.minimum(np.searchsorted(room * (ends[-1] / room[-1]), ends - costs / 2), len(speed) - 1)
 
 
 class Speeds:

@@ -52,6 +52,11 @@ def unpack(word: int) -> Interval:
     return Interval(word >> 2 * _BITS, word >> _BITS & _MASK, word & _MASK)
 
 
+def n_tasks(word: int) -> int:
+    """Return the number of tasks in a word: `unpack(word).n`, quickly."""
+    return (word & _MASK) - (word >> _BITS & _MASK)
+
+
 def take_front(word: int, n: int) -> int:
     """Return the word without its first n tasks."""
     return word + (n << _BITS)

@@ -22,6 +22,7 @@ from lb_mpi.metrics import check_speeds
 from lb_mpi.pooling.account import Collector, RankAccount
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
+from lb_mpi.pooling.learning import Memory, Timing, costs_at_speed_1, sums_by_rank
 from lb_mpi.pooling.worker import BeginMap, EndMap, StealMessage, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF, Record
@@ -125,6 +126,8 @@ class Tasks(NamedTuple):
 
     sums: Floats  # (n + 1,) sum of the costs before each position
     raising: frozenset[int]  # positions that raise
+    seconds: Floats  # (n,) of each, when it is done
+    by: NDArray[np.int64]  # (n,) the rank that has done it
 
 
 class MapRun(NamedTuple):
@@ -171,17 +174,21 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.hosts = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
         self._host_of = [k for k, n in enumerate(counts) for _ in range(n)]
         self.words = [0] * size
-        self.believed = [1.0] * size  # speeds, by which ranks steal
+        self.timings = [Timing()] * size
+        self.believed = [1.0] * size  # speeds in earlier maps, by which ranks steal
         self.members: list[Member] = []
         for rank, k in enumerate(self._host_of):
             others = [ranks for other, ranks in enumerate(self.hosts) if other != k]
-            worker = worker_class(rank, self.hosts[k], others, words=self.words, speeds=self.believed, seed=seed)
+            worker = worker_class(
+                rank, self.hosts[k], others, words=self.words, timings=self.timings, speeds=self.believed, seed=seed
+            )
             account = RankAccount(OFF if records is None else records[rank], list(range(size)))
             self.members.append(Member(worker, account, self.costs.batch_s))
         super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
         self.tasks: dict[int, Tasks] = {}  # by epoch
         self.raised = False  # a task of this map has raised
         self.learned = Speeds(size, self.speeds.tolist() if speeds_known else None)
+        self.memory = Memory()
         self.epoch = first_epoch  # of the next map
 
     def map(
@@ -189,21 +196,26 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         costs: NDArray[np.float64],
         *,
         costs_known: bool = False,
+        items: bytes | None = None,
         raising: Collection[int] = (),
         on_step: Callable[[SimulatedPool], None] | None = None,
     ) -> MapRun:
         """Map tasks of these costs (seconds on a rank of speed 1); those in `raising` raise an error.
 
-        `on_step` is called after each event.  ProtocolError if the map never ends.
+        `items` tells maps of the same items, whose costs are learned; None: new ones.  `on_step` is called after each
+        event.  ProtocolError if the map never ends.
         """
         speeds = self.learned.values.copy()
-        order, bounds = deal(np.arange(len(costs)), speeds.tolist(), costs if costs_known else None)
+        items = items if items is not None else b"map %d" % self.epoch
+        known = costs if costs_known else self.memory.predict("", items, len(costs))
+        order, bounds = deal(np.arange(len(costs)), speeds.tolist(), known)
         sums = np.concatenate([[0.0], np.cumsum(costs[order])])
         wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
-        how = {"costs": costs_known, "chunksize": 0, "speeds": speeds.tolist()}
+        how = {"costs": known is not None, "chunksize": 0, "speeds": speeds.tolist()}
         self.members[ROOT].account.record.use("pool", how)
         began, n_messages = self.now, sum(self.sent)
-        self.open(bounds.tolist(), Tasks(sums, wrong), speeds)
+        tasks = Tasks(sums, wrong, np.zeros(len(costs)), np.zeros(len(costs), dtype=np.int64))
+        self.open(bounds.tolist(), tasks, speeds, largest_first=known is not None)
         while not self.over:
             if not self.step():
                 raise ProtocolError(f"deadlock at {self.now} s: {self.collector.missing} tasks are not done")
@@ -216,7 +228,11 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
             self.post(ROOT, rank, EndMap())
         n, busy_s = np.array([(each.tasks, each.busy_s) for each in done]).T
         if not self.raised:
-            self.learned.observe(n, busy_s * self.speeds if costs_known else None, busy_s)
+            rank_costs = None if known is None else sums_by_rank(known[order], tasks.by, len(self.speeds))
+            self.learned.observe(n, rank_costs, busy_s)
+            found = np.empty(len(costs))
+            found[order] = costs_at_speed_1(tasks.seconds, tasks.by, busy_s, self.learned.values)
+            self.memory.observe("", items, found)
         return MapRun(
             seconds,
             bound_s(costs, self.speeds),
@@ -239,7 +255,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         """The root's results of the map."""
         return self.members[ROOT].collector
 
-    def open(self, bounds: Sequence[int], tasks: Tasks, believed: Floats) -> None:
+    def open(self, bounds: Sequence[int], tasks: Tasks, believed: Floats, *, largest_first: bool) -> None:
         """Begin a map on the root: rank r owns the positions bounds[r]..bounds[r + 1] - 1 and gets the speeds `believed`."""
         self.tasks[self.epoch % EPOCHS] = tasks
         self.believed[:] = believed.tolist()
@@ -247,7 +263,8 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         for rank, member in enumerate(self.members):
             member.worker.steals = 0
             member.account.clear()
-            self.post(ROOT, rank, BeginMap(self.epoch, bounds[rank], bounds[rank + 1]))
+            begin = BeginMap(self.epoch, bounds[rank], bounds[rank + 1], largest_first=largest_first)
+            self.post(ROOT, rank, begin)
         self.members[ROOT].collector = Collector(self.epoch % EPOCHS, bounds[-1])
         self.members[ROOT].failed = False
         self.epoch += 1
@@ -270,6 +287,8 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
             raise Raised(RuntimeError(f"a task of {job} has raised"))
         if ours:
             self.members[rank].account.ran(job.lo, job.n, seconds, seconds * float(self.speeds[rank]))
+            tasks.seconds[job.lo : job.hi] = seconds / job.n
+            tasks.by[job.lo : job.hi] = rank
         return seconds
 
     def compare_and_swap(self, swap: Swap) -> bool:

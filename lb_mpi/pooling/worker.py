@@ -5,8 +5,8 @@ A `Worker` is an actor (`lb_mpi.virtual`) from `begin` until `end`: then the map
     Swap(rank, old, new)        compare-and-swap of that rank's word; the result: whether it succeeded
     Interval(epoch, lo, hi)     a chunk of tasks to run; the result: its seconds of wall-clock time
 
-It reads `words`, the words of the ranks on its host, and their `speeds`.  Other ranks change words at any time, so a swap
-may fail.  Then another one is proposed, from the words as they are by then.
+It reads `words`, the words of the ranks on its host, their `timings`, and their `speeds` in earlier maps.  Other ranks
+change words at any time, so a swap may fail.  Then another one is proposed, from the words as they are by then.
 
 Law.  At each time, the intervals owned (in words), the chunks begun, the intervals in transit (stolen and not yet in the
 thief's word, or in a GIVE) and the tasks done are a partition of the tasks of the map.  A task that was begun is never
@@ -18,10 +18,14 @@ asks a rank of another host (ASK).  Between two of its chunks, that rank steals 
 its host, and answers (GIVE, possibly empty).  A rank in a long task can't answer, so after a while the thief asks the next
 host.  Each ASK is answered by one GIVE.  Tasks given to a rank that has found others meanwhile are kept until it has none.
 
+A slow rank leaves the last tasks on its host to faster ranks for a limited time (see `lb_mpi.pooling.learning`).  Those in
+its word are stolen like all others.
+
 The end of a turn of a rank (the first row that fits):
 
     it has                                  it proposes to                       after success
     stolen tasks not yet in its word        fill its empty word                  -
+    no chunk, but tasks that it leaves      -                                    (the rows on ASKs, then it waits)
     no chunk, but an interval               take a chunk at the front            the chunk is begun
     no chunk, but tasks of a GIVE           -                                    the first chunk is begun, the rest is stolen
     no chunk, but victims on its host       take a share from the back           the first chunk is begun, the rest is stolen
@@ -38,30 +42,28 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.deal import Pace, share
-from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, take_back, take_front, unpack
+from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, n_tasks, pack, take_back, take_front, unpack
+from lb_mpi.pooling.learning import NEAR, ByRank, Ending, Timings
 
-T_co = TypeVar("T_co", covariant=True)
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before asking again hosts that had nothing
 PATIENCE_S = 2e-3  # after this time without an answer a thief also asks the next host
 
 
-class ByRank(Protocol[T_co]):
-    """A container with one value per rank, such as a dict or a list."""
-
-    def __getitem__(self, rank: int, /) -> T_co: ...
-
-
 class BeginMap(NamedTuple):
-    """The root to each rank: map number `epoch` (from 1) begins; it owns lo..hi-1; chunksize 0: adaptive."""
+    """The root to each rank: map number `epoch` (from 1) begins; it owns lo..hi-1; chunksize 0: adaptive.
+
+    `largest_first`: the costs are known.
+    """
 
     epoch: int
     lo: int
     hi: int
     chunksize: int = 0
+    largest_first: bool = False
 
 
 class EndMap(NamedTuple):
@@ -107,6 +109,7 @@ class Worker:
         others: Sequence[Sequence[int]] = (),
         *,
         words: ByRank[int],
+        timings: Timings,
         speeds: ByRank[float],
         seed: int = 0,
     ) -> None:
@@ -117,6 +120,8 @@ class Worker:
         self.steals = 0
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
+        self._ending = Ending(rank, host, timings, speeds)
+        self._leaving = False  # tasks to faster ranks, for now
         self._pace = Pace()
         self._rest: Interval | None = None  # stolen, not yet in the word
         self._given: list[Interval] = []  # by other hosts, not yet begun
@@ -125,21 +130,22 @@ class Worker:
         self._answering = False  # it answers the first of the asks
         self._sends: list[Send] = []
 
-    def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0) -> None:
+    def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0, largest_first: bool = False) -> None:
         """Begin a map; see `BeginMap`."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
         self.epoch = epoch
         self._rest = self._interval(lo, hi)
         self._pace = Pace(chunksize)
+        self._ending.begin(epoch % EPOCHS, learns=not largest_first)
         self._given.clear()
         self._asks.clear()
         self._hosts.begin()
 
     def end(self) -> None:
-        """End the map; see `EndMap`."""
+        """End the map; see `EndMap`.  A chunk that was taken just before, and does not run yet, is dropped."""
         self.epoch = -1
-        self._swap = None
+        self._swap = self.chunk = None
 
     @property
     def over(self) -> bool:
@@ -153,8 +159,10 @@ class Worker:
 
     @property
     def wake_at(self) -> float:
-        """The time at which another host may be asked again."""
-        return math.inf if self.epoch < 0 else self._hosts.ready_at
+        """The time at which another host may be asked again, or tasks are no longer left to others."""
+        if self.epoch < 0:
+            return math.inf
+        return self._ending.until if self._leaving else self._hosts.ready_at
 
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
         """Process the messages, and choose the next job; return the messages to send."""
@@ -163,8 +171,11 @@ class Worker:
         self._swap = self._propose(now)
         return self._take_sends()
 
-    def done(self, job: Swap | Interval, result: float) -> list[Send]:
-        """Process the result of a job (see above); return the messages to send."""
+    def done(self, job: Swap | Interval, result: float, rest_s: float = 0.0) -> list[Send]:
+        """Process the result of a job (see above); return the messages to send.
+
+        `rest_s`: seconds that an emulated slow rank rests after this chunk.
+        """
         if isinstance(job, Swap):
             self._swap = None
             if result:
@@ -172,13 +183,13 @@ class Worker:
         elif job == self.chunk:
             self.chunk = None
             self._pace.observe(job.n, result)
+            self._ending.observe(result + rest_s)
         else:
             raise ProtocolError(f"{job} is done, the chunk is {self.chunk}")
         return self._take_sends()
 
     def fail(self, _error: BaseException) -> list[Send]:
         """Note that a task has raised: this rank begins nothing more in this map."""
-        self.chunk = None
         self.end()
         return []
 
@@ -207,17 +218,22 @@ class Worker:
 
     def _propose(self, now: float) -> Swap | None:
         """Return the next swap; None: there is a chunk to run, or nothing to do yet."""
-        self._answering = False
+        self._answering = self._leaving = False
         if self.over:
             return None
         own = self.words[self.rank]  # other ranks change words: read each once
         if self._rest is None and self.chunk is None:
-            if n := unpack(own).n:
-                return Swap(self.rank, own, take_front(own, min(self._pace.n, n)))
-            if self._given:
+            n = n_tasks(own)
+            if self._given and not n:
                 self._begin_stolen(self._given.pop(0))
-            elif (swap := self._steal(self._host, self.speeds[self.rank])) is not None:
-                return swap
+            elif now < self._ending.until:
+                self._leaving = True
+            else:
+                swap = Swap(self.rank, own, take_front(own, min(self._pace.n, n))) if n else self._steal(self._host)
+                if swap is not None:
+                    self._leaving = n <= NEAR * self._pace.n and self._ending.leaves(now, self._chunks_left)
+                    if not self._leaving:
+                        return swap
         if self._rest is not None:
             # At the start of a map the word may hold the rest of an old one, from which late thieves may still take.
             return Swap(self.rank, own, pack(*self._rest))
@@ -227,8 +243,9 @@ class Worker:
                 return swap
             while self._asks:
                 self._give(0, 0)
-        if self.chunk is None and (asked := self._hosts.ask(now)) is not None:
-            self._sends.append((asked, StealMessage(StealKind.ASK, self.epoch, speed=self.speeds[self.rank])))
+        idle = self.chunk is None and not self._leaving
+        if idle and (asked := self._hosts.ask(now)) is not None:
+            self._sends.append((asked, StealMessage(StealKind.ASK, self.epoch, speed=self._speeds()[self.rank])))
         return None
 
     def _swapped(self, swap: Swap) -> None:
@@ -247,18 +264,35 @@ class Worker:
         """Return an interval of tasks of this map, as in words."""
         return Interval(self.epoch % EPOCHS, lo, hi)
 
-    def _steal(self, ranks: Sequence[int], speed: float) -> Swap | None:
-        """Propose to take a share, for a thief of this speed, from the rank whose interval would last longest."""
-        words, speeds = self.words, self.speeds
+    def _steal(self, ranks: Sequence[int], speed: float | None = None) -> Swap | None:
+        """Propose to take a share from the rank whose interval would last longest, by a thief of this speed."""
         best, longest = None, 0.0
-        for rank in ranks:
-            word = words[rank]
-            interval = unpack(word)
-            if interval.epoch != self.epoch % EPOCHS or interval.n <= longest * speeds[rank]:
-                continue
-            if n := share(interval.n, speed, speeds[rank]):
-                best, longest = Swap(rank, word, take_back(word, n)), interval.n / speeds[rank]
+        if not (victims := self._left(ranks)):
+            return best
+        speeds = self._speeds()
+        speed = speeds[self.rank] if speed is None else speed
+        for rank, word, n in victims:
+            if n > longest * speeds[rank] and (taken := share(n, speed, speeds[rank])):
+                best, longest = Swap(rank, word, take_back(word, taken)), n / speeds[rank]
         return best
+
+    def _left(self, ranks: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return (rank, word, tasks not begun) of ranks that have some in this map."""
+        epoch, left = self.epoch % EPOCHS, []
+        for rank in ranks:
+            word = self.words[rank]
+            if (n := n_tasks(word)) and unpack(word).epoch == epoch:
+                left.append((rank, word, n))
+        return left
+
+    def _chunks_left(self) -> float:
+        """Return how many chunks on this host have not been begun."""
+        return sum(n for _, _, n in self._left([self.rank, *self._host])) / self._pace.n
+
+    def _speeds(self) -> ByRank[float]:
+        """Return the speeds on this host as far as they are known now."""
+        known = self._ending.estimate()
+        return self.speeds if known is None or len(known.speeds) <= len(self._host) else known.speeds
 
     def _begin_stolen(self, stolen: Interval) -> None:
         self.steals += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.pool.root import name_of, sample_of
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
 from lb_mpi.mpi.pool.session import Session
 from tests.misbehaviour import RAISES, NotForPickling
@@ -89,6 +91,27 @@ def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
         assert str(report).count("\n") == SIZE + 1
     else:
         assert pool.report() is None
+
+
+def wait(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@pytest.mark.parametrize("root", [None, LAST])
+def test_costs_are_learned_from_a_map_of_the_same_items(root: int | None) -> None:
+    items = [1e-3 * (2 + 7 * k % 11) for k in range(12)]
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if not pool:
+            return
+        for given in (items, items, items[:5], items):
+            assert pool.map(wait, given if pool.is_root else None) == (given if pool.is_root else None)
+            if pool.is_root and SIZE > 1:
+                learned = pool._memory.predict(name_of(wait), sample_of(given), len(given))
+                assert learned is not None or given is items  # another process may have disturbed one of two maps
+                assert learned is None or (learned.shape == (len(given),) and (learned > 1e-3).all())
+        assert not pool.is_root or pool._memory.predict(name_of(wait), sample_of(items[1:]), 11) is None
+        assert pool.map(square, [3, 1, 2] if pool.is_root else None) == ([9, 1, 4] if pool.is_root else None)
 
 
 @pytest.mark.parametrize("root", [None, 0])

@@ -86,10 +86,10 @@ class CheckedPool(SimulatedPool):
         super().__init__(*arguments, **keywords)
         self._seen: set[tuple[int, int]] = set()
 
-    def open(self, *arguments: Any) -> None:
+    def open(self, *arguments: Any, **keywords: Any) -> None:
         """See `SimulatedPool`."""
         self._seen.clear()
-        super().open(*arguments)
+        super().open(*arguments, **keywords)
 
     def compare_and_swap(self, swap: Swap) -> bool:
         before = self.words[swap.rank]
@@ -118,8 +118,22 @@ class Small(NamedTuple):
 
 
 def asking(worker: Worker) -> Worker:
-    """The worker, which asks another host when the exploration says so."""
+    """The worker, which asks another host, and leaves tasks to others, when the exploration says so."""
     hosts: Any = type(worker._hosts)
+    ending: Any = type(worker._ending)
+
+    class Told(ending):  # type: ignore[misc]
+        answer = False
+
+        def observe(self, seconds: float) -> None:
+            pass
+
+        def estimate(self) -> None:
+            return None
+
+        def leaves(self, now: float, chunks: Any) -> bool:
+            assert chunks() > 0, "there is nothing to leave"
+            return self.answer
 
     class Chosen(hosts):  # type: ignore[misc]
         choice: int | None = None
@@ -131,6 +145,7 @@ def asking(worker: Worker) -> Worker:
             return self.choice
 
     worker._hosts.__class__ = Chosen
+    worker._ending.__class__ = Told
     return worker
 
 
@@ -161,7 +176,7 @@ class Maps(Exploration):
         for host in small.hosts:
             others = [other for other in small.hosts if other is not host]
             for rank in host:
-                workers.append(asking(worker_class(rank, host, others, words=(), speeds=speeds)))
+                workers.append(asking(worker_class(rank, host, others, words=(), timings={}, speeds=speeds)))
                 self.others.append([other for ranks in others for other in ranks])
         none = (0,) * self.size, (False,) * self.size
         around = Around(*none, small.first - 1, collector_class(0, 0), len(small.maps) + 1, small.abandons)
@@ -210,7 +225,7 @@ class Maps(Exploration):
         return not any(isinstance(one, BeginMap) and one.epoch == mail.epoch for wire in wires for one in wire[1:])
 
     def turns(self, state: State, rank: int, arrived: list[tuple[int, Any]]) -> Iterator[State]:
-        """A turn, in which the rank asks nobody, or one of the others."""
+        """A turn, in which the rank leaves tasks to others, or asks nobody, or one of the others."""
         if rank == ACCOUNT:
             yield self.account(state, arrived[0][1])
             return
@@ -218,12 +233,19 @@ class Maps(Exploration):
             return
         state = state._replace(rest=state.rest._replace(due=put(state.rest.due, rank, False)))
 
-        def turn(worker: Worker) -> list[Any]:
-            worker.words, worker._hosts.choice = state.rest.words, choice  # type: ignore[attr-defined]
-            return worker.turn(0.0, arrived)
+        def act(choice: int | None, *, leaves: bool) -> State:
+            def turn(worker: Worker) -> list[Any]:
+                worker.words, worker._hosts.choice = state.rest.words, choice  # type: ignore[attr-defined]
+                worker._ending.answer = leaves  # type: ignore[attr-defined]
+                return worker.turn(0.0, arrived)
 
+            return self.act(state, rank, turn, (choice, leaves, state.rest.words, *arrived))
+
+        new = act(None, leaves=True)
+        if new.actors[rank]._leaving:
+            yield new
         for choice in (None, *self.others[rank]):
-            yield (new := self.act(state, rank, turn, (choice, state.rest.words, *arrived)))
+            yield (new := act(choice, leaves=False))
             if new.actors[rank].job is not None:
                 return
 

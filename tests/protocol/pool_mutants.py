@@ -1,6 +1,6 @@
 """Known-wrong variants of the pool's protocol: (module, what stands there, what the mutant says instead)."""
 
-from lb_mpi.pooling import account, deal, intervals, worker
+from lb_mpi.pooling import account, deal, intervals, learning, worker
 
 MUTANTS = [
     # words
@@ -15,7 +15,7 @@ MUTANTS = [
     (deal, "return more if end(more) <= end(fewer) else fewer", "return -1"),
     (deal, "self.n = fixed or 1", "self.n = fixed"),
     # the map's number
-    (worker, "interval.epoch != self.epoch % EPOCHS or ", ""),
+    (worker, " and unpack(word).epoch == epoch", ""),
     (worker, "return Interval(self.epoch % EPOCHS, lo, hi)", "return Interval(0, lo, hi)"),
     (worker, "return Interval(self.epoch % EPOCHS, lo, hi)", "return Interval(self.epoch, lo, hi)"),
     (worker, "            if current:\n                self._take_given", "            if True:\n                self._take_given"),
@@ -40,20 +40,29 @@ MUTANTS = [
     (worker, "if begun < stolen.n else None", "if begun + 1 < stolen.n else None"),
     (worker, "            self._begin_stolen(self._interval(new.hi, old.hi))", "            self._begin_stolen(self._interval(new.hi, old.hi + 1))"),
     (worker, "            self._begin_stolen(self._interval(new.hi, old.hi))", "            self._begin_stolen(self._interval(new.lo, new.hi))"),
-    (worker, "best, longest = Swap(rank, word, take_back(word, n)), interval", "best, longest = Swap(rank, word, take_front(word, n)), interval"),
-    (worker, "best, longest = Swap(rank, word, take_back(word, n)), interval", "best, longest = Swap(rank, take_back(word, n), word), interval"),
-    (worker, "best, longest = Swap(rank, word, take_back(word, n)), interval", "best, longest = Swap(rank, word, word), interval"),
+    (worker, "best, longest = Swap(rank, word, take_back(word, taken)), n /", "best, longest = Swap(rank, word, take_front(word, taken)), n /"),
+    (worker, "best, longest = Swap(rank, word, take_back(word, taken)), n /", "best, longest = Swap(rank, take_back(word, taken), word), n /"),
+    (worker, "best, longest = Swap(rank, word, take_back(word, taken)), n /", "best, longest = Swap(rank, word, word), n /"),
     (worker, "self._interval(old.lo, new.lo)", "self._interval(old.lo, old.lo + 1)"),
     (worker, "self._interval(old.lo, new.lo)", "self._interval(old.lo, old.hi)"),
     (worker, "take_front(own, min(self._pace.n, n))", "take_front(own, self._pace.n)"),
-    (worker, "if n := share(interval.n, speed, speeds[rank]):", "if (n := share(interval.n, speed, speeds[rank])) >= 0:"),
+    (worker, "(taken := share(n, speed, speeds[rank])):", "(taken := share(n, speed, speeds[rank])) >= 0:"),
+    # leaving tasks to others
+    (worker, "                    if not self._leaving:\n", "                    if True:\n"),
+    (worker, "        return self._ending.until if self._leaving else self._hosts.ready_at", "        return self._hosts.ready_at"),
+    (worker, "        idle = self.chunk is None and not self._leaving", "        idle = self.chunk is None"),
+    (worker, "            self._ending.observe(result + rest_s)\n", ""),
+    (learning, "return now < self.until", "return True"),
+    (learning, "        if not self._decided:\n", "        if True:\n"),
+    (learning, "        self.until, self._decided = 0.0, False\n        if self._learns:\n            self._mine = self", "        if self._learns:\n            self._mine = self"),
+    (learning, "if (timing := self._timings[rank]).epoch == self._mine.epoch", "if (timing := self._timings[rank])"),
     # between hosts
     (worker, "            while self._asks:\n                self._give(0, 0)\n", "            self._asks.clear()\n"),
     (worker, "            while self._asks:\n                self._give(0, 0)\n", "            self._give(0, 0)\n            self._asks.clear()\n"),
     (worker, "            self._give(new.hi, old.hi)\n", "            self._give(old.lo, new.hi)\n"),
     (worker, "            self._give(new.hi, old.hi)\n", "            self._give(0, 0)\n"),
     (worker, "                self._answering = True\n", ""),
-    (worker, "        self._answering = False\n        if", "        if"),
+    (worker, "self._answering = self._leaving = False", "self._leaving = False"),
     (worker, "self._begin_stolen(self._given.pop(0))", "self._begin_stolen(self._given[0])"),
     (worker, "            self._given.append(self._interval(lo, hi))", "            self._begin_stolen(self._interval(lo, hi))"),
     (worker, "            self._given.append(self._interval(lo, hi))", "            self._given = [self._interval(lo, hi)]"),

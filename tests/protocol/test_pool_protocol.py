@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.pooling import account, deal, intervals, worker
-from lb_mpi.pooling.intervals import Interval
+from lb_mpi.pooling import account, deal, intervals, learning, worker
+from lb_mpi.pooling.intervals import Interval, pack
+from lb_mpi.pooling.learning import Timing
 from lb_mpi.pooling.simulate import Costs, SimulatedPool
 from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker
 from lb_mpi.virtual import Network
@@ -128,19 +129,19 @@ def mutant(module: types.ModuleType, before: str, after: str) -> dict[str, Any]:
     for name in (*shared, "Interval", "RankTasks"):
         if name in vars(changed):
             setattr(changed, name, vars(module)[name])
-    if module in (deal, intervals):
+    if module in (deal, intervals, learning):
         host = types.ModuleType("host")
         exec(compile(inspect.getsource(worker), "host", "exec"), vars(host))
         vars(host).update({name: vars(worker)[name] for name in shared})
-        names = ("share", "Pace") if module is deal else ("pack", "unpack", "take_front", "take_back")
-        vars(host).update({name: vars(changed)[name] for name in names})
+        names = {deal: ("share", "Pace"), intervals: ("pack", "unpack", "take_front", "take_back"), learning: ("Ending",)}
+        vars(host).update({name: vars(changed)[name] for name in names[module]})
         changed = host
     return vars(changed)
 
 
 def begun(worker_class: type[Worker], others: list[list[int]], number: int = 1, lo: int = 0, hi: int = 0) -> Worker:
     """Rank 0, alone on its host, in a map; its word is filled."""
-    one = worker_class(0, [0], others, words={0: 0}, speeds={0: 1.0})
+    one = worker_class(0, [0], others, words={0: 0}, timings={}, speeds={0: 1.0})
     begin(one, number, lo, hi)
     return one
 
@@ -194,6 +195,62 @@ def check_asking(worker_class: type[Worker]) -> None:
     assert pauses == pytest.approx([0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 10e-3, 10e-3, 10e-3])
 
 
+def check_leaving(worker_class: type[Worker]) -> None:
+    """A slow rank leaves the last task to a fast one, answers others meanwhile, and takes it when it has waited."""
+    number, fast = 3, Timing(3, 20, 0.2, 2e-3)
+    timings = {0: Timing(), 1: fast}
+    words = {0: 0, 1: pack(number, 30, 30)}
+    one = worker_class(0, [0, 1], [[2]], words=words, timings=timings, speeds={0: 1.0, 1: 1.0})
+
+    def swap() -> None:
+        assert isinstance(one.job, Swap)
+        words[one.job.rank] = one.job.new
+        assert one.done(one.job, True) == []
+
+    def run(now: float, seconds: float) -> None:
+        one.turn(now, [])
+        swap()
+        one.turn(now, [])
+        assert isinstance(one.job, Interval)
+        assert one.done(one.job, seconds) == []
+
+    one.turn(0.0, [(0, BeginMap(number, 0, 8))])
+    swap()
+    for k in range(4):  # ten times as slow, and much is left
+        words[1] = pack(number, 30, 90)
+        run(0.1 * k, 0.1)
+    assert timings[0] == Timing(number, 4, pytest.approx(0.4), pytest.approx(0.04))
+    words[0], words[1] = pack(number, 4, 5), pack(number, 30, 30)
+    assert one.turn(0.4, []) == []
+    assert one.job is None
+    assert 0.4 < one.wake_at < 0.5
+    assert one.turn(0.4, []) == []  # asks no other host
+    assert one.job is None
+    until = one.wake_at
+    one.turn(until, [])
+    assert one.job == Swap(0, pack(number, 4, 5), pack(number, 5, 5))
+    one._ending._decided = False
+    assert one.turn(0.5, [(2, StealMessage(StealKind.ASK, number, speed=1.0))]) == []
+    swap_for_thief = one.job
+    assert swap_for_thief == Swap(0, pack(number, 4, 5), pack(number, 4, 4))
+    assert one.done(swap_for_thief, True) == [(2, StealMessage(StealKind.GIVE, number, 4, 5))]
+    # a rank of the usual speed takes it at once; so does this one where the other's times are of another map
+    words[0], timings[1] = pack(number, 5, 6), fast._replace(epoch=number - 1)
+    one._ending._decided = False
+    one.turn(0.6, [])
+    assert one.job == Swap(0, pack(number, 5, 6), pack(number, 6, 6))
+    timings[1] = Timing(number, 4, 0.4, 0.04)
+    one._ending._decided = False
+    one.turn(0.6, [])
+    assert one.job == Swap(0, pack(number, 5, 6), pack(number, 6, 6))
+    # after a chunk it decides anew
+    timings[1] = fast
+    run(0.7, 0.1)
+    words[0] = pack(number, 6, 7)
+    assert one.turn(0.8, []) == []
+    assert one.job is None
+
+
 def check_collector(collector_class: type[account.Collector]) -> None:
     """Each result is taken once, and of this map only."""
     results = collector_class(7, 4)
@@ -205,7 +262,7 @@ def check_collector(collector_class: type[account.Collector]) -> None:
     assert results.missing == 2
 
 
-@pytest.mark.parametrize("check", [check_gives, check_asking])
+@pytest.mark.parametrize("check", [check_gives, check_asking, check_leaving])
 def test_what_a_worker_does(check: Callable[[type[Worker]], None]) -> None:
     check(Worker)
 
@@ -221,6 +278,7 @@ def find_fault(
     try:
         check_gives(worker_class)
         check_asking(worker_class)
+        check_leaving(worker_class)
         check_collector(collector_class)
         for number in (1, 2, 3, 4, 7, 8, 6):
             small = SMALL[number]
@@ -278,7 +336,7 @@ def test_what_the_table_rules_out() -> None:
 
 
 def test_a_rank_without_a_map_has_no_job() -> None:
-    one = Worker(0, [0, 1], [[2]], words={0: 0, 1: 0}, speeds={0: 1.0, 1: 1.0})
+    one = Worker(0, [0, 1], [[2]], words={0: 0, 1: 0}, timings={}, speeds={0: 1.0, 1: 1.0})
     assert (one.turn(0.0, []), one.job, one.over, one.wake_at) == ([], None, True, float("inf"))
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lb_mpi.__main__ import main
 from lb_mpi.pooling.deal import TARGET_S, Floats, Pace, Speeds, deal, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, meets, pack, take_back, take_front, unpack
+from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, Timing, correlation, costs_at_speed_1, estimate
 from lb_mpi.pooling.simulate import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.virtual import Network
 
@@ -109,6 +110,127 @@ def test_a_few_tasks_of_known_cost_tell_the_speeds() -> None:
     unknown.observe(n, None, seconds)
     assert known.values / known.values.sum() == pytest.approx(true / true.sum(), rel=0.25)
     assert np.ptp(unknown.values) < 0.7 * np.ptp(known.values)  # large tasks may have met a slow rank by chance
+
+
+def test_many_small_tasks_of_known_cost_fill_the_ranks_up() -> None:
+    for costs in (task_costs("lognormal", 5000, 1e-3, seed=1), np.zeros(5000), np.ones(5000)):
+        order, bounds = deal(np.arange(5000), UNEQUAL, costs)
+        assert sorted(order.tolist()) == list(range(5000))
+        shares = [costs[order[lo:hi]] for lo, hi in itertools.pairwise(bounds)]
+        assert all((np.diff(share) <= 0).all() for share in shares)
+        ends = [share.sum() / speed for share, speed in zip(shares, UNEQUAL, strict=True)]
+        assert max(ends) <= 1.01 * bound_s(costs, np.array(UNEQUAL)) + 0.01 * costs.max()
+
+
+def timings(n: Sequence[int], seconds: Sequence[float]) -> dict[int, Timing]:
+    return {rank: Timing(1, k, k * s, k * s * s) for rank, (k, s) in enumerate(zip(n, seconds, strict=True))}
+
+
+def test_speeds_are_estimated_within_a_map() -> None:
+    believed = {0: 1.0, 1: 1.0, 2: 0.5}
+    assert estimate(timings([1, 1, 0], [1e-2] * 3), believed) is None
+    assert estimate(timings([9, 9, 9], [0.0] * 3), believed) is None
+    same = estimate(timings([20, 20, 10], [1e-2, 1e-2, 2e-2]), believed)
+    assert same is not None
+    assert [same.speeds[rank] for rank in range(3)] == pytest.approx([1.0, 1.0, 0.5])
+    assert same.tail == pytest.approx(1.0)
+    assert same.chunk_s == pytest.approx(1e-2)
+    slow = estimate(timings([400, 100, 400], [1e-2, 4e-2, 1e-2]), believed)
+    assert slow is not None
+    assert [slow.speeds[rank] / slow.speeds[0] for rank in range(3)] == pytest.approx([1.0, 0.25, 1.0], rel=0.1)
+    spread = {rank: Timing(1, 20, 0.2, 4e-3) for rank in believed}
+    heavy = estimate(spread, dict.fromkeys(believed, 1.0))
+    assert heavy is not None
+    assert heavy.tail == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("least", [5e-324, 1e-308, 1e-12])
+def test_speeds_are_estimated_from_numbers_of_any_size(least: float) -> None:
+    tiny = {0: max(least, 2.3e-308), 1: 1.0}
+    for seconds in ([least, 1e3], [1e3, least], [1e3, 1e3]):
+        found = estimate(timings([5, 5], seconds), tiny)
+        if found is not None:
+            assert np.isfinite(list(found.speeds.values())).all()
+            assert min(found.speeds.values()) > 0.0
+            assert found.tail >= 1.0
+
+
+def test_costs_are_remembered_of_the_same_items() -> None:
+    memory, costs = Memory(), task_costs("lognormal", 50, 1e-2, seed=1)
+    assert memory.predict("f", b"a", 50) is None
+    memory.observe("f", b"a", costs)
+    assert memory.predict("f", b"a", 50) is costs
+    assert memory.predict("f", b"b", 50) is None
+    assert memory.predict("f", b"a", 49) is None
+    assert memory.predict("g", b"a", 50) is None
+
+
+def test_costs_of_other_items_are_used_where_they_have_predicted_before() -> None:
+    memory, costs = Memory(), task_costs("lognormal", 50, 1e-2, seed=1)
+    memory.observe("f", b"a", costs)
+    memory.observe("f", b"b", 1.1 * costs)
+    found = memory.predict("f", b"c", 50)
+    assert found is not None
+    assert found.tolist() == (1.1 * costs).tolist()
+    memory.observe("f", b"c", task_costs("lognormal", 50, 1e-2, seed=2))
+    assert memory.predict("f", b"d", 50) is None
+    memory.observe("f", b"c", task_costs("lognormal", 40, 1e-2, seed=2))
+    assert memory.predict("f", b"c", 40) is not None
+
+
+def test_costs_of_the_same_items_that_change_are_not_used() -> None:
+    memory = Memory()
+    for seed in range(2):
+        memory.observe("f", b"a", task_costs("lognormal", 50, 1e-2, seed=seed))
+    assert memory.predict("f", b"a", 50) is None
+
+
+def test_costs_that_are_short_or_of_many_functions_are_not_remembered() -> None:
+    memory = Memory()
+    memory.observe("f", b"a", np.full(50, 0.9 * LONG_S))
+    assert memory.predict("f", b"a", 50) is None
+    memory.observe("f", b"", np.zeros(0))
+    assert memory.predict("f", b"", 0) is None
+    for name in range(KEPT + 1):
+        memory.observe(name, b"a", np.full(50, 1.0))
+    assert memory.predict(0, b"a", 50) is None
+    assert memory.predict(1, b"a", 50) is not None
+
+
+def test_correlations() -> None:
+    one = np.array([1.0, 2.0, 4.0])
+    assert correlation(one, 3.0 * one + 1.0) == pytest.approx(1.0)
+    assert correlation(one, -one) == pytest.approx(-1.0)
+    assert correlation(one, np.ones(3)) == correlation(np.zeros(3), np.zeros(3)) == 0.0
+
+
+def test_costs_are_seconds_at_speed_1() -> None:
+    seconds, by = np.array([1.0, 2.0, 3.0, 0.0]), np.array([0, 1, 1, 0])
+    found = costs_at_speed_1(seconds, by, np.array([1.0, 10.0, 0.0]), np.array([1.0, 0.5, 1.0]))
+    assert found.tolist() == [1.0, 2.0, 3.0, 2.0]  # rank 1 was busy for twice the seconds of its tasks; one has not run
+    assert costs_at_speed_1(np.zeros(2), np.zeros(2, dtype=np.int64), np.zeros(1), np.ones(1)).tolist() == [0.0, 0.0]
+
+
+def test_the_second_map_of_the_same_items_is_near_the_bound() -> None:
+    speeds = np.resize([1.0, 0.5, 0.25, 0.25], 64)
+    found = []
+    for seed in range(2):
+        pool = SimulatedPool([64], speeds, seed=seed)
+        costs = task_costs("lognormal", 2560, 20e-3, seed=seed)
+        found.append([pool.map(costs, items=b"the same").ratio for _ in range(3)])
+    first, second, third = np.mean(found, axis=0).tolist()
+    assert second < min(1.10, first)
+    assert third < 1.05
+
+
+def test_slow_ranks_leave_the_last_tasks() -> None:
+    speeds, found = np.resize([1.0, 0.5, 0.25, 0.25], 64), []
+    for seed in range(6):
+        costs = task_costs("lognormal", 2560, 20e-3, seed=seed)
+        pool = SimulatedPool([64], speeds, speeds_known=True, seed=seed)
+        found.append((pool.map(costs).ratio, counter_s(costs, speeds) / bound_s(costs, speeds)))
+    ours, counter = np.mean(found, axis=0).tolist()
+    assert ours < 0.95 * counter
 
 
 def runs(hosts: Sequence[int], n: int, task_s: float, *, maps: int = 1, seeds: int = 12, **known: bool) -> list[MapRun]:

@@ -42,11 +42,15 @@ N_RANKS_HERE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # on this host
 PATIENCE_S = 1.0  # a waiting rank holds Ctrl-C back for this time, since the others may be about to arrive
 
 
-def longest_nap_s() -> float:
-    """Return the seconds of the longest nap: 0.5 ms; longer if polling would otherwise fill the cores of this host."""
+def longest_nap_s(n_ranks: int | None = None) -> float:
+    """Return the seconds of the longest nap: 0.5 ms; longer if polling would otherwise fill the cores of this host.
+
+    `n_ranks` on it; None: as many as MPI tells its ranks.
+    """
+    if n_ranks is None:
+        told = [os.environ.get(name, "") for name in N_RANKS_HERE]
+        n_ranks = max([int(text) for text in told if text.isdecimal()], default=1)
     # The cores of the host, not those of this rank: Open MPI may bind each rank to one core.
-    told = [os.environ.get(name, "") for name in N_RANKS_HERE]
-    n_ranks = max([int(text) for text in told if text.isdecimal()], default=1)
     return max(LONGEST_S, n_ranks / (os.cpu_count() or 1) * POLL_S / POLLING)
 
 

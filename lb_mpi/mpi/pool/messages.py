@@ -47,6 +47,7 @@ class StartOrder(NamedTuple):
     lo: int  # the rank's own tasks
     hi: int
     chunksize: int  # 0: adaptive
+    largest_first: bool  # costs are known
     star: bool  # function(*item)
     keep_exceptions: bool  # exceptions are results
     to_all: bool  # all ranks get the results
@@ -61,9 +62,10 @@ class Frame(NamedTuple):
     lo: int
     hi: int
     data: memoryview | bytes
+    seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<iiii???qq16s")
+START = struct.Struct("<iiii????qq16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 _STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks
@@ -88,7 +90,7 @@ def read_steal(buffer: Buffer) -> StealMessage:
 
 def results_parcel(epoch: int, done: RankTasks, frames: Sequence[Frame]) -> Buffer:
     """Make the parcel of one rank's results, with all its work in this map so far."""
-    table = np.array([(lo, hi, len(data)) for lo, hi, data in frames], dtype=np.int64)
+    table = np.array([(lo, hi, len(data), round(1e9 * seconds)) for lo, hi, data, seconds in frames], dtype=np.int64)
     return parcel(_RESULTS.pack(epoch, len(frames), *done), [table.tobytes(), *(frame.data for frame in frames)])
 
 
@@ -96,10 +98,10 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     """Read the number of the map, the rank's work so far, and its results."""
     epoch, n, *done = _RESULTS.unpack_from(buffer.data)
     rest = body(buffer)
-    table = np.frombuffer(rest, np.int64, count=3 * n).reshape(n, 3)
+    table = np.frombuffer(rest, np.int64, count=4 * n).reshape(n, 4)
     frames, at = [], table.nbytes
-    for lo, hi, n_bytes in table.tolist():
-        frames.append(Frame(lo, hi, rest[at : at + n_bytes]))
+    for lo, hi, n_bytes, nanoseconds in table.tolist():
+        frames.append(Frame(lo, hi, rest[at : at + n_bytes], 1e-9 * nanoseconds))
         at += n_bytes
     return epoch, RankTasks(*done), frames
 

@@ -34,6 +34,7 @@ from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import MapCall, follow, serve
 from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.pooling.deal import Speeds
+from lb_mpi.pooling.learning import Memory
 from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class Pool:
     ) -> None:
         def check(own: MPI.Intracomm) -> dict[str, Any]:
             given = _check(own.size, root, speeds, emulated_speed)
-            self._speeds = Speeds(own.size, given)
+            self._speeds, self._memory = Speeds(own.size, given), Memory()
             checks.function("initializer", initializer, optional=True)
             if initializer is not None:
                 initializer(*initargs)
@@ -145,7 +146,8 @@ class Pool:
         items : an array, whose rows are the items; a range, or an integer n for range(n); or any iterable.  Only the
             root's items are used.
         costs : (n,) expected cost of each of the n items, finite and >= 0, in any unit; the most expensive items are
-            begun first.  None: unknown.
+            begun first.  None: unknown; but a map of the same items as the last one of this function, or of as many
+            if that one cost what the one before did, is ordered by the seconds measured there.
         to : "root", or "all" to return the results on every rank (only in a pool whose methods all ranks call).
         chunksize : number of items, >= 1, that a rank runs between two looks at its messages; None: adaptive, about
             half a millisecond.
@@ -370,13 +372,15 @@ class Pool:
         if self._session.alone and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
         if self.is_root:
-            return RootMap(self._session, call, items, options, self._speeds.values.tolist(), opened)
+            speeds = self._speeds.values.tolist()
+            return RootMap(self._session, call, items, options, speeds, self._memory, opened)
         check_options(call.function, **options)
         return None
 
     def _ended(self, begun: RootMap) -> None:
         self._map = None
         self._speeds.observe(*begun.observed())
+        begun.remember(self._speeds.values)
         self._report = begun.report()
 
     def _follow(self, function: Callable[..., Any]) -> list[Any] | None:

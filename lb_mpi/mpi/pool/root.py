@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import itertools
 import os
 import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -44,11 +46,13 @@ from lb_mpi.pooling import checkpoint
 from lb_mpi.pooling.account import Collector, RankTasks
 from lb_mpi.pooling.deal import Floats, deal
 from lb_mpi.pooling.intervals import MOST
+from lb_mpi.pooling.learning import Memory, costs_at_speed_1
 from lb_mpi.status import StatusLine
 from lb_mpi.table import Table
 
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25
+SAMPLED, SAMPLED_BYTES = 32, 1 << 20  # items, and their bytes, by which a map is known to have the same ones as the last
 _INT64 = range(-(1 << 63), 1 << 63)  # integers of a range that are sent as such
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -147,6 +151,29 @@ def check_costs(costs: Any, n: int) -> Floats | None:
     return values / most if most else values
 
 
+def name_of(function: Callable[..., Any]) -> Hashable:
+    """Return what identifies a function in the next map, where the same lambda is a new object."""
+    if isinstance(function, FunctionType | MethodType | BuiltinFunctionType):
+        return getattr(function, "__code__", function.__qualname__)
+    kind: type = type(function)
+    return kind
+
+
+def sample_of(items: Any) -> bytes:
+    """Return a digest of some items; b"" if they can't be pickled."""
+    digest = hashlib.sha256()
+    n_bytes = 0
+    try:
+        for k in range(0, len(items), max(1, len(items) // SAMPLED)):
+            data = pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
+            digest.update(data)
+            if (n_bytes := n_bytes + len(data)) > SAMPLED_BYTES:
+                break
+    except Exception:  # the map itself says what is wrong with items that can't be pickled
+        return b""
+    return digest.digest()
+
+
 # --- the map ----------------------------------------------------------------------------------------------------------
 
 
@@ -188,13 +215,19 @@ class RootMap(LocalMap):
         items: Sequence[Any],
         options: MapOptions,
         speeds: list[float],
+        memory: Memory,
         opened: contextlib.ExitStack,
     ) -> None:
         super().__init__(session, call)
+        self._memory = memory
         chunksize, self._progress = check_options(call.function, **options)
         self._items = check_items(*items)
         self._n = len(self._items)
+        self._sample = b""  # of the items, by which their costs are remembered
         self._costs = check_costs(options.get("costs"), self._n)
+        if self._costs is None and session.size > 1:
+            self._sample = sample_of(self._items)
+            self._costs = memory.predict(name_of(call.function), self._sample, self._n)
         self._to_all = options.get("to") == "all"
         self._callback = options.get("callback")
         self._file: CheckpointFile | None = None
@@ -217,7 +250,7 @@ class RootMap(LocalMap):
         self._epoch = session.epoch + 1
         self._starts = [
             StartOrder(
-                self._epoch, lo, hi, chunksize, call.star, call.keep_exceptions, self._to_all,
+                self._epoch, lo, hi, chunksize, self._costs is not None, call.star, call.keep_exceptions, self._to_all,
                 len(function), sum(map(len, self._parts)), digest,
             )
             for lo, hi in itertools.pairwise(bounds.tolist())
@@ -225,6 +258,8 @@ class RootMap(LocalMap):
         self.failure: TaskFailure | None = None
         self._rank_tasks = [RankTasks()] * session.size
         self._rank_costs = np.zeros(session.size)  # of the tasks done by each rank, if known
+        self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
+        self._by = np.zeros(len(self._order), dtype=np.int32)  # the rank that has run it
         self.seconds = 0.0
         self._worker = 0  # the thread that works on it
         self._dropped = False  # before all results were taken
@@ -336,7 +371,7 @@ class RootMap(LocalMap):
         if epoch != self._epoch:
             return
         self._rank_tasks[source] = done
-        for lo, hi, data in frames:
+        for lo, hi, data, seconds in frames:
             try:
                 found = pickle.loads(data)
             except Exception as error:
@@ -345,11 +380,11 @@ class RootMap(LocalMap):
             if lo == hi:
                 self.fail(found, None)
             else:
-                self._put(source, lo, hi, found)
+                self._put(source, lo, hi, found, seconds)
 
-    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """See `LocalMap`."""
-        self._put(self._session.rank, lo, hi, values)
+        self._put(self._session.rank, lo, hi, values, seconds)
 
     def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
@@ -410,6 +445,15 @@ class RootMap(LocalMap):
         n, seconds = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
         return n, None if self._costs is None else self._rank_costs, seconds
 
+    def remember(self, speeds: Floats) -> None:
+        """Remember what the tasks cost, by the speeds of the ranks; nothing of a part of the tasks, or of a single rank."""
+        if not self._sample or self._collector.missing or len(self._order) < self._n:
+            return
+        busy_s = np.array([rank.busy_s for rank in self._rank_tasks])
+        costs = np.empty(self._n)
+        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, speeds)
+        self._memory.observe(name_of(self._call.function), self._sample, costs)
+
     @contextlib.contextmanager
     def _ending(self, results: list[Any] | None = None) -> Iterator[None]:
         """End the map on all ranks, whatever happens in the block; raise its failure."""
@@ -458,7 +502,8 @@ class RootMap(LocalMap):
         if self._progress is not None:
             self._progress(len(self._order) - self._collector.missing, len(self._order))
 
-    def _put(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+    def _put(self, source: int, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
         if self._file is None:
             self._count(source, lo, hi, values)
         else:

@@ -71,7 +71,7 @@ class LocalMap(Operation):
         if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
         session.account.begin(began, start.lo, start.hi)
-        session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
+        session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
         session.clocks.begin()
         session.rested_s, session.operation = 0.0, self
 
@@ -93,8 +93,8 @@ class LocalMap(Operation):
         """Return the items at positions lo..hi-1."""
         raise NotImplementedError
 
-    def put(self, lo: int, hi: int, values: list[Any]) -> None:
-        """Pass on the results of the tasks at positions lo..hi-1."""
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
         raise NotImplementedError
 
     def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
@@ -144,13 +144,14 @@ class LocalMap(Operation):
         except BaseException as error:
             failed = error
         after = session.clocks.after()
-        session.throttle.charge(after.cpu_s - before.cpu_s)
+        cpu_s = after.cpu_s - before.cpu_s
+        session.throttle.charge(cpu_s)
         session.record.enter(Phase.PACKING, after.wall_s)
-        wall_s = after.wall_s - before.wall_s
-        session.account.ran(lo, len(values), wall_s, own_s(before, after))
-        worker.done(chunk, wall_s)
+        wall_s, work_s = after.wall_s - before.wall_s, own_s(before, after)
+        session.account.ran(lo, len(values), wall_s, work_s)
+        worker.done(chunk, wall_s, cpu_s / session.throttle.speed - cpu_s)
         if values:
-            self.put(lo, lo + len(values), values)
+            self.put(lo, lo + len(values), values, work_s)
         if failed is not None:
             self.fail(failure_of(failed, session.rank, lo + len(values)), failed)
         if self.failed is not None:
@@ -190,14 +191,14 @@ class WorkerMap(LocalMap):
         """See `LocalMap`."""
         return self._items.some(lo, hi)
 
-    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """Pass on results, see `LocalMap`; a result that can't be pickled is a failure."""
         try:
-            self._add(lo, hi, values)
+            self._add(lo, hi, values, seconds)
         except Exception:
             for k, value in enumerate(values, lo):
                 try:
-                    self._add(k, k + 1, [value])
+                    self._add(k, k + 1, [value], seconds / len(values))
                 except Exception as caught:
                     wrong = TypeError(f"result of type {type(value).__name__} can't be pickled: {caught}")
                     self.fail(failure_of(wrong, self._session.rank, k), wrong)
@@ -217,11 +218,11 @@ class WorkerMap(LocalMap):
             self._session.parcels.send(self._session.root, Tag.RESULTS, parcel)
             self._frames, self._bytes = [], 0
 
-    def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure) -> None:
+    def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure, seconds: float = 0.0) -> None:
         data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
         if not self._frames:
             self._since = time.perf_counter()
-        self._frames.append(Frame(lo, hi, data))
+        self._frames.append(Frame(lo, hi, data, seconds))
         self._bytes += len(data)
 
 

@@ -6,6 +6,7 @@ Ranks of different hosts exchange ASK and GIVE; on one host, they steal in share
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Clocks, Interrupts
 from lb_mpi.mpi.pool.messages import KnownFunctions, read_steal, steal_parcel
 from lb_mpi.pooling.account import RankAccount
+from lb_mpi.pooling.learning import Timing
 from lb_mpi.pooling.worker import Send, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
@@ -116,7 +118,8 @@ class Session:
         for rank, first in enumerate(self.hosts):
             hosts.setdefault(first, []).append(rank)
         others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
-        self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.speeds)
+        timings = self.intervals.timings
+        self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, speeds=self.speeds)
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -241,6 +244,8 @@ class _Turns(Part):
 # --- memory that the ranks of a host share ----------------------------------------------------------------------------
 
 _LINE = 64  # bytes of a cache line, to avoid false sharing of words
+_WORD = 8  # bytes of a word, at the start of its line
+_TIMING = struct.Struct("<qqdd")  # behind it
 _NO_WORD = np.uint64(2**64 - 1)  # lo == hi == 2**28 - 1 in epoch 255: no rank's word
 
 
@@ -255,8 +260,11 @@ class SharedIntervals:
         self._places = {rank: place for place, rank in enumerate(ranks)}  # in the window
         self._window = MPI.Win.Allocate_shared(_LINE, 1, comm=host)
         lines: list[Any] = [self._window.Shared_query(place)[0] for place in range(host.size)]
-        self._words = {rank: memoryview(line).cast("B").cast("Q") for rank, line in zip(ranks, lines, strict=True)}
+        views = {rank: memoryview(line).cast("B") for rank, line in zip(ranks, lines, strict=True)}
+        self._words = {rank: view.cast("Q") for rank, view in views.items()}
         self._words[ranks[host.rank]][0] = 0
+        self.timings = SharedTimings(views)
+        self.timings[ranks[host.rank]] = Timing()
         self._old, self._new, self._found = (np.zeros(1, dtype=np.uint64) for _ in range(3))
         self._window.Lock_all(MPI.MODE_NOCHECK)
         self._window.Sync()
@@ -282,7 +290,28 @@ class SharedIntervals:
         """Collective: free the window."""
         self._window.Unlock_all()
         self._words.clear()
+        self.timings.clear()
         self._window.Free()
+
+
+class SharedTimings:
+    """The timing of each rank on a host (see `lb_mpi.pooling.learning`), in shared memory behind its word.
+
+    A rank may read a timing while another writes it: then parts of it are one chunk older, which does no harm.
+    """
+
+    def __init__(self, lines: dict[int, memoryview]) -> None:
+        self._lines = lines
+
+    def __getitem__(self, rank: int) -> Timing:
+        return Timing(*_TIMING.unpack_from(self._lines[rank], _WORD))
+
+    def __setitem__(self, rank: int, timing: Timing) -> None:
+        _TIMING.pack_into(self._lines[rank], _WORD, *timing)
+
+    def clear(self) -> None:
+        """Forget the memory, which is about to be freed."""
+        self._lines.clear()
 
 
 class Broadcast:

@@ -1,0 +1,208 @@
+"""Learning while tasks run: speeds within a map, when to leave the last tasks to faster ranks, and costs.   (pure)
+
+Nothing is known of a task before it has run.  Three things are learned from the seconds of each chunk:
+
+- Speeds.  Each rank publishes how many chunks it has run, and in which time, where the other ranks of its host read it.
+  The first map therefore steals by measured speeds, too.
+- The end of a map.  A long task that a slow rank begins late is what all others wait for.  So a rank that is slower than
+  most leaves the remaining tasks to the others, as soon as they need less time for all of them than it would lose by one
+  long task (`Ending.leaves`).  It waits for a limited time only, since the others may be stuck.
+- Costs.  A map of the same items by the same function is dealt by the costs of the map before, largest first (`Memory`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.pooling.deal import TARGET_S, Floats
+
+# --- the end of a map -------------------------------------------------------------------------------------------------
+
+PRIOR = 4.0  # chunks that each rank is assumed to have run before, at its speed in earlier maps
+TAIL = 3.0  # a long chunk is 1 + TAIL * (coefficient of variation)**2 times as long as an average one
+NEAR = 16  # a rank with more chunks of its own is not near the end
+LONG_S = 2 * TARGET_S  # shorter chunks cost nothing at the end
+LEAST_S, SLOWEST = 1e-9, 1e-9  # seconds of work, and a speed, below which nothing is estimated
+
+
+class Timing(NamedTuple):
+    """The chunks that a rank has run in a map."""
+
+    epoch: int = -1  # of the map
+    n: int = 0
+    seconds: float = 0.0
+    squares: float = 0.0  # sum of the squares of the seconds of each
+
+    def added(self, seconds: float) -> Timing:
+        """Return the timing with another chunk."""
+        return Timing(self.epoch, self.n + 1, self.seconds + seconds, self.squares + seconds * seconds)
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ByRank(Protocol[T_co]):
+    """A container with one value per rank, such as a dict or a list."""
+
+    def __getitem__(self, rank: int, /) -> T_co: ...
+
+
+class Timings(Protocol):
+    """A container of the timings of the ranks on a host, which all of them read, and each writes for itself."""
+
+    def __getitem__(self, rank: int, /) -> Timing: ...
+    def __setitem__(self, rank: int, timing: Timing, /) -> None: ...
+
+
+class Estimate(NamedTuple):
+    """The speeds and the chunks of a host, in the middle of a map."""
+
+    speeds: dict[int, float]
+    typical: float  # speed at which an average piece of work is done
+    chunk_s: float  # of an average chunk at speed 1
+    tail: float  # a long chunk / an average one
+
+
+def estimate(timings: dict[int, Timing], believed: dict[int, float]) -> Estimate | None:
+    """Estimate speeds and chunks from what ran so far, and speeds `believed` before; None: too few chunks to tell."""
+    n = sum(timing.n for timing in timings.values())
+    work_s = sum(timing.seconds * believed[rank] for rank, timing in timings.items())
+    if n < len(timings) or not work_s > LEAST_S:
+        return None
+    chunk_s = work_s / n
+    speeds = {
+        rank: max(SLOWEST, (timing.n + PRIOR) * chunk_s / (timing.seconds + PRIOR * chunk_s / believed[rank]))
+        for rank, timing in timings.items()
+    }
+    work_s = max(LEAST_S, sum(timing.seconds * speeds[rank] for rank, timing in timings.items()))
+    squares = sum(timing.squares * speeds[rank] ** 2 for rank, timing in timings.items())
+    typical = sum(speed * speed for speed in speeds.values()) / sum(speeds.values())
+    return Estimate(speeds, typical, work_s / n, 1.0 + TAIL * max(0.0, n * squares / work_s**2 - 1.0))
+
+
+class Ending:
+    """The end of a map for one rank: its estimate of the ranks on its host, and whether it leaves tasks to them."""
+
+    def __init__(self, rank: int, host: Sequence[int], timings: Timings, believed: ByRank[float]) -> None:
+        self.rank, self._host, self._timings, self._believed = rank, host, timings, believed
+        self._learns = False
+        self._mine = Timing()
+        self.until = 0.0  # it leaves tasks until then
+        self._decided = False  # since its last chunk
+
+    def begin(self, epoch: int, *, learns: bool) -> None:
+        """Begin a map; not `learns`: the costs are known, so that long tasks come first."""
+        self._learns = learns and len(self._host) > 1
+        self._mine = Timing(epoch)
+        self.until, self._decided = 0.0, False
+        if self._learns:
+            self._timings[self.rank] = self._mine
+
+    def observe(self, seconds: float) -> None:
+        """Publish another chunk."""
+        self.until, self._decided = 0.0, False
+        if self._learns:
+            self._mine = self._timings[self.rank] = self._mine.added(seconds)
+
+    def estimate(self) -> Estimate | None:
+        """Return what is known of the ranks on this host; None: nothing beyond what was believed before."""
+        if not self._learns:
+            return None
+        timings = {rank: timing for rank in self._host if (timing := self._timings[rank]).epoch == self._mine.epoch}
+        return estimate(timings, {rank: self._believed[rank] for rank in timings})
+
+    def leaves(self, now: float, chunks: Callable[[], float]) -> bool:
+        """Return whether this rank, which could begin one of the `chunks()` not begun on its host, leaves them to others.
+
+        The others need chunks / (sum of the speeds) times an average chunk for all of them.  If this rank begins a long
+        one instead, all wait for it: tail / speed, where a typical rank would need tail / typical.
+        """
+        if not self._decided:
+            self.until, self._decided = now + self._wait_s(chunks), True
+        return now < self.until
+
+    def _wait_s(self, chunks: Callable[[], float]) -> float:
+        if not self._mine.seconds > LONG_S * self._mine.n or (known := self.estimate()) is None:
+            return 0.0
+        speed = known.speeds.get(self.rank, known.typical)
+        rest = chunks() / sum(known.speeds.values())
+        if rest >= known.tail * (1.0 / speed - 1.0 / known.typical):
+            return 0.0
+        return (2.0 * rest + known.tail / known.typical) * known.chunk_s
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+KEPT = 4  # functions
+ALIKE = 0.7  # correlation of costs from which on one map predicts the next
+
+
+class Remembered(NamedTuple):
+    """The costs in the last map of a function."""
+
+    items: bytes  # a digest of the items
+    costs: Floats  # (n,) seconds at speed 1
+    alike: bool | None  # as those of the map before; None: it had other items, so that this tells nothing
+
+
+class Memory:
+    """Costs of tasks by function, from its last map.
+
+    They predict the next map if it has the same items, or if the last one had as many items and was predicted well.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, Remembered] = OrderedDict()  # by function
+
+    def predict(self, function: Hashable, items: bytes, n: int) -> Floats | None:
+        """Return the expected costs of n items; None: unknown."""
+        last = self._kept.get(function)
+        if last is None or len(last.costs) != n:
+            return None
+        trusted = last.items == items if last.alike is None else last.alike
+        return last.costs if trusted else None
+
+    def observe(self, function: Hashable, items: bytes, costs: Floats) -> None:
+        """Keep the costs of a map, unless its tasks are too short to matter."""
+        last = self._kept.pop(function, None)
+        if not costs.sum() > LONG_S * len(costs):
+            return
+        alike = None
+        if last is not None and len(last.costs) == len(costs):
+            alike = correlation(last.costs, costs) > ALIKE or (False if last.items == items else None)
+        self._kept[function] = Remembered(items, costs, alike)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+
+def correlation(one: Floats, other: Floats) -> float:
+    """Return the correlation coefficient of two arrays (n,); 0.0 if one of them is constant."""
+    one, other = one - one.mean(), other - other.mean()
+    scale = math.sqrt(float(one @ one) * float(other @ other))
+    return float(one @ other) / scale if scale > 0.0 else 0.0
+
+
+def sums_by_rank(values: NDArray[np.floating[Any]], by: NDArray[np.integer[Any]], size: int) -> Floats:
+    """Return (size,) the sums of the values of each rank; `by`: the rank of each value."""
+    sums: Floats = np.bincount(by, values, size).astype(np.float64)  # with no values at all, numpy returns integers
+    return sums
+
+
+def costs_at_speed_1(
+    seconds: NDArray[np.floating[Any]], by: NDArray[np.integer[Any]], busy_s: Floats, speeds: Floats
+) -> Floats:
+    """Return the costs (n,) at speed 1 of tasks that took `seconds` on the ranks `by`; 0 s: not run, of average cost.
+
+    busy_s, speeds : (P,) seconds of each rank in its tasks, including what its tasks do not see, and its speed.
+    """
+    sums = sums_by_rank(seconds, by, len(busy_s))
+    factors = speeds * busy_s / np.where(sums > 0.0, sums, 1.0)
+    costs: Floats = seconds * factors[by]
+    ran = seconds > 0.0
+    return np.where(ran, costs, costs[ran].mean() if ran.any() else 0.0)
