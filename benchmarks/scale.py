@@ -8,7 +8,7 @@ its lower bound, the prediction of the simulator for the same number, and predic
               the same ones again
     ring      a tree search with drafts on the paper's ring
     walks     the same with drafts that walk over random ranks
-    rows      calls of map_rows with random costs of rows, by the root's plan: the first one, and the median of the later half
+    rows      calls of map_rows with random costs of rows, by the root's plan: the first, and the median of the later half
     neighbours  the same, by plans that neighbours make
     graph     steps on a mesh that was distributed by speed: each rank waits for its vertices, and exchanges its halo
     save      lb_mpi.save, and lb_mpi.load on as many ranks and on half of them: seconds only
@@ -221,7 +221,7 @@ def main() -> None:
     parser = command("scale", __doc__)
     parser.add_argument("--real", action="store_true", required=True, help="run on real ranks of this machine")
     parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="numbers of ranks (%(default)s)")
-    parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases (all but the ring on more than 64 ranks)")
+    parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases (default: all, but no ring above 64 ranks)")
     options = parser.parse_args()
     told = []
     if not options.json:
