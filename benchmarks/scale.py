@@ -221,7 +221,7 @@ def main() -> None:
     parser = command("scale", __doc__)
     parser.add_argument("--real", action="store_true", required=True, help="run on real ranks of this machine")
     parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="numbers of ranks (%(default)s)")
-    parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases (default: all, but no ring above 64 ranks)")
+    parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases (all; no ring above 64 ranks)")
     options = parser.parse_args()
     told = []
     if not options.json:
