@@ -293,7 +293,7 @@ def test_bad_input() -> None:
         balance(graph, loads, speeds, tau="best")
     with pytest.raises(ValueError, match="max_steps"):
         balance(graph, loads, speeds, max_steps=-1)
-    with pytest.raises(ValueError, match="expected one that has steps"):
+    with pytest.raises(ValueError, match="expected a scheme with steps"):
         on_rank(prepare(graph, speeds, "direct"), 0, 1.0, 1.0)
     with pytest.raises(ValueError, match="total"):
         on_rank(prepare(graph, speeds, "cg"), 0, 1.0, 1.0)
