@@ -39,7 +39,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine, read_machine, write_machine
 from lb_mpi.partitioning import multilevel
-from lb_mpi.partitioning.multilevel import Starts, spectral_bisection, split
+from lb_mpi.partitioning.multilevel import EQUAL, Starts, fiedler, split
 from lb_mpi.partitioning.partition import EFFORTS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 
@@ -162,6 +162,24 @@ def most_weights(whole: WholeNumbers, targets: Floats, imbalance: float) -> list
     """(k,) largest weights of the parts."""
     most = (1.0 + imbalance) * targets * whole.vertex_weights.sum()
     return [int(weight) for weight in np.ceil(most)]
+
+
+def spectral_bisection(graph: Graph, target: float = 0.5, *, threshold: str = "quantile") -> Ints:
+    """(n,) 0 or 1: side 0 has the lowest entries of v_2.
+
+    threshold : "quantile": side 0 has the fraction `target` (0 to 1) of the vertex weight, for halves up to the weighted
+    median, which is what `partition` uses; "mean": the vertices below the mean of v_2, the course's rule for halves, so
+    the sides may differ in weight.  Vertices at the mean go to both sides in turn.
+    """
+    if not 0 < target < 1 or (threshold == "mean" and target != 0.5):
+        raise ValueError(f"target = {target!r}: expected {'0.5' if threshold == 'mean' else 'a number between 0 and 1'}")
+    vector, weights = fiedler(graph).vector, graph.vertex_weights
+    if threshold == "quantile":
+        return split(vector, weights, target)
+    away = np.round((vector - vector.mean()) / EQUAL)
+    part = np.where(away > 0, 1, 0)
+    part[np.flatnonzero(away == 0)[1::2]] = 1
+    return part
 
 
 def spectral_bisections(graph: Graph, targets: Floats) -> Ints:

@@ -2,6 +2,9 @@
 
 Compiled loops are cached on disk, so only the first run on a machine compiles.  That may delay the partition of a large
 graph by half a minute, without any output.
+
+A kernel's arguments are named tuples of arrays.  numba counts a reference at each access to such an array, even in inner
+loops, which takes as long as the work itself.  A function that neither creates nor keeps arrays needs no counting.
 """
 
 from __future__ import annotations
@@ -10,9 +13,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from numba import njit as njit
 from numba.core import event
+
+COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: if it is missing, importing this module fails
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+def borrowing(kernel: Kernel) -> Kernel:
+    """Compile a kernel that creates no arrays; a division by 0 gives infinity, as in numpy."""
+    compiled: Kernel = njit(cache=True, error_model="numpy", **COUNTLESS)(kernel)
+    return compiled
+
+
+def inlined(kernel: Kernel) -> Kernel:
+    """Compile a small kernel that creates no arrays, and inline it into its callers."""
+    compiled: Kernel = njit(forceinline=True, **COUNTLESS)(kernel)
+    return compiled
+
 
 TOLD_S = 2.0  # longer compilation is reported
 

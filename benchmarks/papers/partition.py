@@ -10,9 +10,9 @@ import networkx as nx
 import numpy as np
 
 from benchmarks.papers.page import Item, Run, Section, claim, compare, left_out, table
-from benchmarks.partition import spectral_bisections
+from benchmarks.partition import spectral_bisection, spectral_bisections
 from lb_mpi.graph import Graph, Ints, parse
-from lb_mpi.partitioning.multilevel import fiedler, spectral_bisection
+from lb_mpi.partitioning.multilevel import fiedler
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import connected, cut
 

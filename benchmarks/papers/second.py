@@ -21,6 +21,7 @@ from apps.maze_search import MazeSearch, random_maze
 from benchmarks import convergence
 from benchmarks.papers import allocation, lockstep
 from benchmarks.papers.page import OURS, Item, Run, Section, claim
+from benchmarks.partition import spectral_bisection
 from lb_mpi import graph as graphs
 from lb_mpi.arranging import arrange as arranging
 from lb_mpi.diffusion import diffusion
@@ -420,7 +421,7 @@ def partition_lines(some: Sequence[str]) -> list[Item]:
         values.append(_equal(value, want))
         residual = float(np.abs(laplacian @ vector - want * vector).max())
         vectors.append(residual < 1e-6 and abs(float(vector.sum())) < 1e-6 and abs(float(vector @ vector) - 1) < 1e-6)
-        part = multilevel.spectral_bisection(graph)
+        part = spectral_bisection(graph)
         lower = np.sort(vector)[graph.n // 2 - 1]
         halves = 2 * int((part == 0).sum()) == graph.n and float(vector[part == 0].max()) <= lower + 1e-6
         crossing = sum(bool(part[i] != part[j]) for i, j in edges)

@@ -1,36 +1,14 @@
-"""Compile array-free kernels with numba, without reference counting of their arguments.
-
-A kernel's arguments are named tuples of arrays.  numba counts a reference at each access to such an array, even in inner
-loops, which takes as long as the work itself.  A function that neither creates nor keeps arrays needs no counting.
-"""
+"""Random numbers and a heap, for compiled loops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import njit
-
-COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: if it is missing, importing this module fails
-
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-
-
-def borrowing(kernel: Kernel) -> Kernel:
-    """Compile a kernel that creates no arrays."""
-    compiled: Kernel = njit(cache=True, **COUNTLESS)(kernel)
-    return compiled
-
-
-def inlined(kernel: Kernel) -> Kernel:
-    """Compile a small kernel that creates no arrays, and inline it into its callers."""
-    compiled: Kernel = njit(forceinline=True, **COUNTLESS)(kernel)
-    return compiled
-
+from lb_mpi.kernels import inlined, njit
 
 # --- Random numbers inside compiled loops: a seed gives the same partition on every machine ---------------------------
 

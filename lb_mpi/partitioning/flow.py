@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import borrowing, inlined, njit
 from lb_mpi.partitioning.coarsen import Csr, Flags
-from lb_mpi.partitioning.compiled import State, borrowing, inlined, shuffle
+from lb_mpi.partitioning.compiled import State, shuffle
 from lb_mpi.partitioning.refine import Parts, find_parts
 
 # --- Maximum flow between two sides of a corridor of a graph, by Dinic's layers (1970) --------------------------------

@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 
-from lb_mpi import checks
 from lb_mpi.graph import Floats, Graph, Ints, lowest
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import inlined, njit
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
-from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, inlined, make_heap, next_random, pop, put, random_state
+from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, make_heap, next_random, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow
 from lb_mpi.partitioning.refine import find_bounds, refine
 
@@ -84,7 +84,6 @@ def adjacency(graph: Csr) -> scipy.sparse.csr_array:
 DENSE = 40  # vertices: up to here, LAPACK is faster than Lanczos; beyond, its spinning threads make it ten times slower
 MAX_DENSE = 3000  # vertices: up to here, LAPACK is the fallback if Lanczos fails
 EQUAL = 1e-9  # entries of v_2 with smaller differences are equal
-THRESHOLDS = ("quantile", "mean")
 
 
 class Fiedler(NamedTuple):
@@ -94,17 +93,12 @@ class Fiedler(NamedTuple):
     vector: Floats  # (n,) the first nonzero entry is positive
 
 
-def fiedler(graph: Graph) -> Fiedler:
+def fiedler(graph: Csr | Graph) -> Fiedler:
     """Return lambda_2 and v_2 of `graph`; of a multiple eigenvalue, always the same eigenvector.
 
     Faint virtual edges connect a disconnected graph first: its value is then near 0.
     """
-    return fiedler_of(csr(graph))
-
-
-def fiedler_of(graph: Csr) -> Fiedler:
-    """Compute `fiedler` for the arrays of a graph."""
-    joined = connected(graph)
+    joined = connected(csr(graph))
     n = joined.n
     if n < 2:
         return Fiedler(0.0, np.ones(n))
@@ -149,25 +143,6 @@ def split(vector: Floats, weights: Floats, target: float) -> Ints:
     return part
 
 
-def spectral_bisection(graph: Graph, target: float = 0.5, *, threshold: str = "quantile") -> Ints:
-    """Return (n,) 0 or 1: side 0 has the lowest entries of v_2.
-
-    threshold : "quantile": side 0 has the fraction `target` (0 to 1) of the vertex weight, for halves up to the weighted
-    median, which is what `partition` uses; "mean": the vertices below the mean of v_2, the course's rule for halves, so
-    the sides may differ in weight.  Vertices at the mean go to both sides in turn.
-    """
-    checks.choice("threshold", threshold, THRESHOLDS)
-    if not 0 < target < 1 or (threshold == "mean" and target != 0.5):
-        raise ValueError(f"target = {target!r}: expected {'0.5' if threshold == 'mean' else 'a number between 0 and 1'}")
-    vector, weights = fiedler(graph).vector, graph.vertex_weights
-    if threshold == "quantile":
-        return split(vector, weights, target)
-    away = np.round((vector - vector.mean()) / EQUAL)
-    part = np.where(away > 0, 1, 0)
-    part[np.flatnonzero(away == 0)[1::2]] = 1
-    return part
-
-
 # --- Bisections of a small graph: grown from random vertices, refined at once, the best of many -----------------------
 #
 # One side grows from a random vertex, adding the vertex that makes the cut lightest, until it has its target weight (greedy
@@ -177,8 +152,8 @@ ROUNDS, PATIENCE = 3, 1.0  # of the refinement of a bisection; searches start fr
 
 
 @njit(cache=True)
-def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
-    """Return the weight of the cut, and the sum of the parts' excesses above their bounds (k,)."""
+def excess_and_cut(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
+    """Return the sum of the parts' excesses above their bounds (k,), and the weight of the cut: less is better."""
     cut, excess = 0.0, 0.0
     part_weights = np.zeros(len(bounds))
     for v in range(len(part)):
@@ -188,7 +163,7 @@ def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float
                 cut += graph.weights[e]
     for p in range(len(bounds)):
         excess += max(0.0, part_weights[p] - bounds[p])
-    return cut / 2, excess
+    return excess, cut / 2
 
 
 @njit(cache=True)
@@ -249,7 +224,7 @@ def best_grown(graph: Csr, target: float, bounds: Floats, first: Ints, tries: in
     """
     n = len(graph.vertex_weights)
     best = np.ones(n, np.int64)
-    best_cut = best_excess = np.inf
+    least = (np.inf, np.inf)
     for i in range(tries + 1):
         if i < tries:
             part = grow(graph, next_random(state, n), target, state)
@@ -258,9 +233,9 @@ def best_grown(graph: Csr, target: float, bounds: Floats, first: Ints, tries: in
         else:
             break
         refine(graph, part, bounds, ROUNDS, PATIENCE, 0, state)
-        cut, excess = cut_and_excess(graph, part, bounds)
-        if excess < best_excess or (excess == best_excess and cut < best_cut):
-            best, best_cut, best_excess = part, cut, excess
+        found = excess_and_cut(graph, part, bounds)
+        if found < least:
+            best, least = part, found
     return best
 
 
@@ -283,7 +258,7 @@ def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: Stat
     coarsest = levels[-1].csr if levels else graph
     first = np.zeros(0, np.int64)
     if starts.spectral > 0 and (coarsest.n <= 4 * SMALL or starts.tries == 0):  # larger: coarsening has stalled
-        first = split(-fiedler_of(coarsest).vector, coarsest.vertex_weights, share)
+        first = split(-fiedler(coarsest).vector, coarsest.vertex_weights, share)
     part = best_grown(coarsest, share * total, bounds, first, starts.tries, state)
 
     def improve(fine: Csr, part: Ints) -> None:
@@ -381,11 +356,7 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     weight, as far as the weights of the vertices allow it (see `refine`); if all weights are 0, vertices count 1 each.
     effort : a key of `EFFORTS`.  The same arguments give the same partition.
     """
-
-    def evolve(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
-        return _evolve(fine, targets, bounds, EFFORTS[effort], state)
-
-    return _within_bounds(evolve, graph, targets, imbalance, seed)
+    return _within_bounds(partial(_evolve, effort=EFFORTS[effort]), graph, targets, imbalance, seed)
 
 
 def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: int) -> Ints:
@@ -395,13 +366,7 @@ def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: i
     Fiedler vector, restore level by level, and refine the bisection on each.  Hendrickson & Leland, "A multilevel algorithm
     for partitioning graphs" (SC 1995).  No other starts, no cycles, no refinement between k parts.
     """
-
-    def bisected(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
-        part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets)), state)
-        refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, if bisections could not
-        return part
-
-    return _within_bounds(bisected, graph, targets, imbalance, seed)
+    return _within_bounds(_bisect, graph, targets, imbalance, seed)
 
 
 def _within_bounds(
@@ -416,19 +381,25 @@ def _within_bounds(
     if len(targets) == 1:
         return np.zeros(fine.n, dtype=np.int64)
     part = method(fine, targets, bounds, state)
-    if packing is not None and _worth(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
+    if packing is not None and excess_and_cut(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
         part = packing
         refine(fine, part, bounds, 10, 1.0, SEEDS_AT_ONCE, state)
     return part
 
 
-def _evolve(fine: Csr, targets: Floats, bounds: Floats, effort: Effort, state: State) -> Ints:
+def _bisect(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
+    part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets)), state)
+    refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, if bisections could not
+    return part
+
+
+def _evolve(fine: Csr, targets: Floats, bounds: Floats, state: State, effort: Effort) -> Ints:
     population = []
     for _ in range(effort.population):
         part = _cycle(fine, targets, bounds, effort, state)
         for _ in range(effort.cycles):
             part = _cycle(fine, targets, bounds, effort, state, part)
-        population.append((_worth(fine, part, bounds), part))
+        population.append((excess_and_cut(fine, part, bounds), part))
     k = len(targets)
     draw = np.random.default_rng(int(state[0]))
     for _ in range(effort.combinations):
@@ -437,7 +408,7 @@ def _evolve(fine: Csr, targets: Floats, bounds: Floats, effort: Effort, state: S
         part = population[one][1]
         part = _cycle(fine, targets, bounds, effort, state, part, part * k + population[other][1])
         part = _cycle(fine, targets, bounds, effort, state, part)
-        population[other] = (_worth(fine, part, bounds), part)
+        population[other] = (excess_and_cut(fine, part, bounds), part)
     return min(population, key=lambda member: member[0])[1]
 
 
@@ -468,10 +439,5 @@ def _cycle(
         starts = effort.starts if attempt == 0 else effort.starts._replace(spectral=0)
         first = bisect_recursively(graph, targets, bounds, starts, state)
         improve(graph, first)
-        candidates.append((_worth(graph, first, bounds), first))
+        candidates.append((excess_and_cut(graph, first, bounds), first))
     return restore(fine, levels, min(candidates, key=lambda candidate: candidate[0])[1], improve)
-
-
-def _worth(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
-    cut, excess = cut_and_excess(graph, part, bounds)
-    return excess, cut

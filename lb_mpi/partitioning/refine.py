@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import borrowing, inlined, njit
 from lb_mpi.partitioning.coarsen import Csr
-from lb_mpi.partitioning.compiled import DONE, Heap, State, borrowing, clear, inlined, make_heap, put, remove, shuffle
+from lb_mpi.partitioning.compiled import DONE, Heap, State, clear, make_heap, put, remove, shuffle
 
 # --- The strength of each vertex's connection to each part, updated while vertices move -------------------------------
 #

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import borrowing, inlined, njit
 from lb_mpi.machine import Machine
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through
-from lb_mpi.partitioning.compiled import State, borrowing, inlined, random_state, shuffle
+from lb_mpi.partitioning.compiled import State, random_state, shuffle
 from lb_mpi.partitioning.multilevel import multilevel
 from lb_mpi.partitioning.quality import mapping_cost
 from lb_mpi.partitioning.refine import Connections, Parts, find_connections, find_parts, move
