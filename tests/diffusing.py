@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from lb_mpi.diffusion import setup as spectral
-from lb_mpi.diffusion.diffusion import RankDiffusion
+from lb_mpi.diffusion.diffusion import excess, on_rank
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Floats, Graph, parse
 
@@ -80,12 +80,14 @@ def run_ranks(
 
     def run(rank: int) -> tuple[int, float, Floats]:
         neighbours = graph.neighbours(rank)
-        one = RankDiffusion(setup, rank, loads[rank], mean[rank], lambda parts: together.gather(rank, parts).sum(axis=0))
-        steps, value = 0, one.value
-        while not together.gather(rank, np.array(one.imbalance)).max() <= tolerance:
-            value = one.step(together.gather(rank, np.array(value))[neighbours])
+        one, ends = on_rank(setup, rank, loads[rank], mean[rank], lambda parts: together.gather(rank, parts).sum(axis=0))
+        steps = 0
+        while not together.gather(rank, np.array(excess(one.time, mean[rank]))).max() <= tolerance:
+            ends.heard = together.gather(rank, np.array(one.value))[neighbours]
+            one.step()
             steps += 1
-        return steps, one.time, one.flow(together.gather(rank, np.array(one.potential))[neighbours])
+        ends.heard = together.gather(rank, np.array(one.potential))[neighbours]
+        return steps, one.time, one.flow()
 
     with ThreadPoolExecutor(graph.n) as pool:
         results = list(pool.map(run, range(graph.n)))

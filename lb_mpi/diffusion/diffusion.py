@@ -13,15 +13,16 @@ step tau_ij (l_i - l_j) units of work flow over the edge ij, so l' = M l with M 
         diffusion.step()
     diffusion.flow()                                 # (E,)
 
-    one = RankDiffusion(setup, rank, load, mean_time, total)                 # the same for one rank
-    while not all ranks' one.imbalance <= 0.05:                              # a reduction (max)
-        one.step(values of the neighbours)                                   # an exchange of one.value
-    one.flow(potentials of the neighbours)                                   # (deg,), an exchange of one.potential
+    one, ends = on_rank(setup, rank, load, mean_time, total)                 # the same for one rank
+    while not all ranks' excess(one.time, mean_time) <= 0.05:                # a reduction (max)
+        ends.heard = values of the neighbours                                # an exchange of one.value
+        one.step()
+    ends.heard = potentials of the neighbours                                # an exchange of one.potential
+    one.flow()                                                               # (deg,)
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -159,66 +160,33 @@ class Diffusion:
         return cancel_cycles(self.setup.graph, flow) if self.setup.scheme == "dimension_exchange" else flow
 
 
-class RankDiffusion:
-    """A scheme of `setup` (but not direct) on one rank, driven by exchanges with its neighbours.
+def on_rank(
+    setup: Setup, rank: int, load: float, mean_time: float, total: TotalOf | None = None
+) -> tuple[Scheme, OneRank]:
+    """Return a scheme of `setup` (but not direct) for one rank, and its edges: it only needs numbers of its neighbours.
 
     `load` >= 0 is in units of work; `mean_time` is sum w / sum s over the rank's component.  `total` returns the sums
-    of a (2,) array over all ranks; only cg calls it, once per step.
+    of a (2,) array over all ranks; only cg calls it, once per step.  Set `heard` of the edges to the neighbours' (deg,)
+    values before a step, and to their potentials before `flow`, which is then (deg,), positive away from the rank.  A copy
+    (`copy.copy`) keeps its state.  The flow of dimension_exchange may contain cycles: see `cancel_cycles`.
     """
+    if setup.scheme == "direct":
+        raise ValueError("scheme = 'direct': expected one that has steps")
+    if setup.scheme == "cg" and total is None:
+        raise ValueError("total = None: expected a function, since cg needs sums over all ranks")
+    speed, time = float(setup.speeds[rank]), float(check_loads([load], name="load")[0] / setup.speeds[rank])
+    mean = float(check_loads([mean_time], name="mean_time")[0])
+    tails, heads = setup.graph.edges()
+    mine = np.flatnonzero((tails == rank) | (heads == rank))  # ascending, as are the neighbours
+    ends = OneRank(rank, setup.graph.neighbours(rank), setup.tau[mine])
+    return _scheme(setup, ends, time, speed, mean, setup.colours[mine], total or _row_sums), ends
 
-    def __init__(self, setup: Setup, rank: int, load: float, mean_time: float, total: TotalOf | None = None) -> None:
-        if setup.scheme == "direct":
-            raise ValueError("scheme = 'direct': expected one that has steps")
-        if setup.scheme == "cg" and total is None:
-            raise ValueError("total = None: expected a function, since cg needs sums over all ranks")
-        speed, time = float(setup.speeds[rank]), float(check_loads([load], name="load")[0] / setup.speeds[rank])
-        self._mean = float(check_loads([mean_time], name="mean_time")[0])
-        tails, heads = setup.graph.edges()
-        mine = np.flatnonzero((tails == rank) | (heads == rank))  # ascending, as are the neighbours
-        self._ends = OneRank(rank, setup.graph.neighbours(rank), setup.tau[mine])
-        self._scheme = _scheme(setup, self._ends, time, speed, self._mean, setup.colours[mine], total or _row_sums)
 
-    @property
-    def value(self) -> float:
-        """The number to send to the neighbours before the next step."""
-        return float(self._scheme.value)
-
-    @property
-    def time(self) -> float:
-        """The rank's time after the steps so far."""
-        return float(self._scheme.time)
-
-    @property
-    def imbalance(self) -> float:
-        """time / lbar - 1, or infinity if the rank has to give more than it has; all <= tolerance: balanced."""
-        if self.time < 0.0:
-            return math.inf
-        return self.time / self._mean - 1.0 if self._mean > 0.0 else 0.0
-
-    @property
-    def potential(self) -> float:
-        """The number to send to the neighbours before `flow`."""
-        return float(self._scheme.potential)
-
-    def step(self, neighbour_values: Floats) -> float:
-        """Make one step with the (deg,) values of the neighbours; return the value to send them for the next."""
-        self._ends.heard = neighbour_values
-        self._scheme.step()
-        return self.value
-
-    def snapshot(self) -> RankDiffusion:
-        """Return a copy of the current state, for reading and for `flow`; later steps do not change it."""
-        taken = copy.copy(self)
-        taken._scheme = copy.copy(self._scheme)  # a scheme replaces its arrays, and never writes into them
-        return taken
-
-    def flow(self, neighbour_potentials: Floats) -> Floats:
-        """(deg,) net flow to each neighbour so far, positive away from the rank.
-
-        The flow of dimension_exchange may contain cycles: see `cancel_cycles`.
-        """
-        self._ends.heard = neighbour_potentials
-        return self._scheme.flow()
+def excess(time: float, mean_time: float) -> float:
+    """time / lbar - 1 of one rank, or infinity if it has to give more than it has; all <= tolerance: balanced."""
+    if time < 0.0:
+        return math.inf
+    return time / mean_time - 1.0 if mean_time > 0.0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,12 @@ class Spectrum(NamedTuple):
 def paper_tau(graph: Graph, speeds: Floats) -> Floats:
     """(E,) tau_ij = min(s_i, s_j) min(1/(deg_i + 1), 1/(deg_j + 1)), in the order of `graph.edges` (Jin & Wang).
 
+    Or (B, E) for B layouts of speeds (B, P).
     The sum over a vertex's edges stays below s_i, so M has no negative entry and a positive diagonal: fos converges.
     """
     tails, heads = graph.edges()
-    return np.minimum(speeds[tails], speeds[heads]) / (np.maximum(graph.degrees[tails], graph.degrees[heads]) + 1.0)
+    least = np.minimum(speeds[..., tails], speeds[..., heads])
+    return np.asarray(least / (np.maximum(graph.degrees[tails], graph.degrees[heads]) + 1.0))
 
 
 def laplacian(graph: Graph, tau: Floats) -> Any:
@@ -200,7 +202,7 @@ Ends = WholeGraph | OneRank  # all edges of a graph, or those of one rank
 
 
 class Scheme:
-    """The state of one scheme."""
+    """The state of one scheme; a step replaces its arrays, and never writes into them."""
 
     def __init__(self, ends: Ends, time: Value, speed: Value) -> None:
         self.time = time  # l as if all the flow so far had been moved

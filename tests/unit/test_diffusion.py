@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lb_mpi import metrics
 from lb_mpi.diffusion import setup as spectral
-from lb_mpi.diffusion.diffusion import Balance, Diffusion, RankDiffusion, balance, cancel_cycles, outflow
+from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, cancel_cycles, on_rank, outflow
 from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, prepare
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
@@ -294,9 +294,9 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="max_steps"):
         balance(graph, loads, speeds, max_steps=-1)
     with pytest.raises(ValueError, match="expected one that has steps"):
-        RankDiffusion(prepare(graph, speeds, "direct"), 0, 1.0, 1.0)
+        on_rank(prepare(graph, speeds, "direct"), 0, 1.0, 1.0)
     with pytest.raises(ValueError, match="total"):
-        RankDiffusion(prepare(graph, speeds, "cg"), 0, 1.0, 1.0)
+        on_rank(prepare(graph, speeds, "cg"), 0, 1.0, 1.0)
     with pytest.raises(TypeError, match="graph of type int"):
         balance(5, loads, speeds)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at most 8000"):

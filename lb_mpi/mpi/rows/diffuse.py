@@ -7,6 +7,7 @@ the flow into direct transfers, need all ranks.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,8 +16,8 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.migrate import ROWS, Direct, Plan, is_stale, plan, plan_of
-from lb_mpi.diffusion.diffusion import MAX_STEPS, RankDiffusion
-from lb_mpi.diffusion.setup import Eigen, Setup, Spectrum, assemble, chosen_scheme, find_eigen, tau_rule
+from lb_mpi.diffusion.diffusion import MAX_STEPS, excess, on_rank
+from lb_mpi.diffusion.setup import Eigen, Scheme, Setup, Spectrum, assemble, chosen_scheme, find_eigen, tau_rule
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.collective import agree, wait
 from lb_mpi.mpi.common.presence import presence_of
@@ -114,15 +115,15 @@ class Diffuser:
         """
         comm, wait_for = self._presence.comm, self._presence.wait
         exchange, lag = self._exchange.exchange, (comm.size - 1).bit_length()
-        asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
+        asked: deque[tuple[MPI.Request, Floats, Floats, Scheme]] = deque()
         answered: list[float] = []
         with self._presence.telling():
             setup = self._prepare(speeds)
             mean = float(setup.mean_times(loads)[comm.rank])
-            one = RankDiffusion(setup, comm.rank, float(loads[comm.rank]), mean, self._total)
+            one, ends = on_rank(setup, comm.rank, float(loads[comm.rank]), mean, self._total)
             for step in range(MAX_STEPS + 1):
-                mine, worst = np.array([one.imbalance]), np.zeros(1)
-                asked.append((comm.Iallreduce(mine, worst, MPI.MAX), mine, worst, one.snapshot()))
+                mine, worst = np.array([excess(one.time, mean)]), np.zeros(1)
+                asked.append((comm.Iallreduce(mine, worst, MPI.MAX), mine, worst, copy.copy(one)))
                 while len(asked) > (lag if step < MAX_STEPS else 0):
                     request, _, worst, then = asked[0]
                     wait_for(request.Test, asked)
@@ -131,10 +132,13 @@ class Diffuser:
                     if answered[-1] <= self._tolerance:
                         for request, *_ in asked:
                             wait_for(request.Test, asked)
-                        return Diffused(then.flow(exchange(then.potential)), answered)
+                        ends.heard = exchange(then.potential)
+                        return Diffused(then.flow(), answered)
                 if step < MAX_STEPS:
-                    one.step(exchange(one.value))
-            return Diffused(one.flow(exchange(one.potential)), answered)
+                    ends.heard = exchange(one.value)
+                    one.step()
+            ends.heard = exchange(one.potential)
+            return Diffused(one.flow(), answered)
 
     def close(self) -> None:
         """Free the MPI resources, but not the communicator; collective."""
