@@ -13,8 +13,9 @@ edges the error falls by (p - 1)/(p + 1) per step, p = lambda_P / lambda_2 of S^
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, permutations
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.arranging.objectives import AIMS, DENSE, TIE, Aim, Changes, UniformAim, costs, find_modes
+from lb_mpi.arranging.objectives import AIMS, DENSE, TIE, Aim, UniformAim, costs, find_modes
 from lb_mpi.diffusion.setup import Spectrum, laplacian
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
@@ -40,6 +41,7 @@ from lb_mpi.metrics import check_speeds
 
 MAX_EXHAUSTIVE = 9
 Progress = Callable[[str, float], None]  # current activity, and the part of the method that is done, 0 to 1
+Search = Callable[[Aim, Floats, Progress], Ints]
 
 _BATCH = 20160  # arrangements per batch
 _TRIES = 50  # in a large graph: wrong estimates before descent gives up
@@ -48,18 +50,13 @@ HEAT = 0.002  # temperature of log(cost) at the start
 ROUNDS = 300  # descents on 64 vertices; fewer on smaller graphs, and on larger ones, where each is slower
 
 
-def all_costs(aim: Aim, speeds: Floats) -> Iterator[tuple[Ints, Floats]]:
-    """All arrangements (B, P) in ascending order, and their costs (B,), in batches."""
-    orders = permutations(range(len(speeds)))
-    while batch := list(islice(orders, _BATCH)):
-        positions = np.array(batch, dtype=np.int64)
-        yield positions, costs(aim, speeds[positions])
-
-
 def exhaustive(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
     """The best of all arrangements; among equals the first."""
     best, least, seen = np.arange(len(speeds)), math.inf, 0
-    for positions, values in all_costs(aim, speeds):
+    orders = permutations(range(len(speeds)))
+    while batch := list(islice(orders, _BATCH)):
+        positions = np.array(batch, dtype=np.int64)
+        values = costs(aim, speeds[positions])
         k = _first_least(values)
         if values[k] < least * (1.0 - TIE):
             best, least = positions[k], float(values[k])
@@ -98,7 +95,9 @@ def _construct(aim: Aim, speeds: Floats, order: Ints, unplaced: Callable[[Floats
 
 def swap(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
     """A local minimum: no swap of two nodes lowers the cost.  Never worse than the given order."""
-    return descend(aim, speeds, _start(aim, speeds, progress), progress)
+    given, filled = np.arange(len(speeds)), fill(aim, speeds, progress)
+    as_good = aim.changes(speeds).cost <= aim.changes(speeds[filled]).cost
+    return descend(aim, speeds, given if as_good else filled, progress)
 
 
 def descend(aim: Aim, speeds: Floats, positions: Ints, progress: Progress) -> Ints:
@@ -108,37 +107,28 @@ def descend(aim: Aim, speeds: Floats, positions: Ints, progress: Progress) -> In
     descent ends earlier, in worse minima.)  Up to `objectives.DENSE` vertices the end is a local minimum; in larger
     graphs, where swaps are only estimated, the most promising ones have failed.
     """
-    positions = positions.copy()
     first, second = (ends.astype(np.int64) for ends in np.triu_indices(len(speeds), 1))
-    here: Changes | None = aim.changes(speeds[positions])
-    steps = 0
-    while here is not None:
-        here = _step(aim, speeds, positions, here, first, second)
-        steps += 1
-        progress(f"{steps} swaps", 1.0 - 0.99**steps)  # their number is not known in advance
-    return positions
-
-
-def _step(aim: Aim, speeds: Floats, positions: Ints, here: Changes, first: Ints, second: Ints) -> Changes | None:
-    """Make one swap in `positions` that helps; None if there is none."""
-    limit = here.cost * (1.0 - TIE)
-    bounds = here.swap_bounds(first, second)
-    worth = np.flatnonzero(bounds < limit)
-    worth = worth[np.argsort(bounds[worth], kind="stable")]
-    tries = 0
+    here = aim.changes(speeds[positions])
+    steps = tries = 0
+    worth: Ints | None = None  # swaps still to be tried
     while tries < _TRIES:
+        limit = here.cost * (1.0 - TIE)
+        if worth is None:
+            bounds = here.swap_bounds(first, second)
+            worth = np.flatnonzero(bounds < limit)
+            worth = worth[np.argsort(bounds[worth], kind="stable")]
         k = here.first_below(first[worth], second[worth], limit)
         if k == len(worth):
-            return None
-        ends = [first[worth[k]], second[worth[k]]]
-        positions[ends] = positions[ends[::-1]]
-        there = aim.changes(speeds[positions])
+            break
+        trial = positions.copy()
+        trial[[first[worth[k]], second[worth[k]]]] = positions[[second[worth[k]], first[worth[k]]]]
+        there = aim.changes(speeds[trial])
         if there.cost < limit:
-            return there
-        positions[ends] = positions[ends[::-1]]
-        worth = worth[k + 1 :]
-        tries += len(speeds) > DENSE
-    return None
+            here, positions, steps, tries, worth = there, trial, steps + 1, 0, None
+            progress(f"{steps} swaps", 1.0 - 0.99**steps)  # their number is not known in advance
+        else:
+            worth, tries = worth[k + 1 :], tries + (len(speeds) > DENSE)
+    return positions
 
 
 def anneal(aim: Aim, speeds: Floats, progress: Progress, seed: int) -> Ints:
@@ -165,11 +155,6 @@ def anneal(aim: Aim, speeds: Floats, progress: Progress, seed: int) -> Ints:
             best, least = positions, here
         progress(f"annealing, {done + 1} local minima", 0.1 + 0.9 * (done + 1) / rounds)
     return best
-
-
-def _start(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    given, filled = np.arange(len(speeds)), fill(aim, speeds, progress)
-    return given if aim.changes(speeds).cost <= aim.changes(speeds[filled]).cost else filled
 
 
 def _first_least(values: Floats) -> int:
@@ -255,7 +240,8 @@ def arrange(
     elif speeds.min() == speeds.max():
         note = "nothing to gain: all speeds are equal"
     else:
-        positions = _search(aim, speeds, method, seed, report)
+        searches: dict[str, Search] = {**SEARCHES, "anneal": partial(anneal, seed=seed)}
+        positions = searches[method](aim, speeds, report)
         if method != "paper" and aim.changes(speeds[positions]).cost >= aim.changes(speeds).cost * (1.0 - TIE):
             positions, note = np.arange(graph.n), "nothing gained: nothing better was found than the order given"
     before, after = (_spectrum(aim, layout) for layout in (speeds, speeds[positions]))
@@ -327,12 +313,6 @@ def predict_steps(graph: Graph, speeds: ArrayLike, *, objective: str = "uniform"
         middle = (low + high) // 2
         low, high = (low, middle) if done(middle) else (middle, high)
     return high if np.median(left(high)) <= tolerance else high + 1
-
-
-def _search(aim: Aim, speeds: Floats, method: str, seed: int, report: Progress) -> Ints:
-    if method == "anneal":
-        return anneal(aim, speeds, report, seed)
-    return SEARCHES[method](aim, speeds, report)
 
 
 def _spectrum(aim: Aim, layout: Floats) -> Spectrum:

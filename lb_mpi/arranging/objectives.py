@@ -14,14 +14,15 @@ which is exact if all modes are known; for paper by Rayleigh-Ritz in the span of
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
 
 from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, Ints, highest, lowest
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import borrowing, njit
 
 # --- The modes of S^-1 A W A^T: all of them, or a few at both ends of the spectrum ------------------------------------
 #
@@ -89,7 +90,7 @@ _NONE = -1  # in place of j: only one speed changes
 
 
 class LayoutModes(NamedTuple):
-    """One layout for the secular equation; plain arrays, for the compiled loop."""
+    """One layout for the secular equation."""
 
     values: Floats  # (m,) of the modes
     vectors: Floats  # (P, m)
@@ -112,30 +113,10 @@ def see(modes: Modes, speeds: Floats, degrees: Floats) -> LayoutModes:
     return LayoutModes(modes.values, modes.vectors, weights, poles, speeds, degrees, total)
 
 
-def ends_after_place(seen: LayoutModes, vertices: Ints, speed: float) -> tuple[Floats, Floats]:
-    """(n,) lambda_2 and (n,) lambda_P if one of the (n,) vertices gets the speed."""
-    low, high = _ends(*seen, vertices, speed)
-    return low, high
-
-
-def first_swap_below(seen: LayoutModes, first: Ints, second: Ints, limit: float) -> int:
-    """The first k for which swapping the speeds at first[k] and second[k] makes lambda_P / lambda_2 < limit; else n."""
-    return int(_first_below(*seen, first, second, limit))
-
-
-def compile_kernels() -> None:
-    """Compile the loops, or load them from numba's cache, before anything is timed."""
-    values, vectors, ends = np.ones(1), np.ones((2, 1)), np.zeros(1, dtype=np.int64)
-    seen = see(Modes(values, vectors, 1), np.ones(2), np.ones(2))
-    ends_after_place(seen, ends, 1.0)
-    first_swap_below(seen, ends, ends, 1.0)
-
-
-@njit(cache=True, error_model="numpy")
-def _below(  # type: ignore[no-untyped-def]
-    point, values, vectors, weights, poles, total, i, change, j, other_change
-):
-    """The number of known eigenvalues, without the 0, below the point after the change."""
+@borrowing
+def count_below(seen: LayoutModes, point: float, i: int, change: float, j: int, other_change: float) -> int:
+    """Count the known eigenvalues, without the 0, below the point after the change."""
+    values, vectors, total = seen.values, seen.vectors, seen.total
     ii = ij = jj = 0.0
     count = 0
     two = j != _NONE
@@ -149,13 +130,13 @@ def _below(  # type: ignore[no-untyped-def]
             jj += y * y * pole
         count += pole < 0.0
     if len(values) < len(vectors) - 1:
-        ii += weights[i] / (poles[i] - point)
+        ii += seen.weights[i] / (seen.poles[i] - point)
         if two:
-            jj += weights[j] / (poles[j] - point)
+            jj += seen.weights[j] / (seen.poles[j] - point)
             rest = -1.0 / total
             for k in range(len(values)):
                 rest -= vectors[i, k] * vectors[j, k]
-            ij += rest / (0.5 * (poles[i] + poles[j]) - point)
+            ij += rest / (0.5 * (seen.poles[i] + seen.poles[j]) - point)
     ii = 1.0 / change + 1.0 / total - point * ii
     count -= change < 0.0
     if not two:
@@ -169,13 +150,14 @@ def _below(  # type: ignore[no-untyped-def]
     return count + (2 if ii + jj < 0.0 else 0)
 
 
-@njit(cache=True, error_model="numpy")
-def _low_end(  # type: ignore[no-untyped-def]
-    bottom, top, values, vectors, weights, poles, total, i, change, j, other_change
-):
+@borrowing
+def bisect(
+    seen: LayoutModes, wanted: int, bottom: float, top: float, i: int, change: float, j: int, other_change: float
+) -> float:
+    """Find where the count reaches `wanted`, between bottom and top."""
     while top - bottom > RELATIVE * top:
         middle = 0.5 * (bottom + top)
-        if _below(middle, values, vectors, weights, poles, total, i, change, j, other_change) >= 1:
+        if count_below(seen, middle, i, change, j, other_change) >= wanted:
             top = middle
         else:
             bottom = middle
@@ -183,106 +165,78 @@ def _low_end(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def _ends(values, vectors, weights, poles, speeds, degrees, total, vertices, speed):  # type: ignore[no-untyped-def]
-    n, m = len(vertices), len(values)
-    low, high = np.empty(n), np.empty(n)
-    for c in range(n):
+def ends_after_place(seen: LayoutModes, vertices: Ints, speed: float) -> tuple[Floats, Floats]:
+    """Return (n,) lambda_2 and (n,) lambda_P if one of the (n,) vertices gets the speed."""
+    values, speeds, m = seen.values, seen.speeds, len(seen.values)
+    low, high = np.full(len(vertices), values[0]), np.full(len(vertices), values[m - 1])
+    for c in range(len(vertices)):
         i = vertices[c]
         change = speed - speeds[i]
-        low[c], high[c] = values[0], values[m - 1]
         if change == 0.0:
             continue
         # lambda_2 stays below the old lambda_3, lambda_P above the old lambda_P-1 (interlacing), and neither rises by
         # more than the trace of S^-1 A A^T.
-        rise = max(0.0, degrees[i] * (1.0 / speed - 1.0 / speeds[i]))
+        rise = max(0.0, seen.degrees[i] * (1.0 / speed - 1.0 / speeds[i]))
         top = values[1] if m > 1 else values[0] + rise
-        low[c] = _low_end(0.0, top, values, vectors, weights, poles, total, i, change, _NONE, 0.0)
+        low[c] = bisect(seen, 1, 0.0, top, i, change, _NONE, 0.0)
         bottom = values[m - 2] if m > 1 else 0.0
-        top = values[m - 1] + rise
-        while top - bottom > RELATIVE * top:
-            middle = 0.5 * (bottom + top)
-            if _below(middle, values, vectors, weights, poles, total, i, change, _NONE, 0.0) >= m:
-                top = middle
-            else:
-                bottom = middle
-        high[c] = 0.5 * (bottom + top)
+        high[c] = bisect(seen, m, bottom, values[m - 1] + rise, i, change, _NONE, 0.0)
     return low, high
 
 
-@njit(cache=True, error_model="numpy")
-def _first_below(  # type: ignore[no-untyped-def]
-    values, vectors, weights, poles, speeds, degrees, total, firsts, seconds, limit
-):
-    n, m = len(firsts), len(values)
-    for c in range(n):
-        i, j = firsts[c], seconds[c]
-        change = speeds[j] - speeds[i]
-        if change == 0.0:
-            continue
-        # Rayleigh's quotients of the previous modes bound the ends; most swaps need only one or two counts.
-        top = values[0] / _mass(vectors[i, 0], vectors[j, 0], change, total)
-        if m > 1:
-            top = min(top, values[1])
-        bottom = values[m - 1] / _mass(vectors[i, m - 1], vectors[j, m - 1], change, total)
-        if bottom >= limit * top:
-            continue
-        if _below(bottom / limit, values, vectors, weights, poles, total, i, change, j, -change) >= 1:
-            continue
-        if _below(limit * top, values, vectors, weights, poles, total, i, change, j, -change) < m:
-            continue
-        low = _low_end(bottom / limit, top, values, vectors, weights, poles, total, i, change, j, -change)
-        if _below(limit * low, values, vectors, weights, poles, total, i, change, j, -change) >= m:
-            return c
-    return n
+def grown_mass(one: Any, other: Any, change: Any, total: float) -> Any:
+    """Return x S x of a mode (1 before) after a swap, without its part along the mode of eigenvalue 0.
 
-
-@njit(cache=True)
-def _mass(one, other, change, total):  # type: ignore[no-untyped-def]
-    """x S x (1 before the change), without the part of x along the mode of eigenvalue 0."""
+    one, other : the mode at the two vertices; change : of the speed at the first; numbers, or arrays of them.
+    """
     drift = change * (one - other)
     return 1.0 + change * (one * one - other * other) - drift * drift / total
 
 
+_grown_mass = njit(cache=True)(grown_mass)
+
+
+@njit(cache=True, error_model="numpy")
+def first_swap_below(seen: LayoutModes, firsts: Ints, seconds: Ints, limit: float) -> int:
+    """Return the first k for which swapping the speeds at firsts[k] and seconds[k] makes p < limit; n if there is none."""
+    values, vectors, total = seen.values, seen.vectors, seen.total
+    n, m = len(firsts), len(values)
+    for c in range(n):
+        i, j = firsts[c], seconds[c]
+        change = seen.speeds[j] - seen.speeds[i]
+        if change == 0.0:
+            continue
+        # Rayleigh's quotients of the previous modes bound the ends; most swaps need only one or two counts.
+        top = values[0] / _grown_mass(vectors[i, 0], vectors[j, 0], change, total)
+        if m > 1:
+            top = min(top, values[1])
+        bottom = values[m - 1] / _grown_mass(vectors[i, m - 1], vectors[j, m - 1], change, total)
+        if bottom >= limit * top:
+            continue
+        if count_below(seen, bottom / limit, i, change, j, -change) >= 1:
+            continue
+        if count_below(seen, limit * top, i, change, j, -change) < m:
+            continue
+        low = bisect(seen, 1, bottom / limit, top, i, change, j, -change)
+        if count_below(seen, limit * low, i, change, j, -change) >= m:
+            return c
+    return n
+
+
 # --- The objectives ---------------------------------------------------------------------------------------------------
+#
+# The changes of a layout have its `cost`, and three methods:
+#
+# place(vertices, speed)             (n,) costs if one of the (n,) vertices gets the speed: estimates, but up to DENSE
+#                                    vertices the smallest is exact
+# swap_bounds(first, second)         (n,) lower bounds of the costs if the speeds at first[k] and second[k] are swapped
+# first_below(first, second, limit)  the first k for which a sharper estimate of that cost is below the limit, or n
 
 N_LOW, N_HIGH = 4, 48  # modes of large graphs; the upper end is crowded
 N_RITZ = 6  # modes of the objective "paper"
 _CHUNK = 1 << 21  # numbers in an intermediate array
 _AT_A_TIME = 64  # swaps, when looking for the first good one
 TIE = 1e-9  # relative difference up to which costs count as equal: graphs have symmetries
-
-
-class Changes(Protocol):
-    """One layout, and the cost after possible changes."""
-
-    cost: float  # of the layout itself
-
-    def place(self, vertices: Ints, speed: float) -> Floats:
-        """(n,) costs if one of the (n,) vertices gets the speed.
-
-        Some may be estimates; the smallest is exact up to DENSE vertices.
-        """
-
-    def swap_bounds(self, first: Ints, second: Ints) -> Floats:
-        """(n,) lower bounds of the costs if the speeds at first[k] and second[k] are swapped."""
-
-    def first_below(self, first: Ints, second: Ints, limit: float) -> int:
-        """The first k for which a sharper estimate of the same cost is below the limit; n if there is none."""
-
-
-class Aim(Protocol):
-    """A graph, and the objective for its layouts."""
-
-    graph: Graph
-
-    def tau(self, speeds: Floats) -> Floats:
-        """(E,) conductances, for a layout (P,), or (B, E) for layouts (B, P)."""
-
-    def cost(self, low: Floats, high: Floats) -> Floats:
-        """The cost from lambda_2 and lambda_P."""
-
-    def changes(self, speeds: Floats) -> Changes:
-        """Return the possible changes of a layout."""
 
 
 def costs(aim: Aim, layouts: Floats) -> Floats:
@@ -307,21 +261,23 @@ class UniformAim:
         self.laplacian = laplacian(graph, np.ones(graph.n_edges))
         self.degrees = graph.degrees.astype(float)
 
-    def tau(self, speeds: Floats) -> Floats:  # noqa: D102
+    def tau(self, speeds: Floats) -> Floats:
+        """(E,) conductances, the same for all layouts."""
         return np.ones(self.graph.n_edges)
 
-    def cost(self, low: Floats, high: Floats) -> Floats:  # noqa: D102
+    def cost(self, low: Floats, high: Floats) -> Floats:
+        """The cost from lambda_2 and lambda_P."""
         return high / low
 
-    def changes(self, speeds: Floats) -> Changes:  # noqa: D102
+    def changes(self, speeds: Floats) -> Changes:
+        """The possible changes of a layout."""
         return _UniformChanges(self, speeds)
 
 
 class _UniformChanges:
     def __init__(self, aim: UniformAim, speeds: Floats) -> None:
-        self._modes = modes = find_modes(aim.laplacian, speeds, N_LOW, N_HIGH)
-        self._speeds = speeds
-        self._seen = see(modes, speeds, aim.degrees)
+        modes = find_modes(aim.laplacian, speeds, N_LOW, N_HIGH)
+        self._speeds, self._seen = speeds, see(modes, speeds, aim.degrees)
         self.cost = float(modes.values[-1] / modes.values[0])
 
     def place(self, vertices: Ints, speed: float) -> Floats:
@@ -329,19 +285,12 @@ class _UniformChanges:
         return high / low
 
     def swap_bounds(self, first: Ints, second: Ints) -> Floats:
-        values, vectors = self._modes.values, self._modes.vectors
-        grown = [_grown_mass(vectors[:, k], self._speeds, first, second) for k in (0, -1)]
-        return np.asarray(values[-1] / grown[1] / (values[0] / grown[0]))
+        values, vectors, change = self._seen.values, self._seen.vectors, self._speeds[second] - self._speeds[first]
+        slow, fast = (grown_mass(vectors[first, k], vectors[second, k], change, self._seen.total) for k in (0, -1))
+        return np.asarray(values[-1] / fast / (values[0] / slow))
 
     def first_below(self, first: Ints, second: Ints, limit: float) -> int:
         return first_swap_below(self._seen, first, second, limit)
-
-
-def _grown_mass(x: Floats, speeds: Floats, first: Ints, second: Ints) -> Floats:
-    """x S x of the mode (1 before) after swaps, without its part along the mode of 0."""
-    change = speeds[second] - speeds[first]
-    one, other = x[first], x[second]
-    return np.asarray(1.0 + change * (one**2 - other**2) - (change * (one - other)) ** 2 / speeds.sum())
 
 
 class PaperAim:
@@ -357,16 +306,20 @@ class PaperAim:
         self.neighbours[there] = graph.indices
         self.factors = there / (np.maximum(degrees[:, None], degrees[self.neighbours]) + 1.0)
 
-    def tau(self, speeds: Floats) -> Floats:  # noqa: D102
-        if speeds.ndim == 1:
-            return paper_tau(self.graph, speeds)
-        return np.array([paper_tau(self.graph, one) for one in speeds])
+    def tau(self, speeds: Floats) -> Floats:
+        """(E,) conductances of a layout (P,), or (B, E) of layouts (B, P)."""
+        return paper_tau(self.graph, speeds)
 
-    def cost(self, low: Floats, high: Floats) -> Floats:  # noqa: D102
+    def cost(self, low: Floats, high: Floats) -> Floats:
+        """The cost from lambda_2 and lambda_P."""
         return 1.0 / low
 
-    def changes(self, speeds: Floats) -> Changes:  # noqa: D102
+    def changes(self, speeds: Floats) -> Changes:
+        """The possible changes of a layout."""
         return _PaperChanges(self, speeds)
+
+
+_Change = tuple[Ints, Floats, Ints | None]  # (n,) vertices, their new speeds; the edges to these vertices stay as they are
 
 
 class _PaperChanges:
@@ -378,18 +331,8 @@ class _PaperChanges:
         self.cost = float(1.0 / self._low[0])
 
     def place(self, vertices: Ints, speed: float) -> Floats:
-        n = len(self._speeds)
-        size = self._vectors.shape[1]
-        change = speed - self._speeds[vertices]
-        result = np.empty(len(vertices))
-        for some in _chunks(len(vertices), self._aim.factors.shape[1] * size**2):
-            where = vertices[some]
-            x = self._vectors[where]
-            stiffness = np.diag(self._low) + self._bend(where, speed, None, size)
-            weight = change[some] - change[some] ** 2 / (self._speeds.sum() + change[some])
-            mass = np.eye(size) + weight[:, None, None] * x[:, :, None] * x[:, None, :]
-            result[some] = _ritz(stiffness, mass)
-        return self._confirm(result, vertices, speed) if n <= DENSE else result
+        found = self._estimates([(vertices, np.full(len(vertices), speed), None)], len(self._low))
+        return self._confirm(found, vertices, speed) if len(self._speeds) <= DENSE else found
 
     def _confirm(self, bounds: Floats, vertices: Ints, speed: float) -> Floats:
         """Replace bounds by exact costs, the lowest first, until the least cost is known."""
@@ -404,38 +347,42 @@ class _PaperChanges:
         return result
 
     def swap_bounds(self, first: Ints, second: Ints) -> Floats:
-        result = np.empty(len(first))
-        for some in _chunks(len(first), self._aim.factors.shape[1]):
-            i, j = first[some], second[some]
-            grown = _grown_mass(self._vectors[:, 0], self._speeds, i, j)
-            bend = self._bend(i, self._speeds[j], j, 1) + self._bend(j, self._speeds[i], i, 1)
-            result[some] = grown / (self._low[0] + bend[:, 0, 0])
-        return result
+        return self._estimates(self._swaps(first, second), 1)
 
     def first_below(self, first: Ints, second: Ints, limit: float) -> int:
-        size = self._vectors.shape[1]
-        for some in _chunks(len(first), self._aim.factors.shape[1] * size**2, _AT_A_TIME):
-            i, j = first[some], second[some]
-            change = self._speeds[j] - self._speeds[i]
-            x, y = self._vectors[i], self._vectors[j]
-            stiffness = np.diag(self._low) + self._bend(i, self._speeds[j], j, size)
-            stiffness += self._bend(j, self._speeds[i], i, size)
-            drift = change[:, None] * (x - y)
-            mass = np.eye(size) + change[:, None, None] * (
-                x[:, :, None] * x[:, None, :] - y[:, :, None] * y[:, None, :]
-            )
-            mass -= drift[:, :, None] * drift[:, None, :] / self._speeds.sum()
-            below = np.flatnonzero(_ritz(stiffness, mass) < limit)
+        for begin in range(0, len(first), _AT_A_TIME):
+            some = slice(begin, begin + _AT_A_TIME)
+            below = np.flatnonzero(self._estimates(self._swaps(first[some], second[some]), len(self._low)) < limit)
             if len(below):
-                return int(some.start + below[0])
+                return int(begin + below[0])
         return len(first)
 
-    def _bend(self, vertex: Ints, speed: Floats | float, but: Ints | None, size: int) -> Floats:
+    def _swaps(self, first: Ints, second: Ints) -> list[_Change]:
+        return [(first, self._speeds[second], second), (second, self._speeds[first], first)]
+
+    def _estimates(self, changes: list[_Change], size: int) -> Floats:
+        """(n,) lower bounds of the costs after n changes, by Rayleigh-Ritz in the span of the `size` lowest modes."""
+        result = np.empty(len(changes[0][0]))
+        step = max(1, _CHUNK // (self._aim.factors.shape[1] * size**2))
+        for some in (slice(begin, begin + step) for begin in range(0, len(result), step)):
+            stiffness, mass = np.diag(self._low[:size]), np.eye(size)
+            drift, total = np.zeros(size), self._speeds.sum()
+            for vertices, speeds, but in changes:
+                where, new = vertices[some], speeds[some]
+                x, change = self._vectors[where, :size], new - self._speeds[where]
+                stiffness = stiffness + self._bend(where, new, None if but is None else but[some], size)
+                mass = mass + change[:, None, None] * x[:, :, None] * x[:, None, :]
+                drift, total = drift + change[:, None] * x, total + change
+            mass -= drift[:, :, None] * drift[:, None, :] / total[:, None, None]
+            result[some] = _ritz(stiffness, mass)
+        return result
+
+    def _bend(self, vertex: Ints, speed: Floats, but: Ints | None, size: int) -> Floats:
         """(n, size, size) growth of X A W A^T X when a vertex gets the speed; its edge to `but` is unchanged."""
-        near, factors = self._aim.neighbours[vertex], self._aim.factors[vertex]
+        near = self._aim.neighbours[vertex]
         theirs = self._speeds[near]
-        rise = np.minimum(np.reshape(speed, (-1, 1)), theirs) - np.minimum(self._speeds[vertex][:, None], theirs)
-        rise = factors * rise
+        rise = np.minimum(speed[:, None], theirs) - np.minimum(self._speeds[vertex][:, None], theirs)
+        rise = self._aim.factors[vertex] * rise
         if but is not None:
             rise[near == but[:, None]] = 0.0
         steep = self._vectors[vertex, None, :size] - self._vectors[near, :size]
@@ -444,14 +391,13 @@ class _PaperChanges:
 
 def _ritz(stiffness: Floats, mass: Floats) -> Floats:
     """1 / the smallest eigenvalue of each pencil: the largest of its inverse."""
+    if mass.shape[-1] == 1:
+        return np.asarray(mass / stiffness)[:, 0, 0]
     lower = np.linalg.cholesky(stiffness)
     half = np.linalg.solve(lower, mass)
     return np.asarray(np.linalg.eigvalsh(np.linalg.solve(lower, half.transpose(0, 2, 1)))[:, -1])
 
 
-def _chunks(n: int, width: int, most: int = _CHUNK) -> list[slice]:
-    step = min(max(1, _CHUNK // max(1, width)), most)
-    return [slice(k, k + step) for k in range(0, n, step)]
-
-
-AIMS: dict[str, Any] = {"uniform": UniformAim, "paper": PaperAim}
+Aim = UniformAim | PaperAim
+Changes = _UniformChanges | _PaperChanges
+AIMS: dict[str, Callable[[Graph], Aim]] = {"uniform": UniformAim, "paper": PaperAim}

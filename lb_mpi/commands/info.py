@@ -100,13 +100,13 @@ def _ranks(ranks: list[int]) -> str:
 
 def kernels() -> dict[str, Callable[[], object]]:
     """Return functions that compile the kernels of the library, by purpose."""
-    from lb_mpi.arranging.objectives import compile_kernels as arrange
+    from lb_mpi.arranging.arrange import arrange
     from lb_mpi.partitioning.partition import EFFORTS, partition
     from lb_mpi.problems.uts import compile_kernels as uts
 
     return {
         "partition": lambda: [partition("mesh:20x20", 4, effort=effort) for effort in EFFORTS],
-        "arrange": arrange,
+        "arrange": lambda: arrange("mesh:2x2", [1, 2, 3, 4]),
         "unbalanced tree search": uts,
     }
 
