@@ -72,15 +72,11 @@ class Pieces(Sequence[Piece]):
     def __getitem__(self, rank: int) -> Piece:  # type: ignore[override]
         if not 0 <= rank < len(self):
             raise IndexError(rank)
-        graph = self._graph
         vertices = self._order[self._begin[rank] : self._begin[rank + 1]]
-        first, degrees = graph.indptr[vertices], graph.degrees[vertices]
-        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-        entries = np.repeat(first - indptr[:-1], degrees) + np.arange(indptr[-1])
-        neighbours = graph.indices[entries]
-        return Piece(
-            vertices, indptr, neighbours, self._owners[neighbours], graph.weights[entries], graph.vertex_weights[vertices]
-        )
+        rows = self._graph.to_scipy()[vertices]
+        indptr, neighbours = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
+        weights, vertex_weights = rows.data, self._graph.vertex_weights[vertices]
+        return Piece(vertices, indptr, neighbours, self._owners[neighbours], weights, vertex_weights)
 
     def sizes(self) -> Ints:
         """(P, 2) numbers of vertices, and of entries in their rows."""
@@ -116,12 +112,10 @@ def part_of(piece: Piece, rank: int) -> GraphPart:
 
 
 def _unique_pairs(firsts: Ints, seconds: Ints) -> tuple[Ints, Ints]:
-    """The distinct pairs (firsts[k], seconds[k]) in ascending order."""
-    order = np.lexsort((seconds, firsts))
-    first, second = firsts[order], seconds[order]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = (np.diff(first) != 0) | (np.diff(second) != 0)
-    return first[new], second[new]
+    """The distinct pairs (firsts[k], seconds[k]) in ascending order; numbers >= 0."""
+    span = int(seconds.max(initial=0)) + 1
+    first, second = np.divmod(np.unique(firsts * span + seconds), span)
+    return first, second
 
 
 def block_parts(n: int, size: int) -> Ints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.checks import choice, function, integer, number, show
+from lb_mpi.checks import choice, function, integer, number
 from lb_mpi.distributing.allocation import Allocation, allocate
 from lb_mpi.distributing.halo import Piece, Pieces, block_parts, part_of, random_parts
 from lb_mpi.graph import Floats, Graph, Ints
@@ -22,7 +21,7 @@ from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan, Worth
 from lb_mpi.mpi.graph.speed import Kernel, measure
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
-from lb_mpi.partitioning.quality import cut, mapping_cost
+from lb_mpi.partitioning.quality import check_machine, cut, mapping_cost
 
 METHODS = ("static", "multilevel-spectral", "block", "random")
 PARTITIONERS = {"static": "multilevel", "multilevel-spectral": "multilevel-spectral"}  # the others know no speeds
@@ -128,7 +127,10 @@ class _Options(NamedTuple):
         if self.speeds is not None:
             check_speeds(self.speeds, len(self.hosts))
         if self.machine is not None:
-            _check_machine(self.machine, self.hosts)
+            check_machine(self.machine, len(self.hosts), None)
+            for rank, (measured, here) in enumerate(zip(self.machine.hosts, self.hosts, strict=True)):
+                if measured != here:
+                    raise ValueError(f"machine with rank {rank} on host {measured}: expected {here} (measure it anew)")
         if self.parts is not None:
             check_parts(self.parts, n, len(self.hosts))
         if self.parts is not None or self.method not in PARTITIONERS:
@@ -147,16 +149,6 @@ class _Options(NamedTuple):
             return None
         speeds = check_speeds(self.machine.speeds if self.speeds is None else self.speeds, len(self.hosts))
         return Machine(self.hosts, speeds, self.machine.latency_s, self.machine.s_per_byte)
-
-
-def _check_machine(machine: object, hosts: tuple[str, ...]) -> None:
-    if not isinstance(machine, Machine):
-        raise TypeError(f"machine = {show(machine)}: expected an lb_mpi.machine.Machine")
-    if machine.size != len(hosts):
-        raise ValueError(f"machine of {machine.size} ranks: expected {len(hosts)}")
-    for rank, (measured, here) in enumerate(zip(machine.hosts, hosts, strict=True)):
-        if measured != here:
-            raise ValueError(f"machine with rank {rank} on host {measured}: expected {here} (measure it anew)")
 
 
 def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Allocation | None]:
@@ -219,38 +211,19 @@ def _scatter(comm: MPI.Intracomm, pieces: Pieces | None, root: int) -> Piece:
     size = np.empty(2, dtype=np.int64)
     wait(comm, comm.Iscatter(sizes, size, root), (sizes, size))
     mine = agree(comm, lambda: _empty(*size.tolist()) if pieces is None else None)
-    return agree(comm, lambda: _send(comm, pieces, root) if pieces is not None else _receive(comm, mine, root))
+    if pieces is None:
+        assert mine is not None
+        for request in [comm.Irecv(array, root, Tag.PART) for array in mine]:
+            wait(comm, request, mine)
+        return mine
+    for rank in range(comm.size):
+        if rank != root:
+            piece = pieces[rank]
+            for request in [comm.Isend(array, rank, Tag.PART) for array in piece]:
+                wait(comm, request, piece)
+    return pieces[root]
 
 
 def _empty(n: int, nnz: int) -> Piece:
     vertices, indptr, neighbours, owners = (np.empty(length, np.int64) for length in (n, n + 1, nnz, nnz))
     return Piece(vertices, indptr, neighbours, owners, np.empty(nnz), np.empty(n))
-
-
-def _receive(comm: MPI.Intracomm, piece: Piece | None, root: int) -> Piece:
-    assert piece is not None
-    follows = np.zeros(1, dtype=np.int8)
-    wait(comm, comm.Irecv(follows, root, Tag.PART), follows)
-    for request in [comm.Irecv(array, root, Tag.PART) for array in piece if follows[0]]:
-        wait(comm, request, piece)
-    return piece
-
-
-def _send(comm: MPI.Intracomm, pieces: Pieces, root: int) -> Piece:
-    """Send all other ranks their pieces; after an error, tell the remaining ones that none follows."""
-    error: BaseException | None = None
-    for rank in range(comm.size):
-        if rank == root:
-            continue
-        piece: Sequence[Any] = []
-        try:
-            if error is None:
-                piece = pieces[rank]
-        except BaseException as caught:
-            error = caught
-        follows = np.array([error is None], dtype=np.int8)
-        for request in [comm.Isend(array, rank, Tag.PART) for array in (follows, *piece)]:
-            wait(comm, request, (follows, piece))
-    if error is not None:
-        raise error
-    return pieces[root]

@@ -20,9 +20,8 @@ from lb_mpi.checks import function, integer, number
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened, raise_together
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened
 from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.mpi.common.waiting import interrupts
 
 Kernel = Callable[[int], object]
 
@@ -70,20 +69,16 @@ def measure(
     `lb_mpi.Error`.
     """
     with opened(comm, "lb_mpi.measure") as own:
+        agree(own, lambda: function("kernel", kernel, optional=True))
         slow = agree(own, lambda: throttle(checks.emulated_speed(emulated_speed)))
-        n, seconds = agree(own, lambda: _check(kernel, rounds, round_s))
+        n = agree(own, lambda: integer("rounds", rounds, 1, MOST_ROUNDS))
+        seconds = agree(own, lambda: number("round_s", round_s, above=0.0, most=60.0, unit="seconds"))
         given = None if kernel is None else "a function"
         agree_on(own, kernel=given, messages=bool(messages), rounds=n, round_s=seconds)
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
         speeds = _speeds(own, hosts, lambda: _speed(own, kernel or multiply_add, slow, n, seconds))
         latency_s, s_per_byte = _messages(own) if messages else np.zeros((2, own.size, own.size))
         return Machine(hosts, speeds, latency_s, s_per_byte)
-
-
-def _check(kernel: object, rounds: int, round_s: float) -> tuple[int, float]:
-    function("kernel", kernel, optional=True)
-    n = integer("rounds", rounds, 1, MOST_ROUNDS)
-    return n, number("round_s", round_s, above=0.0, most=60.0, unit="seconds")
 
 
 # --- speeds -----------------------------------------------------------------------------------------------------------
@@ -114,23 +109,11 @@ def _speeds(comm: MPI.Intracomm, hosts: tuple[str, ...], measure_one: Callable[[
 
 def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, rounds: int, round_s: float) -> Floats:
     """Measure this rank in a median round, while all ranks compute: the three numbers of `_round`."""
-    error: BaseException | None = None
+    units = agree(comm, lambda: _calibrate(kernel))
     found = []
-    try:
-        with interrupts().allowed():
-            units = _calibrate(kernel)
-    except BaseException as caught:
-        error = caught
     for _ in range(rounds):
         barrier(comm)
-        if error is None:  # after an error this rank still enters each barrier, for the others
-            try:
-                with interrupts().allowed():
-                    found.append(_round(kernel, units, slow, round_s))
-            except BaseException as caught:
-                error = caught
-    barrier(comm)
-    raise_together(comm, error)
+        found.append(agree(comm, lambda: _round(kernel, units, slow, round_s)))
     return np.asarray(np.median(found, axis=0))
 
 
