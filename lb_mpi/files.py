@@ -72,13 +72,11 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
 
 
 _FRAME = struct.Struct("<QI")  # bytes of the payload, CRC-32
-_LENGTH = struct.Struct("<Q")
 
 
 def frame(payload: bytes) -> bytes:
     """Put bytes into a frame."""
-    length = _LENGTH.pack(len(payload))
-    return length + _FRAME.pack(len(payload), _crc(length, payload))[_LENGTH.size :] + payload
+    return _FRAME.pack(len(payload), _crc(payload)) + payload
 
 
 def read_frame(view: memoryview, at: int) -> tuple[memoryview | None, int]:
@@ -90,13 +88,13 @@ def read_frame(view: memoryview, at: int) -> tuple[memoryview | None, int]:
     if n_bytes > len(view) - begin:
         return None, at
     payload = view[begin : begin + n_bytes]
-    if _crc(_LENGTH.pack(n_bytes), payload) != crc:
+    if _crc(payload) != crc:
         return None, at
     return payload, begin + n_bytes
 
 
-def _crc(length: bytes, payload: bytes | memoryview) -> int:
-    return zlib.crc32(payload, zlib.crc32(length))
+def _crc(payload: bytes | memoryview) -> int:
+    return zlib.crc32(payload, zlib.crc32(len(payload).to_bytes(8, "little")))
 
 
 # --- script -----------------------------------------------------------------------------------------------------------

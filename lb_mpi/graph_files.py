@@ -12,7 +12,7 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import scipy
@@ -218,28 +218,27 @@ def read_matrix_market(path: PathLike) -> Graph:
     Coordinate format; pattern (weights 1), integer or real; symmetric (the lower triangle is stored), or general with equal
     entries on both sides.  Entries at the same position add up.
     """
+    rows, columns, values, line_of = array("q"), array("q"), array("d"), array("q")  # per entry
     with open(path, "rb") as file:
-        header = _matrix_header(path, file)
-        rows, columns, values, line_of = array("q"), array("q"), array("d"), array("q")  # per entry
-        line = header.line
-        for text in file:
-            line += 1
-            words = text.split()
-            if not words or words[0].startswith(b"%"):
-                continue
-            if len(line_of) == header.entries:
-                _fail(path, line, f"a line after the last of {header.entries} entries")
-            row, column, value = _matrix_entry(path, line, words, header)
+        field, symmetric = _matrix_kind(path, file.readline().lower().split())
+        words_of = ((line, text.split()) for line, text in enumerate(file, start=2))
+        lines = ((line, words) for line, words in words_of if words and not words[0].startswith(b"%"))
+        line, words = next(lines, (2, []))
+        n, n_entries = _matrix_sizes(path, line, words)
+        for line, words in lines:
+            if len(line_of) == n_entries:
+                _fail(path, line, f"a line after the last of {n_entries} entries")
+            row, column, value = _matrix_entry(path, line, words, n, field, symmetric)
             rows.append(row)
             columns.append(column)
             values.append(value)
             line_of.append(line)
-    if len(line_of) < header.entries:
-        _fail(path, line, f"the file ends after {len(line_of)} entries: the line of sizes says {header.entries}")
+    if len(line_of) < n_entries:
+        _fail(path, line, f"the file ends after {len(line_of)} entries: the line of sizes says {n_entries}")
     row_of, column_of = np.array(rows, dtype=np.int64) - 1, np.array(columns, dtype=np.int64) - 1
-    off = (row_of != column_of) & header.symmetric  # these represent two entries
+    off = (row_of != column_of) & symmetric  # these represent two entries
     ends = (np.concatenate([row_of, column_of[off]]), np.concatenate([column_of, row_of[off]]))
-    weights, shape = np.array(values, dtype=float), (header.n, header.n)
+    weights, shape = np.array(values, dtype=float), (n, n)
     matrix = scipy.sparse.csr_array((np.concatenate([weights, weights[off]]), ends), shape=shape)
     stored = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=shape)
     infinite = scipy.sparse.csr_array((~np.isfinite(matrix.data), matrix.indices, matrix.indptr), shape=shape)
@@ -255,16 +254,8 @@ def read_matrix_market(path: PathLike) -> Graph:
     return Graph.from_scipy(matrix)
 
 
-class _MatrixHeader(NamedTuple):
-    line: int  # of the line with the sizes
-    n: int
-    entries: int
-    field: bytes
-    symmetric: bool
-
-
-def _matrix_header(path: PathLike, file: BinaryIO) -> _MatrixHeader:
-    words = file.readline().lower().split()
+def _matrix_kind(path: PathLike, words: list[bytes]) -> tuple[bytes, bool]:
+    """Return the field of the entries, and whether the matrix is stored as its lower triangle, from the first line."""
     if len(words) != 5 or words[:2] != [_MATRIX_MARKET, b"matrix"]:
         _fail(path, 1, "expected %%MatrixMarket matrix coordinate FIELD SYMMETRY")
     for word, allowed in (
@@ -274,35 +265,37 @@ def _matrix_header(path: PathLike, file: BinaryIO) -> _MatrixHeader:
     ):
         if word.decode("ascii", "replace") not in allowed:
             _fail(path, 1, f"a {word[:60].decode('ascii', 'replace')} matrix: expected {' or '.join(allowed)}")
-    line, text = 2, file.readline()
-    while text.startswith(b"%") or text.isspace():
-        line, text = line + 1, file.readline()
-    sizes = text.split()
-    if len(sizes) != 3 or not all(size.isdigit() and len(size) <= 18 for size in sizes):
+    return words[3], words[4] == b"symmetric"
+
+
+def _matrix_sizes(path: PathLike, line: int, words: list[bytes]) -> tuple[int, int]:
+    """Return the number of rows and of entries on this line."""
+    if len(words) != 3 or not all(word.isdigit() and len(word) <= 18 for word in words):
         _fail(path, line, "expected the line of sizes: rows, columns, entries")
-    rows, columns, entries = map(int, sizes)
+    rows, columns, entries = map(int, words)
     if rows != columns or rows < 1:
         _fail(path, line, f"a {rows} x {columns} matrix: expected a square one")
     n_bytes = os.path.getsize(path)
     if rows > n_bytes or 4 * entries > n_bytes:  # an entry has at least two digits, a space and a line end
         _fail(path, line, f"{rows} rows, {entries} entries: more than fits into a file of {n_bytes} bytes")
-    return _MatrixHeader(line, rows, entries, words[3], words[4] == b"symmetric")
+    return rows, entries
 
 
-def _matrix_entry(path: PathLike, line: int, words: list[bytes], header: _MatrixHeader) -> tuple[int, int, float]:
+def _matrix_entry(
+    path: PathLike, line: int, words: list[bytes], n: int, field: bytes, symmetric: bool
+) -> tuple[int, int, float]:
     """Return row, column (from 1) and value on this line."""
     text = b" ".join(words)[:60].decode("ascii", "replace")
-    if len(words) != (2 if header.field == b"pattern" else 3):
-        _fail(path, line, f"{text!r}: expected row, column{'' if header.field == b'pattern' else ' and value'}")
-    for word in words[:2]:
-        if not (word.isdigit() and len(word) <= 18 and 1 <= int(word) <= header.n):
-            _fail(path, line, f"{text!r}: expected row and column in 1..{header.n}")
+    pattern, whole = field == b"pattern", field in (b"integer", b"unsigned-integer")
+    if len(words) != (2 if pattern else 3):
+        _fail(path, line, f"{text!r}: expected row, column{'' if pattern else ' and value'}")
+    if not all(word.isdigit() and len(word) <= 18 and 1 <= int(word) <= n for word in words[:2]):
+        _fail(path, line, f"{text!r}: expected row and column in 1..{n}")
     row, column = int(words[0]), int(words[1])
-    if header.symmetric and row < column:
+    if symmetric and row < column:
         _fail(path, line, f"{text!r}: above the diagonal, but a symmetric matrix is stored as its lower triangle")
-    if header.field == b"pattern":
+    if pattern:
         return row, column, 1.0
-    whole = header.field in (b"integer", b"unsigned-integer")
     try:
         if b"_" in words[2]:  # float() accepts 1_000
             raise ValueError

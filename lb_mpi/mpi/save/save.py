@@ -216,11 +216,8 @@ def _check_index(given: _Given, n: int, mine: int | None = None) -> None:
 
 
 def _agree_on(comm: MPI.Intracomm, given: _Given, **arguments: object) -> None:
-    agree_on(comm, folder=str(given.path), options=given.options, index=_given(given.numbers), **arguments)
-
-
-def _given(index: Ints | None) -> str:
-    return "not given" if index is None else "given"
+    index = "not given" if given.numbers is None else "given"
+    agree_on(comm, folder=str(given.path), options=given.options, index=index, **arguments)
 
 
 def _bounds(counts: list[int]) -> Ints:
@@ -256,14 +253,10 @@ def _exchange(comm: MPI.Intracomm, todo: Exchange) -> NDArray[Any]:
     row = MPI.BYTE.Create_contiguous(row_bytes).Commit()
     try:
         pairs = ((given, todo.sent), (arrived, todo.came))
-        out, into = ([_bytes(array), (n, rows.starts(n)), row] for array, n in pairs)
+        out, into = ([array.reshape(-1).view(np.uint8), (n, rows.starts(n)), row] for array, n in pairs)
         # All ranks have just agreed, so this waits only for copying, and MPICH copies one piece per poll.  With naps of
         # half a millisecond 4 MB took 0.4 s.
         wait(comm, comm.Ialltoallv(out, into), (given, arrived), longest_s=SHORTEST_S)
     finally:
         row.Free()
     return arrived
-
-
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return array.reshape(-1).view(np.uint8)
