@@ -45,126 +45,92 @@ and without MPI:
 
 from typing import TYPE_CHECKING, Any
 
-from lb_mpi.emulate import throttle
-from lb_mpi.errors import BalanceError, Error, ProtocolError, SaveError, SearchError, Stopped, TaskError
+from lb_mpi.emulate import throttle as throttle
+from lb_mpi.errors import BalanceError as BalanceError
+from lb_mpi.errors import Error as Error
+from lb_mpi.errors import ProtocolError as ProtocolError
+from lb_mpi.errors import SaveError as SaveError
+from lb_mpi.errors import SearchError as SearchError
+from lb_mpi.errors import Stopped as Stopped
+from lb_mpi.errors import TaskError as TaskError
 from lb_mpi.launching import beginning
-from lb_mpi.searching.problem import Problem, Savable, TreeSearch
+from lb_mpi.searching.problem import Problem as Problem
+from lb_mpi.searching.problem import Savable as Savable
+from lb_mpi.searching.problem import TreeSearch as TreeSearch
 
 if TYPE_CHECKING:
-    from lb_mpi.arranging.arrange import Arrangement, arrange
-    from lb_mpi.balancing.record import Balanced
-    from lb_mpi.balancing.separate import Separation, separate
-    from lb_mpi.diffusion.diffusion import Balance, balance
-    from lb_mpi.distributing.allocation import Allocation, allocate
-    from lb_mpi.graph import Graph
-    from lb_mpi.graph_files import as_graph
-    from lb_mpi.machine import Machine, read_machine, write_machine
-    from lb_mpi.mpi.common.collective import asked_to_stop
-    from lb_mpi.mpi.graph.distribute import distribute
-    from lb_mpi.mpi.graph.halo import HaloPlan
-    from lb_mpi.mpi.graph.speed import measure
-    from lb_mpi.mpi.pool.executor import Executor
-    from lb_mpi.mpi.pool.pool import Pool
-    from lb_mpi.mpi.rows.balancer import Balancer
-    from lb_mpi.mpi.rows.process_graph import reorder_ranks
-    from lb_mpi.mpi.save.save import load, save
-    from lb_mpi.mpi.search.search import RankStats, SearchResult, search
-    from lb_mpi.partitioning.partition import partition
-    from lb_mpi.partitioning.quality import MappingCost, PartitionMetrics, partition_metrics
-    from lb_mpi.searching.bound import Bound
+    from lb_mpi.arranging.arrange import Arrangement as Arrangement
+    from lb_mpi.arranging.arrange import arrange as arrange
+    from lb_mpi.balancing.record import Balanced as Balanced
+    from lb_mpi.balancing.separate import Separation as Separation
+    from lb_mpi.balancing.separate import separate as separate
+    from lb_mpi.diffusion.diffusion import Balance as Balance
+    from lb_mpi.diffusion.diffusion import balance as balance
+    from lb_mpi.distributing.allocation import Allocation as Allocation
+    from lb_mpi.distributing.allocation import allocate as allocate
+    from lb_mpi.graph import Graph as Graph
+    from lb_mpi.graph_files import as_graph as as_graph
+    from lb_mpi.machine import Machine as Machine
+    from lb_mpi.machine import read_machine as read_machine
+    from lb_mpi.machine import write_machine as write_machine
+    from lb_mpi.mpi.common.collective import asked_to_stop as asked_to_stop
+    from lb_mpi.mpi.graph.distribute import distribute as distribute
+    from lb_mpi.mpi.graph.halo import HaloPlan as HaloPlan
+    from lb_mpi.mpi.graph.speed import measure as measure
+    from lb_mpi.mpi.pool.executor import Executor as Executor
+    from lb_mpi.mpi.pool.pool import Pool as Pool
+    from lb_mpi.mpi.rows.balancer import Balancer as Balancer
+    from lb_mpi.mpi.rows.process_graph import reorder_ranks as reorder_ranks
+    from lb_mpi.mpi.save.save import load as load
+    from lb_mpi.mpi.save.save import save as save
+    from lb_mpi.mpi.search.search import RankStats as RankStats
+    from lb_mpi.mpi.search.search import SearchResult as SearchResult
+    from lb_mpi.mpi.search.search import search as search
+    from lb_mpi.partitioning.partition import partition as partition
+    from lb_mpi.partitioning.quality import MappingCost as MappingCost
+    from lb_mpi.partitioning.quality import PartitionMetrics as PartitionMetrics
+    from lb_mpi.partitioning.quality import partition_metrics as partition_metrics
+    from lb_mpi.searching.bound import Bound as Bound
 
 __version__ = "0.1.0"
 beginning.guard()
 
-_LATER = {  # names that need numpy, scipy or mpi4py
-    "Allocation": "distributing.allocation",
-    "Arrangement": "arranging.arrange",
-    "Balance": "diffusion.diffusion",
-    "Balanced": "balancing.record",
-    "Balancer": "mpi.rows.balancer",
-    "Bound": "searching.bound",
-    "Executor": "mpi.pool.executor",
-    "Graph": "graph",
-    "HaloPlan": "mpi.graph.halo",
-    "Machine": "machine",
-    "MappingCost": "partitioning.quality",
-    "PartitionMetrics": "partitioning.quality",
-    "Pool": "mpi.pool.pool",
-    "RankStats": "mpi.search.search",
-    "SearchResult": "mpi.search.search",
-    "Separation": "balancing.separate",
-    "allocate": "distributing.allocation",
-    "arrange": "arranging.arrange",
-    "reorder_ranks": "mpi.rows.process_graph",
-    "as_graph": "graph_files",
-    "asked_to_stop": "mpi.common.collective",
-    "balance": "diffusion.diffusion",
-    "distribute": "mpi.graph.distribute",
-    "load": "mpi.save.save",
-    "measure": "mpi.graph.speed",
-    "partition": "partitioning.partition",
-    "partition_metrics": "partitioning.quality",
-    "read_machine": "machine",
-    "save": "mpi.save.save",
-    "search": "mpi.search.search",
-    "separate": "balancing.separate",
-    "write_machine": "machine",
+_LATER = {  # names that need numpy, scipy or mpi4py, by module
+    "arranging.arrange": "Arrangement arrange",
+    "balancing.record": "Balanced",
+    "balancing.separate": "Separation separate",
+    "diffusion.diffusion": "Balance balance",
+    "distributing.allocation": "Allocation allocate",
+    "graph": "Graph",
+    "graph_files": "as_graph",
+    "machine": "Machine read_machine write_machine",
+    "mpi.common.collective": "asked_to_stop",
+    "mpi.graph.distribute": "distribute",
+    "mpi.graph.halo": "HaloPlan",
+    "mpi.graph.speed": "measure",
+    "mpi.pool.executor": "Executor",
+    "mpi.pool.pool": "Pool",
+    "mpi.rows.balancer": "Balancer",
+    "mpi.rows.process_graph": "reorder_ranks",
+    "mpi.save.save": "load save",
+    "mpi.search.search": "RankStats SearchResult search",
+    "partitioning.partition": "partition",
+    "partitioning.quality": "MappingCost PartitionMetrics partition_metrics",
+    "searching.bound": "Bound",
 }
-__all__ = [
-    "Allocation",
-    "Arrangement",
-    "Balance",
-    "BalanceError",
-    "Balanced",
-    "Balancer",
-    "Bound",
-    "Error",
-    "Executor",
-    "Graph",
-    "HaloPlan",
-    "Machine",
-    "MappingCost",
-    "PartitionMetrics",
-    "Pool",
-    "Problem",
-    "ProtocolError",
-    "RankStats",
-    "Savable",
-    "SaveError",
-    "SearchError",
-    "SearchResult",
-    "Separation",
-    "Stopped",
-    "TaskError",
-    "TreeSearch",
-    "allocate",
-    "arrange",
-    "as_graph",
-    "asked_to_stop",
-    "balance",
-    "distribute",
-    "load",
-    "measure",
-    "partition",
-    "partition_metrics",
-    "read_machine",
-    "reorder_ranks",
-    "save",
-    "search",
-    "separate",
-    "throttle",
-    "write_machine",
-]
+_MODULE_OF = {name: module for module, names in _LATER.items() for name in names.split()}
+_NOW = "BalanceError Error ProtocolError Problem Savable SaveError SearchError Stopped TaskError TreeSearch throttle"
+__all__ = sorted([*_MODULE_OF, *_NOW.split()])
 
 
 def __getattr__(name: str) -> Any:
     """Import modules that need mpi4py or scipy on first use."""
-    if name not in _LATER:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'lb_mpi' has no attribute {name!r}")
     import importlib
 
     try:
-        value = getattr(importlib.import_module(f"lb_mpi.{_LATER[name]}"), name)
+        value = getattr(importlib.import_module(f"lb_mpi.{_MODULE_OF[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name != "mpi4py":
             raise
@@ -179,5 +145,5 @@ def __dir__() -> list[str]:
     from importlib.util import find_spec
 
     has_mpi = find_spec("mpi4py") is not None
-    names = [name for name in __all__ if has_mpi or not _LATER.get(name, "").startswith("mpi.")]
+    names = [name for name in __all__ if has_mpi or not _MODULE_OF.get(name, "").startswith("mpi.")]
     return [*names, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"]
