@@ -40,7 +40,7 @@ class Csr(NamedTuple):
         return len(self.vertex_weights)
 
 
-def csr(graph: Graph) -> Csr:
+def csr(graph: Graph | Csr) -> Csr:
     """Return copies of the arrays of `graph`: numba compiles anew for read-only arrays."""
     return Csr(graph.indptr.copy(), graph.indices.copy(), graph.weights.copy(), graph.vertex_weights.copy())
 
