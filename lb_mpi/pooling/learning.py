@@ -2,8 +2,8 @@
 
 Nothing is known of a task before it has run.  Three things are learned from the seconds of each chunk:
 
-- Speeds.  Each rank publishes how many chunks it has run, and in which time, where the other ranks of its host read it.
-  The first map therefore steals by measured speeds, too.
+- Speeds.  In a pool on one host, each rank publishes how many chunks it has run, and in which time, where the others read
+  it.  The first map therefore steals by measured speeds, too.
 - The end of a map.  A long task that a slow rank begins late is what all others wait for.  So a rank that is slower than
   most leaves the remaining tasks to the others, as soon as they need less time for all of them than it would lose by one
   long task (`Ending.leaves`).  It waits for a limited time only, since the others may be stuck.
@@ -24,8 +24,8 @@ from lb_mpi.pooling.deal import TARGET_S, Floats
 
 # --- the end of a map -------------------------------------------------------------------------------------------------
 
-PRIOR = 4.0  # chunks that each rank is assumed to have run before, at its speed in earlier maps
-TAIL = 3.0  # a long chunk is 1 + TAIL * (coefficient of variation)**2 times as long as an average one
+PRIOR, NOISE = 4.0, 8.0  # chunks assumed to have run before; as many more for each unit of variation
+TAIL = 5 / 6  # the longest chunk under way is 1 + TAIL * log2(ranks) * variation times as long as an average one
 NEAR = 16  # a rank with more chunks of its own is not near the end
 LONG_S = 2 * TARGET_S  # shorter chunks cost nothing at the end
 LEAST_S, SLOWEST = 1e-9, 1e-9  # seconds of work, and a speed, below which nothing is estimated
@@ -66,28 +66,42 @@ class Estimate(NamedTuple):
     speeds: dict[int, float]
     typical: float  # speed at which an average piece of work is done
     chunk_s: float  # of an average chunk at speed 1
-    tail: float  # a long chunk / an average one
+    variation: float  # of chunks at speed 1: variance / mean**2
 
 
 def estimate(timings: dict[int, Timing], believed: dict[int, float]) -> Estimate | None:
-    """Estimate speeds and chunks from what ran so far, and speeds `believed` before; None: too few chunks to tell."""
+    """Estimate speeds and chunks from what ran so far, and speeds `believed` before; None: too few chunks to tell.
+
+    Each rank is assumed to have run some chunks before at the speed believed: more of them if chunks differ much, since long
+    ones may have met a rank by chance.
+    """
     n = sum(timing.n for timing in timings.values())
-    work_s = sum(timing.seconds * believed[rank] for rank, timing in timings.items())
-    if n < len(timings) or not work_s > LEAST_S:
+    if n < len(timings) or not _work_s(timings, believed) > LEAST_S:
         return None
-    chunk_s = work_s / n
+    chunk_s, prior = _work_s(timings, believed) / n, PRIOR + NOISE * _variation(timings, believed)
     speeds = {
-        rank: max(SLOWEST, (timing.n + PRIOR) * chunk_s / (timing.seconds + PRIOR * chunk_s / believed[rank]))
+        rank: max(SLOWEST, (timing.n + prior) * chunk_s / (timing.seconds + prior * chunk_s / believed[rank]))
         for rank, timing in timings.items()
     }
-    work_s = max(LEAST_S, sum(timing.seconds * speeds[rank] for rank, timing in timings.items()))
-    squares = sum(timing.squares * speeds[rank] ** 2 for rank, timing in timings.items())
     typical = sum(speed * speed for speed in speeds.values()) / sum(speeds.values())
-    return Estimate(speeds, typical, work_s / n, 1.0 + TAIL * max(0.0, n * squares / work_s**2 - 1.0))
+    return Estimate(speeds, typical, _work_s(timings, speeds) / n, _variation(timings, speeds))
+
+
+def _work_s(timings: dict[int, Timing], speeds: dict[int, float]) -> float:
+    return max(LEAST_S, sum(timing.seconds * speeds[rank] for rank, timing in timings.items()))
+
+
+def _variation(timings: dict[int, Timing], speeds: dict[int, float]) -> float:
+    n = sum(timing.n for timing in timings.values())
+    squares = sum(timing.squares * speeds[rank] ** 2 for rank, timing in timings.items())
+    return max(0.0, n * squares / _work_s(timings, speeds) ** 2 - 1.0)
 
 
 class Ending:
-    """The end of a map for one rank: its estimate of the ranks on its host, and whether it leaves tasks to them."""
+    """The end of a map for one rank: its estimate of the ranks on its host, and whether it leaves tasks to them.
+
+    `host`: all ranks; none if there are several hosts, since what is left on one of them tells little of the others.
+    """
 
     def __init__(self, rank: int, host: Sequence[int], timings: Timings, believed: ByRank[float]) -> None:
         self.rank, self._host, self._timings, self._believed = rank, host, timings, believed
@@ -130,11 +144,12 @@ class Ending:
     def _wait_s(self, chunks: Callable[[], float]) -> float:
         if not self._mine.seconds > LONG_S * self._mine.n or (known := self.estimate()) is None:
             return 0.0
-        speed = known.speeds.get(self.rank, known.typical)
+        speed = known.speeds[self.rank]
+        tail = 1.0 + TAIL * math.log2(len(known.speeds)) * known.variation
         rest = chunks() / sum(known.speeds.values())
-        if rest >= known.tail * (1.0 / speed - 1.0 / known.typical):
+        if rest >= tail * (1.0 / speed - 1.0 / known.typical):
             return 0.0
-        return (2.0 * rest + known.tail / known.typical) * known.chunk_s
+        return (2.0 * rest + tail / known.typical) * known.chunk_s
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

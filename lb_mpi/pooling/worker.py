@@ -18,8 +18,8 @@ asks a rank of another host (ASK).  Between two of its chunks, that rank steals 
 its host, and answers (GIVE, possibly empty).  A rank in a long task can't answer, so after a while the thief asks the next
 host.  Each ASK is answered by one GIVE.  Tasks given to a rank that has found others meanwhile are kept until it has none.
 
-A slow rank leaves the last tasks on its host to faster ranks for a limited time (see `lb_mpi.pooling.learning`).  Those in
-its word are stolen like all others.
+In a pool on one host, a slow rank leaves the last tasks to faster ranks for a limited time (see `lb_mpi.pooling.learning`).
+Those in its word are stolen like all others.
 
 The end of a turn of a rank (the first row that fits):
 
@@ -120,7 +120,7 @@ class Worker:
         self.steals = 0
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
-        self._ending = Ending(rank, host, timings, speeds)
+        self._ending = Ending(rank, [] if others else host, timings, speeds)
         self._leaving = False  # tasks to faster ranks, for now
         self._pace = Pace()
         self._rest: Interval | None = None  # stolen, not yet in the word
@@ -243,9 +243,8 @@ class Worker:
                 return swap
             while self._asks:
                 self._give(0, 0)
-        idle = self.chunk is None and not self._leaving
-        if idle and (asked := self._hosts.ask(now)) is not None:
-            self._sends.append((asked, StealMessage(StealKind.ASK, self.epoch, speed=self._speeds()[self.rank])))
+        if self.chunk is None and (asked := self._hosts.ask(now)) is not None:
+            self._sends.append((asked, StealMessage(StealKind.ASK, self.epoch, speed=self.speeds[self.rank])))
         return None
 
     def _swapped(self, swap: Swap) -> None:

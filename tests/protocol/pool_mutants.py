@@ -50,7 +50,6 @@ MUTANTS = [
     # leaving tasks to others
     (worker, "                    if not self._leaving:\n", "                    if True:\n"),
     (worker, "        return self._ending.until if self._leaving else self._hosts.ready_at", "        return self._hosts.ready_at"),
-    (worker, "        idle = self.chunk is None and not self._leaving", "        idle = self.chunk is None"),
     (worker, "            self._ending.observe(result + rest_s)\n", ""),
     (learning, "return now < self.until", "return True"),
     (learning, "        if not self._decided:\n", "        if True:\n"),

@@ -196,11 +196,11 @@ def check_asking(worker_class: type[Worker]) -> None:
 
 
 def check_leaving(worker_class: type[Worker]) -> None:
-    """A slow rank leaves the last task to a fast one, answers others meanwhile, and takes it when it has waited."""
+    """A slow rank leaves the last task to a fast one, and takes it when it has waited."""
     number, fast = 3, Timing(3, 20, 0.2, 2e-3)
     timings = {0: Timing(), 1: fast}
     words = {0: 0, 1: pack(number, 30, 30)}
-    one = worker_class(0, [0, 1], [[2]], words=words, timings=timings, speeds={0: 1.0, 1: 1.0})
+    one = worker_class(0, [0, 1], words=words, timings=timings, speeds={0: 1.0, 1: 1.0})
 
     def swap() -> None:
         assert isinstance(one.job, Swap)
@@ -223,17 +223,10 @@ def check_leaving(worker_class: type[Worker]) -> None:
     words[0], words[1] = pack(number, 4, 5), pack(number, 30, 30)
     assert one.turn(0.4, []) == []
     assert one.job is None
-    assert 0.4 < one.wake_at < 0.5
-    assert one.turn(0.4, []) == []  # asks no other host
-    assert one.job is None
+    assert 0.4 < one.wake_at < 0.6
     until = one.wake_at
     one.turn(until, [])
     assert one.job == Swap(0, pack(number, 4, 5), pack(number, 5, 5))
-    one._ending._decided = False
-    assert one.turn(0.5, [(2, StealMessage(StealKind.ASK, number, speed=1.0))]) == []
-    swap_for_thief = one.job
-    assert swap_for_thief == Swap(0, pack(number, 4, 5), pack(number, 4, 4))
-    assert one.done(swap_for_thief, True) == [(2, StealMessage(StealKind.GIVE, number, 4, 5))]
     # a rank of the usual speed takes it at once; so does this one where the other's times are of another map
     words[0], timings[1] = pack(number, 5, 6), fast._replace(epoch=number - 1)
     one._ending._decided = False
