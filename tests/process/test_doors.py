@@ -162,7 +162,7 @@ def test_any_shape_of_a_graph_at_every_door(door: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_what_is_no_graph_is_refused_alike(door: str, tmp_path: Path) -> None:
-    names = "No such file, and not the name of a graph: mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N"
+    names = "No such file, and not the name of a graph: mesh:RxC, torus:RxC, hypercube:D, cube:N, ring:N, complete:N"
     for path in ("grid:3x3", "nosuch.graph", tmp_path / "nosuch.mtx"):
         with pytest.raises(FileNotFoundError, match=names):
             DOORS[door](path)

@@ -168,7 +168,7 @@ def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
     script(Path(lab.mpiexec), MPIEXEC.format(says=says))
     code, _, err = lab.run("one", "--check")
     assert code == 1
-    assert f"{lab.mpiexec} is of " in err
+    assert f"{lab.mpiexec} belongs to " in err
     assert "expected the same" in err
 
 
