@@ -69,7 +69,7 @@ def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tm
         process.send_signal(signal.SIGUSR1)
         assert process.stderr is not None
         said: list[str] = []
-        while not said or "goes on" not in said[-1]:
+        while not said or "the program continues" not in said[-1]:
             said.append(process.stderr.readline())
             assert said[-1], said
         (tmp_path / "go").touch()

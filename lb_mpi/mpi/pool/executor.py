@@ -662,8 +662,8 @@ def initialize(session: Session, initializer: Callable[..., Any], initargs: tupl
     """Call initializer(*initargs) on all ranks of a script but the root; lb_mpi.Error if it raises."""
     if session.size > 1:
         with Executor(initializer=initializer, initargs=initargs, root_works=False) as executor:
-            broken = executor.bootup()._queue.broken
-        if broken is not None:
+            executor.bootup()
+        if (broken := executor._queue.broken) is not None:  # known at the end: the futures are done a moment before
             raise Error(str(broken)) from broken.__cause__
 
 
