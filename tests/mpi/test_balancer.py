@@ -456,8 +456,10 @@ def test_neighbours_find_speeds_and_use_no_root() -> None:
                                balancer.last.imbalance_after, balancer.last.predicted_gain_s))  # fmt: skip
         assert len(set(told)) == 1
         for failing in (0, LAST):
+            marked = rows.copy()
+            marked[0, 0] = np.nan if failing == RANK else 0.0  # whichever rank computes this row
             with pytest.raises(lb_mpi.BalanceError):
-                balancer.map_rows(lambda block, bad=failing == RANK: block[1:] if bad else block, rows)
+                balancer.map_rows(lambda block: block[1:] if np.isnan(block).any() else block, marked)
             result = balancer.map_rows(slow_square, rows)
             assert result.tobytes() == (np.sin(rows) * rows).tobytes()
         empty = balancer.map_rows(slow_square, rows[:0] if RANK == LAST else rows)
