@@ -32,7 +32,7 @@ LIVES = [(0, NEVER), (3, NEVER), (6, NEVER), (NEVER, NEVER), (0, 1), (0, 6), (6,
 
 
 def check_course(module: Any, lives: tuple[tuple[int, int], ...], hang_s: float) -> str:
-    """What is said is what the law allows and asks for, at each look; return who is named first."""
+    """Check at each look that the law allows and asks for all that is said; return who is named first."""
     one = module.Start(HOSTS, hang_s)
     limit_s = max(hang_s, 30.0)
     for look in range(COURSE):

@@ -89,7 +89,7 @@ class Exploration:
         return self.after(state, rank, outcomes[0])
 
     def outcomes(self, actor: Any, event: Hashable, find: Callable[[], list[Outcome]]) -> list[Outcome]:
-        """What may become of an actor: looked up, or found."""
+        """The possible outcomes for an actor, looked up if they are known."""
         if event is None:
             return find()
         if (known := self._known.get((id(actor), event))) is None:
@@ -97,7 +97,7 @@ class Exploration:
         return known
 
     def outcome(self, actor: Any, rank: int, do: Callable[[Any], list[tuple[int, Any]]]) -> Outcome:
-        """What becomes of an actor, which is cloned first."""
+        """The outcome for an actor, which is cloned first."""
         actor = clone(actor)
         sends = do(actor)
         return self.keep(actor, rank), sends
