@@ -120,7 +120,7 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
 def choose_both(options: argparse.Namespace) -> list[Stage]:
     """Choose all stages with MPICH, and those that touch MPI with Open MPI, which is set up beside the first of them.
 
-    What has run with MPICH has compiled the kernels.  A stage never runs beside itself: it may use names of this machine.
+    The stages on MPICH have compiled the kernels.  A stage never runs beside itself: it may use names of this machine.
     """
     stages = choose(Environment("mpich", ROOT / FOLDERS["mpich"]), options, [])
     other = Environment("openmpi", ROOT / FOLDERS["openmpi"])

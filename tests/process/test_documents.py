@@ -31,7 +31,7 @@ def names(page: Path) -> str:
 def run(command: str, folder: Path) -> str:
     """Run a command as a shell does in `folder`; what it has printed on stdout.
 
-    What only prints runs once, however many pages show it.
+    A command that only prints runs once, however many pages show it.
     """
     if command in _printed:
         return _printed[command]
