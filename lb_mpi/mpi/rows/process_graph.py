@@ -20,7 +20,7 @@ from lb_mpi.graph import Floats, Graph, cube, grid, host_graph, mesh, most_squar
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, opened, wait
-from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:
@@ -64,19 +64,19 @@ class NeighbourExchange:
     """
 
     def __init__(self, comm: MPI.Intracomm, graph: Graph, method: str = METHODS[0]) -> None:
-        neighbours = graph.neighbours(comm.rank).tolist()
+        self._neighbours = graph.neighbours(comm.rank).tolist()
         self._presence = presence_of(comm)
-        self._mine, self._theirs = np.zeros(()), np.zeros(len(neighbours))
-        self._topology: MPI.Distgraphcomm | None = None
+        self._mine, self._theirs = np.zeros(()), np.zeros(len(self._neighbours))
+        self._topology: MPI.Distgraphcomm | None = None  # None: the paper's way
         self._request: MPI.Prequest | None = None
-        if method == "paper":
-            self._run = self._paper(neighbours)
-        else:  # collective: all ranks take part
-            self._topology = comm.Create_dist_graph_adjacent(neighbours, neighbours)
+        if method != "paper":
+            self._topology = comm.Create_dist_graph_adjacent(self._neighbours, self._neighbours)
             self._run = self._neighbourhood(self._topology)
 
     def exchange(self, value: float) -> Floats:
         """Send `value` to all neighbours; return (deg,) theirs, which the next exchange overwrites."""
+        if self._topology is None:
+            return exchange_rows(self._presence, self._neighbours, np.array([value])).ravel()
         self._mine[()] = value
         self._run()
         return self._theirs
@@ -102,18 +102,20 @@ class NeighbourExchange:
 
         return run
 
-    def _paper(self, neighbours: list[int]) -> Callable[[], None]:
-        comm, mine, theirs, wait = self._presence.comm, self._mine, self._theirs, self._presence.wait
-        tag = int(Tag.NEIGHBOUR)
 
-        def run() -> None:
-            sends = [comm.Isend(mine, neighbour, tag) for neighbour in neighbours]
-            for k, neighbour in enumerate(neighbours):
-                wait(comm.Irecv(theirs[k : k + 1], neighbour, tag).Test, (self, sends))
-            for send in sends:
-                wait(send.Test, (self, sends))
+def exchange_rows(presence: Presence, neighbours: Sequence[int], mine: Floats) -> Floats:
+    """Send (n,) numbers, or row k of (deg, n), to neighbour k; return (deg, n), row k from neighbour k.
 
-        return run
+    Jin and Wang's exchange: a non-blocking send to each neighbour, then a receive from each.
+    """
+    comm, wait, tag = presence.comm, presence.wait, int(Tag.NEIGHBOUR)
+    rows = np.array(np.broadcast_to(mine, (len(neighbours), mine.shape[-1])), order="C")
+    theirs = np.empty_like(rows)
+    sends = [comm.Isend(rows[k], rank, tag) for k, rank in enumerate(neighbours)]
+    for k, rank in enumerate(neighbours):
+        wait(comm.Irecv(theirs[k], rank, tag).Test, (theirs, rows, sends))
+    wait(lambda: MPI.Request.Testall(sends), (rows, sends))
+    return theirs
 
 
 def fingerprint(graph: Graph) -> int:
