@@ -249,10 +249,12 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         return {}, []
     cpu_s = np.array([[step.cpu_s for step in theirs] for theirs in everyone])  # (P, steps)
     begins = [step.began - began for step in mine]
+    ends = [*begins[1:], seconds][: len(begins)]
+    middles = [0.5 * (begin + end) for begin, end in zip(begins, ends, strict=True)]
     imbalances = [
-        imbalance(work, [one.at(0.5 * (begin + end)) for one in speeds])
-        for work, begin, end in zip(cpu_s.T, begins, [*begins[1:], seconds][: len(begins)], strict=True)
+        imbalance(work, [one.at(middle) for one in speeds]) for work, middle in zip(cpu_s.T, middles, strict=True)
     ]
+    bounds_s = [work / sum(one.at(middle) for one in speeds) for work, middle in zip(cpu_s.sum(0), middles, strict=True)]
     bound_s = seconds_for(float(cpu_s.sum()), speeds)
     moments = sorted({0.0, *(moment for change in options.speed_changes for moment in change[1:3] if moment < seconds)})
     settling = [(moment, steps_to_settle(imbalances, begins, moment)) for moment in moments]
@@ -269,6 +271,8 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "lower_bound_seconds": bound_s,
         "cpu_seconds": cpu_s.sum(),
         "imbalance": imbalances,
+        "step_seconds": [end - begin for begin, end in zip(begins, ends, strict=True)],
+        "step_lower_bound_seconds": bounds_s,
         "steps_to_settle": [{"after_seconds": moment, "steps": n} for moment, n in settling],
         "rows_moved": sum(step.rows_moved for step in mine),
         "bytes_moved": sum(step.bytes_moved for step in mine),

@@ -37,7 +37,6 @@ from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.mpi.common.waiting import longest_nap_s
 from lb_mpi.pooling.simulate import Costs as PoolCosts
 from lb_mpi.pooling.simulate import SimulatedPool, bound_s, task_costs
-from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network
@@ -89,6 +88,8 @@ def task_draws(size: int, seed: int) -> Floats:
 
 def nodes_s(size: int) -> float:
     """Seconds of a node at speed 1."""
+    from lb_mpi.problems.uts import PUBLISHED  # here, since it imports numba, for which 256 ranks may lack memory
+
     return stretch(size) * SEARCH_S * float(rank_speeds(size).sum()) / PUBLISHED[Case.TREE].nodes
 
 
@@ -140,6 +141,8 @@ def pool(size: int, seconds: list[float]) -> list[Line]:
 
 def search(size: int, seconds: list[float], route: str) -> list[Line]:
     """The search, by its route; messages of the busiest rank."""
+    from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
+
     took, most = seconds
     result = searches.search(
         [UnbalancedTreeSearch(TREES[Case.TREE]) for _ in range(size)],

@@ -35,35 +35,11 @@ from benchmarks.scale import (
 )
 from lb_mpi.graph import Floats, mesh, most_square_mesh
 from lb_mpi.mpi.common.collective import barrier
-from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 
 COMM = MPI.COMM_WORLD
 SPEEDS = rank_speeds(COMM.size)
 SPEED = float(SPEEDS[COMM.rank])
 SAVED_BYTES = 8_000_000  # of all ranks
-
-
-class WaitingTreeSearch(UnbalancedTreeSearch):
-    """A tree search in which a node takes `node_s` seconds, all of them asleep but for the counting."""
-
-    def __init__(self, node_s: float) -> None:
-        """Make a rank's part."""
-        super().__init__(TREES[Case.TREE])
-        self._node_s = node_s
-
-    def load_kernels(self) -> None:
-        """Work a little, so that the compiled code is in memory before the clock starts."""
-        self.start()
-        self.work(10)
-
-    def work(self, units: int) -> int:
-        """Count nodes, and wait as long as they take on this rank."""
-        until = time.perf_counter()
-        done = super().work(units)
-        until += done * self._node_s
-        if (rest_s := until - time.perf_counter()) > 0.0:
-            time.sleep(rest_s)
-        return done
 
 
 def wait_task(seconds: float) -> float:
@@ -105,6 +81,8 @@ def pool() -> list[float]:
 
 def search(route: str) -> list[float]:
     """Seconds of the search; messages of the busiest rank."""
+    from benchmarks.waiting_tree import PUBLISHED, WaitingTreeSearch  # here, since it imports numba
+
     node_s = nodes_s(COMM.size)
     quantum = max(1, round(quantum_s(COMM.size) * SPEED / node_s))
     WaitingTreeSearch(0.0).load_kernels()

@@ -36,13 +36,14 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         return mistake(f"no MPI: {error}", prog)
     try:
+        sys.argv = [options.script, *options.arguments]  # before the record begins, which has it
         replaced = [name for name in options.names.split(",") if name]
         script = pool_script.open_script(
             options.script, module=options.module, prepare=lambda: pool_names.replace(replaced)
         )
     except (ValueError, OSError, SyntaxError, ImportError, Error) as error:
         return mistake(error, prog)
-    pool_script.run_script(script, [options.script, *options.arguments])
+    pool_script.run_script(script, sys.argv)
     return 0
 
 

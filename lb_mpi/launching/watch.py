@@ -44,7 +44,7 @@ _ADVICE = (
     ),
     (r"Connection refused", "It is running, but has no ssh server"),
     (
-        r"timed out|No route to host|AnswerPort is unreachable|Connection (?:closed|reset)",
+        r"timed out|No route to host|Network is unreachable|Connection (?:closed|reset)",
         "Check with `ssh {host}` whether it is running and can be reached",
     ),
     (

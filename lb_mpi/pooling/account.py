@@ -24,6 +24,11 @@ class RankTasks(NamedTuple):
     steals: int = 0  # intervals stolen, on its own host or from another
     sent_bytes: int = 0  # of messages, of all kinds
 
+    def plus(self, more: RankTasks) -> RankTasks:
+        """Return the sums of both."""
+        times = self.busy_s + more.busy_s, self.work_s + more.work_s
+        return RankTasks(self.tasks + more.tasks, *times, self.steals + more.steals, self.sent_bytes + more.sent_bytes)
+
 
 class Collector:
     """The results of one map, as they reach the root."""

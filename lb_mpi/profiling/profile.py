@@ -40,8 +40,7 @@ MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
 _METRICS = ("seconds", "load_balance", "communication_efficiency", "parallel_efficiency", "balanced_s")
 _SUMS = ("waiting_s", "communication_s")
 _EXPLAINED = (
-    "useful: time outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for "
-    "a core);",
+    "useful: time outside of MPI;",
     "waiting: a call between two ranks, with its transfer of data; a collective, until the last rank has arrived; "
     "for: whom;",
     "other MPI: the rest of the time in MPI.",
@@ -165,28 +164,6 @@ class Calls:
         return len(kept.kinds) - 1
 
 
-class CpuShare:
-    """The CPU time outside of MPI, from samples, since reading the CPU clock at every call is too slow.
-
-    Between two samples, CPU time is distributed by wall-clock time.  A long interval has a sample at both its ends.
-    """
-
-    EVERY_NS = 100_000  # a sample needs about a microsecond
-
-    def __init__(self, now: int, cpu: int) -> None:
-        self.outside_ns = 0.0
-        self.due = now + self.EVERY_NS
-        self._now, self._cpu, self._in_mpi = now, cpu, 0
-
-    def look(self, now: int, cpu: int, in_mpi: int) -> None:
-        """Add the clocks' readings, and the time spent in MPI so far."""
-        if now > self._now:
-            inside = (in_mpi - self._in_mpi) / (now - self._now)
-            self.outside_ns += (cpu - self._cpu) * max(0.0, 1.0 - inside)
-        self._now, self._cpu, self._in_mpi = now, cpu, in_mpi
-        self.due = now + self.EVERY_NS
-
-
 class ClockModel(NamedTuple):
     """One rank's clock against rank 0's, compared at the start and end of the run, and linear in between."""
 
@@ -242,7 +219,6 @@ class RankProfile:
     host: str
     seconds: float  # from the program's start to this rank's end
     useful_s: float  # outside of MPI
-    useful_cpu_s: float  # CPU time of this thread outside of MPI
     lines: Sequence[Line]
 
     @property
@@ -409,13 +385,13 @@ def _of_ranks(profile: Profile) -> Table:
     def spent(seconds: float) -> str:
         return f"{seconds:.2f} s {_ratio(seconds, profile.seconds):4.0%}"
 
-    header = ("rank", "host", "useful", "cpu", "waiting", "other MPI", "for")
+    header = ("rank", "host", "useful", "waiting", "other MPI", "for")
     lines = [
-        (str(rank.rank), rank.host, spent(rank.useful_s), f"{rank.useful_cpu_s:.2f} s", spent(rank.waiting_s),
+        (str(rank.rank), rank.host, spent(rank.useful_s), spent(rank.waiting_s),
          spent(rank.communication_s), _whom(rank.waited_s, profile.seconds))
         for rank in profile.ranks
     ]  # fmt: skip
-    return Table(header, lines, words=(1, 6), most=MOST_RANKS)
+    return Table(header, lines, words=(1, 5), most=MOST_RANKS)
 
 
 def _of_lines(profile: Profile) -> list[str]:

@@ -218,6 +218,19 @@ def test_any_dtype_and_shape() -> None:
         np.testing.assert_array_equal(plan.exchange(fortran[:, ::2])[:, 1], numbers)
 
 
+def test_the_report_is_the_same_on_all_ranks() -> None:
+    with lb_mpi.distribute(COMM, on_root(mesh(9, 9)), method="block") as plan:
+        assert plan.report().n == 0
+        for _ in range(3):
+            plan.exchange(plan.vertices)
+        report = plan.report()
+        mine = report.ranks[COMM.rank]
+        assert (report.n, mine.vertices, mine.ghosts) == (3, len(plan.vertices), len(plan.ghosts))
+        assert 0.0 <= mine.computing_s < mine.seconds
+        assert COMM.allgather(str(report)) == [str(report)] * SIZE
+        assert str(report).count("\n") == SIZE + 1
+
+
 def test_in_place_and_copied() -> None:
     graph = mesh(9, 9)
     with lb_mpi.distribute(COMM, on_root(graph), method="block") as plan:

@@ -99,6 +99,21 @@ def test_tasks_run_on_all_ranks_and_come_in_order() -> None:
     on_root(use)
 
 
+@pytest.mark.every_size
+def test_the_report_counts_each_task_on_its_rank() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        assert "0 tasks in 0.000 s" in str(executor.report())
+        ran = [*executor.map(slow_rank, range(4 * SIZE))]
+        executor.shutdown()
+        report = executor.report()
+        assert [one.tasks for one in report.ranks] == [ran.count(rank) for rank in range(SIZE)]
+        assert report.n == 4 * SIZE
+        assert 0.0 < max(one.busy_s for one in report.ranks) <= report.seconds
+        assert 0.0 < report.lower_bound_s <= report.seconds
+
+    on_root(use, root_works=False)
+
+
 @pytest.mark.parametrize("options", [{"root_works": False}, {"max_workers": WORKERS}])
 @pytest.mark.every_size
 def test_fewer_ranks(options: dict[str, Any]) -> None:

@@ -262,7 +262,7 @@ def profile(useful_s: Sequence[float], calls: int = 20) -> Profile:
     for rank, useful in enumerate(useful_s):
         waits = max(useful_s) - useful
         line = Line("jacobi.py", 7, "step", "Allreduce", calls, waits + 0.5, {int(np.argmax(useful_s)): waits})
-        ranks.append(RankProfile(rank, "host", max(useful_s) + 0.5, useful, useful, [line]))
+        ranks.append(RankProfile(rank, "host", max(useful_s) + 0.5, useful, [line]))
     return Profile("jacobi.py", ranks, [1.0] * len(ranks))
 
 

@@ -17,7 +17,6 @@ from lb_mpi.profiling.profile import (
     TOGETHER,
     Calls,
     ClockModel,
-    CpuShare,
     Line,
     Profile,
     RankProfile,
@@ -123,14 +122,6 @@ def test_streams_are_those_of_the_ranks_and_have_a_bound() -> None:
     assert sum(column.itemsize for column in stream.kept) * MOST_CALLS < 100e6
 
 
-def test_cpu_time_is_dealt_out_by_time_on_the_wall() -> None:
-    share = CpuShare(0, 0)
-    share.look(1000, 900, 0)  # all of it outside
-    share.look(2000, 1900, 1000)  # all of it in MPI
-    share.look(3000, 2900, 1250)  # a quarter
-    assert share.outside_ns == pytest.approx(900 + 0 + 750)
-
-
 def line(call: str, seconds: float, waited: dict[int, float], calls: int = 10) -> Line:
     return Line("jacobi.py", 12, "main", call, calls, seconds, waited)
 
@@ -138,9 +129,9 @@ def line(call: str, seconds: float, waited: dict[int, float], calls: int = 10) -
 def profile(speeds: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Profile:
     """Three ranks, 10 s: rank 2 computes for 9 s, the others for 3 s; 1, 0.5 and 1 s of communication."""
     ranks = [
-        RankProfile(0, "here", 10.0, 3.0, 3.0, [line("Allreduce", 6.5, {2: 5.5}), line("recv", 0.5, {1: 0.5})]),
-        RankProfile(1, "here", 10.0, 3.0, 2.0, [line("Allreduce", 6.5, {2: 6.0}), line("sleep", 0.5, {SOMEBODY: 0.5})]),
-        RankProfile(2, "there", 10.0, 9.0, 9.0, [line("Allreduce", 1.0, {})]),
+        RankProfile(0, "here", 10.0, 3.0, [line("Allreduce", 6.5, {2: 5.5}), line("recv", 0.5, {1: 0.5})]),
+        RankProfile(1, "here", 10.0, 3.0, [line("Allreduce", 6.5, {2: 6.0}), line("sleep", 0.5, {SOMEBODY: 0.5})]),
+        RankProfile(2, "there", 10.0, 9.0, [line("Allreduce", 1.0, {})]),
     ]
     return Profile("jacobi.py", ranks, speeds)
 
@@ -170,14 +161,14 @@ def test_the_table_says_it() -> None:
 
 
 def test_an_early_end_is_a_wait_for_who_ends_last() -> None:
-    ranks = until_the_end([RankProfile(0, "h", 4.0, 4.0, 4.0, []), RankProfile(1, "h", 10.0, 10.0, 10.0, [])])
+    ranks = until_the_end([RankProfile(0, "h", 4.0, 4.0, []), RankProfile(1, "h", 10.0, 10.0, [])])
     made = Profile("p", ranks, [1.0, 1.0])
     assert made.most_waited_for == (1, pytest.approx(0.6))
     assert made.balanced_s == pytest.approx(7.0)
 
 
 def test_one_rank_waits_for_nobody() -> None:
-    made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, 2.0, [])], [1.0])
+    made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, [])], [1.0])
     assert sentence(made).startswith("the ranks wait for no rank during more than 0.5% of the time; perfectly balanced")
     assert sentence(made).endswith("would take 100% of its time")
     assert "no calls of MPI" in table(made)

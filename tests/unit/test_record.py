@@ -201,6 +201,8 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
     for at in (1.0, 2.0, 3.0):
         halos.begin(at, at)
         halos.end(at + 0.25, at + 0.25)
+    assert halos.share(7, 2, 1) == (7, 2, 1, 1.5, 2.25)
+    assert halos.share(7, 2, 1).idle == pytest.approx(1 / 3)
     halos.close(4.0, 4.0)
     (step,) = record.steps.all
     assert (step["began"], step["ended"], step["useful_s"], step["units"], step["speed"]) == (1.0, 4.0, 2.25, 3.0, 0.5)

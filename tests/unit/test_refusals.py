@@ -17,6 +17,7 @@ CHANGED = ["@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @", "Host 
         (["ssh: connect to host h2 port 22: Connection refused"], "no ssh server"),
         (["ssh: connect to host h2 port 22: Connection timed out"], "whether it is running"),
         (["ssh: connect to host h2 port 22: No route to host"], "whether it is running"),
+        (["ssh: connect to host h2 port 22: Network is unreachable"], "whether it is running"),
         (["sh: 1: cd: can't cd to /home/me/project"], "The folder /home/me/project must exist there"),
         (["bash: line 1: cd: /home/me/project: No such file or directory"], "The folder /home/me/project must"),
         (["sh: 1: exec: /home/me/.venv/bin/python: not found"], "Python and lb_mpi must exist there"),

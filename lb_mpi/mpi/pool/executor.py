@@ -37,6 +37,7 @@ from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, batch_parcel, dumps, read_results, task_error
+from lb_mpi.mpi.pool.root import PoolReport
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, run_batch, serve
 from lb_mpi.mpi.pool.session import Operation, Session, need_level
@@ -142,6 +143,13 @@ class Executor(concurrent.futures.Executor):
     @property
     def _broken(self) -> str | None:
         return None if self._queue.broken is None else str(self._queue.broken)
+
+    def report(self) -> PoolReport:
+        """Return a report of the tasks that have ended so far, also after a shutdown (see `Pool.report`)."""
+        queue = self._queue
+        speeds = [s if rank in queue.bound else 0.0 for rank, s in enumerate(self._session.emulated_speeds)]
+        ranks, seconds = [*queue.ran], queue.ended - queue.began
+        return PoolReport.of(sum(rank.tasks for rank in ranks), 0.0 if math.isnan(seconds) else seconds, ranks, speeds)
 
     def bootup(self, wait: bool = True) -> Executor:
         """Start the initializer on all ranks now, and return the executor; `wait`: after all ranks have run it."""
@@ -310,6 +318,8 @@ class _Queue:
                 tasks.append(_Task(Future(), initializer, what="the initializer"))
         self.initial = [task.future for tasks in self.bound.values() for task in tasks]
         self.n_sent = 0  # batches at ranks
+        self.ran = [RankTasks() for _ in hosts]  # by rank
+        self.began = self.ended = math.nan  # first batch, last result
         self.task_s = math.inf  # recent seconds per task
         self.open = True
         self.broken: BrokenExecutor | None = None
@@ -559,6 +569,8 @@ class _Dispatcher(Operation):
             waits = any(batch.queue is queue and batch.tasks[0].what for batch in self._at[rank])
             if rank in queue.bound and not waits and (tasks := queue.take(rank)):
                 queue.n_sent += 1
+                if math.isnan(queue.began) and not tasks[0].what:
+                    queue.began = time.perf_counter()
                 number = -1 if tasks[0].what else self.session.n_tasks
                 self.session.n_tasks += 0 if tasks[0].what else len(tasks)
                 places = queue.arrays.places
@@ -608,6 +620,7 @@ class _Dispatcher(Operation):
             if queue.broken is None:
                 queue.tasks.extendleft(reversed(tasks[done.tasks :]))
             if not what:
+                queue.ran[rank], queue.ended = queue.ran[rank].plus(done), time.perf_counter()
                 took_s = done.busy_s / done.tasks
                 queue.task_s = took_s if math.isinf(queue.task_s) else (queue.task_s + took_s) / 2
             self.changed.notify_all()

@@ -178,13 +178,21 @@ def sample_of(items: Any) -> bytes:
 
 
 class PoolReport(NamedTuple):
-    """The outcome of the last map of a pool."""
+    """The outcome of the last map of a pool, or of the tasks of an executor so far."""
 
     n: int  # tasks run, without those restored from the checkpoint
-    seconds: float  # wall-clock time of the map
+    seconds: float  # wall-clock time of the map; of an executor, from its first task to the end of its last one
     lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
     ranks: list[RankTasks]  # of each rank, in order
     queued_s: float = 0.0  # seconds for which tasks had no core, on all ranks
+
+    @classmethod
+    def of(cls, n: int, seconds: float, ranks: list[RankTasks], speeds: Sequence[float]) -> PoolReport:
+        """Make the report of `ranks` with these emulated speeds; those of speed 0 were not used."""
+        bound_s = sum(rank.work_s for rank in ranks) / sum(speeds)
+        slow = zip(ranks, speeds, strict=True)
+        queued_s = sum(max(0.0, rank.busy_s - rank.work_s / speed) for rank, speed in slow if speed)
+        return cls(n, seconds, bound_s, ranks, queued_s)
 
     def __str__(self) -> str:
         """Return a table with a line per rank."""
@@ -435,10 +443,7 @@ class RootMap(LocalMap):
 
     def report(self) -> PoolReport:
         """Return the report of the map."""
-        ranks, speeds = list(self._rank_tasks), self._session.emulated_speeds
-        bound_s = sum(rank.work_s for rank in ranks) / sum(speeds)
-        queued_s = sum(max(0.0, rank.busy_s - rank.work_s / speed) for rank, speed in zip(ranks, speeds, strict=True))
-        return PoolReport(len(self._order), self.seconds, bound_s, ranks, queued_s)
+        return PoolReport.of(len(self._order), self.seconds, [*self._rank_tasks], self._session.emulated_speeds)
 
     def observed(self) -> tuple[Floats, Floats | None, Floats]:
         """Return, by rank, the number of tasks done, their costs (None: unknown), and their seconds."""

@@ -303,20 +303,18 @@ def run_batch(
     places : where their large arrays are on this host.
     """
     arrays.locate(places)
-    counts = session.record is not OFF and number >= 0
-    if counts:
-        session.clocks.begin()
-        before = session.clocks.before()
+    session.clocks.begin()
+    before = session.clocks.before()
     frames, began = list[Frame](), time.perf_counter()
     for k, data in enumerate(tasks):
         frames.append(_outcome(session.rank, k, data))
         if time.perf_counter() > began + BATCH_S:
             break
-    done = RankTasks(len(frames), time.perf_counter() - began)
-    if counts:
-        after = session.clocks.after()
+    busy_s, after = time.perf_counter() - began, session.clocks.after()
+    done = RankTasks(len(frames), busy_s, own_s(before, after))
+    if session.record is not OFF and number >= 0:
         speed = session.emulated_speeds[session.rank]
-        session.account.ran_submitted(number, done.tasks, before.wall_s, after.wall_s, own_s(before, after), speed)
+        session.account.ran_submitted(number, done.tasks, before.wall_s, after.wall_s, done.work_s, speed)
     return done, frames
 
 

@@ -124,14 +124,14 @@ class ProfiledProgram:
             return
         self._over = True
         own, recorder, calls = self._comm, self._recorder, self._recorder.calls
-        total_s, useful_s, cpu_s = (1e-9 * ns for ns in recorder.stop())
+        total_s, useful_s = (1e-9 * ns for ns in recorder.stop())
         self._installed.remove()
         if not _all_come(own, PATIENCE_S if exits is not None and exits.code else math.inf):
             set_abort_status(exits)
             return
         clock = self._look.end()
         split_collectives(own, calls, clock)
-        mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, cpu_s, calls.lines)
+        mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines)
         found = allgather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
         is_root = own.rank == 0
         own.Free()

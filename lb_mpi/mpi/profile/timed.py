@@ -36,7 +36,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.profiling.profile import NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, CpuShare, Stream
+from lb_mpi.profiling.profile import NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
@@ -75,7 +75,6 @@ class Recorder:
     def restart(self) -> None:
         """Restart at the start of the program."""
         self.began = _now()
-        self._cpu = CpuShare(self.began, time.thread_time_ns())
 
     def elsewhere(self) -> bool:
         """True if this call isn't timed: in another thread, or within a call."""
@@ -87,25 +86,19 @@ class Recorder:
     def enter(self) -> int:
         """Begin a call; return the time."""
         self._busy = True
-        now = _now()
-        if now > self._cpu.due:
-            self._cpu.look(now, time.thread_time_ns(), self.calls.in_mpi_ns)
-        return now
+        return _now()
 
     def leave(self, number: int, entered: int, whom: int = NOBODY) -> int:
         """End a call; return the time."""
         now = _now()
         self.calls.add(number, entered, now, whom)
-        if now > self._cpu.due:
-            self._cpu.look(now, time.thread_time_ns(), self.calls.in_mpi_ns)
         self._busy = False
         return now
 
-    def stop(self) -> tuple[int, int, float]:
-        """Return the nanoseconds since the program's start, those outside of MPI, and the latter's CPU time."""
-        now = _now()
-        self._cpu.look(now, time.thread_time_ns(), self.calls.in_mpi_ns)
-        return now - self.began, now - self.began - self.calls.in_mpi_ns, self._cpu.outside_ns
+    def stop(self) -> tuple[int, int]:
+        """Return the nanoseconds since the program's start, and those outside of MPI."""
+        total_ns = _now() - self.began
+        return total_ns, total_ns - self.calls.in_mpi_ns
 
     def place(self, call: str, known: dict[tuple[int, int], int]) -> int:
         """Return the number of the innermost line of the program that calls; `known` is this call's own cache."""
