@@ -42,9 +42,10 @@ class Neighbours:
     The methods are those of `lb_mpi.mpi.rows.root.Root`, and collective.
     """
 
+    judging_s = 0.0  # hardly any
+
     def __init__(self, comm: MPI.Intracomm, judge: NeighbourJudge, neighbours: list[int]) -> None:
         self._presence, self.judge, self._neighbours = presence_of(comm), judge, neighbours
-        self.judging_s = 0.0  # hardly any
 
     def tell(self, report: RankReport) -> None:
         """Start the reduction with this rank's report."""

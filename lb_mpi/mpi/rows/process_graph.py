@@ -64,20 +64,20 @@ class NeighbourExchange:
     """
 
     def __init__(self, comm: MPI.Intracomm, graph: Graph, method: str = METHODS[0]) -> None:
-        self._neighbours = graph.neighbours(comm.rank).tolist()
-        self._presence = presence_of(comm)
-        self._mine, self._theirs = np.zeros(()), np.zeros(len(self._neighbours))
-        self._topology: MPI.Distgraphcomm | None = None  # None: the paper's way
+        neighbours, self._presence = graph.neighbours(comm.rank).tolist(), presence_of(comm)
+        self._mine, self._theirs = np.zeros(1), np.zeros(len(neighbours))
+        self._topology: MPI.Distgraphcomm | None = None
         self._request: MPI.Prequest | None = None
-        if method != "paper":
-            self._topology = comm.Create_dist_graph_adjacent(self._neighbours, self._neighbours)
+        self._run: Callable[[], None]
+        if method == "paper":
+            self._run = lambda: np.copyto(self._theirs, exchange_rows(self._presence, neighbours, self._mine)[:, 0])
+        else:  # collective: all ranks take part
+            self._topology = comm.Create_dist_graph_adjacent(neighbours, neighbours)
             self._run = self._neighbourhood(self._topology)
 
     def exchange(self, value: float) -> Floats:
         """Send `value` to all neighbours; return (deg,) theirs, which the next exchange overwrites."""
-        if self._topology is None:
-            return exchange_rows(self._presence, self._neighbours, np.array([value])).ravel()
-        self._mine[()] = value
+        self._mine[0] = value
         self._run()
         return self._theirs
 

@@ -62,9 +62,8 @@ class Root:
     def tell(self, report: RankReport) -> None:
         """Start sending this rank's report."""
         comm = self._comm
-        self.judging_s = 0.0  # on the root
-        self._plan: Plan | None = None
-        self._error: Exception | None = None
+        self.judging_s = 0.0
+        self._made: Verdict | Exception | None = None  # on the root
         self._mine, self._answer = np.array([report.fields()], dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
         self._gathered = comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
         self._spread = None if comm.rank == 0 else comm.Ibcast(self._answer.view(np.uint8), 0)
@@ -75,10 +74,10 @@ class Root:
         if self.judge is not None and self._spread is None and gathered:
             began = time.perf_counter()
             try:
-                verdict = self.judge.hear(self._reports)
-                self._answer, self._plan = verdict.record(), verdict.plan
+                self._made = verdict = self.judge.hear(self._reports)
+                self._answer = verdict.record()
             except Exception as caught:  # the other ranks wait for a verdict
-                self._error = caught
+                self._made = caught
                 self._answer["problem"] = RoundProblem.JUDGE
             self.judging_s = time.perf_counter() - began
             self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
@@ -86,10 +85,11 @@ class Root:
 
     def verdict(self) -> Verdict:
         """Return the decision, after `heard`, with the plan, if any; an error on the root is raised on all ranks."""
-        verdict, n_transfers = verdict_of(self._answer), int(self._answer["n_transfers"][0])
+        verdict, made, n_transfers = verdict_of(self._answer), self._made, int(self._answer["n_transfers"][0])
         if verdict.problem is RoundProblem.JUDGE:
-            raise_together(self._comm, self._error)
-        return verdict if n_transfers < 0 else verdict._replace(plan=self._send(self._plan, n_transfers))
+            raise_together(self._comm, made if isinstance(made, Exception) else None)
+        plan = made.plan if isinstance(made, Verdict) else None
+        return verdict if n_transfers < 0 else verdict._replace(plan=self._send(plan, n_transfers))
 
     def plan(self, moving: float | None = None) -> tuple[Plan, int]:
         """Return a plan that levels all ranks, and the number of exchanges between neighbours (or 1).
