@@ -155,7 +155,9 @@ def reorder_ranks(
     from lb_mpi.arranging.arrange import arrange  # imports numba, which a Balancer does not need
 
     with opened(comm, "lb_mpi.reorder_ranks") as own:
-        layout, checked, number = agree(own, lambda: _check_reordering(own.size, graph, speeds, seed))
+        layout, checked, number = agree(
+            own, lambda: (graph_of_ranks(graph, own.size), check_speeds(speeds, own.size), checks.seed(seed))
+        )
         options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}
         agree_on(own, graph=fingerprint(layout), speeds=checked.tolist(), **options)
         on_root = own.rank == 0
@@ -163,7 +165,3 @@ def reorder_ranks(
         places = np.empty(own.size, dtype=np.int64) if found is None else found
         wait(own, own.Ibcast(places), places)
         return MPI.Intracomm(own.Split(0, int(places[own.rank])))  # collective: all ranks take part
-
-
-def _check_reordering(size: int, graph: Any, speeds: ArrayLike, seed: int) -> tuple[Graph, Floats, int]:
-    return graph_of_ranks(graph, size), check_speeds(speeds, size), checks.seed(seed)

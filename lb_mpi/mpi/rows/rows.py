@@ -193,8 +193,7 @@ def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None) -> tuple[Any, 
     if unpack is not None:
         lengths = np.ndarray(about.n, dtype=np.int64, buffer=buffer.data, offset=HEADER_BYTES)
         ends = (HEADER_BYTES + 8 * about.n + np.cumsum(lengths)).tolist()
-        begins = [end - length for end, length in zip(ends, lengths.tolist(), strict=True)]
-        return ([unpack(buffer[begin:end].tobytes()) for begin, end in zip(begins, ends, strict=True)],)
+        return ([unpack(buffer[end - n : end].tobytes()) for end, n in zip(ends, lengths.tolist(), strict=True)],)
     return tuple(_views(buffer, spec, about))
 
 
