@@ -93,10 +93,14 @@ class throttle:
     compute again before `due()` is 0.  Time that the operating system gave to other programs counts as rest, so that
     the emulated speed is also right on a busy machine; at most 5 ms of such a delay are compensated.  Time in which the
     rank has nothing to compute, as it waits for others, does not count.
+
+    Under launch/throttle, or on an emulated host, `speed` is relative to the speed there: the stops from outside are no
+    rest.
     """
 
     def __init__(self, speed: float | Varying, name: str = "speed") -> None:
         self._speed = speed if isinstance(speed, Varying) else Varying(emulated_speed(speed, name))
+        self._outside = throttled()
         self.cpu_s = 0.0  # CPU time charged so far
         self._ready_at = time.perf_counter()
         self._began: float | None = None  # the latest moment at which it could begin to compute, since the last charge
@@ -112,7 +116,7 @@ class throttle:
         """Note that the program has just computed for `cpu_s` seconds of CPU time."""
         self.cpu_s += cpu_s
         began = time.perf_counter() - cpu_s if self._began is None else self._began
-        self._ready_at = max(self._ready_at, began - self._late_s) + cpu_s / self.speed
+        self._ready_at = max(self._ready_at, began - self._late_s) + cpu_s / (self.speed * self._outside)
         self._began = None
 
     def due(self) -> float:

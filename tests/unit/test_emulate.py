@@ -8,7 +8,7 @@ import pytest
 
 import lb_mpi
 from apps.speeds import change_of, seconds_for
-from lb_mpi.emulate import Change, Varying
+from lb_mpi.emulate import THROTTLED, Change, Varying
 from lb_mpi.searching.guard import Quantum
 
 
@@ -53,6 +53,16 @@ def test_time_lost_to_others_counts_as_rest(clock: Clock) -> None:
         with slow:
             clock.compute(2e-3, lost=1e-3)
     assert clock.wall == pytest.approx(10 * 4e-3)
+
+
+def test_speeds_inside_and_outside_are_multiplied(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops by launch/throttle once counted as rest, so that a slow host was never slower than that."""
+    monkeypatch.setenv(THROTTLED, "0.4")
+    slow = lb_mpi.throttle(0.5)
+    for _ in range(10):
+        with slow:
+            clock.compute(2e-3, lost=3e-3)  # stopped from outside
+    assert clock.wall == pytest.approx(10 * 2e-3 / (0.4 * 0.5))
 
 
 def test_idle_time_is_not_saved_up(clock: Clock) -> None:
