@@ -1,67 +1,94 @@
 """Compare runs on unequal machines with the lower bound.  python -m benchmarks.machines [--only SECTION ...]
 
 hosts   three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms between them (launch/cluster): a walled maze of 8192 x 8192
-        cells, and the weather on 256 x 480 and on 128 x 240 columns, in 30 steps
+        cells, the tree T1L, and the weather on 256 x 480 and on 128 x 240 columns, in 30 steps
+slots   the same with two ranks on each host, at half those speeds; and with hosts that are slow for some seconds
 one     one machine, four ranks of emulated speeds: a walled maze of 12000 x 12000, the weather on 128 x 240, in 30 steps
 room    the same with half those speeds, for which two cores are enough: no two ranks share a core
 
-Each row is the time / the lower bound, which is the CPU seconds of the work in the same run / the sum of the speeds.  The
-rows run in turn (A B A B); they are medians of --repeat rounds, with the minimum and the maximum.  A * means that other
-programs used more than 5 % of the machine meanwhile, so that the row says little.  The processes that carry the messages of
-the emulated hosts count as others.  With Open MPI the ranks there also do, since its daemons leave the program that has
-started them.
+Each row is the time / the lower bound, which is the CPU seconds of the work in the same run / the sum of the speeds, as they
+were at that time.  The rows run in turn (A B A B); they are medians of --repeat rounds, with the minimum and the maximum.  A
+* means that other programs used more than 5 % of the machine meanwhile, so that the row says little.  The processes that
+carry the messages of the emulated hosts count as others.  With Open MPI the ranks there also do, since its daemons leave the
+program that has started them.
+
+"First step": the time of the first step / its lower bound, in the same runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from benchmarks.measuring import Answer, Row, command, hosts, run, table
 from tools.others import Watch
 
-HOSTS, ONE, ROOM = "0.8,0.4,0.2", "0.8,0.4,0.2,0.2", "0.4,0.2,0.1,0.1"
-SMALL = ["apps.weather", "--shape", "128x240", "--steps", "30"]
-LARGE = ["apps.weather", "--shape", "256x480", "--steps", "30"]
-Case = tuple[str, str, list[str]]  # its name, what is wanted, the app and its options
+HOSTS, SLOTS, ONE, ROOM = "0.8,0.4,0.2", "0.4,0.2,0.1", "0.8,0.4,0.2,0.2", "0.4,0.2,0.1,0.1"
+SMALL = ["-m", "apps.weather", "--shape", "128x240", "--steps", "30"]
+LARGE = ["-m", "apps.weather", "--shape", "256x480", "--steps", "30"]
+MAZE = ["-m", "apps.maze", "--walled", "--dim"]
+TREE = ["-m", "apps.uts", "--tree", "T1L"]
+# Two ranks on each host: the fast one is slow from 2 to 4 s, the slow one from 5 to 7 s.
+CHANGES = ["--speed-changes", "0:2:4:0.33,1:2:4:0.33,4:5:7:0.33,5:5:7:0.33"]
 
+
+class Case(NamedTuple):
+    """A program, and what is wanted."""
+
+    name: str
+    wanted: str
+    argv: list[str]
+
+
+CLUSTERS = {"hosts": (HOSTS, 1), "slots": (SLOTS, 2)}
 CASES: dict[str, list[Case]] = {
     "hosts": [
-        (f"maze 8192, hosts {HOSTS}", "<= 1.50", ["apps.maze", "--dim", "8192", "--walled"]),
-        (f"weather 256x480, hosts {HOSTS}", "<= 1.10", LARGE),
-        (f"weather 128x240, hosts {HOSTS}", "<= 1.10", SMALL),
+        Case(f"maze 8192, hosts {HOSTS}", "<= 1.15", [*MAZE, "8192"]),
+        Case(f"UTS T1L, hosts {HOSTS}", "<= 1.06", TREE),
+        Case(f"weather 256x480, hosts {HOSTS}", "<= 1.10", LARGE),
+        Case(f"weather 128x240, hosts {HOSTS}", "<= 1.10", SMALL),
+    ],
+    "slots": [
+        Case(f"weather 128x240, hosts {SLOTS}, 2 ranks each", "<= 1.15", SMALL),
+        Case(f"weather 128x240, hosts {SLOTS}, 2 ranks each, slow at times", "<= 1.15", [*SMALL, *CHANGES]),
     ],
     "one": [
-        (f"maze 12000, speeds {ONE}", "<= 1.10", ["apps.maze", "--dim", "12000", "--walled", "--speeds", ONE]),
-        (f"weather 128x240, speeds {ONE}", "<= 1.05", [*SMALL, "--speeds", ONE]),
+        Case(f"maze 12000, speeds {ONE}", "<= 1.10", [*MAZE, "12000", "--speeds", ONE]),
+        Case(f"weather 128x240, speeds {ONE}", "<= 1.05", [*SMALL, "--speeds", ONE]),
     ],
     "room": [
-        (f"maze 12000, speeds {ROOM}", "<= 1.10", ["apps.maze", "--dim", "12000", "--walled", "--speeds", ROOM]),
-        (f"weather 128x240, speeds {ROOM}", "<= 1.05", [*SMALL, "--speeds", ROOM]),
+        Case(f"maze 12000, speeds {ROOM}", "<= 1.10", [*MAZE, "12000", "--speeds", ROOM]),
+        Case(f"weather 128x240, speeds {ROOM}", "<= 1.05", [*SMALL, "--speeds", ROOM]),
     ],
 }
 
 
 def section(name: str, repeat: int) -> Iterator[Row]:
     """Measure a section of the table."""
-    if name == "hosts":
-        with hosts(HOSTS) as answer:
+    if name in CLUSTERS:
+        speeds, slots = CLUSTERS[name]
+        with hosts(speeds, slots) as answer:
             yield from measure(CASES[name], repeat, answer)
     else:
         yield from measure(CASES[name], repeat, lambda argv: run(4, argv))
 
 
 def measure(cases: Sequence[Case], repeat: int, answer: Answer) -> Iterator[Row]:
-    """Run the cases in turn; a row for each."""
-    ratios: dict[str, list[float]] = {name: [] for name, _, _ in cases}
-    shares: dict[str, list[float]] = {name: [] for name, _, _ in cases}
+    """Run the cases in turn; a row for each, and for the first step if the program has steps."""
+    told: dict[str, list[dict[str, Any]]] = {case.name: [] for case in cases}
+    shares: dict[str, list[float]] = {case.name: [] for case in cases}
     for _ in range(repeat):
-        for name, _, argv in cases:
+        for case in cases:
             watch = Watch()
-            told = answer(["-m", *argv, "--json"])
-            ratios[name].append(told["seconds"] / told["lower_bound_seconds"])
-            shares[name].append(watch.others())
-    for name, wanted, _ in cases:
-        yield Row(name, ratios[name], "", wanted, max(shares[name]))
+            told[case.name].append(answer([*case.argv, "--json"]))
+            shares[case.name].append(watch.others())
+    for case in cases:
+        runs, others = told[case.name], max(shares[case.name])
+        ratios = [one["seconds"] / one["lower_bound_seconds"] for one in runs]
+        yield Row(case.name, ratios, "", case.wanted, others)
+        if "step_seconds" in runs[0]:
+            firsts = [one["step_seconds"][0] / one["step_lower_bound_seconds"][0] for one in runs]
+            yield Row(f"{case.name}, first step", firsts, "", "", others)
 
 
 def main() -> None:

@@ -78,8 +78,8 @@ Answer = Callable[[Sequence[str]], dict[str, Any]]
 
 
 @contextlib.contextmanager
-def hosts(speeds: str) -> Iterator[Answer]:
-    """Hosts of these speeds, "0.8,0.4,0.2", by launch/cluster: what runs `python argv` with a rank on each, as `run` does.
+def hosts(speeds: str, slots: int = 1) -> Iterator[Answer]:
+    """Hosts of these speeds, "0.8,0.4,0.2", by launch/cluster: what runs `python argv`, with `slots` ranks on each.
 
     RuntimeError where they can't be had, and when a program fails.
     """
@@ -95,7 +95,8 @@ def hosts(speeds: str) -> Iterator[Answer]:
         told: dict[str, Any] = json.loads(cluster("run", "--", sys.executable, *argv).splitlines()[-1])
         return told
 
-    cluster("up", "--hosts", str(len(speeds.split(","))), "--speeds", speeds, "--delay-ms", str(DELAY_MS))
+    n_hosts = str(len(speeds.split(",")))
+    cluster("up", "--hosts", n_hosts, "--slots", str(slots), "--speeds", speeds, "--delay-ms", str(DELAY_MS))
     try:
         yield answer
     finally:
