@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.round import Rowset, count, numbers
 from lb_mpi.graph import Floats, Ints
@@ -146,21 +146,19 @@ class Worths:
         self._weight = np.zeros(0)  # of the observations
         self._sum = np.zeros(0)  # weight * log(k_r / k_q)
 
-    def tell(self, told: NDArray[np.void], n_told: Ints) -> None:
-        """Add one more round: rank q made the first n_told[q] of the observations told[q] (see `balancing.judge`)."""
-        rank, place = np.nonzero(np.arange(told.shape[1]) < n_told[:, None])
+    def tell(self, rank: Ints, other: Ints, weight: Floats, log_ratio: Floats) -> None:
+        """Add the observations of one more round: (m,) ranks that made them, and the fields of (m,) `Observation`s."""
         if not len(rank):
             return
-        size, seen = len(self.values), told[rank, place]
-        pairs = rank * size + seen["other"]
+        pairs = rank * len(self.values) + other
         union = np.union1d(self._pairs, pairs)
-        weight, total = np.zeros((2, len(union)))
-        known = np.searchsorted(union, self._pairs)
-        weight[known], total[known] = FORGET * self._weight, FORGET * self._sum
-        np.add.at(weight, np.searchsorted(union, pairs), seen["weight"])
-        np.add.at(total, np.searchsorted(union, pairs), seen["weight"] * seen["log_ratio"])
-        kept = weight > NEGLIGIBLE * weight.max()
-        self._pairs, self._weight, self._sum = union[kept], weight[kept], total[kept]
+        sums, total = np.zeros((2, len(union)))
+        known, new = np.searchsorted(union, self._pairs), np.searchsorted(union, pairs)
+        sums[known], total[known] = FORGET * self._weight, FORGET * self._sum
+        np.add.at(sums, new, weight)
+        np.add.at(total, new, weight * log_ratio)
+        kept = sums > NEGLIGIBLE * sums.max()
+        self._pairs, self._weight, self._sum = union[kept], sums[kept], total[kept]
         self._fit()
 
     def _fit(self) -> None:

@@ -143,13 +143,9 @@ class Policy:
         if seconds is not None:
             self.trigger.paid(seconds)
 
-    def forget(self) -> None:
-        """Record that the next round begins with all rows at home."""
-        self.lending = self._fresh = False
-
     def failed(self) -> None:
-        """Record that nothing is known of the rows any longer."""
-        self.forget()
+        """Record that nothing is known of the rows any longer, and all are at home."""
+        self.changed(lending=False)
         self._rounds = 0
 
     def decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
@@ -190,24 +186,14 @@ class Judge:
         self._tick_s = np.full((USUAL, size), np.nan)  # seconds per tick in the last rounds, newest last
         self._began_s: deque[Floats] = deque(maxlen=USUAL)
 
-    @property
-    def worth(self) -> Floats:
-        """(P,) units of work that a tick of each rank is worth."""
-        return self._worths.values
-
     def hear(self, reports: Records) -> Verdict:
         """Judge the (P,) reports of a round."""
-        problem = RoundProblem.NONE
-        if reports["failed"].any():
-            problem = RoundProblem.FAILED
-        elif (reports["mark"] != reports["mark"][0]).any():
-            problem = RoundProblem.DIFFER
-        if problem:
+        failed, worth_before = reports["failed"].any(), self._worths.values
+        if failed or (reports["mark"] != reports["mark"][0]).any():
             self.policy.failed()
-            return failure(problem, self.worth, self.speeds, self.late)
-        worth_before = self.worth
-        self._learn(reports)
-        done = np.maximum(reports["ticks"] * self.worth + reports["helped"], 0.0)  # as planned
+            return failure(RoundProblem.FAILED if failed else RoundProblem.DIFFER, worth_before, self.speeds, self.late)
+        worth = self._learn(reports)
+        done = np.maximum(reports["ticks"] * worth + reports["helped"], 0.0)  # as planned
         self._wait_for(reports["began_s"], float(done.sum()))
         before = _imbalance(reports["work"] + self.late, self.speeds)
         after = _imbalance(reports["busy_s"] * self.speeds + self.late, self.speeds)
@@ -217,19 +203,24 @@ class Judge:
         plan = None
         if self.planner is not None and decision.act and decision.reason is not BalanceReason.HOME:
             # Work was reported with the old worths, mostly that of the rank's own ticks.
-            plan = self.planner.plan(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
-        return Verdict(problem, decision, before, after, *moved, compare, self.worth, self.speeds, self.late, plan)
+            plan = self.planner.plan(reports["work"] * (worth / worth_before) + self.late, self.speeds)
+        return Verdict(
+            RoundProblem.NONE, decision, before, after, *moved, compare, worth, self.speeds, self.late, plan
+        )
 
-    def _learn(self, reports: Records) -> None:
-        self._worths.tell(reports["told"], reports["n_told"])
-        ticks, busy_s = reports["ticks"], reports["busy_s"]
-        measured = ticks > 0.0
+    def _learn(self, reports: Records) -> Floats:
+        """Return the (P,) worths of a tick of each rank, and update the speeds."""
+        rank, place = np.nonzero(np.arange(N_TOLD) < reports["n_told"][:, None])
+        seen = reports["told"][rank, place]
+        self._worths.tell(rank, seen["other"], seen["weight"], seen["log_ratio"])
+        ticks, measured = reports["ticks"], reports["ticks"] > 0.0
         self._tick_s[:-1, measured] = self._tick_s[1:, measured]
-        self._tick_s[-1, measured] = busy_s[measured] / ticks[measured]
+        self._tick_s[-1, measured] = reports["busy_s"][measured] / ticks[measured]
         usual = _median_low(self._tick_s)
         known = np.sort(usual[~np.isnan(usual)])
         usual[np.isnan(usual)] = known[(len(known) - 1) // 2] if len(known) else 1.0
-        self.speeds = self.worth / usual
+        self.speeds = self._worths.values / usual
+        return self._worths.values
 
     def _wait_for(self, began_s: Floats, work: float) -> None:
         if not np.isnan(began_s).any():

@@ -32,6 +32,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
 ROWS = 6  # numbers of a transfer
+Lots = deque[tuple[int, float]]  # work that is passed on: owner, amount
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +133,7 @@ def _transfers(graph: Graph, flow: Floats, work: Floats) -> dict[tuple[int, int]
             order.add(target, source)
         if abs(amount) > nothing:
             leaving.setdefault(source, []).append((abs(amount), target))
-    reached: dict[int, deque[tuple[int, float]]] = {}  # lots of work: origin, amount
+    reached: dict[int, Lots] = {}
     transfers: dict[tuple[int, int], float] = {}
     for rank in order.static_order():
         lots = reached.pop(rank, deque())
@@ -141,17 +142,24 @@ def _transfers(graph: Graph, flow: Floats, work: Floats) -> dict[tuple[int, int]
         if own > nothing:
             lots.append((rank, own))
         for amount, target in sorted(leaving.get(rank, []), reverse=True):
-            while lots and amount > nothing:
-                origin, lot = lots.popleft()
-                part = min(lot, amount)
-                reached.setdefault(target, deque()).append((origin, part))
-                amount -= part
-                if lot - part > nothing:
-                    lots.appendleft((origin, lot - part))
+            reached.setdefault(target, deque()).extend(take(lots, amount, nothing))
         for origin, lot in lots:
             if origin != rank:
                 transfers[origin, rank] = transfers.get((origin, rank), 0.0) + lot
     return transfers
+
+
+def take(lots: Lots, amount: float, nothing: float) -> list[tuple[int, float]]:
+    """Take lots of this amount of work in all, or what there is; the last one may be divided."""
+    taken = list[tuple[int, float]]()
+    while lots and amount > nothing:
+        owner, lot = lots.popleft()
+        part = min(lot, amount)
+        taken.append((owner, part))
+        amount -= part
+        if lot - part > nothing:
+            lots.appendleft((owner, lot - part))
+    return taken
 
 
 def pick(costs: ArrayLike, transfers: Plan) -> Picked:

@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ import numpy as np
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.estimate import FORGET, PRIOR
 from lb_mpi.balancing.judge import USUAL, Levels, Policy, RankReport, RoundProblem, Verdict, failure
-from lb_mpi.balancing.migrate import Plan
+from lb_mpi.balancing.migrate import Lots, Plan, take
 from lb_mpi.balancing.trigger import BalanceReason, Trigger
 from lb_mpi.checks import choice
 from lb_mpi.diffusion.diffusion import MAX_STEPS
@@ -54,8 +55,8 @@ NEAR_SCHEMES = ("fos", "sos")  # need nothing from all ranks in a step
 class Reduction(NamedTuple):
     """Numbers of one rank for a reduction over all; the answer is the same on all ranks."""
 
-    sums: Ints
-    maxima: Floats
+    sums: Ints = np.zeros(0, dtype=np.int64)
+    maxima: Floats = np.zeros(0)
 
 
 class LoadExchange(NamedTuple):
@@ -157,12 +158,6 @@ def momentum(graph: Graph, scheme: str) -> float:
     return 2.0 / (1.0 + math.sqrt(1.0 - (1.0 - min(1.0, spectrum(graph, np.ones(graph.n), 1.0 / degrees).low)) ** 2))
 
 
-def _pairs(omega: float) -> Iterator[tuple[float, float]]:
-    yield 1.0, 0.0
-    while True:
-        yield omega, omega - 1.0
-
-
 PLANS = ("root", "neighbours")
 
 
@@ -185,10 +180,10 @@ class NeighbourJudge:
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
         self._began_s = self._planned_s = 0.0
 
-    def changed(self, *, lending: bool, seconds: float) -> None:
-        """Record that the next round has another distribution, which this rank needed `seconds` to plan."""
+    def changed(self, *, lending: bool, seconds: float | None = None) -> None:
+        """Record that the next round has another distribution, which this rank needed `seconds` to plan (None: unknown)."""
         self.policy.changed(lending=lending)
-        self._planned_s = seconds
+        self._planned_s = self._planned_s if seconds is None else seconds
 
     @property
     def _late(self) -> float:
@@ -251,10 +246,10 @@ class NeighbourJudge:
             RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, course.worth, speeds, late
         )
 
-    def levels(self, load: float) -> Generator[Request, Any, tuple[float, float, float]]:
-        """Imbalance, seconds of the slowest rank, and balanced seconds, for the loads of all ranks (NaN: no finite sum)."""
+    def levels(self, load: float) -> Generator[Request, Any, Levels]:
+        """Return the levels of the loads of all ranks; NaN: they have no finite sum."""
         most_s, total, total_speed = yield from self._totals(load, self._speed)
-        return _above(most_s, total / total_speed), most_s, total / total_speed
+        return Levels(_above(most_s, total / total_speed), most_s, balanced_s=total / total_speed)
 
     def plan(self, moving: float | None = None) -> Planning:
         """Plan the transfers that level the ranks, for the next rounds.
@@ -274,12 +269,13 @@ class NeighbourJudge:
         _, total, total_speed = yield from self._totals(load, speed)
         mean = total / total_speed
         ends = OneRank(course.rank, np.array(course.neighbours, dtype=np.int64), tau)
-        scheme = ThreeTerm(ends, load / speed, speed, mean, _pairs(self._omega))
+        weights = chain([(1.0, 0.0)], repeat((self._omega, self._omega - 1.0)))
+        scheme = ThreeTerm(ends, load / speed, speed, mean, weights)
         period, steps, best, waited = max(1, (size - 1).bit_length()), 0, math.inf, 0
         tolerance = EVEN * self.policy.trigger.tolerance
         while True:
             excess = math.inf if scheme.time < 0.0 else _above(scheme.time, mean)
-            yield Ask(Reduction(np.zeros(0, dtype=np.int64), np.array([excess])))
+            yield Ask(Reduction(maxima=np.array([excess])))
             for _ in range(period):
                 ends.heard = (yield LoadExchange(np.array([scheme.time])))[:, 0]
                 scheme.step()
@@ -297,10 +293,10 @@ class NeighbourJudge:
 
     def _totals(self, load: float, speed: float) -> Generator[Request, Any, tuple[float, float, float]]:
         """Seconds of the slowest rank, sum of the loads, sum of the speeds.  The sums are in units of the largest number."""
-        yield Ask(Reduction(np.zeros(0, dtype=np.int64), np.array([load / speed, load, speed])))
+        yield Ask(Reduction(maxima=np.array([load / speed, load, speed])))
         most_s, *units = (UNIT * (yield Await()).maxima).tolist()
         parts = [round(of / unit) if 0.0 < unit < math.inf else 0 for of, unit in zip((load, speed), units, strict=True)]
-        yield Ask(Reduction(np.array(parts), np.zeros(0)))
+        yield Ask(Reduction(np.array(parts)))
         total, total_speed = (n * unit for n, unit in zip((yield Await()).sums.tolist(), units, strict=True))
         return most_s / UNIT, total, total_speed
 
@@ -327,8 +323,8 @@ class NeighbourJudge:
         """
         course = self._course
         above, below = np.flatnonzero(flow < -nothing), np.flatnonzero(flow > nothing)
-        lots = deque[tuple[float, float]]()
-        via: dict[float, int] = {}  # by owner: a neighbour that has passed on its work
+        lots: Lots = deque()
+        via: dict[int, int] = {}  # by owner: a neighbour that has passed on its work
         for k in above.tolist():
             for owner, amount in (yield Fetch(k, LOT)).tolist():
                 lots.append((owner, amount))
@@ -336,8 +332,8 @@ class NeighbourJudge:
         if work > nothing:
             lots.append((course.rank, work))  # the rest of it stays at home
         for k in below[np.argsort(-flow[below], kind="stable")].tolist():
-            yield Post(k, np.array(_take(lots, float(flow[k]), nothing)).reshape(-1, LOT))
-        staying: dict[float, float] = {}
+            yield Post(k, np.array(take(lots, float(flow[k]), nothing)).reshape(-1, LOT))
+        staying: dict[int, float] = {}
         for owner, amount in lots:
             if owner != course.rank:
                 staying[owner] = staying.get(owner, 0.0) + amount
@@ -371,19 +367,6 @@ class NeighbourJudge:
             shares=n_owners * speed / speeds,
             seconds=np.zeros(len(kept)),  # nothing of a loan is kept at home: neighbours help at once
         )
-
-
-def _take(lots: deque[tuple[float, float]], amount: float, nothing: float) -> list[tuple[float, float]]:
-    """Take lots of this amount of work in all, or what there is; the last one may be divided."""
-    taken = list[tuple[float, float]]()
-    while lots and amount > nothing:
-        owner, lot = lots.popleft()
-        part = min(lot, amount)
-        taken.append((owner, part))
-        amount -= part
-        if lot - part > nothing:
-            lots.appendleft((owner, lot - part))
-    return taken
 
 
 def _above(value: float, mean: float) -> float:

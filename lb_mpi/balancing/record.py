@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lb_mpi.balancing.course import Course
-from lb_mpi.graph import Graph
 from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver, Move, Step, Way
 from lb_mpi.record.record import Record
@@ -40,30 +39,21 @@ class Balanced:
         return _table(1, [self])
 
 
-class History:
+class History(deque[Balanced]):
     """The records of the last 10,000 calls of a Balancer, oldest first; prints as a table."""
 
     def __init__(self) -> None:
-        self._records: deque[Balanced] = deque(maxlen=MOST_RECORDS)
+        super().__init__(maxlen=MOST_RECORDS)
         self.n_calls = 0  # since the beginning
 
     def append(self, record: Balanced) -> None:
         """Add one more call."""
-        self._records.append(record)
+        super().append(record)
         self.n_calls += 1
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> Balanced:
-        return self._records[index]
-
-    def __iter__(self) -> Iterator[Balanced]:
-        return iter(self._records)
 
     def __str__(self) -> str:
         """Lay out as a table with a line per call."""
-        return _table(self.n_calls - len(self._records) + 1, self._records)
+        return _table(self.n_calls - len(self) + 1, self)
 
 
 def _table(first: int, calls: Iterable[Balanced]) -> str:
@@ -83,21 +73,14 @@ def _table(first: int, calls: Iterable[Balanced]) -> str:
 
 
 class Share(NamedTuple):
-    """One rank's part of the calls of `map_rows` so far.
+    """One rank's part of the calls of `map_rows` so far."""
 
-        rank           number of the rank
-        rows_home      rows that the rank owned in the last call
-        rows_computed  rows that it computed in all calls, its own and others'
-        computing_s    seconds that it computed in all calls, including the rests of an emulated slow rank
-        seconds        seconds in all calls, from entering to leaving
-        queued_s       seconds of computing_s during which it had no core
-    """
-    rank: int
-    rows_home: int  # its own, in the last call
-    rows_computed: int  # in all calls: its own and others'
-    computing_s: float  # in all calls, including rests of an emulated slow rank
-    seconds: float  # in all calls, from entering to leaving
-    queued_s: float = 0.0  # seconds of computing_s without a core
+    rank: int  # number of the rank
+    rows_home: int  # rows that the rank owned in the last call
+    rows_computed: int  # rows that it computed in all calls, its own and others'
+    computing_s: float  # seconds that it computed in all calls, including the rests of an emulated slow rank
+    seconds: float  # seconds in all calls, from entering to leaving
+    queued_s: float = 0.0  # seconds of computing_s during which it had no core
 
     @property
     def idle(self) -> float:
@@ -149,10 +132,6 @@ class Loans:
         self.n_calls = 0
         self.ended = math.nan  # when the last call ended; NaN: none yet
         self._imbalances = (math.nan, math.nan)  # of the last call: with all rows at home, and actual
-
-    def use(self, graph: Graph, settings: Mapping[str, Any]) -> None:
-        """Record the settings of a new balancer, and this rank's neighbours on its process graph."""
-        self.record.use("map_rows", {**settings, "neighbours": graph.neighbours(self.share.rank).tolist()})
 
     def lent(self, borrower: int, at: float, rows: int, n_bytes: int) -> None:
         """Record that rows were sent."""

@@ -96,7 +96,7 @@ class Loan(NamedTuple):
 
 @dataclass
 class Learned:
-    """The measurements of one rank in a round; see `lb_mpi.balancing.course`."""
+    """The measurements of one rank in a round; see `lb_mpi.balancing.course`.  Once sent, only late_ticks may change."""
 
     sizes: Floats | None = None  # (n,) > 0 row costs known before the round, in any unit; None: all equal
     timed: list[Timed] = field(default_factory=list)
@@ -105,7 +105,6 @@ class Learned:
     late_ticks: float = 0.0  # the same after LEARNED was sent: counted in this rank's next round
     handling_s: float = 0.0  # overhead of a block beyond computing it, in the previous round
     rows_lent: int = 0
-    told: bool = False  # only late_ticks may still change
     failed: bool = False  # this rank failed before sending LEARNED, or a borrower failed, so that rows are lost
     home_s: float = 0.0  # seconds spent on rows at home
     home_size: float = 0.0  # total size of those rows
@@ -282,6 +281,7 @@ class Round:
         self.lenders = set(lenders)  # of planned loans that have not arrived
         self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
         self.telling = Telling(rank, 0 if isinstance(speeds, Mapping) else len(speeds), neighbours)
+        self.told = False  # LEARNED was sent
         self.failed = False
         self.over = False
         self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s)
@@ -290,11 +290,6 @@ class Round:
     def settled(self) -> bool:
         """Its rows are back or lost, and all planned loans have arrived; from the first turn on this stays true."""
         return not (self.home or self.away or self.lenders)
-
-    @property
-    def told(self) -> bool:
-        """It has sent LEARNED."""
-        return self.learned.told
 
     @property
     def job(self) -> Job | None:
@@ -312,7 +307,12 @@ class Round:
         """Process arrivals in order; lend to dry ranks; send DRY if dry; send LEARNED once settled."""
         if self.over:
             return []
-        sends = self._lend_as_planned()
+        sends: list[Send] = []
+        if self.to_lend is not None:
+            for borrower, rows in self.to_lend.items():
+                sends.append((borrower, RoundMessage(RoundKind.PLANNED, rows)))
+                self._lend(borrower, Loan(rows, helps=False))
+            self.to_lend = None
         for source, message in arrived:
             sends += self._receive(source, message)
         for rank in self.dry:
@@ -323,7 +323,7 @@ class Round:
         idle = not (self.home or self.borrowed or self.failed or self.over)
         sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.telling.due(now, idle=idle)]
         if self.settled and not (self.borrowed or self.told):
-            self.learned.told = True
+            self.told = True
             sends.append((ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned)))
         return sends
 
@@ -363,15 +363,6 @@ class Round:
         loan = self.away.pop(borrower)
         self.learned.rows_lent -= count(loan.rows)
         return [] if loan.helps else [(borrower, RoundMessage(RoundKind.PLANNED, slice(0, 0)))]
-
-    def _lend_as_planned(self) -> list[Send]:
-        if self.to_lend is None:
-            return []
-        sends = [(borrower, RoundMessage(RoundKind.PLANNED, rows)) for borrower, rows in self.to_lend.items()]
-        for borrower, rows in self.to_lend.items():
-            self._lend(borrower, Loan(rows, helps=False))
-        self.to_lend = None
-        return sends
 
     def _receive(self, source: int, message: RoundMessage) -> list[Send]:
         kind = message.kind
@@ -439,9 +430,8 @@ class Round:
             while len(home) > 1 and self._size(home[-1]) + self._size(home[-2]) <= least:
                 home[-2:] = [join(home[-2:])]
         if self.dry:
-            block, rows = home[-1], LEAST
-            if least:
-                rows = max(1, int(least / self._size(block) * count(block)))
+            block = home[-1]
+            rows = max(1, int(least / self._size(block) * count(block))) if least else LEAST
             if count(block) >= 2 * rows:
                 home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
 

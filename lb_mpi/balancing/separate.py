@@ -20,13 +20,11 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi.balancing.estimate import FEWEST, UP, Worths
-from lb_mpi.balancing.judge import REPORT
 from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
 from lb_mpi.checks import integer, number, show
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import as_numbers, check_speeds, imbalance
 
-_OBSERVATION = REPORT["told"].base
 _MEDIAN = 0.6745  # of the absolute value of a normal deviation, in standard deviations
 
 
@@ -170,13 +168,8 @@ class _Items:
         before = np.bincount(which, self.ticks[moved])
         after = np.bincount(which, np.maximum(seconds[moved], FEWEST))
         source, other = np.divmod(pairs, size)
-        n_told = np.bincount(source, minlength=size)
-        told = np.zeros((size, int(n_told.max())), dtype=_OBSERVATION)
-        place = np.arange(len(pairs)) - np.repeat(np.cumsum(n_told) - n_told, n_told)
-        told["other"][source, place] = other
-        told["weight"][source, place] = after * self.worth[other]
-        told["log_ratio"][source, place] = np.log(before / after * self._known[source] / self._known[other])
-        self._worths.tell(told, n_told)
+        ratio = np.log(before / after * self._known[source] / self._known[other])
+        self._worths.tell(source, other, after * self.worth[other], ratio)
         self._links = np.union1d(self._links, pairs)
 
 

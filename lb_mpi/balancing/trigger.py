@@ -25,32 +25,26 @@ HOPE = 0.01  # per call: how fast trust returns to 1
 
 
 class BalanceReason(IntEnum):
-    """The reason why the distribution of rows is changed, or not."""
+    """The reason why the distribution of rows is changed, or not; in `words`, for the user."""
 
-    UNMEASURED = 0
-    WITHIN = 1
-    CHANCE = 2
-    ALWAYS = 3
-    BOUND = 4
-    GAIN = 5
-    NO_GAIN = 6
-    BELOW = 7
-    ALONE = 8
-    HOME = 9
+    words: str
 
+    def __new__(cls, number: int, words: str = "") -> BalanceReason:
+        """Make a reason from its number and its words."""
+        reason = int.__new__(cls, number)
+        reason._value_, reason.words = number, words
+        return reason
 
-_WORDS = {
-    BalanceReason.UNMEASURED: "plan unchanged: not all rows have been timed twice",
-    BalanceReason.WITHIN: "plan unchanged: the imbalance is within the tolerance",
-    BalanceReason.CHANCE: "plan unchanged: the next decision is due in a later call",
-    BalanceReason.ALWAYS: "balanced: as requested at every decision",
-    BalanceReason.BOUND: "balanced: the imbalance is above the bound",
-    BalanceReason.GAIN: "balanced: it saves more than it costs",
-    BalanceReason.NO_GAIN: "plan unchanged: a new one would cost more than it saves",
-    BalanceReason.BELOW: "plan unchanged: the imbalance is not above the bound",
-    BalanceReason.ALONE: "plan unchanged: there is only one rank",
-    BalanceReason.HOME: "rows stay with their owners from now on: lending costs more than it saves",
-}
+    UNMEASURED = 0, "plan unchanged: not all rows have been timed twice"
+    WITHIN = 1, "plan unchanged: the imbalance is within the tolerance"
+    CHANCE = 2, "plan unchanged: the next decision is due in a later call"
+    ALWAYS = 3, "balanced: as requested at every decision"
+    BOUND = 4, "balanced: the imbalance is above the bound"
+    GAIN = 5, "balanced: it saves more than it costs"
+    NO_GAIN = 6, "plan unchanged: a new one would cost more than it saves"
+    BELOW = 7, "plan unchanged: the imbalance is not above the bound"
+    ALONE = 8, "plan unchanged: there is only one rank"
+    HOME = 9, "rows stay with their owners from now on: lending costs more than it saves"
 
 
 class Decision(NamedTuple):
@@ -67,27 +61,25 @@ class Decision(NamedTuple):
     @property
     def words(self) -> str:
         """The reason in words."""
-        return _WORDS[self.reason]
-
-
-def check_when(when: object, every: object) -> tuple[When, int]:
-    """`when` ("auto", "always" or a bound > 0 on the imbalance) and `every` (an integer >= 1); otherwise ValueError."""
-    calls = integer("every", every, 1, unit="calls")
-    if isinstance(when, str) and when in ("auto", "always"):
-        return when, calls
-    try:
-        return number("when", when, above=0.0), calls
-    except ValueError:
-        expected = "expected 'auto', 'always' or a number > 0 (a bound on the imbalance)"
-        raise ValueError(f"when = {show(when)}: {expected}") from None
+        return self.reason.words
 
 
 class Trigger:
-    """Decides at the end of each call whether to change the distribution for the next."""
+    """Decides at the end of each call whether to change the distribution for the next.
+
+    `when`: "auto", "always" or a bound > 0 on the imbalance.  `every`: calls, >= 1, between two decisions.
+    """
 
     def __init__(self, when: When = "auto", every: int = 1, tolerance: float = 0.05) -> None:
-        self.when, self.every = check_when(when, every)
-        self.tolerance = tolerance
+        self.tolerance = number("tolerance", tolerance, above=0.0)
+        self.every = integer("every", every, 1, unit="calls")
+        self.when = when
+        if not isinstance(when, str) or when not in ("auto", "always"):
+            try:
+                self.when = number("when", when, above=0.0)
+            except ValueError:
+                expected = "expected 'auto', 'always' or a number > 0 (a bound on the imbalance)"
+                raise ValueError(f"when = {show(when)}: {expected}") from None
         self.cost_s = 0.0  # one-time cost of the last balancing
         self.trust = 1.0  # 0..1: fraction of the expected savings that has come true
         self._calls = 0

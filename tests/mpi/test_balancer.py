@@ -13,13 +13,14 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import lb_mpi
+from lb_mpi.balancing.judge import RankReport
 from lb_mpi.balancing.neighbours import NEAR_SCHEMES
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import mesh, parse
 from lb_mpi.mpi.common import waiting
-from lb_mpi.mpi.rows import balancer as balancer_module
 from lb_mpi.mpi.rows.lending import Stopwatch
 from lb_mpi.mpi.rows.process_graph import METHODS
+from lb_mpi.mpi.rows.root import Root
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
@@ -476,8 +477,8 @@ def test_neighbours_judge_by_the_same_numbers_on_all_ranks() -> None:
         with lb_mpi.Balancer(COMM, plan="neighbours", graph=graph, when="always") as balancer:
             for _ in range(5):
                 balancer.map_rows(slow_square, rows)
-                assert balancer._judge is not None
-                policy = balancer._judge.policy
+                assert balancer._plans.judge is not None
+                policy = balancer._plans.judge.policy
                 told = COMM.allgather((policy.lending, policy.trigger.cost_s, policy.trigger.trust))
                 assert len(set(told)) == 1
             assert policy.lending == (SIZE > 1)
@@ -677,19 +678,21 @@ def test_not_a_communicator_and_closed() -> None:
 def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the verdict on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
-    heard, asked = balancer_module.Hearing.heard, dict[balancer_module.Hearing, float]()
+    tell, heard, asked = Root.tell, Root.heard, [0.0]
 
-    def late(hearing: balancer_module.Hearing) -> bool:
-        now = time.monotonic()
-        if RANK == SIZE - 1 and now < asked.setdefault(hearing, now) + 0.02:
-            return False
-        return heard(hearing)
+    def tell_now(root: Root, report: RankReport) -> None:
+        asked[0] = time.monotonic()
+        tell(root, report)
+
+    def late(root: Root) -> bool:
+        return (RANK < LAST or time.monotonic() > asked[0] + 0.02) and heard(root)
 
     def slow(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         spin(2e-4 * len(rows))
         return rows + 1.0
 
-    monkeypatch.setattr(balancer_module.Hearing, "heard", late)
+    monkeypatch.setattr(Root, "tell", tell_now)
+    monkeypatch.setattr(Root, "heard", late)
     with lb_mpi.Balancer(COMM, when=0.5) as balancer:  # it acts on the first calls, and follows that plan on the others
         for _ in range(8):
             assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)

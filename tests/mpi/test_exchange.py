@@ -15,9 +15,9 @@ from lb_mpi.diffusion.diffusion import Diffusion, balance, cancel_cycles, outflo
 from lb_mpi.diffusion.setup import SCHEMES, prepare
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.presence import duplicate, presence_of
-from lb_mpi.mpi.rows import diffuse as diffuse_module
-from lb_mpi.mpi.rows.diffuse import Diffused, Diffuser
+from lb_mpi.mpi.rows import root as root_module
 from lb_mpi.mpi.rows.process_graph import METHODS, NeighbourExchange
+from lb_mpi.mpi.rows.root import Diffused, Diffuser
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
@@ -146,7 +146,7 @@ def test_after_the_most_steps_it_ends_as_it_is(scheme: str, monkeypatch: pytest.
     graph = mesh(1, SIZE)
     loads, speeds = spread(3, 1.0)
     for max_steps in (0, 1, 5):
-        monkeypatch.setattr(diffuse_module, "MAX_STEPS", max_steps)
+        monkeypatch.setattr(root_module, "MAX_STEPS", max_steps)
         whole = balance(graph, loads, speeds, scheme=scheme, tolerance=1e-14, max_steps=max_steps)
         found = diffuse(COMM, graph, loads, speeds, scheme, tolerance=1e-14)
         assert (len(found.imbalance) - 1, found.imbalance[-1] <= 1e-14) == (whole.steps, whole.converged)

@@ -10,7 +10,7 @@ import lb_mpi
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.presence import duplicate, presence_of
-from lb_mpi.mpi.rows.diffuse import Diffuser
+from lb_mpi.mpi.rows.root import Diffuser
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD

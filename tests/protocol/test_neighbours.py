@@ -266,17 +266,18 @@ MUTANTS = [
     ("if most.failed or", "if"),
     ("self._late_s.append(self._began_s + most.early_s)", "self._late_s.append(-self._began_s - most.early_s)"),
     ("balanced_s, mean_s = total.done / total.speed", "balanced_s, mean_s = total.done / total.speed + 1e-9 * self._speed"),
-    ("yield omega, omega - 1.0", "yield 2.5, 1.5"),
+    ("repeat((self._omega, self._omega - 1.0))", "repeat((2.5, 1.5))"),
 ]  # fmt: skip
 
 
 def mutant(before: str, after: str) -> Any:
-    """The module with one change in its source; its requests stay the same."""
-    source = inspect.getsource(module)
-    assert source.count(before) == 1, f"not one such place: {before!r}"
+    """The module, with `take` from another one, with one change in its source; its requests stay the same."""
+    source, taking = inspect.getsource(module), inspect.getsource(module.take)
+    assert (source + taking).count(before) == 1, f"not one such place: {before!r}"
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = module.__name__
     exec(compile(source.replace(before, after), "mutant", "exec"), vars(changed))
+    exec(compile(taking.replace(before, after), "mutant", "exec"), vars(changed))
     for name in ("LoadExchange", "Ask", "Await", "Post", "Fetch", "Reduction"):
         setattr(changed, name, getattr(module, name))
     return changed

@@ -171,7 +171,7 @@ def test_many_ranks_and_help() -> None:
 MUTANTS = [
     # what is lent, and to whom
     ("self._lend(borrower, Loan(rows, helps=False))", "pass"),
-    ("        self.to_lend = None\n        return sends", "        return sends"),
+    ("            self.to_lend = None\n", ""),
     ("        del self.home[-n:]\n", ""),
     ("        del self.home[-n:]\n", "        del self.home[:n]\n"),
     ("        del self.home[-n:]\n", "        del self.home[-n - 1:]\n"),
@@ -216,7 +216,7 @@ MUTANTS = [
     ("if self.settled and not (self.borrowed or self.told)",
      "if not (self.home or self.away or self.borrowed or self.told)"),
     ("if self.settled and not (self.borrowed or self.told)", "if self.settled and not self.told"),
-    ("        self.learned.told = True\n", ""),
+    ("            self.told = True\n", ""),
     ("            self.learned.late_ticks += ticks\n", "            pass\n"),
     ("            self.learned.late_ticks += ticks\n",
      "            self.learned.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),

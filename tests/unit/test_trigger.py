@@ -153,8 +153,8 @@ def test_worths_fit_all_ratios_that_were_seen(size: int) -> None:
     worths = Worths(size)
     assert worths.values.tolist() == [1.0] * size
     pairs = [(0, 1), (2, 1), (2, 3), (4, 3), (4, 5)]
-    reports = told(size, [(own, Observation(other, 1.0, math.log(true[other] / true[own]))) for own, other in pairs])
-    worths.tell(reports["told"], reports["n_told"])
+    own, other = np.array(pairs).T
+    worths.tell(own, other, np.ones(len(pairs)), np.log(true[other] / true[own]))
     fitted = worths.values
     assert fitted[:6] / fitted[0] == pytest.approx(true[:6] / true[0], rel=0.05)
     assert np.log(fitted).mean() == pytest.approx(0.0, abs=1e-9)

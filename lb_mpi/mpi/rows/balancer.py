@@ -13,11 +13,10 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.neighbours import NeighbourJudge, chosen_plan, momentum
 from lb_mpi.balancing.record import Balanced, History, Loans, Shares
-from lb_mpi.balancing.trigger import BalanceReason, Trigger, When, check_when
-from lb_mpi.checks import choice, integer, number, show
+from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
+from lb_mpi.checks import choice, integer, show
 from lb_mpi.checks import function as check_function
 from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.emulate import Varying
@@ -28,11 +27,11 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, 
 from lb_mpi.mpi.common.failure import Failed, of_argument
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.rows.diffuse import Central, Diffuser, planner
-from lb_mpi.mpi.rows.lending import Hearing, Lending, Stopwatch, Wire
+from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
-from lb_mpi.mpi.rows.neighbours import Neighbours, Reduced
+from lb_mpi.mpi.rows.neighbours import Neighbours
 from lb_mpi.mpi.rows.process_graph import METHODS, fingerprint, process_graph
+from lb_mpi.mpi.rows.root import Root
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack
 from lb_mpi.record.events import Phase
 
@@ -106,31 +105,26 @@ class Balancer:
                 hosts = allgather(own, MPI.Get_processor_name())
                 self.graph = agree(own, lambda: process_graph(comm, graph, hosts, short=plan == "neighbours"))
                 self._watch = agree(own, lambda: Stopwatch(emulated_speed))
-                how = scheme, plan, tau, exchange
-                bound, policy, calls = agree(own, lambda: _check(tolerance, when, every, self.graph, *how))
-                same = {"scheme": scheme, "plan": plan, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
-                agree_on(own, **same, edges_of_graph=fingerprint(self.graph), method=exchange)
+                trigger = agree(own, lambda: _check(tolerance, when, every, self.graph, scheme, plan, tau, exchange))
+                settings = {"scheme": scheme, "plan": plan, "tau": tau, "tolerance": trigger.tolerance,
+                            "when": trigger.when, "every": trigger.every}  # fmt: skip
+                agree_on(own, **settings, edges_of_graph=fingerprint(self.graph), exchange=exchange)
                 self._loans = Loans(recorder(own), worlds(own), own.rank)
                 self._wire = Wire(own)
-                trigger, near = Trigger(policy, calls, bound), self.graph.neighbours(own.rank).tolist()
-                self._planner: Central | Diffuser | Neighbours
-                self._judge: Judge | NeighbourJudge | None = None
+                near = self.graph.neighbours(own.rank).tolist()
+                self._plans: Root | Neighbours
                 if chosen_plan(self.graph, scheme, plan) == "neighbours":
                     self._course = Course(own.rank, [own.rank, *near], near)
                     omega = agree(own, lambda: momentum(self.graph, scheme))
-                    self._judge = NeighbourJudge(self._course, own.size, trigger, omega)
-                    self._planner = Neighbours(own, self._judge, near)
+                    self._plans = Neighbours(own, NeighbourJudge(self._course, own.size, trigger, omega), near)
                 else:
                     self._course = Course(own.rank, range(own.size), near)
-                    self._planner = planner(own, self.graph, scheme, tau, bound, exchange)
-                    if own.rank == 0:
-                        direct = self._planner.direct if isinstance(self._planner, Central) else None
-                        self._judge = Judge(own.size, trigger, direct)
+                    self._plans = Root(own, self._course, trigger, self.graph, scheme, tau, exchange)
             except BaseException as error:
                 self._presence.leave(error)
                 raise
-        self._loans.use(self.graph, same)
-        self._migration = Trigger(policy, calls, bound)
+        self._loans.record.use("map_rows", {**settings, "neighbours": near})
+        self._migration = Trigger(trigger.when, trigger.every, trigger.tolerance)
         self.history = History()
 
     @property
@@ -192,7 +186,8 @@ class Balancer:
         and KeyboardInterrupt are raised again on the rank where they were raised); ValueError or TypeError on every
         rank if the rows are invalid on any rank, or differ between ranks.
         """
-        comm, course, watch = self._open(), self._course, self._watch
+        self._presence.check()
+        course, watch = self._course, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
         mine, failed = _NO_ROWS, None
         try:
@@ -205,21 +200,20 @@ class Balancer:
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
             watch.begin()
             self._wire.begin()
-            hearing: Hearing | Reduced
-            hearing = Reduced(comm, self._judge) if isinstance(self._judge, NeighbourJudge) else Hearing(comm, self._judge)
             bound = functools.partial(function, **options) if options else function
-            lending = Lending(self._wire, course, bound, mine, watch, self._loans, hearing, began_s, failed)
+            lending = Lending(self._wire, course, bound, mine, watch, self._loans, self._plans, began_s, failed)
             try:
                 Carrier(self._presence, self._loans.record, watch.slow).carry(lending, interrupts)
                 watch.end()
-                self._finish(lending, hearing, mine)
+                self._finish(lending, mine)
             except BaseException as error:
                 self._presence.spread(error)
                 if self._presence.failed:
-                    self._presence.abandon(lending, hearing)
+                    self._presence.abandon(lending, self._plans)
                 raise
-            ended, took, n_rows = time.perf_counter(), lending.told.took, (mine.n, lending.n_computed)
-            self._loans.mapped(began, ended, self.history[-1], course, n_rows, watch.computing_s, took, watch.queued_s)
+            ended, n_rows = time.perf_counter(), (mine.n, lending.n_computed)
+            busy_s, queued_s = watch.computing_s, watch.queued_s
+            self._loans.mapped(began, ended, self.history[-1], course, n_rows, busy_s, lending.took, queued_s)
         return lending.results.value
 
     def migrate(
@@ -250,14 +244,13 @@ class Balancer:
             self._wire.drain()
             with running(self._loans.record):
                 calls = max(1, course.n_calls)
-                last, value, work = migrate(comm, self._planner, self._migration, mine, given, work, course.speeds, calls)
+                last, value, work = migrate(comm, self._plans, self._migration, mine, given, work, calls)
         self.history.append(last)
         self._loans.migrated(began, time.perf_counter(), last, course)
         if not last.acted:
             return rows
         course.own(work)
-        if self._judge is not None:
-            self._judge.policy.forget()
+        self._plans.changed(None)
         return value
 
     def report(self) -> Shares:
@@ -284,15 +277,15 @@ class Balancer:
     def _free(self) -> None:
         align(self._presence.comm, self._loans.record)
         self._wire.drain()
-        self._planner.close()
+        self._plans.close()
 
     def _open(self) -> MPI.Intracomm:
         self._presence.check()
         return self._presence.comm
 
-    def _finish(self, lending: Lending, hearing: Hearing | Reduced, mine: Rows) -> None:
-        course = self._course
-        verdict, judging_s = hearing.verdict(), hearing.judging_s
+    def _finish(self, lending: Lending, mine: Rows) -> None:
+        course, plans = self._course, self._plans
+        verdict, judging_s = plans.verdict(), plans.judging_s
         course.hear(verdict, lending.round.learned.late_ticks)
         if verdict.problem:
             self._raise(lending.failed, mine.spec.words)
@@ -300,32 +293,17 @@ class Balancer:
         if verdict.decision.act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
-            plan, steps = verdict.plan, 1  # made by the root alone; the other schemes make it together
-            if verdict.decision.reason is BalanceReason.HOME:
-                plan, steps = None, 0
-            elif isinstance(self._planner, Neighbours):
-                plan, steps = self._planner.plan()
-            elif plan is None:
-                plan, steps = self._planner.plan(course.work, verdict.speeds)
+            plan = verdict.plan  # made by the root alone; otherwise all ranks make it together
+            if verdict.decision.reason is not BalanceReason.HOME:
+                plan, steps = (plan, 1) if plan is not None else plans.plan()
             course.follow(plan)
             judging_s += time.perf_counter() - began
-            if isinstance(self._judge, NeighbourJudge):  # the same on all ranks, though this one may lend nothing
-                self._judge.changed(lending=plan is not None, seconds=judging_s)
-            elif self._judge is not None:
-                self._judge.policy.changed(lending=course.is_lending, seconds=judging_s)
-        self.history.append(
-            Balanced(
-                acted=verdict.decision.act,
-                reason=verdict.words,
-                imbalance_before=verdict.imbalance_before,
-                imbalance_after=verdict.imbalance_after,
-                rows_moved=verdict.rows,
-                bytes_moved=verdict.bytes,
-                steps=steps,
-                seconds=lending.spent_s + judging_s,
-                predicted_gain_s=verdict.decision.gain_s,
-            )
-        )
+            plans.changed(plan, judging_s)
+        last = Balanced(
+            verdict.decision.act, verdict.words, verdict.imbalance_before, verdict.imbalance_after, verdict.rows,
+            verdict.bytes, steps, lending.spent_s + judging_s, verdict.decision.gain_s,
+        )  # fmt: skip
+        self.history.append(last)
         if verdict.compare:
             self._agree_on_results(lending.results)
 
@@ -345,12 +323,13 @@ class Balancer:
         comm = self._presence.comm
         raise_together(comm, failed)
         everyone = allgather(comm, words)
-        wrong = TypeError("rows differ between ranks")
+        wrong = "rows differ between ranks"
         for rank, theirs in enumerate(everyone):
             if theirs != everyone[0]:
-                wrong = TypeError(f"rows of rank {rank} are {theirs}: expected {everyone[0]}, as on rank 0")
+                wrong = f"rows of rank {rank} are {theirs}: expected {everyone[0]}, as on rank 0"
                 break
-        raise self._presence.together(wrong)
+        raise self._presence.together(TypeError(wrong))
+
 
 _NO_ROWS = Rows(np.zeros(0))
 
@@ -361,13 +340,12 @@ def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | No
 
 
 def _check(
-    tolerance: float, when: object, every: object, graph: Graph, scheme: str, plan: str, tau: str | None, exchange: object
-) -> tuple[float, When, int]:
-    bound = number("tolerance", tolerance, above=0.0)
-    policy, calls = check_when(when, every)
+    tolerance: float, when: Any, every: Any, graph: Graph, scheme: str, plan: str, tau: str | None, exchange: object
+) -> Trigger:
+    trigger = Trigger(when, every, tolerance)
     prepare(graph, np.ones(graph.n), scheme, tau)
-    choice("method", exchange, METHODS)
+    choice("exchange", exchange, METHODS)
     if chosen_plan(graph, scheme, plan) == "neighbours" and tau not in (None, "paper"):
         raise ValueError(f"tau = {show(tau)}: expected None or 'paper', since neighbours make the plan")
     hang_s()
-    return bound, policy, calls
+    return trigger

@@ -6,6 +6,7 @@ unpack, Ctrl-C) fails the round on this rank, which stays in it to the end; all 
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections import deque
@@ -16,39 +17,18 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import REPORT, Judge, RankReport, RoundProblem, Verdict, verdict_dtype, verdict_of
-from lb_mpi.balancing.migrate import Plan
+from lb_mpi.balancing.judge import RankReport
 from lb_mpi.balancing.record import Loans
-from lb_mpi.balancing.round import (
-    ROOT,
-    Arrival,
-    Computed,
-    Job,
-    Learned,
-    RoundKind,
-    RoundMessage,
-    Send,
-    count,
-    numbers,
-)
+from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Learned, RoundKind, RoundMessage, Send, count, numbers
 from lb_mpi.emulate import Varying, throttle
 from lb_mpi.mpi.common.carrier import Part, Spent
-from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s, queued_s
-from lb_mpi.mpi.rows.diffuse import spread_plan
-from lb_mpi.mpi.rows.neighbours import Reduced
-from lb_mpi.mpi.rows.rows import (
-    HEADER_BYTES,
-    Results,
-    Rows,
-    columns_of,
-    empty_parcel,
-    head,
-    in_blocks,
-)
+from lb_mpi.mpi.rows.neighbours import Neighbours
+from lb_mpi.mpi.rows.root import Root
+from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 
 
@@ -166,8 +146,9 @@ class Wire(Parcels):
         self._early: list[tuple[int, Buffer]] = []
 
     def begin(self) -> None:
-        """Start the next round."""
+        """Start the next round, of which `sent_bytes` are counted."""
         self._round += 1
+        self.sent_bytes = 0
 
     def post(self, rank: int, buffer: Buffer) -> None:
         """Start a send in this round; returns at once."""
@@ -187,51 +168,6 @@ class Wire(Parcels):
         return mine
 
 
-class Hearing:
-    """The reports of one call, and the verdict; `judge`: on the root.  Collective: `tell` once, then poll `heard`."""
-
-    def __init__(self, comm: MPI.Intracomm, judge: Judge | None) -> None:
-        self._comm, self._judge = comm, judge
-        self._reports = np.empty(comm.size if judge is not None else 0, dtype=REPORT)
-        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size))
-        self._gathered: MPI.Request | None = None
-        self._spread: MPI.Request | None = None
-        self._plan: Plan | None = None  # on the root
-        self._error: Exception | None = None
-        self.judging_s = 0.0  # on the root
-
-    def tell(self, report: RankReport) -> None:
-        """Start sending this rank's report."""
-        self._mine = np.array([report.fields()], dtype=REPORT)
-        self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
-        if self._judge is None:
-            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
-
-    def heard(self) -> bool:
-        """True when the verdict has arrived; the root makes it once it has all reports."""
-        assert self._gathered is not None
-        gathered = self._gathered.Test()
-        if self._judge is not None and self._spread is None and gathered:
-            began = time.perf_counter()
-            try:
-                verdict = self._judge.hear(self._reports)
-                self._answer, self._plan = verdict.record(), verdict.plan
-            except Exception as caught:  # the other ranks wait for a verdict
-                self._error = caught
-                self._answer["problem"] = RoundProblem.JUDGE
-            self.judging_s = time.perf_counter() - began
-            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
-        return self._spread is not None and self._spread.Test() and gathered
-
-    def verdict(self) -> Verdict:
-        """Collective, after `heard`: the decision, with the plan, if any.  An error on the root is raised on all."""
-        verdict = verdict_of(self._answer)
-        if verdict.problem is RoundProblem.JUDGE:
-            raise_together(self._comm, self._error)
-        n_transfers = int(self._answer["n_transfers"][0])
-        return verdict if n_transfers < 0 else verdict._replace(plan=spread_plan(self._comm, self._plan, n_transfers))
-
-
 VERDICT_S = 1.0  # extra wait after reporting: the verdict may still be in transit although another rank has left
 
 
@@ -249,20 +185,19 @@ class Lending(Part):
         rows: Rows,
         stopwatch: Stopwatch,
         loans: Loans,
-        hearing: Hearing | Reduced,
+        plans: Root | Neighbours,
         began_s: float,
         failed: Failed | None,
     ) -> None:
         self._wire, self._course, self._function, self._rows = wire, course, function, rows
-        self._watch, self._loans, self._hearing, self._began_s = stopwatch, loans, hearing, began_s
+        self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
         self.failed = failed
         self.round = course.failed() if failed else course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
         self.results = Results(rows)
-        self.told = Told()
+        self.took = math.nan  # units of work of its rows; NaN: unknown
         self.n_computed = 0  # rows of this and of other ranks
-        self._sent_before = wire.sent_bytes
         self._answer: list[Send] = []  # of the last job; sent later, since an emulated slow rank must rest first
-        self._learned: list[RoundMessage] = []  # to be reported after the answer
+        self._reported = False
         self.spent_s = 0.0  # for packing, sending, and joining
 
     @property
@@ -274,17 +209,16 @@ class Lending(Part):
         """Process arrivals, send what is due, report once, and check for the root's verdict."""
         round = self.round
         arrived = [self._open(*parcel) for parcel in self._wire.arrived()]
-        sends = round.turn(now, arrived)
-        self._learned += [message for _, message in sends if message.kind is RoundKind.LEARNED]
-        sends = [send for send in sends if send[1].kind is not RoundKind.LEARNED]
+        sends = [send for send in round.turn(now, arrived) if send[1].kind is not RoundKind.LEARNED]
         self._post(sends)
         active = bool(arrived or sends)
         if active:
             self._watch.disturbed()
             self.spent_s += time.perf_counter() - now
-        if self._learned and not self._answer:
-            self._tell(self._learned.pop().payload)
-        if round.told and not self._learned and self._hearing.heard():
+        if round.told and not self._reported and not self._answer:
+            self._reported = True
+            self._report(round.learned)
+        if self._reported and self._plans.heard():
             round.turn(now, [(ROOT, RoundMessage(RoundKind.OVER))])
         return active
 
@@ -326,16 +260,15 @@ class Lending(Part):
         """See `Part`."""
         self._watch.rests(begins=begins)
 
-    def _tell(self, learned: Learned) -> None:
-        measured = self._watch.tell()
-        if not learned.failed:
-            self.told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
-        n_bytes = self._wire.sent_bytes - self._sent_before
+    def _report(self, learned: Learned) -> None:
+        busy_s, ticks, handling_s = (measured := self._watch.tell()).occupied_s, measured.ticks, measured.handling_s
+        told = Told() if learned.failed else self._course.learn(learned, busy_s, ticks, handling_s)
+        self.took = told.took
         report = RankReport(
-            learned.failed, self._rows.spec.mark, self.results.mark, self.told.work, measured.occupied_s, measured.ticks,
-            self.spent_s, learned.rows_lent, n_bytes, self.told.helped, self._began_s, self.told.seen,
+            learned.failed, self._rows.spec.mark, self.results.mark, told.work, busy_s, ticks, self.spent_s,
+            learned.rows_lent, self._wire.sent_bytes, told.helped, self._began_s, told.seen,
         )  # fmt: skip
-        self._hearing.tell(report)
+        self._plans.tell(report)
 
     def _open(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; store the results that it contains."""

@@ -15,29 +15,27 @@ from lb_mpi.balancing.migrate import pick
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.balancing.trigger import Trigger
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.metrics import check_loads, imbalance, lower_bound
+from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.collective import agree, raise_together, wait
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.rows.diffuse import Central, Diffuser
 from lb_mpi.mpi.rows.neighbours import Neighbours
+from lb_mpi.mpi.rows.root import Root
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
 
 _KIND = 0
 _BROKEN = 1
-_INFINITE = "costs: expected numbers whose sum over all ranks is finite"
 
 
 def migrate(
     comm: MPI.Intracomm,
-    planner: Central | Diffuser | Neighbours,
+    plans: Root | Neighbours,
     trigger: Trigger,
     rows: Rows,
     costs: Floats | None,
     work: Floats | None,
-    speeds: Floats,
     calls: int,
 ) -> tuple[Balanced, Any, Floats | None]:
     """Collective: decide by the given (n,) costs; if None, by the measured (n,) work, or else by the number of rows.
@@ -52,66 +50,28 @@ def migrate(
         work = np.ones(rows.n)
     table = np.column_stack([work if costs is None else costs, work])
     load = float(table[:, 0].sum())
-    before, most_s, balanced_s = _levels(comm, planner, load, speeds)
+    before = plans.levels(load)
+    if not math.isfinite(before.balanced_s):
+        raise presence_of(comm).together(ValueError("costs: expected numbers whose sum over all ranks is finite"))
     seconds = timed and costs is None  # otherwise the unit of the costs is not time
-    chances = calls if seconds else 1
-    decision = trigger.decide(before, chances * most_s, chances * balanced_s, cost_s=None if seconds else 0.0)
+    chances, cost_s = (calls, None) if seconds else (1, 0.0)
+    decision = trigger.decide(before.imbalance, chances * before.now_s, chances * before.balanced_s, cost_s=cost_s)
     after, value = before, None
     steps = n_rows = n_bytes = 0
     if decision.act:
-        if isinstance(planner, Neighbours):
-            transfers, steps = planner.plan(load)
-        else:
-            transfers, steps = planner.plan(load, speeds)
+        transfers, steps = plans.plan(load)
         items = agree(comm, lambda: pick(table[:, 0], transfers.of(comm.rank)).items)
-        targets = transfers.destinations[transfers.sources == comm.rank].tolist()
-        value, table, given, sent = _move(
-            comm, rows, table, dict(zip(targets, items, strict=True)), transfers.to(comm.rank)
-        )
+        leaving = dict(zip(transfers.of(comm.rank).destinations.tolist(), items, strict=True))
+        value, table, given, sent = _move(comm, rows, table, leaving, transfers.to(comm.rank))
         n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (given, sent))
-        after = _levels(comm, planner, float(table[:, 0].sum()), speeds)[0]
+        after = plans.levels(float(table[:, 0].sum()))
         trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
+    gain_s = decision.gain_s if seconds else math.nan
     last = Balanced(
-        acted=decision.act,
-        reason=decision.words,
-        imbalance_before=before,
-        imbalance_after=after,
-        rows_moved=n_rows,
-        bytes_moved=n_bytes,
-        steps=steps,
-        seconds=time.perf_counter() - began,
-        predicted_gain_s=decision.gain_s if seconds else math.nan,
-    )
+        decision.act, decision.words, before.imbalance, after.imbalance, n_rows, n_bytes, steps,
+        time.perf_counter() - began, gain_s,
+    )  # fmt: skip
     return last, value, table[:, 1] if decision.act and timed else None
-
-
-def _levels(
-    comm: MPI.Intracomm, planner: Central | Diffuser | Neighbours, load: float, speeds: Floats
-) -> tuple[float, float, float]:
-    """Imbalance, seconds of the slowest rank, balanced seconds: bit-identical on all ranks; collective.
-
-    ValueError on every rank if the costs sum to infinity.
-    """
-    if isinstance(planner, Neighbours):
-        levels = planner.levels(load)
-        if not math.isfinite(levels[2]):
-            raise presence_of(comm).together(ValueError(_INFINITE))
-        return levels
-    loads, levels_of_root = np.zeros(comm.size), np.zeros(3)
-    mine = np.array([load])
-    wait(comm, comm.Igather(mine, loads, 0), (mine, loads))
-
-    def compute() -> None:
-        if comm.rank == 0:
-            with np.errstate(over="ignore"):
-                if not np.isfinite(loads.sum()):
-                    raise ValueError(_INFINITE)
-            levels_of_root[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
-
-    agree(comm, compute)
-    wait(comm, comm.Ibcast(levels_of_root, 0), levels_of_root)
-    before, most_s, balanced_s = levels_of_root.tolist()
-    return before, most_s, balanced_s
 
 
 def _move(
@@ -136,10 +96,7 @@ def _move(
         for buffer in buffers:
             parcels.send(target, Tag.MIGRATION, buffer)
     arrived = _receive(comm, parcels, sources)
-    staying = np.ones(rows.n, dtype=np.bool_)
-    for index in leaving.values():
-        staying[index] = False
-    kept = np.flatnonzero(staying)
+    kept = np.delete(np.arange(rows.n), np.concatenate([np.zeros(0, dtype=np.int64), *leaving.values()]))
     blocks, tables = [rows.block(kept)], [numbers.block(kept)]
     for source in sources:
         parcel, beside = arrived[source]

@@ -1,4 +1,4 @@
-"""Carries the judges of all ranks on MPI: exchanges between neighbours, and reductions of a few numbers.
+"""Verdicts and plans without a root: exchanges between neighbours, and reductions of a few numbers.
 
 The rules are in `lb_mpi.balancing.neighbours`.
 """
@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.balancing.judge import RankReport, Verdict
+from lb_mpi.balancing.judge import Levels, RankReport, Verdict
 from lb_mpi.balancing.migrate import Plan
 from lb_mpi.balancing.neighbours import Ask, Fetch, LoadExchange, NeighbourJudge, Post, Reduction, Request
 from lb_mpi.graph import Floats
 from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.rows.process_graph import exchange_rows
 
 T = TypeVar("T")
 
@@ -36,55 +37,67 @@ class _Reducing:
 
 
 class Neighbours:
-    """Makes plans with the neighbours of this rank; `neighbours`: their ranks in `comm`, a duplicate of the user's."""
+    """The verdicts and plans of `judge`, whose neighbours have these ranks in `comm`, a duplicate of the user's.
+
+    The methods are those of `lb_mpi.mpi.rows.root.Root`, and collective.
+    """
+
+    judging_s = 0.0  # hardly any
 
     def __init__(self, comm: MPI.Intracomm, judge: NeighbourJudge, neighbours: list[int]) -> None:
-        self._presence, self._judge, self._neighbours = presence_of(comm), judge, neighbours
+        self._presence, self.judge, self._neighbours = presence_of(comm), judge, neighbours
+
+    def tell(self, report: RankReport) -> None:
+        """Start the reduction with this rank's report."""
+        self._reducing = _Reducing(self._presence.comm, self.judge.report(report))
+
+    def heard(self) -> bool:
+        """True when the answer has arrived."""
+        return self._reducing.done()
+
+    def verdict(self) -> Verdict:
+        """Return the verdict, after `heard`: the same decision on all ranks."""
+        return self.judge.hear(self._reducing.answer)
 
     def plan(self, moving: float | None = None) -> tuple[Plan, int]:
-        """Collective: the transfers from and to this rank, and the number of steps; see `NeighbourJudge.plan`."""
-        return self._drive(self._judge.plan(moving))
+        """Return the transfers from and to this rank, and the number of steps; see `NeighbourJudge.plan`."""
+        return self._drive(self.judge.plan(moving))
 
-    def levels(self, load: float) -> tuple[float, float, float]:
-        """Collective: imbalance, seconds of the slowest rank, balanced seconds; NaN unless the loads have a finite sum."""
-        return self._drive(self._judge.levels(load))
+    def levels(self, load: float) -> Levels:
+        """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
+        return self._drive(self.judge.levels(load))
+
+    def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
+        """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
+        self.judge.changed(lending=plan is not None, seconds=seconds)  # the same on all ranks: this one may lend nothing
+
+    def close(self) -> None:
+        """Free nothing: the communicator belongs to the caller."""
 
     def _drive(self, making: Generator[Request, Any, T]) -> T:
-        comm, wait = self._presence.comm, self._presence.wait
+        comm, wait, near = self._presence.comm, self._presence.wait, self._neighbours
         asked, posted = deque[_Reducing](), list[tuple[MPI.Request, Floats]]()
         reply: Any = None
-        with self._presence.telling():
-            while True:
-                try:
-                    request = making.send(reply)
-                except StopIteration as ended:
-                    made: T = ended.value
-                    wait(lambda: MPI.Request.Testall([request for request, _ in posted]), posted)
-                    return made
-                reply = None
-                if isinstance(request, LoadExchange):
-                    reply = self._exchange(request.numbers)
-                elif isinstance(request, Ask):
-                    asked.append(_Reducing(comm, request.numbers))
-                elif isinstance(request, Post):
-                    table, rank = np.ascontiguousarray(request.table), self._neighbours[request.neighbour]
-                    posted.append((comm.Isend(table, rank, int(Tag.NEIGHBOUR)), table))
-                elif isinstance(request, Fetch):
-                    reply = self._fetch(self._neighbours[request.neighbour]).reshape(-1, request.columns)
-                else:
-                    wait(asked[0].done, asked)
-                    reply = asked.popleft().answer
-
-    def _exchange(self, numbers: Floats) -> Floats:
-        """Send (n,) numbers, or a row of (deg, n), to each neighbour, and receive as many from each (Jin and Wang)."""
-        comm, wait, tag = self._presence.comm, self._presence.wait, int(Tag.NEIGHBOUR)
-        numbers = np.array(np.broadcast_to(numbers, (len(self._neighbours), numbers.shape[-1])), order="C")
-        theirs = np.empty_like(numbers)
-        sends = [comm.Isend(numbers[k], rank, tag) for k, rank in enumerate(self._neighbours)]
-        for k, rank in enumerate(self._neighbours):
-            wait(comm.Irecv(theirs[k], rank, tag).Test, (theirs, numbers, sends))
-        wait(lambda: MPI.Request.Testall(sends), (numbers, sends))
-        return theirs
+        while True:
+            try:
+                request = making.send(reply)
+            except StopIteration as ended:
+                made: T = ended.value
+                wait(lambda: MPI.Request.Testall([request for request, _ in posted]), posted)
+                return made
+            reply = None
+            if isinstance(request, LoadExchange):
+                reply = exchange_rows(self._presence, near, request.numbers)
+            elif isinstance(request, Ask):
+                asked.append(_Reducing(comm, request.numbers))
+            elif isinstance(request, Post):
+                table = np.ascontiguousarray(request.table)
+                posted.append((comm.Isend(table, near[request.neighbour], int(Tag.NEIGHBOUR)), table))
+            elif isinstance(request, Fetch):
+                reply = self._fetch(near[request.neighbour]).reshape(-1, request.columns)
+            else:
+                wait(asked[0].done, asked)
+                reply = asked.popleft().answer
 
     def _fetch(self, rank: int) -> Floats:
         """Receive the next message from a neighbour, of any length."""
@@ -99,27 +112,3 @@ class Neighbours:
         table = np.empty(status.Get_count(MPI.DOUBLE))
         self._presence.wait(found[0].Irecv(table).Test, table)
         return table
-
-    def close(self) -> None:
-        """Free nothing: the communicator belongs to the caller."""
-
-
-class Reduced:
-    """The reports of one call, as one reduction over all ranks; the same methods as `lending.Hearing`."""
-
-    judging_s = 0.0
-
-    def __init__(self, comm: MPI.Intracomm, judge: NeighbourJudge) -> None:
-        self._comm, self._judge = comm, judge
-
-    def tell(self, report: RankReport) -> None:
-        """Start the reduction with this rank's report."""
-        self._reducing = _Reducing(self._comm, self._judge.report(report))
-
-    def heard(self) -> bool:
-        """True when the answer has arrived."""
-        return self._reducing.done()
-
-    def verdict(self) -> Verdict:
-        """The verdict, after `heard`: the same decision on all ranks."""
-        return self._judge.hear(self._reducing.answer)

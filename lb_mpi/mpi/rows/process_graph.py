@@ -20,7 +20,7 @@ from lb_mpi.graph import Floats, Graph, cube, grid, host_graph, mesh, most_squar
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, opened, wait
-from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:
@@ -64,20 +64,20 @@ class NeighbourExchange:
     """
 
     def __init__(self, comm: MPI.Intracomm, graph: Graph, method: str = METHODS[0]) -> None:
-        neighbours = graph.neighbours(comm.rank).tolist()
-        self._presence = presence_of(comm)
-        self._mine, self._theirs = np.zeros(()), np.zeros(len(neighbours))
+        neighbours, self._presence = graph.neighbours(comm.rank).tolist(), presence_of(comm)
+        self._mine, self._theirs = np.zeros(1), np.zeros(len(neighbours))
         self._topology: MPI.Distgraphcomm | None = None
         self._request: MPI.Prequest | None = None
+        self._run: Callable[[], None]
         if method == "paper":
-            self._run = self._paper(neighbours)
+            self._run = lambda: np.copyto(self._theirs, exchange_rows(self._presence, neighbours, self._mine)[:, 0])
         else:  # collective: all ranks take part
             self._topology = comm.Create_dist_graph_adjacent(neighbours, neighbours)
             self._run = self._neighbourhood(self._topology)
 
     def exchange(self, value: float) -> Floats:
         """Send `value` to all neighbours; return (deg,) theirs, which the next exchange overwrites."""
-        self._mine[()] = value
+        self._mine[0] = value
         self._run()
         return self._theirs
 
@@ -102,18 +102,20 @@ class NeighbourExchange:
 
         return run
 
-    def _paper(self, neighbours: list[int]) -> Callable[[], None]:
-        comm, mine, theirs, wait = self._presence.comm, self._mine, self._theirs, self._presence.wait
-        tag = int(Tag.NEIGHBOUR)
 
-        def run() -> None:
-            sends = [comm.Isend(mine, neighbour, tag) for neighbour in neighbours]
-            for k, neighbour in enumerate(neighbours):
-                wait(comm.Irecv(theirs[k : k + 1], neighbour, tag).Test, (self, sends))
-            for send in sends:
-                wait(send.Test, (self, sends))
+def exchange_rows(presence: Presence, neighbours: Sequence[int], mine: Floats) -> Floats:
+    """Send (n,) numbers, or row k of (deg, n), to neighbour k; return (deg, n), row k from neighbour k.
 
-        return run
+    Jin and Wang's exchange: a non-blocking send to each neighbour, then a receive from each.
+    """
+    comm, wait, tag = presence.comm, presence.wait, int(Tag.NEIGHBOUR)
+    rows = np.array(np.broadcast_to(mine, (len(neighbours), mine.shape[-1])), order="C")
+    theirs = np.empty_like(rows)
+    sends = [comm.Isend(rows[k], rank, tag) for k, rank in enumerate(neighbours)]
+    for k, rank in enumerate(neighbours):
+        wait(comm.Irecv(theirs[k], rank, tag).Test, (theirs, rows, sends))
+    wait(lambda: MPI.Request.Testall(sends), (rows, sends))
+    return theirs
 
 
 def fingerprint(graph: Graph) -> int:
@@ -153,7 +155,9 @@ def reorder_ranks(
     from lb_mpi.arranging.arrange import arrange  # imports numba, which a Balancer does not need
 
     with opened(comm, "lb_mpi.reorder_ranks") as own:
-        layout, checked, number = agree(own, lambda: _check_reordering(own.size, graph, speeds, seed))
+        layout, checked, number = agree(
+            own, lambda: (graph_of_ranks(graph, own.size), check_speeds(speeds, own.size), checks.seed(seed))
+        )
         options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}
         agree_on(own, graph=fingerprint(layout), speeds=checked.tolist(), **options)
         on_root = own.rank == 0
@@ -161,7 +165,3 @@ def reorder_ranks(
         places = np.empty(own.size, dtype=np.int64) if found is None else found
         wait(own, own.Ibcast(places), places)
         return MPI.Intracomm(own.Split(0, int(places[own.rank])))  # collective: all ranks take part
-
-
-def _check_reordering(size: int, graph: Any, speeds: ArrayLike, seed: int) -> tuple[Graph, Floats, int]:
-    return graph_of_ranks(graph, size), check_speeds(speeds, size), checks.seed(seed)

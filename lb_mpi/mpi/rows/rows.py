@@ -9,6 +9,7 @@ Rows move in units: single rows, or blocks of `block_rows` if the user's functio
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.balancing.round import RoundKind, Rowset, numbers
+from lb_mpi.balancing.round import RoundKind, Rowset, count, numbers
 from lb_mpi.checks import show
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer
 
@@ -26,7 +27,6 @@ Unpack = Callable[[bytes], Any]
 
 _HEADER = struct.Struct("<qiIdq")  # rows, kind, mark, ticks, which columns are in Fortran order
 HEADER_BYTES = 64
-_ALIGN = 64
 MOST_COLUMNS = 60
 
 
@@ -129,7 +129,7 @@ class Rows:
     def block(self, index: Rowset) -> tuple[Any, ...]:
         """Copies of some rows of all columns, in the memory order of the caller's; the function may change them."""
         if self.pack is not None:
-            return (self._objects(index),)
+            return (_items(self.columns[0], index),)
         columns = []
         for k, column in enumerate(self.columns):
             order: Any = "F" if self.fortran >> k & 1 else "C"
@@ -146,18 +146,8 @@ class Rows:
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Pack some rows of all columns into one buffer."""
-        if self.pack is not None:
-            return _pack_objects([self.pack(item) for item in self._objects(index)], Head(0, kind, self.spec.mark))
-        places = numbers(index)
-        header = Head(len(places), kind, self.spec.mark, fortran=self.fortran)
-        buffer, views = _allocate(self.spec.dtypes, self.spec.shapes, header)
-        for column, view in zip(self.columns, views, strict=True):
-            np.take(column, places, axis=0, out=view, mode="clip")
-        return buffer
-
-    def _objects(self, index: Rowset) -> list[Any]:
-        objects: list[Any] = self.columns[0]
-        return objects[index] if isinstance(index, slice) else [objects[k] for k in index.tolist()]
+        header = Head(count(index), kind, self.spec.mark, fortran=self.fortran)
+        return _pack(self.spec, self.columns, index, header, self.pack)
 
 
 def _check(column: Any, name: str) -> NDArray[Any]:
@@ -203,9 +193,8 @@ def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None) -> tuple[Any, 
     if unpack is not None:
         lengths = np.ndarray(about.n, dtype=np.int64, buffer=buffer.data, offset=HEADER_BYTES)
         ends = (HEADER_BYTES + 8 * about.n + np.cumsum(lengths)).tolist()
-        begins = [end - length for end, length in zip(ends, lengths.tolist(), strict=True)]
-        return ([unpack(buffer[begin:end].tobytes()) for begin, end in zip(begins, ends, strict=True)],)
-    return tuple(_views(buffer, spec.dtypes, spec.shapes, about))
+        return ([unpack(buffer[end - n : end].tobytes()) for end, n in zip(ends, lengths.tolist(), strict=True)],)
+    return tuple(_views(buffer, spec, about))
 
 
 def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
@@ -295,12 +284,7 @@ class Results:
         """Pack checked results into one buffer, with the ticks spent on them."""
         assert self.spec is not None
         header = Head(len(block[0]), RoundKind.DONE, self.spec.mark, ticks)
-        if self._rows.pack is not None:
-            return _pack_objects([self._rows.pack(item) for item in block[0]], header)
-        buffer, views = _allocate(self.spec.dtypes, self.spec.shapes, header)
-        for column, view in zip(block, views, strict=True):
-            view[...] = column
-        return buffer
+        return _pack(self.spec, block, slice(0, header.n), header, self._rows.pack)
 
     def put(self, index: Rowset, block: tuple[Any, ...]) -> None:
         """Store results of some rows."""
@@ -352,46 +336,46 @@ def concatenate(spec: Spec, blocks: Sequence[tuple[Any, ...]]) -> list[Any]:
     return columns
 
 
-def _allocate(
-    dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], header: Head
-) -> tuple[Buffer, list[NDArray[Any]]]:
-    size = HEADER_BYTES
-    for dtype, shape in zip(dtypes, shapes, strict=True):
-        size = -(-size // _ALIGN) * _ALIGN + header.n * _row_bytes(dtype, shape)
-    buffer = _buffer(size)
+def _items(objects: list[Any], index: Rowset) -> list[Any]:
+    return objects[index] if isinstance(index, slice) else [objects[k] for k in index.tolist()]
+
+
+def _pack(spec: Spec, columns: Sequence[Any], index: Rowset, header: Head, pack: Pack | None) -> Buffer:
+    """Pack some rows of all columns into one buffer; of objects, first the (n,) numbers of bytes."""
+    if pack is not None:
+        parts = [pack(item) for item in _items(columns[0], index)]
+        for part in parts:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                raise TypeError(f"pack returned {type(part).__name__}: expected bytes")
+        lengths = np.array([memoryview(part).nbytes for part in parts], dtype=np.int64)
+        content = np.frombuffer(b"".join([lengths.tobytes(), *parts]), dtype=np.uint8)
+        buffer = np.empty(_whole_units(HEADER_BYTES + len(content)), dtype=np.uint8)
+        buffer[HEADER_BYTES : HEADER_BYTES + len(content)] = content
+    else:
+        buffer, places = np.empty(_begins(spec, header.n)[-1], dtype=np.uint8), numbers(index)
+        for column, view in zip(columns, _views(buffer, spec, header), strict=True):
+            np.take(column, places, axis=0, out=view, mode="clip")
     _HEADER.pack_into(buffer.data, 0, *header)
-    return buffer, _views(buffer, dtypes, shapes, header)
+    return buffer
 
 
-def _buffer(size: int) -> Buffer:
-    return np.empty(-(-size // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
-
-
-def _views(
-    buffer: Buffer, dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], header: Head
-) -> list[NDArray[Any]]:
+def _views(buffer: Buffer, spec: Spec, about: Head) -> list[NDArray[Any]]:
+    """The columns of a parcel."""
     views: list[NDArray[Any]] = []
-    offset = HEADER_BYTES
-    for k, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
-        offset = -(-offset // _ALIGN) * _ALIGN
-        order: Any = "F" if header.fortran >> k & 1 else "C"
-        views.append(np.ndarray((header.n, *shape), dtype, buffer=buffer.data, offset=offset, order=order))
-        offset += header.n * _row_bytes(dtype, shape)
+    places = zip(spec.dtypes, spec.shapes, _begins(spec, about.n), strict=False)
+    for k, (dtype, shape, begin) in enumerate(places):
+        order: Any = "F" if about.fortran >> k & 1 else "C"
+        views.append(np.ndarray((about.n, *shape), dtype, buffer=buffer.data, offset=begin, order=order))
     return views
 
 
-def _row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+def _begins(spec: Spec, n: int) -> list[int]:
+    """The bytes at which the columns of n rows begin in a parcel, aligned; and its size."""
+    begins = [HEADER_BYTES]
+    for dtype, shape in zip(spec.dtypes, spec.shapes, strict=True):
+        begins.append(begins[-1] + _whole_units(n * dtype.itemsize * math.prod(shape)))
+    return begins
 
 
-def _pack_objects(parts: list[bytes], header: Head) -> Buffer:
-    for part in parts:
-        if not isinstance(part, bytes | bytearray | memoryview):
-            raise TypeError(f"pack returned {type(part).__name__}: expected bytes")
-    lengths = np.array([memoryview(part).nbytes for part in parts], dtype=np.int64)
-    begin, end = HEADER_BYTES + 8 * len(parts), HEADER_BYTES + 8 * len(parts) + int(lengths.sum())
-    buffer = _buffer(end)
-    _HEADER.pack_into(buffer.data, 0, *header._replace(n=len(parts)))
-    buffer[HEADER_BYTES:begin] = lengths.view(np.uint8)
-    buffer[begin:end] = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    return buffer
+def _whole_units(n_bytes: int) -> int:
+    return -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
