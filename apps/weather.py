@@ -28,20 +28,18 @@ from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, c
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.speeds import seconds_for
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
-from lb_mpi.balancing.neighbours import PLANS
+from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.emulate import Varying
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.common.collective import agree, barrier, wait
 from lb_mpi.mpi.common.recorder import running
-from lb_mpi.mpi.rows.process_graph import METHODS
 from lb_mpi.record.events import Phase
 
 PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end
 BOUND = 0.03  # imbalance that is good enough
 SETTLED = 0.15  # imbalance at which a step counts as balanced, when it's asked how soon
-SCHEMES = ("none", "auto", "fos", "sos", "chebyshev", "cg", "direct", "dimension_exchange")
 
 
 def parser() -> Parser:
@@ -57,18 +55,9 @@ def parser() -> Parser:
     add_speeds(parser)
     add_changes(parser)
     parser.add_argument(
-        "--balance", choices=SCHEMES, default="auto", help="diffusion scheme, or none (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--plan", choices=("auto", *PLANS), default="auto",
-        help="root: rank 0 makes the plans; neighbours: all ranks do, with their neighbours only (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--exchange",
-        choices=METHODS,
-        default=METHODS[0],
-        help="exchange between neighbours in each step of a scheme: neighbourhood: a collective of MPI; paper: send "
-        "to each, then receive from each (default: %(default)s)",
+        "--balance", choices=("none", AUTO, *ROWS_SCHEMES), default=AUTO,
+        help="none; direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of "
+        "first or second order (default: %(default)s)",
     )
     add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
@@ -230,9 +219,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     compile_once(comm, compile_kernels)
     balancer = None
     if options.balance != "none":
-        how: dict[str, Any] = {"scheme": options.balance, "plan": options.plan, "exchange": options.exchange}
-        how["emulated_speed"] = speed
-        balancer = lb_mpi.Balancer(comm, when=BOUND, tolerance=BOUND, **how)
+        balancer = lb_mpi.Balancer(comm, scheme=options.balance, when=BOUND, tolerance=BOUND, emulated_speed=speed)
     barrier(own)
     speed.start()
     began = time.perf_counter()
@@ -264,8 +251,6 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "steps": options.steps,
         "first_step": steps.first,
         "balance": options.balance,
-        "plan": options.plan,
-        "exchange": options.exchange,
         "ranks": comm.size,
         "seconds": seconds,
         "lower_bound_seconds": bound_s,

@@ -195,7 +195,7 @@ CASES = {
     "ring": lambda size, seconds: search(size, seconds, "ring"),
     "walks": lambda size, seconds: search(size, seconds, "random"),
     "rows": lambda size, seconds: rows(size, seconds, "rows, root's plan", scheme="direct"),
-    "neighbours": lambda size, seconds: rows(size, seconds, "rows, neighbours", scheme="fos", plan="neighbours"),
+    "neighbours": lambda size, seconds: rows(size, seconds, "rows, neighbours", scheme="fos"),
     "graph": graph,
     "save": save,
 }

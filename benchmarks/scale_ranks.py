@@ -148,7 +148,7 @@ CASES: dict[str, Callable[[], list[float]]] = {
     "ring": lambda: search("ring"),
     "walks": lambda: search("random"),
     "rows": lambda: rows(scheme="direct"),
-    "neighbours": lambda: rows(graph=mesh(*most_square_mesh(COMM.size)), scheme="fos", plan="neighbours"),
+    "neighbours": lambda: rows(graph=mesh(*most_square_mesh(COMM.size)), scheme="fos"),
     "graph": graph,
     "save": save,
 }

@@ -1,15 +1,13 @@
-"""Graphs, speeds and loads to diffuse on, and all ranks of a graph as one object each."""
+"""Graphs, speeds and loads to diffuse on, and the ranks of a graph as one object each."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 
 import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
 from lb_mpi.diffusion import setup as spectral
-from lb_mpi.diffusion.diffusion import excess, on_rank
-from lb_mpi.diffusion.setup import prepare
+from lb_mpi.diffusion.setup import OneRank, Setup, ThreeTerm, coefficients
 from lb_mpi.graph import Floats, Graph, parse
 
 
@@ -55,44 +53,34 @@ def acyclic(graph: Graph, flow: Floats) -> bool:
     return bool(nx.is_directed_acyclic_graph(directed))
 
 
-class Together:
-    """Ranks as threads: everybody's values for everybody, rank by rank."""
-
-    def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size, timeout=60)
-        self.slots: list[Floats] = [np.zeros(0)] * size
-
-    def gather(self, rank: int, value: Floats) -> Floats:
-        self.slots[rank] = value
-        self.barrier.wait()
-        everything = np.array(self.slots)
-        self.barrier.wait()
-        return everything
-
-
-def run_ranks(
-    graph: Graph, speeds: Floats, loads: Floats, scheme: str, tau: str | None, tolerance: float
-) -> tuple[int, Floats, Floats]:
+def run_ranks(graph: Graph, setup: Setup, loads: Floats, tolerance: float) -> tuple[int, Floats, Floats]:
     """Steps, (P,) times and (E,) flow of one object per rank, each of which hears only its neighbours."""
-    setup = prepare(graph, speeds, scheme, tau)
     mean = setup.mean_times(loads)
-    together = Together(graph.n)
+    near = [graph.neighbours(rank) for rank in range(graph.n)]
+    tails, heads = graph.edges()
+    ends = [OneRank(k, near[k], setup.tau[(tails == k) | (heads == k)]) for k in range(graph.n)]
+    ranks = [
+        ThreeTerm(edges, float(load / speed), float(speed), float(lbar), pairs_of(setup))
+        for edges, load, speed, lbar in zip(ends, loads, setup.speeds, mean, strict=True)
+    ]
 
-    def run(rank: int) -> tuple[int, float, Floats]:
-        neighbours = graph.neighbours(rank)
-        one, ends = on_rank(setup, rank, loads[rank], mean[rank], lambda parts: together.gather(rank, parts).sum(axis=0))
-        steps = 0
-        while not together.gather(rank, np.array(excess(one.time, mean[rank]))).max() <= tolerance:
-            ends.heard = together.gather(rank, np.array(one.value))[neighbours]
+    def tell(name: str) -> None:
+        values = np.array([getattr(one, name) for one in ranks])
+        for edges, neighbours in zip(ends, near, strict=True):
+            edges.heard = values[neighbours]
+
+    steps = 0
+    while not all(one.time <= (1.0 + tolerance) * lbar for one, lbar in zip(ranks, mean, strict=True)):
+        tell("time")
+        for one in ranks:
             one.step()
-            steps += 1
-        ends.heard = together.gather(rank, np.array(one.potential))[neighbours]
-        return steps, one.time, one.flow()
+        steps += 1
+    tell("potential")
+    return steps, np.array([one.time for one in ranks]), merge(graph, [one.flow() for one in ranks])
 
-    with ThreadPoolExecutor(graph.n) as pool:
-        results = list(pool.map(run, range(graph.n)))
-    assert len({steps for steps, *_ in results}) == 1
-    return results[0][0], np.array([time for _, time, _ in results]), merge(graph, [flow for *_, flow in results])
+
+def pairs_of(setup: Setup) -> Iterator[tuple[float, float]]:
+    return coefficients(setup.scheme, setup.tau_rule, setup.spectrum, setup.points)
 
 
 def merge(graph: Graph, flows: list[Floats]) -> Floats:

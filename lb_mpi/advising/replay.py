@@ -32,7 +32,7 @@ from lb_mpi.advising.advice import (
     took_s,
 )
 from lb_mpi.balancing.simulate import Cluster
-from lb_mpi.diffusion.setup import SCHEMES
+from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling.deal import deal
@@ -83,8 +83,8 @@ def replay_rows(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
         way(f"as recorded: {scheme}", ""),
         Variant("no balancing", lambda: (alone_s, 0.0), "rows = function(rows), without a Balancer"),
         *(
-            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other, "plan": "root"})
-            for other in SCHEMES
+            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other})
+            for other in ROWS_SCHEMES
             if other != scheme
         ),
         Variant("moved once, by speed", lambda: (_moved_once_s(recorded), 0.0), "rows = balancer.migrate(rows), once"),
@@ -126,8 +126,8 @@ def _play_rows(
 
     settled = how or recorded.how
     cluster = Cluster(
-        graph, speeds, scheme=settled["scheme"], plan=settled.get("plan", "root"), tolerance=settled["tolerance"],
-        when=settled["when"], every=settled["every"], noise=NOISE, seed=seed,
+        graph, speeds, scheme=settled["scheme"], tolerance=settled["tolerance"], when=settled["when"],
+        every=settled["every"], noise=NOISE, seed=seed,
     )  # fmt: skip
     work = recorded.home_s * recorded.speeds
     seconds = [

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.balancing.estimate import Observation, Worths, smooth
-from lb_mpi.balancing.migrate import Direct, Plan
+from lb_mpi.balancing.migrate import Plan, direct_plan
 from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
-from lb_mpi.graph import Floats
+from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import imbalance
 
 N_TOLD = 4  # observations in one report: the heaviest
@@ -173,13 +173,11 @@ USUAL = 5  # rounds over which the median of seconds per tick is taken
 
 
 class Judge:
-    """Evaluates the reports on the root, and keeps what it needs of earlier rounds.
+    """Evaluates the reports on the root, and makes the plans; vertex k of `graph` is rank k."""
 
-    `planner` makes the plans if the root can do so alone; None: the ranks make them together.
-    """
-
-    def __init__(self, size: int, trigger: Trigger, planner: Direct | None = None) -> None:
-        self.policy, self.planner = Policy(trigger), planner
+    def __init__(self, graph: Graph, trigger: Trigger) -> None:
+        size = graph.n
+        self.policy, self._graph = Policy(trigger), graph
         self.speeds = np.ones(size)
         self.late = np.zeros(size)  # work that a rank could have done before it came
         self._worths = Worths(size)
@@ -201,9 +199,9 @@ class Judge:
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
         compare = bool((reports["results"] != reports["results"][0]).any())
         plan = None
-        if self.planner is not None and decision.act and decision.reason is not BalanceReason.HOME:
+        if decision.act and decision.reason is not BalanceReason.HOME:
             # Work was reported with the old worths, mostly that of the rank's own ticks.
-            plan = self.planner.plan(reports["work"] * (worth / worth_before) + self.late, self.speeds)
+            plan = direct_plan(self._graph, reports["work"] * (worth / worth_before) + self.late, self.speeds)
         return Verdict(
             RoundProblem.NONE, decision, before, after, *moved, compare, worth, self.speeds, self.late, plan
         )

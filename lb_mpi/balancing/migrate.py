@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.diffusion.diffusion import Diffusion, cancel_cycles, outflow
-from lb_mpi.diffusion.setup import Setup, assemble, tau_rule
+from lb_mpi.diffusion.setup import assemble
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
@@ -206,25 +206,8 @@ def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype
         begin = end
 
 
-STALE = 0.01  # relative change of a speed after which the scheme is prepared again
-
-
-def is_stale(setup: Setup, speeds: Floats) -> bool:
-    """True when the (P,) speeds have changed so much that the scheme must be prepared again."""
-    return float(np.abs(speeds / setup.speeds - 1.0).max()) > STALE
-
-
-class Direct:
-    """Makes plans on `graph`; `tau` as for `diffusion.setup.prepare`."""
-
-    def __init__(self, graph: Graph, tau: str | None = None) -> None:
-        self._graph, self._rule = graph, tau_rule("direct", tau)
-        self._setup: Setup | None = None
-
-    def plan(self, loads: Floats, speeds: Floats) -> Plan:
-        """The transfers that level the (P,) loads at (P,) speeds."""
-        if self._setup is None or is_stale(self._setup, speeds):
-            self._setup = assemble(self._graph, speeds, "direct", self._rule)
-        diffusion = Diffusion(self._setup, loads)
-        diffusion.step()
-        return plan(self._graph, diffusion.flow(), loads, self._setup.speeds)
+def direct_plan(graph: Graph, loads: Floats, speeds: Floats) -> Plan:
+    """The transfers that level (P,) loads at (P,) speeds, from the exact flow on `graph`."""
+    diffusion = Diffusion(assemble(graph, speeds, "direct", "uniform"), loads)
+    diffusion.step()
+    return plan(graph, diffusion.flow(), loads, speeds)

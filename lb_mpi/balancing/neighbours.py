@@ -39,9 +39,8 @@ from lb_mpi.balancing.estimate import FORGET, PRIOR
 from lb_mpi.balancing.judge import USUAL, Levels, Policy, RankReport, RoundProblem, Verdict, failure
 from lb_mpi.balancing.migrate import Lots, Plan, take
 from lb_mpi.balancing.trigger import BalanceReason, Trigger
-from lb_mpi.checks import choice
 from lb_mpi.diffusion.diffusion import MAX_STEPS
-from lb_mpi.diffusion.setup import AUTO, SHORT, OneRank, ThreeTerm, spectrum
+from lb_mpi.diffusion.setup import OneRank, ThreeTerm, spectrum
 from lb_mpi.graph import Floats, Graph, Ints
 
 UNIT = 2.0**-30  # of numbers that are summed as integers
@@ -49,7 +48,6 @@ EVEN = 0.2  # of the tolerance: imbalance that is left by a plan
 SWEEPS = 8  # exchanges in which the worths are relaxed before a plan
 NOTHING = 1e-13  # of the work of all ranks: smaller flows are rounding errors
 STALLED, PATIENCE = 0.005, 4  # stop when the imbalance has not fallen by this part in so many answers
-NEAR_SCHEMES = ("fos", "sos")  # need nothing from all ranks in a step
 
 
 class Reduction(NamedTuple):
@@ -140,32 +138,15 @@ def _whole(value: float) -> int:
     return round(value / UNIT)
 
 
-def near_scheme(graph: Graph, scheme: str) -> str:
-    """Return the scheme, or for "auto" the usual one of the graph: "fos" if it is short, otherwise "sos"."""
-    if choice("scheme", scheme, (*NEAR_SCHEMES, AUTO)) != AUTO:
-        return scheme
-    return "fos" if graph.hops() <= SHORT * math.log2(max(2, graph.n)) else "sos"
-
-
 def momentum(graph: Graph, scheme: str) -> float:
     """Return the weight of the second order: 1 for "fos"; for "sos" the optimum for equal speeds.
 
     With Jin and Wang's tau both converge whatever the speeds are.
     """
-    if near_scheme(graph, scheme) == "fos":
+    if scheme == "fos":
         return 1.0
     degrees = np.maximum(*(graph.degrees[ends] for ends in graph.edges())) + 1.0
     return 2.0 / (1.0 + math.sqrt(1.0 - (1.0 - min(1.0, spectrum(graph, np.ones(graph.n), 1.0 / degrees).low)) ** 2))
-
-
-PLANS = ("root", "neighbours")
-
-
-def chosen_plan(graph: Graph, scheme: str, plan: str) -> str:
-    """Return who makes the plans: `plan`, or the root for "auto"; ValueError for other words."""
-    if choice("plan", plan, (*PLANS, AUTO)) == "neighbours":
-        choice("scheme", scheme, (*NEAR_SCHEMES, AUTO))
-    return "root" if plan == AUTO else plan
 
 
 class NeighbourJudge:

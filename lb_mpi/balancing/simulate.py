@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import REPORT, Judge, Policy, RankReport, Verdict, end_s, verdict_dtype
 from lb_mpi.balancing.migrate import ROWS as NUMBERS
-from lb_mpi.balancing.migrate import Direct, Plan, is_stale
-from lb_mpi.balancing.migrate import plan as make_plan
+from lb_mpi.balancing.migrate import Plan
 from lb_mpi.balancing.neighbours import (
     Ask,
     Fetch,
@@ -29,17 +28,14 @@ from lb_mpi.balancing.neighbours import (
     Planning,
     Post,
     Reduction,
-    chosen_plan,
     momentum,
-    near_scheme,
 )
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import Arrival, Computed, Job, Learned, Round, RoundKind, RoundMessage, Rowset, Send, count
 from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
-from lb_mpi.diffusion.diffusion import MAX_STEPS, Diffusion
-from lb_mpi.diffusion.setup import Setup, chosen_scheme, prepare
+from lb_mpi.diffusion.setup import rows_scheme
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
@@ -138,7 +134,7 @@ def collective_s(network: Network, size: int) -> float:
     return (size - 1).bit_length() * network.latency_s[1]
 
 
-# Seconds of the root for each rank, measured: `Judge.hear` on 10,000 ranks; `Direct.plan`, or `plan`, on 10,000 ranks.
+# Seconds of the root for each rank, measured on 10,000 ranks: `Judge.hear`, without and with a plan.
 HEARING_S, PLANNING_S = 0.5e-6, 20e-6
 
 
@@ -157,9 +153,9 @@ Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random, int], World
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
-    `scheme` and `plan` as for `lb_mpi.Balancer`.  Ticks of a
-    rank are seconds of its own time.  `noise`: standard deviation of the logarithm of a job's time.  `row_bytes`: of a
-    row, and of its result.  `handling`: units of work that a block needs beside its rows.
+    `scheme` as for `lb_mpi.Balancer`.  Ticks of a rank are seconds of its own time.  `noise`: standard deviation of the
+    logarithm of a job's time.  `row_bytes`: of a row, and of its result.  `handling`: units of work that a block needs
+    beside its rows.
     """
 
     def __init__(
@@ -168,7 +164,6 @@ class Cluster:
         speeds: ArrayLike,
         *,
         scheme: str = "direct",
-        plan: str = "root",
         tolerance: float = 0.05,
         when: When = "auto",
         every: int = 1,
@@ -181,24 +176,20 @@ class Cluster:
     ) -> None:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
-        self.tolerance, self.plan = number("tolerance", tolerance, above=0.0), chosen_plan(graph, scheme, plan)
+        self.tolerance, self.scheme = number("tolerance", tolerance, above=0.0), rows_scheme(graph, scheme)
         self.network = (network or Network()).checked()
         self.noise = number("noise", noise, least=0.0, most=MOST_SPREAD)
         self.row_bytes = integer("row_bytes", row_bytes, 0)
         self.handling = number("handling", handling, least=0.0)
-        if self.plan == "neighbours":
-            self.scheme = near_scheme(graph, scheme)
-            omega, everyone = momentum(graph, scheme), [graph.neighbours(rank).tolist() for rank in range(graph.n)]
+        self.answer_s = 2 * collective_s(self.network, graph.n)
+        if self.scheme != "direct":
+            omega, everyone = momentum(graph, self.scheme), [graph.neighbours(rank).tolist() for rank in range(graph.n)]
             self.courses = [Course(rank, [rank, *near], near) for rank, near in enumerate(everyone)]
             self.judges = [NeighbourJudge(one, graph.n, Trigger(when, every, tolerance), omega) for one in self.courses]
-            self.answer_s = 2 * collective_s(self.network, graph.n)
         else:
-            self.scheme = chosen_scheme(graph, scheme)
             self.courses = [Course(rank, range(graph.n), graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-            planner = Direct(graph) if self.scheme == "direct" else None
-            self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
-            self.setup: Setup = prepare(graph, np.ones(graph.n), self.scheme)
-            self.answer_s = 2 * collective_s(self.network, graph.n) + root_s(self.network, graph.n)
+            self.judge = Judge(graph, Trigger(when, every, tolerance))
+            self.answer_s += root_s(self.network, graph.n)
         self._carried_s = np.zeros((2, graph.n))  # busy seconds and ticks after LEARNED: for the next call's report
         self.rng = random.Random(check_seed(seed))
         self.told = [Told()] * graph.n  # by each rank in the last call
@@ -206,7 +197,7 @@ class Cluster:
     @property
     def policy(self) -> Policy:
         """The rules when to balance; those of rank 0 if each rank decides by itself."""
-        return self.judges[0].policy if self.plan == "neighbours" else self.judge.policy
+        return self.judge.policy if self.scheme == "direct" else self.judges[0].policy
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
         """Simulate one call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
@@ -257,7 +248,7 @@ class Cluster:
 
     def _hear(self, reports: Sequence[RankReport]) -> Sequence[Verdict]:
         """The verdict for each rank."""
-        if self.plan == "neighbours":
+        if self.scheme != "direct":
             all_ranks = reduced([judge.report(report) for judge, report in zip(self.judges, reports, strict=True)])
             return [judge.hear(all_ranks) for judge in self.judges]
         return [self.judge.hear(np.array([report.fields() for report in reports], dtype=REPORT))] * len(reports)
@@ -267,37 +258,22 @@ class Cluster:
         home = verdict.decision.reason is BalanceReason.HOME
         plans: Sequence[Plan | None] = [None] * self.graph.n
         seconds = 0.0
-        if self.plan == "neighbours":
+        if self.scheme != "direct":
             if not home:
                 making = [judge.plan() for judge in self.judges]
                 made, seconds = in_step(making, self.graph, self.network)
                 plans = [each for each, _ in made]
             for judge in self.judges:
                 judge.changed(lending=not home, seconds=seconds)
-        elif not home:
-            plan, seconds = self._plan_by_root(verdict.plan)
-            plans = [plan] * self.graph.n
+        elif verdict.plan is not None:
+            plans = [verdict.plan] * self.graph.n
+            n_bytes = len(verdict.plan.amounts) * 8 * NUMBERS
+            seconds = self.graph.n * PLANNING_S + n_bytes / self.network.bytes_per_s
         for course, mine in zip(self.courses, plans, strict=True):
             course.follow(mine)
-        if self.plan == "root":
+        if self.scheme == "direct":
             self.judge.policy.changed(lending=self.courses[0].is_lending, seconds=seconds)
         return seconds
-
-    def _plan_by_root(self, made: Plan | None) -> tuple[Plan, float]:
-        """The root's plan, or the one that it makes from the flow between neighbours; and the seconds for it."""
-        seconds = self.graph.n * PLANNING_S
-        if made is not None:
-            return made, seconds + len(made.amounts) * 8 * NUMBERS / self.network.bytes_per_s
-        if is_stale(self.setup, self.judge.speeds):
-            self.setup = prepare(self.graph, self.judge.speeds, self.setup.scheme)
-        loads = [course.work for course in self.courses]
-        diffusion = Diffusion(self.setup, loads)
-        while diffusion.steps < MAX_STEPS and not (diffusion.steps and diffusion.converged(self.tolerance)):
-            diffusion.step()
-        made = make_plan(self.graph, diffusion.flow(), loads, self.setup.speeds)
-        gather_s = collective_s(self.network, self.graph.n)  # as long as a broadcast; cg also needs a sum in each step
-        steps_s = diffusion.steps * (self.network.latency_s[1] + gather_s * (self.setup.scheme == "cg"))
-        return made, seconds + 2 * gather_s + steps_s + len(made.amounts) * 8 * NUMBERS / self.network.bytes_per_s
 
 
 def reduced(numbers: Sequence[Reduction]) -> Reduction:

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
-from lb_mpi.balancing.neighbours import PLANS
 from lb_mpi.balancing.simulate import Call, SimulatedRows
 from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
 from lb_mpi.commands.dispatch import GRAPH, Command, add_route, draw, progress, route_of
-from lb_mpi.diffusion.setup import AUTO, SCHEMES
+from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling import simulate as pools
@@ -217,10 +216,9 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--noise", type=float, default=0.0, help="relative standard deviation of the times, such as 0.05 (%(default)s)"
     )
-    parser.add_argument("--scheme", choices=(AUTO, *SCHEMES), default=AUTO,
-        help="diffusion scheme that computes a plan; auto: chosen by the number of ranks and the graph (%(default)s)")
-    parser.add_argument("--plan", choices=(AUTO, *PLANS), default=AUTO,
-        help="root: rank 0 makes the plans; neighbours: all ranks do, with their neighbours only (%(default)s)")
+    parser.add_argument("--scheme", choices=(AUTO, *ROWS_SCHEMES), default=AUTO,
+        help="direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of first or "
+        "second order; auto: direct up to 512 ranks (%(default)s)")
     parser.add_argument("--tolerance", type=float, default=0.05, help="an imbalance up to this is accepted (%(default)s)")
     _common(parser, speeds="uniform:1:4")
 
@@ -240,7 +238,6 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         graph,
         _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
         scheme=options.scheme,
-        plan=options.plan,
         tolerance=options.tolerance,
         network=network,
         row_bytes=integer("row_bytes", options.row_bytes, 0),
@@ -264,7 +261,6 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "ranks": graph.n,
         "scheme": cluster.scheme,
-        "plan": cluster.plan,
         "calls": [call._asdict() for call in done],
         **total,
         "ratio_without": _ratio(total["total"]["alone_s"], total["total"]["bound_s"]),

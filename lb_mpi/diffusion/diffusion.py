@@ -13,17 +13,11 @@ step tau_ij (l_i - l_j) units of work flow over the edge ij, so l' = M l with M 
         diffusion.step()
     diffusion.flow()                                 # (E,)
 
-    one, ends = on_rank(setup, rank, load, mean_time, total)                 # the same for one rank
-    while not all ranks' excess(one.time, mean_time) <= 0.05:                # a reduction (max)
-        ends.heard = values of the neighbours                                # an exchange of one.value
-        one.step()
-    ends.heard = potentials of the neighbours                                # an exchange of one.potential
-    one.flow()                                                               # (deg,)
+On ranks that know their neighbours only: see `lb_mpi.balancing.neighbours`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,19 +29,15 @@ from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import (
     ConjugateGradient,
     DimensionExchange,
-    Ends,
-    OneRank,
     Scheme,
     Setup,
     ThreeTerm,
-    TotalOf,
-    Value,
     WholeGraph,
     coefficients,
     prepare,
     solve_potentials,
 )
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Floats, Graph
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads
 
@@ -117,7 +107,7 @@ def _walk(start: int, leaving: dict[int, list[int]], to: dict[int, int], amount:
         del path[at[vertex] + 1 :], edges[at[vertex] :]
 
 
-# --- Steps, for a whole graph and for one rank ------------------------------------------------------------------------
+# --- Steps of a whole graph -------------------------------------------------------------------------------------------
 
 MAX_STEPS = 10_000  # for the Balancer's rows: a scheme that needs more is unsuitable
 
@@ -131,8 +121,7 @@ class Diffusion:
         self._loads = check_loads(loads, setup.graph.n)
         self._mean = setup.mean_times(self._loads)
         ends = WholeGraph(setup.graph, setup.tau)
-        time, speeds, colours = self._loads / setup.speeds, setup.speeds, setup.colours
-        self._scheme = _scheme(setup, ends, time, speeds, self._mean, colours, _row_sums)
+        self._scheme = _scheme(setup, ends, self._loads / setup.speeds, self._mean)
 
     @property
     def times(self) -> Floats:
@@ -158,35 +147,6 @@ class Diffusion:
         """(E,) net flow of all steps so far, work from tail to head; without cycles."""
         flow = self._scheme.flow()
         return cancel_cycles(self.setup.graph, flow) if self.setup.scheme == "dimension_exchange" else flow
-
-
-def on_rank(
-    setup: Setup, rank: int, load: float, mean_time: float, total: TotalOf | None = None
-) -> tuple[Scheme, OneRank]:
-    """Return a scheme of `setup` (but not direct) for one rank, and its edges: it only needs numbers of its neighbours.
-
-    `load` >= 0 is in units of work; `mean_time` is sum w / sum s over the rank's component.  `total` returns the sums
-    of a (2,) array over all ranks; only cg calls it, once per step.  Set `heard` of the edges to the neighbours' (deg,)
-    values before a step, and to their potentials before `flow`, which is then (deg,), positive away from the rank.  A copy
-    (`copy.copy`) keeps its state.  The flow of dimension_exchange may contain cycles: see `cancel_cycles`.
-    """
-    if setup.scheme == "direct":
-        raise ValueError("scheme = 'direct': expected a scheme with steps")
-    if setup.scheme == "cg" and total is None:
-        raise ValueError("total = None: expected a function, since cg needs sums over all ranks")
-    speed, time = float(setup.speeds[rank]), float(check_loads([load], name="load")[0] / setup.speeds[rank])
-    mean = float(check_loads([mean_time], name="mean_time")[0])
-    tails, heads = setup.graph.edges()
-    mine = np.flatnonzero((tails == rank) | (heads == rank))  # ascending, as are the neighbours
-    ends = OneRank(rank, setup.graph.neighbours(rank), setup.tau[mine])
-    return _scheme(setup, ends, time, speed, mean, setup.colours[mine], total or _row_sums), ends
-
-
-def excess(time: float, mean_time: float) -> float:
-    """time / lbar - 1 of one rank, or infinity if it has to give more than it has; all <= tolerance: balanced."""
-    if time < 0.0:
-        return math.inf
-    return time / mean_time - 1.0 if mean_time > 0.0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -241,7 +201,7 @@ def balance(
 
 
 class _Direct(Scheme):
-    def __init__(self, ends: Ends, time: Value, setup: Setup, mean: Floats) -> None:
+    def __init__(self, ends: WholeGraph, time: Floats, setup: Setup, mean: Floats) -> None:
         super().__init__(ends, time, setup.speeds)
         self._setup, self._mean = setup, mean
 
@@ -252,18 +212,12 @@ class _Direct(Scheme):
         self.time = self.time - self._ends.outflow(self._ends.flows(self.potential)) / setup.speeds
 
 
-def _row_sums(rows: Floats) -> Floats:
-    return np.asarray(rows.sum(axis=1))
-
-
-def _scheme(
-    setup: Setup, ends: Ends, time: Value, speed: Value, mean: Value, colours: Ints, total: TotalOf
-) -> Scheme:
+def _scheme(setup: Setup, ends: WholeGraph, time: Floats, mean: Floats) -> Scheme:
+    speeds = setup.speeds
     if setup.scheme == "direct":
         return _Direct(ends, time, setup, mean)
     if setup.scheme == "cg":
-        return ConjugateGradient(ends, time, speed, mean, total)
+        return ConjugateGradient(ends, time, speeds, mean)
     if setup.scheme == "dimension_exchange":
-        return DimensionExchange(ends, time, speed, colours, setup.n_colours)
-    pairs = coefficients(setup.scheme, setup.tau_rule, *setup.eigen)
-    return ThreeTerm(ends, time, speed, mean, pairs)
+        return DimensionExchange(ends, time, speeds, setup.colours, setup.n_colours)
+    return ThreeTerm(ends, time, speeds, mean, coefficients(setup.scheme, setup.tau_rule, setup.spectrum, setup.points))

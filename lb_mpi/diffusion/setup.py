@@ -1,6 +1,6 @@
 """Set-up of diffusion, independent of loads: the scheme, tau, its spectrum.   (pure)
 
-It depends on graph and speeds only.  One rank computes the part that needs an eigensolver (`Eigen`) for all.
+It depends on graph and speeds only.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -152,14 +152,12 @@ def _dense_laplacian(graph: Graph, tau: Floats) -> Floats:
 # --- The recursions of the diffusion schemes, written once for a whole graph and for one rank -------------------------
 #
 # Every scheme keeps times l and potentials d with l = l(0) - outflow / s and the flow tau_ij (d_i - d_j) over each
-# edge.  So the net flow is known at any step without moving anything, and runs from higher to lower d.  In each step a
-# scheme provides its `value`, receives the neighbours' values, and updates its state.
+# edge.  So the net flow is known at any step without moving anything, and runs from higher to lower d.
 #
 # `Ends` hides where a scheme runs: a value is an array over the vertices for a whole graph, and a float for one rank.
-# Both add up in the same order, so results are bit-identical, except for cg, whose sums are made elsewhere.
+# Both add up in the same order, so results are bit-identical.  cg and dimension_exchange run on a whole graph only.
 
 Value = Any  # (P,) array over the vertices of a whole graph, or the float of one rank
-TotalOf = Callable[[Floats], Floats]  # sums of a (k,) array over all ranks; of a (k, P) array over its rows
 
 
 class WholeGraph:
@@ -180,7 +178,10 @@ class WholeGraph:
 
 
 class OneRank:
-    """The edges of one rank: flows are (deg,), positive outwards; values are floats; set `heard` before each step."""
+    """The edges of one rank: flows are (deg,), positive outwards; values are floats.
+
+    Set `heard` to the (deg,) times of the neighbours before each step, and to their potentials before `flow`.
+    """
 
     def __init__(self, rank: int, neighbours: Ints, tau: Floats) -> None:
         self.heard: Floats = np.zeros(len(neighbours))
@@ -208,11 +209,6 @@ class Scheme:
         self.time = time  # l as if all the flow so far had been moved
         self.potential: Value = 0.0 * time  # d
         self._ends, self._speed = ends, speed
-
-    @property
-    def value(self) -> Value:
-        """The number that the neighbours need before the next step."""
-        return self.time
 
     def step(self) -> None:
         """Make one step, after the neighbours' values have been received."""
@@ -275,24 +271,20 @@ class ThreeTerm(Scheme):
 class ConjugateGradient(Scheme):
     """cg: solves A W A^T d = w - s lbar (Hu & Blake 1999).
 
-    One reduction per step for both sums (Chronopoulos & Gear 1989).
+    On ranks, one reduction per step would do for both sums (Chronopoulos & Gear 1989).
     """
 
-    def __init__(self, ends: Ends, time: Value, speed: Value, mean: Value, total: TotalOf) -> None:
+    def __init__(self, ends: WholeGraph, time: Floats, speed: Floats, mean: Floats) -> None:
         super().__init__(ends, time, speed)
         self._excess = speed * (time - mean)  # the residual: remaining excess work
-        self._mean, self._total = mean, total
+        self._mean = mean
         self._direction, self._outflow = 0.0 * time, 0.0 * time  # p and A W A^T p
         self._squared, self._alpha, self._first_squared = 0.0, 0.0, 0.0
-
-    @property
-    def value(self) -> Value:  # noqa: D102
-        return self._excess
 
     def step(self) -> None:  # noqa: D102
         excess = self._excess
         out = self._ends.outflow(self._ends.flows(excess))
-        squared, bent = self._total(np.array([excess * excess, excess * out])).tolist()
+        squared, bent = np.array([excess * excess, excess * out]).sum(axis=1).tolist()
         self._first_squared = self._first_squared or squared
         if squared <= 1e-32 * self._first_squared or bent <= 0.0:
             return  # only rounding errors are left
@@ -311,10 +303,10 @@ class ConjugateGradient(Scheme):
 class DimensionExchange(Scheme):
     """dimension_exchange: each step uses the edges of one colour; their two ends level each other (Cybenko 1989).
 
-    This needs tau_ij = s_i s_j / (s_i + s_j) in `ends`; `colours` is (E,) or (deg,), like its edges.
+    This needs tau_ij = s_i s_j / (s_i + s_j) in `ends`; `colours` is (E,), like its edges.
     """
 
-    def __init__(self, ends: Ends, time: Value, speed: Value, colours: Ints, n_colours: int) -> None:
+    def __init__(self, ends: WholeGraph, time: Floats, speed: Floats, colours: Ints, n_colours: int) -> None:
         super().__init__(ends, time, speed)
         self._colours, self._n_colours = colours, n_colours
         self._flow = np.zeros(len(colours))
@@ -349,17 +341,11 @@ def colour_edges(graph: Graph) -> Ints:
 # --- The set-up -------------------------------------------------------------------------------------------------------
 
 SCHEMES = ("fos", "sos", "chebyshev", "ops", "cg", "dimension_exchange", "direct")
+ROWS_SCHEMES = ("direct", "fos", "sos")  # of a Balancer: the root's, and two that need neighbours only
 AUTO = "auto"  # the scheme that `usual_scheme` names
-MOST_DIRECT = 512  # ranks up to which the root solves for the flow; see docs/scale.md
+MOST_DIRECT = 512  # ranks up to which "auto" solves for the flow directly, on the root; see docs/scale.md
 SHORT, LONG = 2, 8  # a graph is short up to SHORT log2 P hops from rank 0, long from P / LONG hops on
 TAU_RULES = ("paper", "scaled", "uniform")
-
-
-class Eigen(NamedTuple):
-    """Numbers from an eigensolver: found by one rank and sent to all, since machines may differ in the last bits."""
-
-    spectrum: Spectrum = Spectrum(1.0, 1.0)  # of sos, chebyshev, and fos unless tau is the paper's
-    points: Floats = np.zeros(0)  # of ops: eigenvalues in Leja order
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,7 +358,8 @@ class Setup:
     speeds: Floats  # (P,)
     tau: Floats  # (E,) without the scheme's own factor
     colours: Ints  # (E,) for dimension_exchange, otherwise 0
-    eigen: Eigen
+    spectrum: Spectrum  # of sos, chebyshev, and fos unless tau is the paper's
+    points: Floats  # of ops: eigenvalues in Leja order
 
     @property
     def n_colours(self) -> int:
@@ -418,8 +405,8 @@ def usual_scheme(graph: Graph) -> str:
                         neither a sum over all ranks nor a spectrum
     cg                  on all others (tori, meshes): about as many steps as hops, with a sum of two numbers in each
 
-    sos and chebyshev need as few steps as cg, without its sums.  But they need a spectrum from an eigensolver on the
-    root, again after each change of speeds, which takes longer than all sums of cg: use them if speeds are constant.
+    sos and chebyshev need as few steps as cg, without its sums.  But they need a spectrum from an eigensolver, again
+    after each change of speeds, which takes longer than all sums of cg: use them if speeds are constant.
     """
     if graph.n <= MOST_DIRECT or (hops := graph.hops()) * LONG >= graph.n:
         return "direct"
@@ -431,6 +418,17 @@ def chosen_scheme(graph: Graph, scheme: str) -> str:
     return usual_scheme(graph) if scheme == AUTO else choice("scheme", scheme, (*SCHEMES, AUTO))
 
 
+def rows_scheme(graph: Graph, scheme: str) -> str:
+    """Return the scheme of a Balancer; for "auto" the usual one of the graph, but sos instead of cg, which needs sums.
+
+    Its sos needs only one spectrum, that of equal speeds (see `lb_mpi.balancing.neighbours.momentum`).
+    """
+    if choice("scheme", scheme, (*ROWS_SCHEMES, AUTO)) != AUTO:
+        return scheme
+    usual = usual_scheme(graph)
+    return usual if usual in ROWS_SCHEMES else "sos"
+
+
 def tau_rule(scheme: str, tau: str | None) -> str:
     """Return the rule for tau, checked; None: the usual one of the scheme."""
     choice("scheme", scheme, SCHEMES)
@@ -438,29 +436,19 @@ def tau_rule(scheme: str, tau: str | None) -> str:
     return usual if tau is None else choice("tau", tau, TAU_RULES)
 
 
-def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:
-    """Compute the part of the spectrum that the scheme needs; ValueError for a graph that is too large."""
-    weights = _conductances(graph, speeds, rule)
+def assemble(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Setup:
+    """Build the setup from checked arguments; ValueError for a graph that is too large."""
+    weights = np.ones(graph.n_edges) if rule == "uniform" else paper_tau(graph, speeds)
+    ends, points, colours = Spectrum(1.0, 1.0), np.zeros(0), np.zeros(graph.n_edges, dtype=np.int64)
     if scheme in ("sos", "chebyshev") or (scheme == "fos" and rule != "paper"):
-        return Eigen(spectrum(graph, speeds, weights))
+        ends = spectrum(graph, speeds, weights)
     if scheme == "ops":
-        return Eigen(points=leja_order(eigenvalues(graph, speeds, weights)))
-    return Eigen()
-
-
-def assemble(graph: Graph, speeds: Floats, scheme: str, rule: str, eigen: Eigen | None = None) -> Setup:
-    """Build the setup from checked arguments; bit-identical on all machines if `eigen` is given."""
-    eigen = find_eigen(graph, speeds, scheme, rule) if eigen is None else eigen
-    weights, colours = _conductances(graph, speeds, rule), np.zeros(graph.n_edges, dtype=np.int64)
+        points = leja_order(eigenvalues(graph, speeds, weights))
     if scheme == "dimension_exchange":
         tails, heads = graph.edges()
         weights = speeds[tails] * speeds[heads] / (speeds[tails] + speeds[heads])
         colours = colour_edges(graph)
-    return Setup(scheme, rule, graph, speeds, weights, colours, eigen)
-
-
-def _conductances(graph: Graph, speeds: Floats, rule: str) -> Floats:
-    return np.ones(graph.n_edges) if rule == "uniform" else paper_tau(graph, speeds)
+    return Setup(scheme, rule, graph, speeds, weights, colours, ends, points)
 
 
 def _name_components(count: int, labels: Ints) -> str:

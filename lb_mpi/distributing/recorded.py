@@ -10,7 +10,7 @@ from lb_mpi.record.record import Record
 from lb_mpi.table import Table
 
 
-class ExchangeShare(NamedTuple):
+class HaloShare(NamedTuple):
     """One rank's part of the exchanges so far."""
 
     rank: int
@@ -18,6 +18,7 @@ class ExchangeShare(NamedTuple):
     ghosts: int
     computing_s: float  # between the exchanges, including the rests of an emulated slow rank
     seconds: float  # from the start of the first exchange to the end of the last one
+    speed: float  # relative to the other ranks, as `distribute` used it; 1.0: it used none
 
     @property
     def idle(self) -> float:
@@ -26,11 +27,16 @@ class ExchangeShare(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exchanges:
+class HaloReport:
     """The times of each rank between the exchanges of a plan so far; prints as a table."""
 
     n: int  # number of exchanges
-    ranks: tuple[ExchangeShare, ...]  # of each rank, in order
+    ranks: tuple[HaloShare, ...]  # of each rank, in order
+
+    @property
+    def lower_bound_s(self) -> float:
+        """The least time for this work: seconds of work / sum of the speeds."""
+        return sum(one.computing_s * one.speed for one in self.ranks) / sum(one.speed for one in self.ranks)
 
     def __str__(self) -> str:
         """Lay out as a table with a line per rank."""
@@ -39,10 +45,9 @@ class Exchanges:
             for one in self.ranks
         ]
         seconds = max(one.seconds for one in self.ranks)
-        mean_s = sum(one.computing_s for one in self.ranks) / len(self.ranks)
         return (
             f"{Table(('rank', 'vertices', 'ghosts', 'computing s', 'idle'), lines)}\n"
-            f"{self.n:,} exchanges in {seconds:.3f} s; {mean_s:.3f} s if no rank had been idle"
+            f"{self.n:,} exchanges in {seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle"
         )
 
 
@@ -71,10 +76,10 @@ class Halos:
         self._record.doing(self.n)
         self._record.enter(Phase.OWN, now)
 
-    def share(self, rank: int, vertices: int, ghosts: int) -> ExchangeShare:
+    def share(self, rank: int, vertices: int, ghosts: int) -> HaloShare:
         """Return this rank's part so far."""
         seconds = 0.0 if self._first is None else self._last - self._first
-        return ExchangeShare(rank, vertices, ghosts, self._own_s, seconds)
+        return HaloShare(rank, vertices, ghosts, self._own_s, seconds, self._speed)
 
     def close(self, now: float, cpu_s: float) -> None:
         """Record the Step: there are no more exchanges."""

@@ -182,7 +182,7 @@ def imbalance(run: Run) -> str:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
         parts.append(label(LEFT - 6, y(level) + 4, f"{level:.{0 if most >= 0.08 else 1}%}", "end"))
     for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
-        parts.append(label(x(call), HEIGHT - BOTTOM + 18, f"{call:,}"))
+        parts.append(label(x(call), HEIGHT - BOTTOM + 22, f"{call:,}"))
     parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
     for name, values in (("home", before), ("now", after)):
         known = [(call, value) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
@@ -198,11 +198,11 @@ def imbalance(run: Run) -> str:
 
 
 def ceiling(value: float) -> float:
-    """Return the next number 1, 2, 4 or 8 times a power of ten."""
+    """Return the next number 1, 2, 4, 6 or 8 times a power of ten: a quarter of it has few digits."""
     if value <= 0.0:
         return 0.01
     power = 10.0 ** math.floor(math.log10(value))
-    return next(power * k for k in (1, 2, 4, 8, 10) if power * k >= value * 0.999)
+    return next(power * k for k in (1, 2, 4, 6, 8, 10) if power * k >= value * 0.999)
 
 
 def drawing(width: float, height: float, parts: Iterable[str], what: str) -> str:

@@ -5,7 +5,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +13,11 @@ from numpy.typing import NDArray
 
 import lb_mpi
 from lb_mpi.balancing.judge import RankReport
-from lb_mpi.balancing.neighbours import NEAR_SCHEMES
-from lb_mpi.diffusion.setup import SCHEMES
+from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import mesh, parse
 from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.rows.lending import Stopwatch
-from lb_mpi.mpi.rows.process_graph import METHODS
 from lb_mpi.mpi.rows.root import Root
-from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -66,15 +62,9 @@ def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
     return np.random.default_rng(1000 * seed + RANK).standard_normal((n, *shape))
 
 
-PAPER, NEAR = {"exchange": "paper"}, {"plan": "neighbours"}
-HOW = [
-    *((scheme, {"exchange": METHODS[0], "plan": "root"}) for scheme in SCHEMES),
-    ("fos", PAPER), ("cg", PAPER), *((scheme, NEAR) for scheme in (*NEAR_SCHEMES, "auto")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("scheme", "how"), parameters(HOW, every_size=[HOW[0], HOW[6], ("cg", PAPER), ("auto", NEAR)]))
-def test_results_are_bit_for_bit_those_without_balancing(scheme: str, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("scheme", ROWS_SCHEMES)
+@pytest.mark.every_size
+def test_results_are_bit_for_bit_those_without_balancing(scheme: str) -> None:
     rows = numbers(100 + 37 * RANK, 3)
     before = rows.copy()
     expected = np.sin(rows) * rows
@@ -89,7 +79,7 @@ def test_results_are_bit_for_bit_those_without_balancing(scheme: str, how: dict[
         if SIZE > 1:
             assert balancer.last.acted
 
-    with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01, **how) as balancer:
+    with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01) as balancer:
         for _ in range(5):
             call()
         until_rows_move(balancer, call)
@@ -401,7 +391,8 @@ def test_the_record_is_the_same_on_all_ranks(balancer: lb_mpi.Balancer) -> None:
         last.acted = True  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("scheme", parameters(SCHEMES, every_size=["cg", "direct"]))
+@pytest.mark.parametrize("scheme", ROWS_SCHEMES)
+@pytest.mark.every_size
 def test_migrate_conserves_rows_and_levels_costs(scheme: str) -> None:
     rng = np.random.default_rng(RANK)
     n = 300 if RANK == 0 else 20
@@ -432,7 +423,7 @@ def test_neighbours_migrate_rows_to_any_rank_at_once() -> None:
     n = 300 if RANK == 0 else 20
     rows = np.arange(n) + 10_000 * RANK
     everything = sorted(np.concatenate(COMM.allgather(rows)).tolist())
-    with lb_mpi.Balancer(COMM, plan="neighbours", graph=mesh(1, SIZE), when="always", tolerance=0.01) as balancer:
+    with lb_mpi.Balancer(COMM, scheme="fos", graph=mesh(1, SIZE), when="always", tolerance=0.01) as balancer:
         near = [RANK, *balancer.graph.neighbours(RANK).tolist()]
         first = balancer.migrate(rows, costs=np.ones(n))
         assert balancer.last is not None
@@ -450,7 +441,7 @@ def test_neighbours_migrate_rows_to_any_rank_at_once() -> None:
 def test_neighbours_find_speeds_and_use_no_root() -> None:
     """What a call and a plan send: sums and maxima over all ranks, everything else to neighbours only."""
     rows = numbers(200, 3)
-    with lb_mpi.Balancer(COMM, plan="neighbours", when="always", emulated_speed=SPEEDS[RANK % 4]) as balancer:
+    with lb_mpi.Balancer(COMM, scheme="fos", when="always", emulated_speed=SPEEDS[RANK % 4]) as balancer:
         until_rows_move(balancer, lambda: balancer.map_rows(slow_square, rows))
         assert balancer.last is not None
         told = COMM.allgather((balancer.last.acted, balancer.last.reason, balancer.last.steps, balancer.last.rows_moved,
@@ -474,7 +465,7 @@ def test_neighbours_judge_by_the_same_numbers_on_all_ranks() -> None:
     rows = numbers(200, 3)
     apart = lb_mpi.Graph.from_edges(SIZE, range(LAST - 1), range(1, LAST))  # the last vertex has no edge
     for graph in (None, apart):
-        with lb_mpi.Balancer(COMM, plan="neighbours", graph=graph, when="always") as balancer:
+        with lb_mpi.Balancer(COMM, scheme="fos", graph=graph, when="always") as balancer:
             for _ in range(5):
                 balancer.map_rows(slow_square, rows)
                 assert balancer._plans.judge is not None
@@ -631,10 +622,7 @@ BAD = [
     ({"emulated_speed": 0.0}, "emulated_speed", ValueError),
     ({"emulated_speed": -1.0}, "emulated_speed", ValueError),
     ({"scheme": "magic"}, "scheme", ValueError),
-    ({"tau": "magic"}, "tau", ValueError),
-    ({"plan": "magic"}, "plan", ValueError),
-    ({"plan": "neighbours", "scheme": "cg"}, "scheme", ValueError),
-    ({"plan": "neighbours", "tau": "uniform"}, "tau", ValueError),
+    ({"scheme": "cg"}, "scheme", ValueError),
     ({"tolerance": 0.0}, "tolerance", ValueError),
     ({"tolerance": math.nan}, "tolerance", ValueError),
     ({"when": "never"}, "when", ValueError),
@@ -655,7 +643,7 @@ def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object
 
 
 @pytest.mark.parametrize(
-    "options", [{"scheme": "cg"}, {"plan": "neighbours"}, {"every": 2}, {"when": 0.1}, {"tolerance": 0.1}]
+    "options", [{"scheme": "direct"}, {"scheme": "fos"}, {"every": 2}, {"when": 0.1}, {"tolerance": 0.1}]
 )
 def test_arguments_that_differ_between_ranks(options: dict[str, object]) -> None:
     if SIZE == 1:

@@ -108,6 +108,7 @@ def test_the_report_counts_each_task_on_its_rank() -> None:
         report = executor.report()
         assert [one.tasks for one in report.ranks] == [ran.count(rank) for rank in range(SIZE)]
         assert report.n == 4 * SIZE
+        assert [one.sent_bytes > 0 for one in report.ranks] == [rank > 0 and rank in ran for rank in range(SIZE)]
         assert 0.0 < max(one.busy_s for one in report.ranks) <= report.seconds
         assert 0.0 < report.lower_bound_s <= report.seconds
 

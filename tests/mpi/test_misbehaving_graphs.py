@@ -16,7 +16,7 @@ from lb_mpi.mpi.common.presence import duplicate, presence_of
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
 from lb_mpi.mpi.graph.speed import multiply_add
-from lb_mpi.mpi.rows.root import Diffuser
+from lb_mpi.mpi.rows.process_graph import exchange_rows
 from tests.misbehaviour import RAISES, RETURNS
 
 COMM = MPI.COMM_WORLD
@@ -206,26 +206,18 @@ def on_a_plan() -> Iterator[Callable[[], object]]:
 
 
 @contextmanager
-def on_a_diffuser(scheme: str, exchange: str) -> Iterator[Callable[[], object]]:
-    own = duplicate(COMM)
-    presence = presence_of(own)
-    diffuser = Diffuser(own, mesh(1, SIZE), scheme, tolerance=1e-9, exchange=exchange)
+def on_neighbours() -> Iterator[Callable[[], object]]:
+    presence, neighbours = presence_of(duplicate(COMM)), mesh(1, SIZE).neighbours(RANK).tolist()
     try:
-        yield lambda: diffuser.diffuse(np.arange(1.0, SIZE + 1), np.ones(SIZE))
+        yield lambda: exchange_rows(presence, neighbours, np.array([1.0 + RANK]))
     except BaseException as error:
         presence.spread(error)
         raise
     finally:
-        presence.close(diffuser.close)
+        presence.close()
 
 
-LEFT: dict[str, Callable[[], Any]] = {
-    "plan": on_a_plan,
-    **{
-        f"{scheme}, {method}": lambda s=scheme, m=method: on_a_diffuser(s, m)  # type: ignore[misc]
-        for scheme, method in (("fos", "paper"), ("cg", "neighbourhood"), ("cg", "paper"))
-    },
-}
+LEFT: dict[str, Callable[[], Any]] = {"plan": on_a_plan, "neighbours": on_neighbours}
 
 
 @pytest.mark.parametrize("what", LEFT)

@@ -20,7 +20,7 @@ def test_process_graphs() -> None:
     dims = MPI.Compute_dims(SIZE, 3)
     cart = COMM.Create_cart(dims, periods=[True, False, True])
     try:
-        with lb_mpi.Balancer(cart, scheme="cg", when="always") as balancer:
+        with lb_mpi.Balancer(cart, when="always") as balancer:
             neighbours = set()
             for axis in range(3):
                 neighbours |= set(cart.Shift(axis, 1)) - {MPI.PROC_NULL, cart.rank}

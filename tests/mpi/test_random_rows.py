@@ -15,10 +15,8 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.balancing.neighbours import NEAR_SCHEMES
-from lb_mpi.diffusion.setup import SCHEMES
+from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, parse
-from lb_mpi.mpi.rows.process_graph import METHODS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -39,14 +37,11 @@ def calls(seed: int) -> int:
     rng, mine = random.Random(seed), np.random.default_rng([seed, RANK])
     options: dict[str, Any] = {
         "graph": draw_graph(rng),
-        "scheme": rng.choice(SCHEMES),
-        "exchange": rng.choice(METHODS),
+        "scheme": rng.choice(["auto", *ROWS_SCHEMES]),
         "when": rng.choice(["auto", "always", "always", 0.1]),
         "every": rng.choice([1, 1, 3]),
         "emulated_speed": rng.choice([1.0, 1.0 / (1 + RANK % 3)]),
     }
-    if rng.random() < 0.4:
-        options.update(plan="neighbours", scheme=rng.choice([*NEAR_SCHEMES, "auto"]))
     dtype, order = np.dtype(rng.choice(["f8", ">f4", "i2", "c16"])), rng.choice("CF")
     row_s, size = rng.choice([0.0, 1e-6, 2e-5]), rng.choice([None, None, 1, 4])
     empty, failed = rng.choice([-1, 0, SIZE - 1]), 0

@@ -8,9 +8,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from lb_mpi.mpi.common.presence import duplicate, presence_of
-from lb_mpi.mpi.rows.root import Diffuser
+from tests.mpi.diffusing import diffuse
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
@@ -50,9 +50,8 @@ def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     layout = SPEEDS[lb_mpi.arrange(graph, SPEEDS).positions]
     loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
     assert SPEEDS[RANK] == layout[placed.rank]
-    diffuser = Diffuser(own := duplicate(placed), graph, "fos", "uniform", 1e-6)
-    steps = len(diffuser.diffuse(loads, layout).imbalance) - 1
-    presence_of(own).close(diffuser.close)
+    setup = prepare(graph, layout, "fos", "uniform")
+    steps = diffuse(placed, graph, setup, loads, 1e-6)[0]
     assert steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
     placed.Free()
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from apps import weather
 from apps.command import compile_once
 from apps.weather_physics import Climate, compile_kernels, physics, wind
+from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from tests.mpi.test_apps import run
 
 COMM = MPI.COMM_WORLD
@@ -30,7 +31,7 @@ def alone() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("speeds", [False, True])
-@pytest.mark.parametrize("scheme", weather.SCHEMES)
+@pytest.mark.parametrize("scheme", ["none", "auto", *ROWS_SCHEMES])
 def test_the_last_bit_does_not_depend_on_the_balancing(
     monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], scheme: str, speeds: bool
 ) -> None:
@@ -45,13 +46,6 @@ def test_the_last_bit_does_not_depend_on_the_balancing(
     assert given["balancer_seconds"] >= 0
     if scheme == "none" or COMM.size == 1:
         assert given["rows_moved"] == given["bytes_moved"] == 0
-
-
-def test_the_papers_exchange_gives_the_same_field(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
-    for scheme in ("fos", "cg"):
-        code, out, _ = run(weather, monkeypatch, *SMALL, "--balance", scheme, "--exchange", "paper", "--json")
-        assert code == 0
-        assert json.loads(out.splitlines()[-1])["checksum"] == alone["checksum"]
 
 
 def test_saved_steps_go_on_on_another_number_of_ranks(

@@ -59,7 +59,7 @@ def speeds_of(seconds: list[float], owner: list[int]) -> list[float]:
 def rows(comm: MPI.Intracomm) -> float:
     """Balance rows."""
     mine = np.ones((10, 3))
-    with lb_mpi.Balancer(comm, graph=f"ring:{comm.size}", scheme="cg") as balancer:
+    with lb_mpi.Balancer(comm, graph=f"ring:{comm.size}", scheme="fos") as balancer:
         mine = balancer.map_rows(heat, mine)
         last: lb_mpi.Balanced | None = balancer.history[-1] if balancer.history else None
         print(balancer.report())

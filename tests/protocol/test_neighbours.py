@@ -298,12 +298,12 @@ def find_fault() -> None:
     test_any_order_gives_the_same_lawful_plans(GRAPHS[-1], "sos")
 
 
-@pytest.mark.parametrize("scheme", ["fos", "sos", "auto"])
+@pytest.mark.parametrize("scheme", ["fos", "sos"])
 @pytest.mark.parametrize("graph", ["mesh:2x2", "mesh:3x3", "torus:4x5"])
 def test_neighbours_alone_level_the_ranks(graph: str, scheme: str) -> None:
     layout = parse(graph)
     speeds = np.random.default_rng(1).uniform(500.0, 2000.0, layout.n)
-    cluster = Cluster(layout, speeds, plan="neighbours", scheme=scheme, network=QUICK)
+    cluster = Cluster(layout, speeds, scheme=scheme, network=QUICK)
     calls = simulate(cluster, row_costs("lognormal", layout.n, 120), 12)
     assert calls[0].alone_s / calls[0].bound_s > 1.3
     assert np.median([call.seconds / call.bound_s for call in calls[6:]]) < 1.10
@@ -312,7 +312,7 @@ def test_neighbours_alone_level_the_ranks(graph: str, scheme: str) -> None:
 @pytest.mark.parametrize("graph", ["mesh:1x16", "cube:21"])
 def test_work_travels_over_many_edges_in_one_round(graph: str) -> None:
     layout = parse(graph)
-    cluster = Cluster(layout, np.full(layout.n, 1000.0), plan="neighbours", scheme="auto", network=QUICK)
+    cluster = Cluster(layout, np.full(layout.n, 1000.0), scheme="sos", network=QUICK)
     costs = [np.full(200, 9.0 if 2 * rank < layout.n else 1.0) for rank in range(layout.n)]
     calls = simulate(cluster, lambda _call: costs, 10)
     assert calls[0].alone_s / calls[0].bound_s > 1.5
@@ -334,7 +334,7 @@ def test_a_rank_forgets_distant_ranks_but_not_what_they_measured() -> None:
 
 
 def test_nothing_is_planned_among_equals() -> None:
-    cluster = Cluster(mesh(2, 3), np.full(6, 500.0), plan="neighbours", scheme="auto", network=QUICK)
+    cluster = Cluster(mesh(2, 3), np.full(6, 500.0), scheme="fos", network=QUICK)
     calls = simulate(cluster, lambda _call: [np.ones(100)] * 6, 10)
     assert not any(call.acted for call in calls)
 

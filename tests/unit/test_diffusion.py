@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lb_mpi import metrics
 from lb_mpi.diffusion import setup as spectral
-from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, cancel_cycles, on_rank, outflow
+from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, outflow
 from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, prepare
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
@@ -219,20 +219,16 @@ def test_a_thousand_ranks() -> None:
 
 
 @pytest.mark.parametrize("name", ["mesh:3x4", "complete:11", "ring:5", "hypercube:4"])
-@pytest.mark.parametrize("scheme", STEPPING)
+@pytest.mark.parametrize("scheme", ["fos", "sos", "chebyshev", "ops"])
 def test_one_rank_is_the_whole_graph(name: str, scheme: str) -> None:
     graph, speeds, loads = paper_case(name, 1)
-    whole = Diffusion(prepare(graph, speeds, scheme), loads)
+    whole = Diffusion(setup := prepare(graph, speeds, scheme), loads)
     while not whole.converged(1e-6):
         whole.step()
-    steps, times, flow = run_ranks(graph, speeds, loads, scheme, None, 1e-6)
+    steps, times, flow = run_ranks(graph, setup, loads, 1e-6)
     assert steps == whole.steps
-    if scheme == "cg":  # its sums over all ranks are made in another order
-        assert np.allclose(times, whole.times, rtol=1e-12)
-        assert np.allclose(flow, whole.flow(), rtol=1e-9, atol=1e-9 * loads.max())
-    else:
-        assert np.array_equal(times, whole.times)
-        assert np.array_equal(cancel_cycles(graph, flow), whole.flow())
+    assert np.array_equal(times, whole.times)
+    assert np.array_equal(flow, whole.flow())
 
 
 # --- graphs that aren't connected, and small ones ---
@@ -250,12 +246,8 @@ def test_disconnected(scheme: str) -> None:
         warnings.simplefilter("ignore")
         setup = prepare(graph, speeds, scheme)
     assert np.allclose(setup.mean_times(loads), [2, 2, 2, 1, 1, 7 / 6])
-    if scheme == "direct":
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        flow = run_ranks(graph, speeds, loads, scheme, None, 1e-9)[2]
-    assert np.allclose(flow, result.flow, atol=1e-9)
+    if scheme in ("fos", "sos"):
+        assert np.allclose(run_ranks(graph, setup, loads, 1e-9)[2], result.flow, atol=1e-9)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -293,10 +285,6 @@ def test_bad_input() -> None:
         balance(graph, loads, speeds, tau="best")
     with pytest.raises(ValueError, match="max_steps"):
         balance(graph, loads, speeds, max_steps=-1)
-    with pytest.raises(ValueError, match="expected a scheme with steps"):
-        on_rank(prepare(graph, speeds, "direct"), 0, 1.0, 1.0)
-    with pytest.raises(ValueError, match="total"):
-        on_rank(prepare(graph, speeds, "cg"), 0, 1.0, 1.0)
     with pytest.raises(TypeError, match="graph of type int"):
         balance(5, loads, speeds)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at most 8000"):

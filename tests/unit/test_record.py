@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.distributing.recorded import Halos
+from lb_mpi.distributing.recorded import HaloReport, Halos, HaloShare
 from lb_mpi.record.events import Clock, Driver, Move, Phase, Step, Way, merged
 from lb_mpi.record.record import (
     BINS,
@@ -201,7 +201,7 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
     for at in (1.0, 2.0, 3.0):
         halos.begin(at, at)
         halos.end(at + 0.25, at + 0.25)
-    assert halos.share(7, 2, 1) == (7, 2, 1, 1.5, 2.25)
+    assert halos.share(7, 2, 1) == (7, 2, 1, 1.5, 2.25, 0.5)
     assert halos.share(7, 2, 1).idle == pytest.approx(1 / 3)
     halos.close(4.0, 4.0)
     (step,) = record.steps.all
@@ -209,6 +209,13 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
     record.enter(Phase.OUTSIDE, 5.0)
     spent = record.seconds()
     assert (spent[Phase.WAITING], spent[Phase.OWN], spent[Phase.OUTSIDE]) == pytest.approx((0.75, 2.25, 2.0))
+
+
+def test_the_lower_bound_of_exchanges_counts_speeds() -> None:
+    # equal parts at speeds 1.5 and 0.5: work 3 / speeds 2
+    report = HaloReport(9, (HaloShare(0, 4, 1, 1.0, 3.0, 1.5), HaloShare(1, 4, 1, 3.0, 3.0, 0.5)))
+    assert report.lower_bound_s == 1.5
+    assert str(report).endswith("9 exchanges in 3.000 s; 1.500 s if no rank had been idle")
 
 
 def test_a_write_that_was_cut_short_leaves_the_one_before_it() -> None:

@@ -18,6 +18,7 @@ from lb_mpi.report.page import (
     COLOURS,
     COLUMNS,
     NOTHING,
+    ceiling,
     encode,
     page,
     square,
@@ -214,6 +215,10 @@ class Reader(html.parser.HTMLParser):
                 self.views.append(json.loads(value or ""))
             if name in ("src", "href") and not (value or "").startswith("data:"):
                 self.outside.append(f"{tag} {value}")
+
+
+def test_an_axis_ends_near_the_largest_value() -> None:
+    assert [ceiling(value) for value in (0.0, 0.05, 1.0, 2.1, 4.18, 6.1, 8.5)] == [0.01, 0.06, 1.0, 4.0, 6.0, 8.0, 10.0]
 
 
 def test_the_page_stands_alone() -> None:

@@ -10,7 +10,7 @@ from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.round import PAUSE_S
 from lb_mpi.balancing.simulate import Cluster, World, row_costs, simulate
 from lb_mpi.diffusion.diffusion import balance
-from lb_mpi.diffusion.setup import chosen_scheme, prepare, usual_scheme
+from lb_mpi.diffusion.setup import chosen_scheme, prepare, rows_scheme, usual_scheme
 from lb_mpi.graph import Graph, parse
 
 
@@ -44,6 +44,7 @@ def test_size_and_hops_choose(graph: str | Graph, scheme: str) -> None:
     layout = parse(graph) if isinstance(graph, str) else graph
     assert usual_scheme(layout) == scheme
     assert prepare(layout, np.linspace(1.0, 4.0, layout.n), "auto").scheme == scheme
+    assert rows_scheme(layout, "auto") == {"cg": "sos"}.get(scheme, scheme)
 
 
 def test_hops_are_those_of_the_longest_shortest_way() -> None:
@@ -57,6 +58,8 @@ def test_hops_are_those_of_the_longest_shortest_way() -> None:
 def test_a_word_that_is_no_scheme_is_named() -> None:
     with pytest.raises(ValueError, match=r"scheme = 'best': expected .*auto"):
         chosen_scheme(parse("ring:4"), "best")
+    with pytest.raises(ValueError, match=r"scheme = 'cg': expected one of direct, fos, sos, auto"):
+        rows_scheme(parse("ring:4"), "cg")
 
 
 @pytest.mark.parametrize("graph", ["torus:24x24", "hypercube:10", "ring:600"])

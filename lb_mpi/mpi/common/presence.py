@@ -69,7 +69,7 @@ class Tag(IntEnum):
     DRAFTING = 8  # search: all its messages
     LENDING = 9  # Balancer.map_rows: rows lent, and their results
     MIGRATION = 10  # Balancer.migrate: rows that change their owner
-    NEIGHBOUR = 11  # NeighbourExchange: a rank's numbers
+    NEIGHBOUR = 11  # Balancer: numbers for a neighbour
     PART = 12  # distribute: a rank's part of the graph
     PING = 13  # measure: messages of several sizes
     CLOCK = 14  # records: the clocks of two hosts

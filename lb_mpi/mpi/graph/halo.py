@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import GraphPart
-from lb_mpi.distributing.recorded import Exchanges, Halos
+from lb_mpi.distributing.recorded import HaloReport, Halos
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import allgather, duplicate, wait
 from lb_mpi.mpi.common.presence import MOST, Tag, call, presence_of
@@ -147,13 +147,13 @@ class HaloPlan:
         finally:
             self._halos.end(time.perf_counter(), time.thread_time())
 
-    def report(self) -> Exchanges:
+    def report(self) -> HaloReport:
         """Return the size and times of each rank's part so far, the same on all ranks; collective; prints as a table."""
         self._presence.check()
         part, comm = self.part, self._presence.comm
         with call("lb_mpi.HaloPlan.report"), self._presence.telling():
             shares = allgather(comm, self._halos.share(comm.rank, part.n_local, part.n_ghosts))
-            return Exchanges(self._halos.n, tuple(shares))
+            return HaloReport(self._halos.n, tuple(shares))
 
     def _exchange(self, values: Any) -> NDArray[Any]:
         array = self._check(values)

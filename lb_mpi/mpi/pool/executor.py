@@ -582,7 +582,7 @@ class _Dispatcher(Operation):
         """See `Operation`; drop late results of a map."""
         epoch, done, frames = read_results(parcel)
         if epoch == NO_MAP:
-            self._finish(source, done, frames)
+            self._finish(source, done._replace(sent_bytes=parcel.nbytes), frames)
 
     # The thread of the root's own tasks.
 

@@ -13,12 +13,12 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.neighbours import NeighbourJudge, chosen_plan, momentum
+from lb_mpi.balancing.neighbours import NeighbourJudge, momentum
 from lb_mpi.balancing.record import Balanced, History, Loans, Shares
 from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
-from lb_mpi.checks import choice, integer, show
 from lb_mpi.checks import function as check_function
-from lb_mpi.diffusion.setup import AUTO, prepare
+from lb_mpi.checks import integer
+from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.emulate import Varying
 from lb_mpi.errors import BalanceError
 from lb_mpi.graph import Floats, Graph
@@ -30,7 +30,7 @@ from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
 from lb_mpi.mpi.rows.neighbours import Neighbours
-from lb_mpi.mpi.rows.process_graph import METHODS, fingerprint, process_graph
+from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from lb_mpi.mpi.rows.root import Root
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack
 from lb_mpi.record.events import Phase
@@ -55,20 +55,13 @@ class Balancer:
     graph : the process graph of P vertices, in any form that `lb_mpi.as_graph` accepts; vertex k is rank k of `comm`.
         None: if there are several hosts and some of them have several ranks, a graph that follows the hosts, so that
         work first goes to a rank on the same host (`lb_mpi.graph.host_graph`); otherwise the graph of a Cartesian
-        communicator, or else the most square mesh.  With plan="neighbours": a hypercube of the ranks, in the order of
-        their hosts.
-    scheme : how the flow of work is found: "direct" (solved on the root, exact), "fos" (Jin and Wang's first-order
-        scheme), "sos" (second order), "chebyshev", "ops" (optimal polynomial), "cg" (conjugate gradients),
-        "dimension_exchange"; or "auto": "direct" up to 512 ranks, and above that, on most graphs, "fos" or "cg", which
-        work between neighbours.
-    plan : who decides, and makes the plans: "root" (rank 0, from the reports of all ranks), "neighbours" (all ranks, with
-        the schemes "fos" and "sos" and Jin and Wang's tau: each rank exchanges numbers with its neighbours only, which
-        also pass on who lends to whom, and all that any rank learns of all others is a few sums and maxima), or "auto":
-        the root.
-    tau : the edge weights of the diffusion: "paper" (Jin and Wang's), "scaled" (those times the optimal factor) or
-        "uniform"; None: the usual ones of the scheme (see `lb_mpi.diffusion.setup.prepare`).
-    exchange : how neighbours exchange their loads: "neighbourhood" (a neighbourhood collective) or "paper" (a send and
-        a receive for each neighbour).  Steps and flows are the same; the scheme "direct" exchanges nothing.
+        communicator, or else the most square mesh.  For fos and sos: a hypercube of the ranks, in the order of their
+        hosts.
+    scheme : how ranks decide who lends to whom.  "direct": rank 0 (the root) decides, from the reports of all ranks,
+        and solves for the flow of work.  "fos" and "sos": all ranks decide, by diffusion of first order (Jin and
+        Wang's, with their weights) or second order: each rank exchanges numbers with its neighbours only, which also
+        pass on who lends to whom; all that any rank learns of all others is a few sums and maxima.  "auto": "direct" up
+        to 512 ranks, and in graphs of a large diameter; otherwise "fos" or "sos".
     tolerance : an imbalance (Jin and Wang's I_m) up to this one is good enough, above 0; 0.05 means 5 %.
     when : when the plan changes.  "auto": if the time that a change is expected to save until the next opportunity
         exceeds its cost; "always": at every opportunity; a number above 0: if the imbalance is above this bound.
@@ -89,9 +82,6 @@ class Balancer:
         *,
         graph: Any = None,
         scheme: str = AUTO,
-        plan: str = AUTO,
-        tau: str | None = None,
-        exchange: str = METHODS[0],
         tolerance: float = 0.05,
         when: When = "auto",
         every: int = 1,
@@ -103,23 +93,23 @@ class Balancer:
             self._presence.name = "Balancer"
             try:
                 hosts = allgather(own, MPI.Get_processor_name())
-                self.graph = agree(own, lambda: process_graph(comm, graph, hosts, short=plan == "neighbours"))
+                short = scheme in ("fos", "sos") or (scheme == AUTO and own.size > MOST_DIRECT)
+                self.graph = agree(own, lambda: process_graph(comm, graph, hosts, short=short))
                 self._watch = agree(own, lambda: Stopwatch(emulated_speed))
-                trigger = agree(own, lambda: _check(tolerance, when, every, self.graph, scheme, plan, tau, exchange))
-                settings = {"scheme": scheme, "plan": plan, "tau": tau, "tolerance": trigger.tolerance,
-                            "when": trigger.when, "every": trigger.every}  # fmt: skip
-                agree_on(own, **settings, edges_of_graph=fingerprint(self.graph), exchange=exchange)
+                trigger, used = agree(own, lambda: _check(tolerance, when, every, self.graph, scheme))
+                settings = {"scheme": scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
+                agree_on(own, **settings, edges_of_graph=fingerprint(self.graph))
                 self._loans = Loans(recorder(own), worlds(own), own.rank)
                 self._wire = Wire(own)
                 near = self.graph.neighbours(own.rank).tolist()
                 self._plans: Root | Neighbours
-                if chosen_plan(self.graph, scheme, plan) == "neighbours":
-                    self._course = Course(own.rank, [own.rank, *near], near)
-                    omega = agree(own, lambda: momentum(self.graph, scheme))
-                    self._plans = Neighbours(own, NeighbourJudge(self._course, own.size, trigger, omega), near)
-                else:
+                if used == "direct":
                     self._course = Course(own.rank, range(own.size), near)
-                    self._plans = Root(own, self._course, trigger, self.graph, scheme, tau, exchange)
+                    self._plans = Root(own, self._course, trigger, self.graph)
+                else:
+                    self._course = Course(own.rank, [own.rank, *near], near)
+                    omega = agree(own, lambda: momentum(self.graph, used))
+                    self._plans = Neighbours(own, NeighbourJudge(self._course, own.size, trigger, omega), near)
             except BaseException as error:
                 self._presence.leave(error)
                 raise
@@ -136,7 +126,7 @@ class Balancer:
     def speeds(self) -> Floats:
         """(P,) speeds of the ranks as measured so far, relative to their mean; the same on all ranks.
 
-        With plan="neighbours": of this rank, its neighbours, and ranks to which it has lent rows; NaN for all others.
+        With fos and sos: of this rank, its neighbours, and ranks to which it has lent rows; NaN for all others.
         """
         speeds = np.full(self.graph.n, np.nan)
         speeds[np.asarray(self._course.known)] = self._course.relative_speeds
@@ -277,7 +267,6 @@ class Balancer:
     def _free(self) -> None:
         align(self._presence.comm, self._loans.record)
         self._wire.drain()
-        self._plans.close()
 
     def _open(self) -> MPI.Intracomm:
         self._presence.check()
@@ -339,13 +328,7 @@ def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | No
     return Rows(rows, more, pack=pack, unpack=unpack, block_rows=n)
 
 
-def _check(
-    tolerance: float, when: Any, every: Any, graph: Graph, scheme: str, plan: str, tau: str | None, exchange: object
-) -> Trigger:
-    trigger = Trigger(when, every, tolerance)
-    prepare(graph, np.ones(graph.n), scheme, tau)
-    choice("exchange", exchange, METHODS)
-    if chosen_plan(graph, scheme, plan) == "neighbours" and tau not in (None, "paper"):
-        raise ValueError(f"tau = {show(tau)}: expected None or 'paper', since neighbours make the plan")
+def _check(tolerance: float, when: Any, every: Any, graph: Graph, scheme: str) -> tuple[Trigger, str]:
     hang_s()
-    return trigger
+    prepare(graph, np.ones(graph.n), "direct")  # warns of components
+    return Trigger(when, every, tolerance), rows_scheme(graph, scheme)

@@ -71,9 +71,6 @@ class Neighbours:
         """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
         self.judge.changed(lending=plan is not None, seconds=seconds)  # the same on all ranks: this one may lend nothing
 
-    def close(self) -> None:
-        """Free nothing: the communicator belongs to the caller."""
-
     def _drive(self, making: Generator[Request, Any, T]) -> T:
         comm, wait, near = self._presence.comm, self._presence.wait, self._neighbours
         asked, posted = deque[_Reducing](), list[tuple[MPI.Request, Floats]]()

@@ -1,14 +1,9 @@
-"""The process graph of a communicator: its choice, exchanges along its edges, and ranks reordered to fit it.
-
-In a neighbour exchange every rank sends its neighbours one number, and receives theirs.  Method "paper" is Jin and
-Wang's: a non-blocking send to each neighbour, then a receive from each.  "neighbourhood" is one neighbourhood
-collective, with MPI 4 a persistent one, which needs half the time (an allgather: all neighbours get the same).
-"""
+"""The process graph of a communicator: its choice, exchanges along its edges, and ranks reordered to fit it."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +15,7 @@ from lb_mpi.graph import Floats, Graph, cube, grid, host_graph, mesh, most_squar
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, opened, wait
-from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
+from lb_mpi.mpi.common.presence import Presence, Tag
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:
@@ -52,69 +47,19 @@ def process_graph(comm: MPI.Intracomm, graph: Any, hosts: Sequence[str], *, shor
     return mesh(*most_square_mesh(comm.size))
 
 
-METHODS = ("neighbourhood", "paper")
-
-
-class NeighbourExchange:
-    """Exchanges of one number between neighbours in `graph`; vertex k is rank k of `comm`, a duplicate of the user's.
-
-        theirs = exchange.exchange(mine)            # (deg,), in the order of graph.neighbours(comm.rank)
-
-    All methods are collective; `method` is one of METHODS.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, graph: Graph, method: str = METHODS[0]) -> None:
-        neighbours, self._presence = graph.neighbours(comm.rank).tolist(), presence_of(comm)
-        self._mine, self._theirs = np.zeros(1), np.zeros(len(neighbours))
-        self._topology: MPI.Distgraphcomm | None = None
-        self._request: MPI.Prequest | None = None
-        self._run: Callable[[], None]
-        if method == "paper":
-            self._run = lambda: np.copyto(self._theirs, exchange_rows(self._presence, neighbours, self._mine)[:, 0])
-        else:  # collective: all ranks take part
-            self._topology = comm.Create_dist_graph_adjacent(neighbours, neighbours)
-            self._run = self._neighbourhood(self._topology)
-
-    def exchange(self, value: float) -> Floats:
-        """Send `value` to all neighbours; return (deg,) theirs, which the next exchange overwrites."""
-        self._mine[0] = value
-        self._run()
-        return self._theirs
-
-    def close(self) -> None:
-        """Free the MPI resources, but not `comm`."""
-        for made in (self._request, self._topology):
-            if made is not None:
-                made.Free()
-
-    def _neighbourhood(self, comm: MPI.Distgraphcomm) -> Callable[[], None]:
-        mine, theirs, wait = self._mine, self._theirs, self._presence.wait
-        try:
-            request = comm.Neighbor_allgather_init(mine, theirs)
-        except NotImplementedError:  # with an MPI older than MPI 4
-            return lambda: wait(comm.Ineighbor_allgather(mine, theirs).Test, self)
-        start, done = request.Start, request.Test
-        self._request = request
-
-        def run() -> None:
-            start()
-            wait(done, self)
-
-        return run
-
-
 def exchange_rows(presence: Presence, neighbours: Sequence[int], mine: Floats) -> Floats:
     """Send (n,) numbers, or row k of (deg, n), to neighbour k; return (deg, n), row k from neighbour k.
 
     Jin and Wang's exchange: a non-blocking send to each neighbour, then a receive from each.
     """
     comm, wait, tag = presence.comm, presence.wait, int(Tag.NEIGHBOUR)
-    rows = np.array(np.broadcast_to(mine, (len(neighbours), mine.shape[-1])), order="C")
-    theirs = np.empty_like(rows)
-    sends = [comm.Isend(rows[k], rank, tag) for k, rank in enumerate(neighbours)]
-    for k, rank in enumerate(neighbours):
-        wait(comm.Irecv(theirs[k], rank, tag).Test, (theirs, rows, sends))
-    wait(lambda: MPI.Request.Testall(sends), (rows, sends))
+    rows = [mine] * len(neighbours) if mine.ndim == 1 else np.ascontiguousarray(mine)
+    theirs = np.empty((len(neighbours), mine.shape[-1]))
+    sends = [comm.Isend(row, rank, tag) for row, rank in zip(rows, neighbours, strict=True)]
+    for row, rank in zip(theirs, neighbours, strict=True):
+        wait(comm.Irecv(row, rank, tag).Test, (theirs, rows, sends))
+    for send in sends:
+        wait(send.Test, (rows, sends))
     return theirs
 
 
