@@ -56,15 +56,11 @@ class RankAccount:
         self.record, self._worlds = record, worlds
         self._began, self._dealt = 0.0, range(0)
         self.submitted: Step | None = None  # the tasks of executors that ran here, merged
-        self.clear()
-
-    def clear(self) -> None:
-        """Restart all counts at 0."""
-        self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
+        self.done = RankTasks()  # in this map so far, without the carrier's counts
 
     def begin(self, now: float, lo: int, hi: int) -> None:
         """Begin a map in which this rank owns the tasks lo..hi-1."""
-        self.clear()
+        self.done = RankTasks()
         self._began, self._dealt = now, range(lo, hi)
         self.record.begin_tasks()
         self.record.enter(Phase.PROTOCOL, now)
@@ -75,11 +71,13 @@ class RankAccount:
 
     def ran(self, first: int, n: int, busy_s: float, work_s: float) -> None:
         """Count the `n` tasks from position `first` on."""
-        self._tasks += n
-        self._busy_s += busy_s
-        self._work_s += work_s
+        self.done = self.done.plus(RankTasks(n, busy_s, work_s))
         self.record.task(first, n, work_s)
-        self.record.doing(self._tasks, len(self._dealt))
+        self.record.doing(self.done.tasks, len(self._dealt))
+
+    def rested(self, seconds: float) -> None:
+        """Count a rest of an emulated slow rank, which belongs to its tasks."""
+        self.done = self.done.plus(RankTasks(busy_s=seconds))
 
     def taken(self, swap: Swap, now: float) -> None:
         """Record a successful swap that took tasks from the back of another rank's word."""
@@ -92,10 +90,6 @@ class RankAccount:
 
     def _steal(self, source: int, n: int, now: float) -> None:
         self.record.move(Move(Way.STEAL, self._worlds[source], now, now, n, 0.0))
-
-    def done(self, steals: int, rested_s: float = 0.0, sent_bytes: int = 0) -> RankTasks:
-        """Return the work so far, including the carrier's counts."""
-        return RankTasks(self._tasks, self._busy_s + rested_s, self._work_s, steals, sent_bytes)
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:
         """Record the complete map, at the rank's emulated speed."""

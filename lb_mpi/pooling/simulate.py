@@ -19,7 +19,7 @@ from lb_mpi.checks import choice, integer, number, virtual_s
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.errors import ProtocolError
 from lb_mpi.metrics import check_speeds
-from lb_mpi.pooling.account import Collector, RankAccount
+from lb_mpi.pooling.account import Collector, RankAccount, RankTasks
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
 from lb_mpi.pooling.learning import Memory, Timing, costs_at_speed_1, sums_by_rank
@@ -222,7 +222,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
             if on_step is not None:
                 on_step(self)
         seconds = self.now - began
-        done = [member.account.done(member.worker.steals) for member in self.members]
+        done = [member.account.done._replace(steals=member.worker.steals) for member in self.members]
         for rank, member in enumerate(self.members):
             member.account.end(self.now, done[rank], float(self.speeds[rank]))
             self.post(ROOT, rank, EndMap())
@@ -261,8 +261,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.believed[:] = believed.tolist()
         self.raised = False
         for rank, member in enumerate(self.members):
-            member.worker.steals = 0
-            member.account.clear()
+            member.worker.steals, member.account.done = 0, RankTasks()  # a rank may still be in an earlier map
             begin = BeginMap(self.epoch, bounds[rank], bounds[rank + 1], largest_first=largest_first)
             self.post(ROOT, rank, begin)
         self.members[ROOT].collector = Collector(self.epoch % EPOCHS, bounds[-1])

@@ -117,7 +117,7 @@ class Worker:
         self.words, self.speeds = words, speeds
         self.epoch = -1  # number of the map; -1: none
         self.chunk: Interval | None = None  # begun, not yet done
-        self.steals = 0
+        self.steals = 0  # in this map
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
         self._ending = Ending(rank, [] if others else host, timings, speeds)
@@ -134,7 +134,7 @@ class Worker:
         """Begin a map; see `BeginMap`."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
-        self.epoch = epoch
+        self.epoch, self.steals = epoch, 0
         self._rest = self._interval(lo, hi)
         self._pace = Pace(chunksize)
         self._ending.begin(epoch % EPOCHS, learns=not largest_first)

@@ -3,7 +3,7 @@
 On the root, one thread calls MPI: it sends tasks and receives results.  The root's own tasks run in a second thread, so that
 a long one delays no message.  The other ranks serve, as in a pool with `root=`.
 
-    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: _turn    -> `run_batch` on a rank
+    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: work     -> `run_batch` on a rank
     Future <- _settle                  <-                                    _finish <- its results
 """
 
@@ -32,11 +32,11 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import hint
-from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
-from lb_mpi.mpi.pool.messages import NO_MAP, Frame, batch_parcel, dumps, read_results, task_error
+from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, read_results, task_error
 from lb_mpi.mpi.pool.root import PoolReport
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, run_batch, serve
@@ -391,11 +391,12 @@ class _Dispatcher(Operation):
     """The two threads of the root, for all executors of a session, until the last one has ended or a map begins."""
 
     has_threads = True
+    over = False  # it accepts no further executor or task
 
     def __init__(self, session: Session, *, closes: bool) -> None:
+        super().__init__(session)
         self.changed = threading.Condition()
-        self.over = False  # it accepts no further executor or task
-        self.session, self._root = session, session.root
+        self._root = session.root
         self._closes = closes  # the session, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
         self._queues = deque[_Queue]()
@@ -500,7 +501,7 @@ class _Dispatcher(Operation):
         session, worker, wait_s = self.session, self._worker, None
         try:
             with session.presence.telling():
-                session.work("", lambda: self.over, self._turn)
+                session.work(self)
         except BaseException as error:
             wait_s = LEAVE_S
             with self.changed:
@@ -523,7 +524,7 @@ class _Dispatcher(Operation):
         if self._closes:
             session.close()
 
-    def _turn(self, _: Interrupts) -> bool:
+    def work(self, _: Interrupts) -> bool:
         """Send what can be sent; results were received just before.  Wait where none can arrive."""
         with self.changed:
             batches = self._batches()
@@ -535,7 +536,8 @@ class _Dispatcher(Operation):
             if rank == self._root:
                 self._own.put(batch)
             else:
-                self.session.parcels.send(rank, Tag.TASK, batch_parcel(batch.arguments))
+                data = pickle.dumps(batch.arguments, pickle.HIGHEST_PROTOCOL)
+                self.session.parcels.send(rank, Tag.TASK, parcel(b"", [data]))
         return bool(batches)
 
     def _batches(self) -> list[tuple[int, _Batch]]:
@@ -578,11 +580,11 @@ class _Dispatcher(Operation):
                 return _Batch(queue, tasks, (number, [task.data for task in tasks], found))
         return None
 
-    def take(self, source: int, parcel: Buffer) -> None:
+    def take(self, source: int, results: Buffer) -> None:
         """See `Operation`; drop late results of a map."""
-        epoch, done, frames = read_results(parcel)
+        epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
-            self._finish(source, done._replace(sent_bytes=parcel.nbytes), frames)
+            self._finish(source, done._replace(sent_bytes=results.nbytes), frames)
 
     # The thread of the root's own tasks.
 
@@ -708,7 +710,7 @@ def _settle(future: Future[Any], frame: Frame) -> None:
 def _error(data: bytes | memoryview) -> BaseException:
     """Return the exception of a task, caused by a TaskError with the traceback, or only the TaskError if it wasn't sent."""
     failure = pickle.loads(data)
-    told = task_error(failure, None)
+    told = task_error(failure)
     told.add_note(failure.traceback)
     error, told.__cause__ = told.__cause__, None
     if error is None:

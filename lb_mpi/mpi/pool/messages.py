@@ -32,16 +32,8 @@ from lb_mpi.pooling.worker import StealKind, StealMessage
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-class MapOutcome(IntEnum):
-    """The end of a map, as sent by the root."""
-
-    DONE = 0
-    FAILED = 1
-    DROPPED = 2  # its other results are not needed
-
-
 class StartOrder(NamedTuple):
-    """The start of a map, as sent by the root to one rank; the speeds of all ranks, function and items follow."""
+    """The start of a map, as sent by the root to one rank; for all ranks, their speeds, function and items follow."""
 
     epoch: int
     lo: int  # the rank's own tasks
@@ -50,9 +42,7 @@ class StartOrder(NamedTuple):
     largest_first: bool  # costs are known
     star: bool  # function(*item)
     keep_exceptions: bool  # exceptions are results
-    to_all: bool  # all ranks get the results
     function_bytes: int  # 0: known by its digest
-    data_bytes: int  # that follow
     digest: bytes  # of the function
 
 
@@ -65,16 +55,10 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<iiii????qq16s")
+START = struct.Struct("<iiii???q16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 _STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks
-NUMBERS = struct.Struct("<qqq")  # two, and the bytes that follow
-
-
-def read_start(buffer: Buffer) -> StartOrder:
-    """Read the header of a START."""
-    return StartOrder(*START.unpack_from(buffer.data))
 
 
 def steal_parcel(message: StealMessage) -> Buffer:
@@ -106,16 +90,6 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-def batch_parcel(batch: tuple[int, list[bytes], dict[str, str]]) -> Buffer:
-    """Make the parcel of tasks of an executor."""
-    data = pickle.dumps(batch, pickle.HIGHEST_PROTOCOL)
-    return parcel(NUMBERS.pack(0, 0, len(data)), [data])
-
-
-def read_batch(buffer: Buffer) -> Any:
-    """Read such a parcel."""
-    return pickle.loads(body(buffer)[: NUMBERS.unpack_from(buffer.data)[2]])
-
 
 # --- failures ---------------------------------------------------------------------------------------------------------
 
@@ -124,23 +98,24 @@ class TaskFailure(NamedTuple):
     """A task that raised, or a rank that can't continue; it is sent pickled."""
 
     text: str  # message text
-    position: int  # of the task; -1: none
+    task: int  # its number, but on the way to the root, its position in the map; -1: no task of a map
     rank: int
     traceback: str
     error: bytes  # the exception, pickled; empty if that failed
 
 
-def failure_of(error: BaseException, rank: int, position: int = -1) -> TaskFailure:
+def failure_of(error: BaseException, rank: int, task: int = -1) -> TaskFailure:
     """Describe an exception."""
     try:
         text = "".join(traceback.format_exception(error))
     except Exception:  # its own __str__ may raise
         text = f"{describe(error)} {place(error)}\n"
-    return TaskFailure(f"{describe(error)} {place(error)}", position, rank, text, pickled_error(error))
+    return TaskFailure(f"{describe(error)} {place(error)}", task, rank, text, pickled_error(error))
 
 
-def task_error(failure: TaskFailure, index: int | None) -> TaskError:
+def task_error(failure: TaskFailure) -> TaskError:
     """Make the error that all ranks raise; its cause is the task's exception, if that can be unpickled."""
+    index = failure.task if failure.task >= 0 else None
     where = f"task {index} on rank {failure.rank}" if index is not None else f"rank {failure.rank}"
     error = TaskError(f"{where}: {failure.text}", index=index, rank=failure.rank, traceback=failure.traceback)
     try:

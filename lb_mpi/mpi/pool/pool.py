@@ -31,7 +31,7 @@ from lb_mpi.mpi.pool.asynchronous import AsyncResult, Callback, concatenated
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import MapCall, follow, serve
+from lb_mpi.mpi.pool.serving import MapCall, Serving, WorkerMap, serve
 from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.pooling.deal import Speeds
 from lb_mpi.pooling.learning import Memory
@@ -199,8 +199,8 @@ class Pool:
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         with self._session.claimed():
-            begun, _ = self._begin(call, items, options)
-        return iter(()) if begun is None else begun.each()
+            begun = self._begin(call, items, options)
+        return begun.each()
 
     def imap_unordered(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
         """Yield function(item) on the root as results arrive; see `imap_indexed`."""
@@ -346,11 +346,10 @@ class Pool:
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
         with self._session.claimed():
-            begun, results = self._begin(call, items, options)
-            return results if begun is None else begun.collect()
+            return self._begin(call, items, options).collect()
 
-    def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> tuple[RootMap | None, list[Any] | None]:
-        """Begin a map: return it on the root; the other ranks work on it, and return the results that they get."""
+    def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> RootMap | WorkerMap:
+        """Begin a map, on all ranks."""
         session = self._session
         self._check_open()
         session.check()
@@ -361,35 +360,25 @@ class Pool:
                 with in_call(MAP, watched=True):
                     begun = self._meet("map", lambda: self._plan(call, items, options, opened))
             if begun is None:
-                return None, self._follow(call.function)
+                with session.presence.telling():
+                    session.work(Serving(session), MAP)
+                    return WorkerMap(session, call.function)
             begun.begin_all(self._ended)
             self._map = begun
             opened.pop_all()
-        return begun, None
+        return begun
 
     def _plan(self, call: MapCall, items: tuple[Any, ...], options: MapOptions, opened: ExitStack) -> RootMap | None:
         """Check the arguments, items, costs and checkpoint of the root only; None on the other ranks."""
         if self._session.alone and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
         if self.is_root:
-            speeds = self._speeds.values.tolist()
-            return RootMap(self._session, call, items, options, speeds, self._memory, opened)
+            return RootMap(self._session, call, items, options, self._speeds, self._memory, opened)
         check_options(call.function, **options)
         return None
 
-    def _ended(self, begun: RootMap) -> None:
-        self._map = None
-        self._speeds.observe(*begun.observed())
-        begun.remember(self._speeds.values)
-        self._report = begun.report()
-
-    def _follow(self, function: Callable[..., Any]) -> list[Any] | None:
-        presence = self._session.presence
-        with presence.telling():
-            results, error, together = follow(self._session, function)
-        if error is not None:
-            raise presence.together(error, getattr(error, "rank", presence.rank)) if together else error
-        return results
+    def _ended(self, report: PoolReport) -> None:
+        self._map, self._report = None, report
 
     def _meet(self, op: str, make: Callable[[], T]) -> T:
         """Collective: return make() of this rank; all ranks raise if it raises on any, or if they call different methods."""

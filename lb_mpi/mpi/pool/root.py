@@ -25,11 +25,8 @@ from lb_mpi.errors import Error
 from lb_mpi.metrics import as_numbers, queueing
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.messages import (
-    NUMBERS,
     START,
-    MapOutcome,
     StartOrder,
     TaskFailure,
     copied,
@@ -44,7 +41,7 @@ from lb_mpi.mpi.pool.serving import FLUSH_S, LocalMap, MapCall
 from lb_mpi.mpi.pool.session import MAP, Session
 from lb_mpi.pooling import checkpoint
 from lb_mpi.pooling.account import Collector, RankTasks
-from lb_mpi.pooling.deal import Floats, deal
+from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import MOST
 from lb_mpi.pooling.learning import Memory, costs_at_speed_1
 from lb_mpi.status import StatusLine
@@ -222,12 +219,12 @@ class RootMap(LocalMap):
         call: MapCall,
         items: Sequence[Any],
         options: MapOptions,
-        speeds: list[float],
+        learned: Speeds,
         memory: Memory,
         opened: contextlib.ExitStack,
     ) -> None:
         super().__init__(session, call)
-        self._memory = memory
+        self._learned, self._memory = learned, memory
         chunksize, self._progress = check_options(call.function, **options)
         self._items = check_items(*items)
         self._n = len(self._items)
@@ -250,26 +247,23 @@ class RootMap(LocalMap):
         if session.alone and session.size > 1:
             function = dumps(call.function, "function", call.function)
             digest = digest_of(function)
-        self._order, bounds = deal(tasks, speeds, None if self._costs is None else self._costs[tasks])
+        self._speeds: list[float] = learned.values.tolist()
+        self._order, bounds = deal(tasks, self._speeds, None if self._costs is None else self._costs[tasks])
         if digest in session.functions:
             function = b""
-        self._speeds = speeds
-        self._parts = [np.array(speeds).tobytes(), function, *encode(self._items, self._order, session.size)]
+        self._parts = [learned.values.tobytes(), function, *encode(self._items, self._order, session.size)]
         self._epoch = session.epoch + 1
+        how = self._costs is not None, call.star, call.keep_exceptions, len(function), digest
         self._starts = [
-            StartOrder(
-                self._epoch, lo, hi, chunksize, self._costs is not None, call.star, call.keep_exceptions, self._to_all,
-                len(function), sum(map(len, self._parts)), digest,
-            )
-            for lo, hi in itertools.pairwise(bounds.tolist())
-        ]  # fmt: skip
-        self.failure: TaskFailure | None = None
+            StartOrder(self._epoch, lo, hi, chunksize, *how) for lo, hi in itertools.pairwise(bounds.tolist())
+        ]
+        self.failure: TaskFailure | None = None  # the first, with the number of its task
         self._rank_tasks = [RankTasks()] * session.size
         self._rank_costs = np.zeros(session.size)  # of the tasks done by each rank, if known
         self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
         self._by = np.zeros(len(self._order), dtype=np.int32)  # the rank that has run it
-        self.seconds = 0.0
         self._worker = 0  # the thread that works on it
+        self._until_fresh = False  # it stops working when there are results
         self._dropped = False  # before all results were taken
         self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
         self._write_at = 0.0
@@ -284,9 +278,9 @@ class RootMap(LocalMap):
         checkpoint.check_returns(function)
         return CheckpointFile(path, checkpoint.digest(function, self._items, star=star), self._n)
 
-    def begin_all(self, ended: Callable[[RootMap], None]) -> None:
+    def begin_all(self, ended: Callable[[PoolReport], None]) -> None:
         """Begin it on all ranks; `ended` is called when it is over."""
-        session = self._session
+        session = self.session
         self._ended = ended
         self._began = self._reported = time.perf_counter()
         how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
@@ -303,7 +297,7 @@ class RootMap(LocalMap):
         """Complete the map; return all results in the order of the items."""
         results: list[Any] = [None] * self._n
         with self._ending(results):
-            self._work(lambda: self.over)
+            self._work()
             for tasks, values in self._take_fresh():
                 for task, value in zip(tasks, values, strict=True):
                     results[task] = value
@@ -315,9 +309,9 @@ class RootMap(LocalMap):
             while True:
                 if self._dropped:
                     raise Error("the pool was closed during a map: expected a loop over all its results before")
-                with self._session.lock:
+                with self.session.lock:
                     if self.under_way:  # else another map has completed this one
-                        self._work(lambda: self.over or bool(self._fresh))
+                        self._work(until_fresh=True)
                     fresh = self._take_fresh()
                 if not fresh:
                     break
@@ -326,12 +320,12 @@ class RootMap(LocalMap):
 
     def complete(self) -> bool:
         """See `Operation`; results not yet requested are kept, a failure is raised where they are requested."""
-        if self.refuses() or not self._session.alone:  # the other ranks would have to know
+        if self.refuses() or not self.session.alone:  # the other ranks would have to know
             return False
         try:
-            self._work(lambda: self.over)
+            self._work()
         except BaseException as error:
-            self.fail(failure_of(error, self._session.rank), error)
+            self.fail(failure_of(error, self.session.rank), error)
             self.end()
             raise
         self.end()
@@ -343,39 +337,30 @@ class RootMap(LocalMap):
         """See `Operation`."""
         return self._worker == threading.get_ident()
 
-    def _work(self, over: Callable[[], bool]) -> None:
-        self._worker = threading.get_ident()
+    def _work(self, *, until_fresh: bool = False) -> None:
+        self._worker, self._until_fresh = threading.get_ident(), until_fresh
         try:
-            self._session.work(MAP, over, self.turn)
+            self.session.work(self, MAP)
         finally:
             self._worker = 0
 
     @property
     def under_way(self) -> bool:
         """True from its begin until its end."""
-        return self._session.operation is self
+        return self.session.operation is self
 
     @property
     def over(self) -> bool:
-        """True if all tasks are done, or one has failed."""
-        return not self._collector.missing or self.failure is not None
-
-    def turn(self, interrupts: Interrupts) -> bool:
-        """Run a turn, see `LocalMap`; report the progress to the user from time to time."""
-        ran = super().turn(interrupts)
-        now = time.perf_counter()
-        if now > self._reported + REPORT_S:
-            self._reported = now
-            self._tell_progress()
-        return ran
+        """True if all tasks are done, or one has failed, or the caller waits for results and there are some."""
+        return not self._collector.missing or self.failure is not None or (self._until_fresh and bool(self._fresh))
 
     def arguments(self, lo: int, hi: int) -> list[Any]:
         """Return items, see `LocalMap`; rows of an array are copies."""
         return [copied(self._items[task]) for task in self._order[lo:hi].tolist()]
 
-    def take(self, source: int, parcel: Buffer) -> None:
+    def take(self, source: int, results: Buffer) -> None:
         """See `Operation`."""
-        epoch, done, frames = read_results(parcel)
+        epoch, done, frames = read_results(results)
         if epoch != self._epoch:
             return
         self._rank_tasks[source] = done
@@ -388,87 +373,78 @@ class RootMap(LocalMap):
             if lo == hi:
                 self.fail(found, None)
             else:
-                self._put(source, lo, hi, found, seconds)
+                self.put(lo, hi, found, seconds, source)
 
-    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
-        """See `LocalMap`."""
-        self._put(self._session.rank, lo, hi, values, seconds)
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
+        """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
+        source = self.session.rank if source is None else source
+        self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
+        if self._file is None:
+            self._count(source, lo, hi, values)
+        else:
+            self._unwritten.append((source, lo, hi, values))
 
     def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
-        self.failure = self.failure or failure
+        if self.failure is None:
+            self.failure = failure._replace(task=int(self._order[failure.task]) if failure.task >= 0 else -1)
         self.failed = self.failed or error
 
     def flush(self, now: float, *, idle: bool) -> None:
-        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint."""
-        self._rank_tasks[self._session.rank] = self.done
+        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint.  Report the progress now and then."""
+        if now > self._reported + REPORT_S:
+            self._reported = now
+            self._tell_progress()
+        self._rank_tasks[self.session.rank] = self.done
         if self._unwritten and (idle or now > self._write_at):
             self._write_at = now + FLUSH_S
             self._write()
 
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
         """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
-        with self._session.lock:
+        with self.session.lock:
             if self.under_way:
                 self._end(results, dropped=dropped)
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
-        session = self._session
+        session = self.session
         self._dropped = dropped
         self.stop()
-        payload = b""
+        payload = pickle.dumps(None)
         try:
             self._write()
             if self._file is not None:
                 self._file.close()
             if self.failure is None:
                 self._tell_progress()
-            if self._to_all and self.failure is None and not self._collector.missing:
-                payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+                if self._to_all and not self._collector.missing:
+                    payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
         except BaseException as error:
             self.fail(failure_of(error, session.rank), error)
-        outcome, index = MapOutcome.DONE, -1
-        if dropped:
-            outcome = MapOutcome.DROPPED
-        elif self.failure is not None:
-            outcome, index = MapOutcome.FAILED, -1 if (found := self._index) is None else found
+        if self.failure is not None and not dropped:
             payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
-        session.send_all(Tag.END, [NUMBERS.pack(outcome, index, len(payload))] * session.size, [payload])
-        self.seconds = time.perf_counter() - self._began
-        self._ended(self)
+        session.send_all(Tag.END, [b""] * session.size, [payload])
+        seconds = time.perf_counter() - self._began
+        self._learn()
+        self._ended(PoolReport.of(len(self._order), seconds, [*self._rank_tasks], session.emulated_speeds))
+
+    def _learn(self) -> None:
+        """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
+        n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
+        self._learned.observe(n, None if self._costs is None else self._rank_costs, busy_s)
+        if not self._sample or self._collector.missing or len(self._order) < self._n:
+            return
+        costs = np.empty(self._n)
+        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, self._learned.values)
+        self._memory.observe(name_of(self._call.function), self._sample, costs)
 
     def leave(self, _error: BaseException | None) -> None:
         """See `Operation`."""
         self.end(dropped=True)
 
-    def report(self) -> PoolReport:
-        """Return the report of the map."""
-        return PoolReport.of(len(self._order), self.seconds, [*self._rank_tasks], self._session.emulated_speeds)
-
-    def observed(self) -> tuple[Floats, Floats | None, Floats]:
-        """Return, by rank, the number of tasks done, their costs (None: unknown), and their seconds."""
-        n, seconds = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
-        return n, None if self._costs is None else self._rank_costs, seconds
-
-    def remember(self, speeds: Floats) -> None:
-        """Remember what the tasks cost, by the speeds of the ranks; nothing of a part of the tasks, or of a single rank."""
-        if not self._sample or self._collector.missing or len(self._order) < self._n:
-            return
-        busy_s = np.array([rank.busy_s for rank in self._rank_tasks])
-        costs = np.empty(self._n)
-        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, speeds)
-        self._memory.observe(name_of(self._call.function), self._sample, costs)
-
     @contextlib.contextmanager
     def _ending(self, results: list[Any] | None = None) -> Iterator[None]:
         """End the map on all ranks, whatever happens in the block; raise its failure."""
-        session = self._session
-
-        def together(error: BaseException) -> BaseException:
-            """Mark an error that all ranks raise if all of them call the pool's methods."""
-            by = getattr(error, "rank", session.rank)
-            return error if session.alone else session.presence.together(error, by)
-
         try:
             yield
         except GeneratorExit:
@@ -476,28 +452,22 @@ class RootMap(LocalMap):
             raise
         except BaseException as error:
             if self.under_way:
-                self.fail(failure_of(error, session.rank), error)
+                self.fail(failure_of(error, self.session.rank), error)
                 self.end()
-                together(error)
+                self.session.together(error)
             raise
         self.end(results)
         if self.failure is not None:
-            raise together(self._error(self.failure))
+            raise self.session.together(self._error(self.failure))
 
     def _error(self, failure: TaskFailure) -> BaseException:
         """Make the error of a failed map; if only the root continues, SystemExit in a task does not end it."""
         own = self.failed
-        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self._session.alone):
+        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self.session.alone):
             return own
-        error = task_error(failure, self._index)
+        error = task_error(failure)
         error.__cause__ = own or error.__cause__
         return error
-
-    @property
-    def _index(self) -> int | None:
-        """Return the number of the failed task; None if the failure is of no task."""
-        position = -1 if self.failure is None else self.failure.position
-        return int(self._order[position]) if position >= 0 else None
 
     def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
         fresh, self._fresh = self._fresh, []
@@ -506,13 +476,6 @@ class RootMap(LocalMap):
     def _tell_progress(self) -> None:
         if self._progress is not None:
             self._progress(len(self._order) - self._collector.missing, len(self._order))
-
-    def _put(self, source: int, lo: int, hi: int, values: list[Any], seconds: float) -> None:
-        self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
-        if self._file is None:
-            self._count(source, lo, hi, values)
-        else:
-            self._unwritten.append((source, lo, hi, values))
 
     def _write(self) -> None:
         """Write pending results to the checkpoint, and count them."""
@@ -523,7 +486,7 @@ class RootMap(LocalMap):
         try:
             self._file.write(tasks, [value for *_, values in came for value in values])
         except (OSError, TypeError, ValueError) as error:
-            self.fail(failure_of(error, self._session.rank), error)
+            self.fail(failure_of(error, self.session.rank), error)
             return
         for results in came:
             self._count(*results)

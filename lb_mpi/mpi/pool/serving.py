@@ -5,29 +5,26 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.errors import ProtocolError
-from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.parcels import body
 from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import Interrupts, own_s
 from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import (
     NO_MAP,
-    NUMBERS,
+    START,
     Frame,
-    MapOutcome,
     ReceivedItems,
     StartOrder,
     TaskFailure,
     failure_of,
     pickled_error,
-    read_batch,
-    read_start,
     results_parcel,
     task_error,
 )
@@ -55,7 +52,8 @@ class LocalMap(Operation):
     """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
 
     def __init__(self, session: Session, call: MapCall) -> None:
-        self._session, self._call = session, call
+        super().__init__(session)
+        self._call = call
         self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
         self._sent_before = session.parcels.sent_bytes
 
@@ -66,18 +64,18 @@ class LocalMap(Operation):
 
     def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
         """Begin the map on this rank."""
-        session = self._session
+        session = self.session
         session.speeds[:] = speeds
         if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
         session.account.begin(began, start.lo, start.hi)
         session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
         session.clocks.begin()
-        session.rested_s, session.operation = 0.0, self
+        session.operation = self
 
     def stop(self) -> None:
         """Begin nothing more: the map is over."""
-        session = self._session
+        session = self.session
         session.operation = None
         session.worker.end()
         session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
@@ -85,9 +83,9 @@ class LocalMap(Operation):
     @property
     def done(self) -> RankTasks:
         """The work of this rank in this map so far."""
-        session = self._session
+        session = self.session
         sent_bytes = session.parcels.sent_bytes - self._sent_before
-        return session.account.done(session.worker.steals, session.rested_s, sent_bytes)
+        return session.account.done._replace(steals=session.worker.steals, sent_bytes=sent_bytes)
 
     def arguments(self, lo: int, hi: int) -> list[Any]:
         """Return the items at positions lo..hi-1."""
@@ -105,9 +103,9 @@ class LocalMap(Operation):
         """Send the results passed to `put`, at once if the rank is `idle`."""
         raise NotImplementedError
 
-    def turn(self, interrupts: Interrupts) -> bool:
+    def work(self, interrupts: Interrupts) -> bool:
         """Answer, begin, and run one chunk; return False if there was none."""
-        session, worker = self._session, self._session.worker
+        session, worker = self.session, self.session.worker
         if session.parcels.unsent_bytes > UNSENT_BYTES:
             return False
         sends = worker.turn(time.perf_counter(), [])
@@ -126,7 +124,7 @@ class LocalMap(Operation):
     def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
         lo, hi = chunk.lo, chunk.hi
         function, star, keep = self._call
-        session, worker = self._session, self._session.worker
+        session, worker = self.session, self.session.worker
         values: list[Any] = []
         failed: BaseException | None = None
         before = session.clocks.before()
@@ -166,13 +164,17 @@ def _unknown(*_: Any) -> Any:
 
 
 class WorkerMap(LocalMap):
-    """A map on a rank other than the root; results go there in batches.  `function`: None uses the one sent by the root."""
+    """A map on a rank other than the root, begun by the next order; results go to the root in batches.
 
-    def __init__(self, session: Session, order: Buffer, function: Callable[..., Any] | None) -> None:
-        self.start = start = read_start(order)
+    `function`: None uses the one sent by the root.
+    """
+
+    def __init__(self, session: Session, function: Callable[..., Any] | None = None) -> None:
+        header, data = session.next_order(Tag.START)
+        start = StartOrder(*START.unpack_from(header))
         super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
-        data = session.read_all(order, start.data_bytes)
         speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
+        self._epoch = start.epoch
         self._frames: list[Frame] = []  # results to send
         self._bytes, self._since = 0, 0.0
         self.begin(start, speeds.tolist(), time.perf_counter())
@@ -186,6 +188,40 @@ class WorkerMap(LocalMap):
         except Exception as error:  # the user's classes may raise anything when they are unpickled
             self.fail(failure_of(error, session.rank), error)
             session.worker.end()
+
+    @property
+    def over(self) -> bool:
+        """True when the root has ended the map."""
+        return bool(self.session.orders)
+
+    def finish(self) -> tuple[list[Any] | None, BaseException | None]:
+        """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
+        session = self.session
+        try:
+            session.work(self, MAP)
+        finally:
+            self.stop()
+        found = pickle.loads(session.next_order(Tag.END)[1])
+        own = self.failed if not isinstance(self.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
+        if not isinstance(found, TaskFailure):
+            return found, own
+        error = task_error(found)
+        if error.rank == session.rank:
+            error.__cause__ = self.failed or error.__cause__  # including its traceback
+        return None, session.together(own or error)
+
+    def collect(self) -> list[Any] | None:
+        """Complete the map; return the results if all ranks get them, or raise its error."""
+        with self.session.presence.telling():
+            results, error = self.finish()
+        if error is not None:
+            raise error
+        return results
+
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Complete the map; return an iterator of nothing, since only the root gets results one by one."""
+        self.collect()
+        return iter(())
 
     def arguments(self, lo: int, hi: int) -> list[Any]:
         """See `LocalMap`."""
@@ -201,21 +237,21 @@ class WorkerMap(LocalMap):
                     self._add(k, k + 1, [value], seconds / len(values))
                 except Exception as caught:
                     wrong = TypeError(f"result of type {type(value).__name__} can't be pickled: {caught}")
-                    self.fail(failure_of(wrong, self._session.rank, k), wrong)
+                    self.fail(failure_of(wrong, self.session.rank, k), wrong)
                     return
 
     def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
         """See `LocalMap`."""
         if self.failed is None:
             self.failed = error
-            self._add(failure.position, failure.position, failure)
+            self._add(failure.task, failure.task, failure)
             self._bytes = FLUSH_BYTES
 
     def flush(self, now: float, *, idle: bool) -> None:
         """See `LocalMap`."""
         if self._frames and (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
-            parcel = results_parcel(self.start.epoch, self.done, self._frames)
-            self._session.parcels.send(self._session.root, Tag.RESULTS, parcel)
+            parcel = results_parcel(self._epoch, self.done, self._frames)
+            self.session.parcels.send(self.session.root, Tag.RESULTS, parcel)
             self._frames, self._bytes = [], 0
 
     def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure, seconds: float = 0.0) -> None:
@@ -226,67 +262,38 @@ class WorkerMap(LocalMap):
         self._bytes += len(data)
 
 
-class Followed(NamedTuple):
-    """The outcome of a map on a rank other than the root."""
+class Serving(Operation):
+    """A rank other than the root between two maps: it waits for orders, and runs tasks of executors."""
 
-    results: list[Any] | None = None  # if all ranks get them
-    error: BaseException | None = None  # for this rank to raise
-    together: bool = False  # all ranks raise it
+    @property
+    def over(self) -> bool:
+        """True when the next order is no TASK."""
+        orders = self.session.orders
+        return bool(orders) and orders[0][0] != Tag.TASK
 
-
-def follow(session: Session, function: Callable[..., Any] | None = None) -> Followed:
-    """Wait for a map, and complete it; `function` as in `WorkerMap`."""
-    part = WorkerMap(session, _await_order(session, Tag.START), function)
-    try:
-        end = _await_order(session, Tag.END, part.turn)
-    finally:
-        part.stop()
-    outcome, index, n_bytes = NUMBERS.unpack_from(end.data)
-    payload = session.read_all(end, n_bytes)
-    own = part.failed if not isinstance(part.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
-    if outcome == MapOutcome.FAILED:
-        error = task_error(pickle.loads(payload), None if index < 0 else index)
-        if error.rank == session.rank:
-            error.__cause__ = part.failed or error.__cause__  # including its traceback
-        return Followed(error=own or error, together=True)
-    return Followed(pickle.loads(payload) if part.start.to_all and outcome == MapOutcome.DONE else None, own)
+    def work(self, _: Interrupts) -> bool:
+        """Run a batch of tasks, and send their results; return False if there is none."""
+        session = self.session
+        if not session.orders:
+            return False
+        batch = pickle.loads(body(session.orders.popleft()[1]))
+        with in_call(TASK, watched=True) as interrupts, running(session.record, Phase.OWN), interrupts.allowed():
+            done, frames = run_batch(session, *batch)
+        session.parcels.send(session.root, Tag.RESULTS, results_parcel(NO_MAP, done, frames))
+        return True
 
 
 def serve(session: Session) -> None:
     """Follow all orders of the root until it closes the pool."""
-    orders = session.orders
     with session.presence.telling():
         while True:
-            session.work("", lambda: bool(orders), lambda _: False)
-            tag = orders[0][0]
-            if tag == Tag.START:
-                error = follow(session).error
-                if isinstance(error, KeyboardInterrupt):
-                    raise error
-            elif tag == Tag.TASK:
-                session.work(TASK, lambda: not orders or orders[0][0] != Tag.TASK, lambda i: _run_batch(session, i))
-            else:
-                _await_order(session, Tag.CLOSE)
+            session.work(Serving(session))
+            if session.orders[0][0] != Tag.START:
+                session.next_order(Tag.CLOSE)
                 return
-
-
-def _await_order(session: Session, expected: Tag, turn: Callable[[Interrupts], bool] | None = None) -> Buffer:
-    """Work in turns until an order arrives, which must be the expected one; return its parcel."""
-    orders = session.orders
-    session.work(MAP, lambda: bool(orders), turn or (lambda _: False))
-    tag, parcel = orders.popleft()
-    if tag != expected:
-        raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
-    return parcel
-
-
-def _run_batch(session: Session, interrupts: Interrupts) -> bool:
-    """Run tasks of an executor from a received order, and send their results."""
-    batch = read_batch(session.orders.popleft()[1])
-    with running(session.record, Phase.OWN), interrupts.allowed():
-        done, frames = run_batch(session, *batch)
-    session.parcels.send(session.root, Tag.RESULTS, results_parcel(NO_MAP, done, frames))
-    return True
+            _, error = WorkerMap(session).finish()
+            if isinstance(error, KeyboardInterrupt):
+                raise error
 
 
 # --- tasks of an executor, on the root, too ---------------------------------------------------------------------------
