@@ -10,10 +10,13 @@ A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carri
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
-from operator import itemgetter
-from types import TracebackType
+from functools import partial
+from multiprocessing.pool import AsyncResult, MapResult
+from types import SimpleNamespace, TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
 
 import numpy as np
@@ -27,7 +30,6 @@ from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.presence import closed
 from lb_mpi.mpi.common.recorder import running
-from lb_mpi.mpi.pool.asynchronous import AsyncResult, Callback, concatenated
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
 from lb_mpi.mpi.pool.script import open_session
@@ -38,6 +40,7 @@ from lb_mpi.pooling.learning import Memory
 from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
+Callback = Callable[[Any], object]
 _OPS = ("map", "wait", "close")  # methods that all ranks call together
 
 
@@ -223,13 +226,13 @@ class Pool:
         kwds: Mapping[str, Any] | None = None,
         callback: Callback | None = None,
         error_callback: Callback | None = None,
-    ) -> AsyncResult:
-        """Begin function(*args, **kwds) on some rank, and return its `AsyncResult`.
+    ) -> AsyncResult[Any]:
+        """Begin function(*args, **kwds) on some rank, and return its multiprocessing.pool.AsyncResult.
 
         callback, error_callback : called with the result, or with the exception, in a thread.
         """
-        future = self._submitter().submit(function, *args, **(kwds or {}))
-        return AsyncResult([future], itemgetter(0), callback, error_callback)
+        result: Any = AsyncResult(_no_pool(), callback, error_callback)
+        return _setting(result, [self._submitter().submit(function, *args, **(kwds or {}))])
 
     def map_async(
         self,
@@ -238,8 +241,8 @@ class Pool:
         chunksize: int | None = None,
         callback: Callback | None = None,
         error_callback: Callback | None = None,
-    ) -> AsyncResult:
-        """Begin function(item) for all items, and return the `AsyncResult` of their list.
+    ) -> AsyncResult[Any]:
+        """Begin function(item) for all items, and return the multiprocessing.pool.AsyncResult of their list.
 
         chunksize : number of items in a task, >= 1; None: about 16 tasks per rank.
         callback, error_callback : called with the list, or with the first exception, in a thread.
@@ -253,13 +256,15 @@ class Pool:
         chunksize: int | None = None,
         callback: Callback | None = None,
         error_callback: Callback | None = None,
-    ) -> AsyncResult:
+    ) -> AsyncResult[Any]:
         """Begin function(*item) for all items; see `map_async`."""
         if chunksize is not None:
             chunksize = checks.integer("chunksize", chunksize, least=1)
         executor, given = self._submitter(), list(items)
         size = chunksize or max(1, len(given) // (16 * self.size))
-        return AsyncResult([*executor.submit_chunks(function, given, size)], concatenated, callback, error_callback)
+        result: Any = MapResult(_no_pool(), size if given else 0, len(given), callback, error_callback)
+        chunks = (given[lo : lo + size] for lo in range(0, len(given), size))
+        return _setting(result, [executor.submit(_run_chunk, function, chunk) for chunk in chunks])
 
     def _submitter(self) -> Executor:
         """Return the executor of asynchronous tasks."""
@@ -412,6 +417,36 @@ class Pool:
         self._closed = True
         if not self._session.shared:
             self._session.close()
+
+
+def _no_pool() -> Any:
+    """Return what multiprocessing's results need of their pool."""
+    return SimpleNamespace(_cache={})
+
+
+def _setting(result: Any, futures: list[Future[Any]]) -> AsyncResult[Any]:
+    """Return a result of multiprocessing, which is set by these futures: one for each chunk of a map, in order."""
+    lock = threading.Lock()
+
+    def done(k: int, future: Future[Any]) -> None:
+        try:
+            outcome: tuple[bool, Any] = True, future.result()
+        except BaseException as error:
+            outcome = False, error
+        try:
+            with lock:
+                result._set(k, outcome)
+        except BaseException:  # a callback has raised
+            result._event.set()
+            raise
+
+    for k, future in enumerate(futures):
+        future.add_done_callback(partial(done, k))
+    return result  # type: ignore[no-any-return]
+
+
+def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
+    return [function(*args) for args in chunk]
 
 
 def _in_order(pairs: Iterator[tuple[int, T]]) -> Iterator[T]:
