@@ -20,13 +20,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Set
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from mpi4py import MPI
+from mpi4py.futures import MPIPoolExecutor
 
 from lb_mpi import checks
 from lb_mpi.checks import show
@@ -54,7 +55,7 @@ IDLE_S = 0.25  # between two looks for a failure while no results can arrive
 _NONE: Set[str] = frozenset()
 
 
-class Executor(concurrent.futures.Executor):
+class Executor(MPIPoolExecutor):
     """Run tasks on all ranks of `comm`, through the interface of `concurrent.futures`.
 
     In a script that `python -m lb_mpi pool` starts, rank 0 alone runs the script, and each executor uses all ranks:
@@ -68,8 +69,9 @@ class Executor(concurrent.futures.Executor):
             if executor is not None:
                 results = list(executor.map(f, items))
 
-    Futures are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  An exception raised by
-    a task (except Ctrl-C) is the exception of its future; its cause is a `TaskError` with the rank and the traceback.
+    `map` and `starmap` are those of mpi4py's MPIPoolExecutor, with timeout, chunksize, buffersize and unordered.  Futures
+    are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  An exception raised by a task
+    (except Ctrl-C) is the exception of its future; its cause is a `TaskError` with the rank and the traceback.
     Functions, arguments and results are pickled, even for rank 0's own tasks.
 
     Parameters
@@ -136,11 +138,6 @@ class Executor(concurrent.futures.Executor):
         return len(self._queue.bound) if self._queue.open and self._queue.broken is None else 0
 
     @property
-    def _max_workers(self) -> int:
-        """Return `num_workers`, under the name that dask reads."""
-        return self.num_workers
-
-    @property
     def _broken(self) -> str | None:
         return None if self._queue.broken is None else str(self._queue.broken)
 
@@ -190,61 +187,6 @@ class Executor(concurrent.futures.Executor):
             self._check("schedule new futures")
             self._dispatcher = _dispatcher(self._session, self._queue)  # since a map has ended the last one
         return future
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        /,
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-        unordered: bool = False,
-    ) -> Iterator[T]:
-        """Return an iterator of fn(a, b, ...) for the items at the same position of each iterable.
-
-        Parameters
-        ----------
-        timeout : seconds from the call; then the iterator raises TimeoutError.
-        chunksize : items in a task.  Short tasks are sent together anyway.
-        buffersize : submit this many tasks, and another one per requested result; None: submit all at once.
-        unordered : yield results as they arrive.
-        """
-        arguments = zip(*iterables, strict=False)
-        return self.starmap(
-            fn, arguments, timeout=timeout, chunksize=chunksize, buffersize=buffersize, unordered=unordered
-        )
-
-    def starmap(
-        self,
-        fn: Callable[..., T],
-        iterable: Iterable[Iterable[Any]],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-        unordered: bool = False,
-    ) -> Iterator[T]:
-        """Return an iterator of fn(*args) for each args of `iterable`; the other arguments are those of `map`."""
-        until = None if timeout is None else time.monotonic() + timeout
-        size = checks.integer("chunksize", chunksize, least=1)
-        if buffersize is not None and not isinstance(buffersize, int):
-            raise TypeError(f"buffersize = {show(buffersize)}: expected an integer >= 1, or None")
-        if buffersize is not None and (buffersize < 1 or unordered):
-            raise ValueError(f"buffersize = {buffersize}: expected an integer >= 1, or None; None where unordered is True")
-        if size == 1:
-            submitted: Iterator[Future[Any]] = (self.submit(fn, *args) for args in iterable)
-        else:
-            submitted = self.submit_chunks(fn, iterable, size)
-        results = _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
-        return results if size == 1 else (value for values in results for value in _emptied(values))
-
-    def submit_chunks(
-        self, fn: Callable[..., T], iterable: Iterable[Iterable[Any]], size: int
-    ) -> Iterator[Future[list[T]]]:
-        """Submit fn(*args) for each args of `iterable`, `size` in a task; yield the futures as they are requested."""
-        items = iter(iterable)
-        for chunk in iter(lambda: [*itertools.islice(items, size)], []):
-            yield self.submit(_run_chunk, fn, chunk)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks; `wait`: return when all are done.  A second call only waits.
@@ -685,10 +627,6 @@ def initialize(session: Session, initializer: Callable[..., Any], initargs: tupl
 # --- futures ----------------------------------------------------------------------------------------------------------
 
 
-def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
-    return [function(*args) for args in chunk]
-
-
 def _begins(future: Future[Any]) -> bool:
     """Return whether to run a task; if so it can't be cancelled any more, else its waiters learn of the cancellation."""
     return future.running() or future.set_running_or_notify_cancel()
@@ -717,32 +655,3 @@ def _error(data: bytes | memoryview) -> BaseException:
         return told
     error.__cause__ = told
     return error
-
-
-def _results(futures: deque[Future[T]], later: Iterator[Future[T]], until: float | None, unordered: bool) -> Iterator[T]:
-    """Yield the results of some futures, and of one of `later` for each; cancel those not requested."""
-    waiting = {*futures} if unordered else set()
-
-    def left_s() -> float | None:
-        return None if until is None else until - time.monotonic()
-
-    try:
-        if unordered:
-            futures.clear()
-            for future in concurrent.futures.as_completed({*waiting}, left_s()):
-                waiting.discard(future)
-                yield future.result()
-        while futures:
-            if futures[0].exception(left_s()) is None:
-                futures.extend(itertools.islice(later, 1))
-            yield futures.popleft().result()
-    finally:
-        for future in (*futures, *waiting):
-            future.cancel()
-
-
-def _emptied(values: list[Any]) -> Iterator[Any]:
-    """Yield values, and keep no reference to them."""
-    values.reverse()
-    while values:
-        yield values.pop()
