@@ -6,11 +6,10 @@ termination detection is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.pooling.intervals import unpack
-from lb_mpi.pooling.worker import StealKind, StealMessage, Swap
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way, merged
 from lb_mpi.record.record import Record
 
@@ -56,7 +55,7 @@ class RankAccount:
         self.record, self._worlds = record, worlds
         self._began, self._dealt = 0.0, range(0)
         self.submitted: Step | None = None  # the tasks of executors that ran here, merged
-        self.done = RankTasks()  # in this map so far, without the carrier's counts
+        self.done = RankTasks()  # in this map so far, without the bytes sent
 
     def begin(self, now: float, lo: int, hi: int) -> None:
         """Begin a map in which this rank owns the tasks lo..hi-1."""
@@ -79,17 +78,12 @@ class RankAccount:
         """Count a rest of an emulated slow rank, which belongs to its tasks."""
         self.done = self.done.plus(RankTasks(busy_s=seconds))
 
-    def taken(self, swap: Swap, now: float) -> None:
-        """Record a successful swap that took tasks from the back of another rank's word."""
-        self._steal(swap.rank, unpack(swap.old).hi - unpack(swap.new).hi, now)
-
-    def given(self, source: int, now: float, message: StealMessage) -> None:
-        """Record a message from a rank of another host, possibly with tasks."""
-        if message.kind is StealKind.GIVE and message.lo < message.hi:
-            self._steal(source, message.hi - message.lo, now)
-
-    def _steal(self, source: int, n: int, now: float) -> None:
-        self.record.move(Move(Way.STEAL, self._worlds[source], now, now, n, 0.0))
+    def stole(self, steals: Sequence[tuple[int, int]], now: float) -> None:
+        """Record the steals of the rank's `Worker` in this map since the last call."""
+        if len(steals) > self.done.steals:
+            for source, n in steals[self.done.steals :]:
+                self.record.move(Move(Way.STEAL, self._worlds[source], now, now, n, 0.0))
+            self.done = self.done._replace(steals=len(steals))
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:
         """Record the complete map, at the rank's emulated speed."""

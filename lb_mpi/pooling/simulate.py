@@ -88,7 +88,6 @@ class Member:
     def turn(self, now: float, arrived: Iterable[tuple[int, Mail]]) -> list[tuple[int, Mail]]:
         """Run the worker's turn; count results, and send some."""
         mine: list[tuple[int, StealMessage | BeginMap | EndMap]] = []
-        epoch = self.worker.epoch
         for source, mail in arrived:
             if isinstance(mail, ResultBatch):
                 for part in mail.parts:
@@ -98,12 +97,8 @@ class Member:
             mine.append((source, mail))
             if isinstance(mail, BeginMap):
                 self.account.begin(now, mail.lo, mail.hi)
-                epoch = mail.epoch
-            elif isinstance(mail, EndMap):
-                epoch = -1
-            elif mail.epoch == epoch:
-                self.account.given(source, now, mail)
         sends: list[tuple[int, Mail]] = [*self.worker.turn(now, mine)]
+        self.account.stole(self.worker.steals, now)
         if self.results and (self.job is None or (self.worker.chunk is self.job and now >= self._sent_at + self._batch_s)):
             sends.append((ROOT, ResultBatch(tuple(self.results))))
             self.results, self._sent_at = [], now
@@ -222,7 +217,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
             if on_step is not None:
                 on_step(self)
         seconds = self.now - began
-        done = [member.account.done._replace(steals=member.worker.steals) for member in self.members]
+        done = [member.account.done for member in self.members]
         for rank, member in enumerate(self.members):
             member.account.end(self.now, done[rank], float(self.speeds[rank]))
             self.post(ROOT, rank, EndMap())
@@ -261,7 +256,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.believed[:] = believed.tolist()
         self.raised = False
         for rank, member in enumerate(self.members):
-            member.worker.steals, member.account.done = 0, RankTasks()  # a rank may still be in an earlier map
+            member.worker.steals, member.account.done = [], RankTasks()  # a rank may still be in an earlier map
             begin = BeginMap(self.epoch, bounds[rank], bounds[rank + 1], largest_first=largest_first)
             self.post(ROOT, rank, begin)
         self.members[ROOT].collector = Collector(self.epoch % EPOCHS, bounds[-1])
@@ -306,15 +301,6 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
                 if mate != rank:
                     self.wake(mate, self.now + self.costs.look_s)
         return True
-
-    def finish(self, rank: int, job: Swap | Interval) -> list[tuple[int, Mail]]:
-        """End a job; record a steal."""
-        member = self.members[rank]
-        steals = member.worker.steals
-        sends = super().finish(rank, job)
-        if isinstance(job, Swap) and member.worker.steals > steals:
-            member.account.taken(job, self.now)
-        return sends
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, Mail]], sends: Sequence[tuple[int, Mail]]) -> None:
         """Record phases."""

@@ -332,11 +332,11 @@ def test_steals_are_counted_map_by_map() -> None:
     one = begun(Worker, [[1]])
     assert one.turn(0.0, []) == [(1, StealMessage(StealKind.ASK, 1, speed=1.0))]
     one.turn(0.0, [(1, StealMessage(StealKind.GIVE, 1, 0, 1))])
-    assert (one.job, one.steals) == (Interval(1, 0, 1), 1)
+    assert (one.job, one.steals) == (Interval(1, 0, 1), [(1, 1)])
     one.done(Interval(1, 0, 1), 1.0)
     one.turn(0.0, [(0, EndMap())])
     begin(one, 2)
-    assert one.steals == 0
+    assert one.steals == []
 
 
 def test_a_rank_without_a_map_has_no_job() -> None:

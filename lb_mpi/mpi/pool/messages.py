@@ -27,7 +27,6 @@ from lb_mpi.errors import TaskError
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
-from lb_mpi.pooling.worker import StealKind, StealMessage
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
@@ -57,19 +56,8 @@ class Frame(NamedTuple):
 
 START = struct.Struct("<iiii???q16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
-_STEAL = struct.Struct("<iqqqd")
+STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks
-
-
-def steal_parcel(message: StealMessage) -> Buffer:
-    """Make an ASK or a GIVE."""
-    return parcel(_STEAL.pack(*message))
-
-
-def read_steal(buffer: Buffer) -> StealMessage:
-    """Read an ASK or a GIVE."""
-    kind, epoch, lo, hi, speed = _STEAL.unpack_from(buffer.data)
-    return StealMessage(StealKind(kind), epoch, lo, hi, speed)
 
 
 def results_parcel(epoch: int, done: RankTasks, frames: Sequence[Frame]) -> Buffer:

@@ -85,7 +85,7 @@ class LocalMap(Operation):
         """The work of this rank in this map so far."""
         session = self.session
         sent_bytes = session.parcels.sent_bytes - self._sent_before
-        return session.account.done._replace(steals=session.worker.steals, sent_bytes=sent_bytes)
+        return session.account.done._replace(sent_bytes=sent_bytes)
 
     def arguments(self, lo: int, hi: int) -> list[Any]:
         """Return the items at positions lo..hi-1."""
@@ -110,12 +110,10 @@ class LocalMap(Operation):
             return False
         sends = worker.turn(time.perf_counter(), [])
         while isinstance(job := worker.job, Swap):
-            steals = worker.steals
             sends += worker.done(job, session.intervals.swap(job))
-            if worker.steals > steals:
-                session.account.taken(job, time.perf_counter())
             sends += worker.turn(time.perf_counter(), [])
         session.send(sends)
+        session.account.stole(worker.steals, time.perf_counter())
         if job is not None:
             self._run(job, interrupts)
         self.flush(time.perf_counter(), idle=job is None)

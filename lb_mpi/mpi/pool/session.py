@@ -26,10 +26,10 @@ from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Clocks
-from lb_mpi.mpi.pool.messages import KnownFunctions, read_steal, steal_parcel
+from lb_mpi.mpi.pool.messages import STEAL, KnownFunctions
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.learning import Timing
-from lb_mpi.pooling.worker import Send, Swap, Worker
+from lb_mpi.pooling.worker import Send, StealMessage, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
@@ -171,10 +171,7 @@ class Session:
         arrived, steals = self.parcels.take(), []
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:
-                message = read_steal(buffer)
-                steals.append((source, message))
-                if message.epoch == self.worker.epoch:
-                    self.account.given(source, time.perf_counter(), message)
+                steals.append((source, StealMessage(*STEAL.unpack_from(buffer.data))))
             elif tag == Tag.RESULTS:
                 if self.operation is not None:
                     self.operation.take(source, buffer)
@@ -187,7 +184,7 @@ class Session:
     def send(self, messages: list[Send]) -> None:
         """Send the worker's messages."""
         for rank, message in messages:
-            self.parcels.send(rank, Tag.STEAL, steal_parcel(message))
+            self.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
 
     def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> None:
         """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many."""
