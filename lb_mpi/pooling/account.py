@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
+from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way, merged
 from lb_mpi.record.record import Record
+from lb_mpi.table import Table
 
 
 class RankTasks(NamedTuple):
@@ -27,6 +29,38 @@ class RankTasks(NamedTuple):
         """Return the sums of both."""
         times = self.busy_s + more.busy_s, self.work_s + more.work_s
         return RankTasks(self.tasks + more.tasks, *times, self.steals + more.steals, self.sent_bytes + more.sent_bytes)
+
+
+class PoolReport(NamedTuple):
+    """The outcome of the last map of a pool, or of the tasks of an executor so far."""
+
+    n: int  # tasks run, without those restored from the checkpoint
+    seconds: float  # wall-clock time of the map; of an executor, from its first task to the end of its last one
+    lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
+    ranks: list[RankTasks]  # of each rank, in order
+    queued_s: float = 0.0  # seconds for which tasks had no core, on all ranks
+
+    @classmethod
+    def of(cls, n: int, seconds: float, ranks: list[RankTasks], speeds: Sequence[float]) -> PoolReport:
+        """Make the report of `ranks` with these emulated speeds; those of speed 0 were not used."""
+        bound_s = sum(rank.work_s for rank in ranks) / sum(speeds)
+        slow = zip(ranks, speeds, strict=True)
+        queued_s = sum(max(0.0, rank.busy_s - rank.work_s / speed) for rank, speed in slow if speed)
+        return cls(n, seconds, bound_s, ranks, queued_s)
+
+    def __str__(self) -> str:
+        """Return a table with a line per rank."""
+        whole_s = self.seconds or 1.0
+        lines = [
+            (str(rank), f"{one.tasks:,}", f"{one.busy_s:.3f}", f"{one.busy_s / whole_s:.0%}", f"{one.steals:,}",
+             f"{one.sent_bytes:,}")
+            for rank, one in enumerate(self.ranks)
+        ]  # fmt: skip
+        queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
+        return (
+            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s{queued}\n"
+            f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
+        )
 
 
 class Collector:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.collective import duplicate
-from lb_mpi.mpi.pool.root import name_of, sample_of
+from lb_mpi.mpi.pool.arguments import name_of, sample_of
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
 from lb_mpi.mpi.pool.session import Session
 from tests.misbehaviour import RAISES, NotForPickling

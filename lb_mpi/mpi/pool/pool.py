@@ -30,11 +30,13 @@ from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.presence import closed
 from lb_mpi.mpi.common.recorder import running
+from lb_mpi.mpi.pool.arguments import MapOptions, check_options
 from lb_mpi.mpi.pool.executor import Executor, initialize
-from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
+from lb_mpi.mpi.pool.maps import MapCall, RootMap, WorkerMap
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import MapCall, Serving, WorkerMap, serve
+from lb_mpi.mpi.pool.serving import Serving, serve
 from lb_mpi.mpi.pool.session import MAP
+from lb_mpi.pooling.account import PoolReport
 from lb_mpi.pooling.deal import Speeds
 from lb_mpi.pooling.learning import Memory
 from lb_mpi.record.events import Phase

@@ -1,209 +1,185 @@
-"""The root's part in a map: plan it, begin it on all ranks, collect results, and end it on all ranks."""
+"""A map: one rank's part in it, on the root and on the other ranks.
+
+On the root: check and plan it, begin it on all ranks, collect results, and end it on all ranks.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import itertools
-import os
 import pickle
 import threading
 import time
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, NamedTuple, TypedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi import checks, signs
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
-from lb_mpi.metrics import as_numbers, queueing
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.waiting import Interrupts, own_s
+from lb_mpi.mpi.pool.arguments import (
+    MapOptions,
+    ReceivedItems,
+    check_costs,
+    check_items,
+    check_options,
+    copied,
+    encode,
+    name_of,
+    sample_of,
+)
+from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
 from lb_mpi.mpi.pool.messages import (
     START,
+    Frame,
     StartOrder,
     TaskFailure,
-    copied,
     digest_of,
     dumps,
-    encode,
     failure_of,
+    pickled_error,
     read_results,
+    results_parcel,
     task_error,
 )
-from lb_mpi.mpi.pool.serving import FLUSH_S, LocalMap, MapCall
-from lb_mpi.mpi.pool.session import MAP, Session
+from lb_mpi.mpi.pool.session import MAP, Operation, Session
 from lb_mpi.pooling import checkpoint
-from lb_mpi.pooling.account import Collector, RankTasks
-from lb_mpi.pooling.deal import Floats, Speeds, deal
-from lb_mpi.pooling.intervals import MOST
+from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
+from lb_mpi.pooling.deal import Speeds, deal
+from lb_mpi.pooling.intervals import Interval, meets
 from lb_mpi.pooling.learning import Memory, costs_at_speed_1
-from lb_mpi.status import StatusLine
-from lb_mpi.table import Table
+from lb_mpi.pooling.worker import Swap
+from lb_mpi.record.events import Phase
 
-Progress = Callable[[int, int], None]
 REPORT_S = 0.25
-SAMPLED, SAMPLED_BYTES = 32, 1 << 20  # items, and their bytes, by which a map is known to have the same ones as the last
-_INT64 = range(-(1 << 63), 1 << 63)  # integers of a range that are sent as such
-
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
-class MapOptions(TypedDict, total=False):
-    """The arguments of a map other than function and items; see `lb_mpi.Pool.map`."""
-
-    costs: Any
-    to: str
-    chunksize: int | None
-    progress: Progress | bool | None
-    checkpoint: Any
-    callback: Callable[[Any], object] | None
+FLUSH_S = 20e-3  # how long results wait for others to be sent along
+FLUSH_BYTES = 256 << 10
+UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
 
 
-def check_options(
-    function: Any,
-    *,
-    costs: Any = None,
-    to: str = "root",
-    chunksize: int | None = None,
-    progress: Progress | bool | None = None,
-    checkpoint: Any = None,
-    callback: Callable[[Any], object] | None = None,
-) -> tuple[int, Progress | None]:
-    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback."""
-    checks.function("callback", callback, optional=True)
-    checks.function("function", function)
-    checks.choice("to", to, ("root", "all"))
-    if chunksize is not None:
-        chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
-    if isinstance(progress, bool):
-        progress = _progress_line() if progress else None
-    return chunksize or 0, checks.function("progress", progress, optional=True)
+class MapCall(NamedTuple):
+    """The function of a map, and the way to call it: function(item)."""
+
+    function: Callable[..., Any]
+    star: bool = False  # function(*item)
+    keep_exceptions: bool = False  # exceptions are results
 
 
-def _progress_line() -> Progress:
-    """Return a callback that shows "123 of 2,000 tasks, 12 s, about 180 s left"."""
-    line, began = StatusLine(), time.perf_counter()
+class LocalMap(Operation):
+    """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
 
-    def show(done: int, of: int) -> None:
-        spent = time.perf_counter() - began
-        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
-        line.show(f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}", last=done == of)
+    def __init__(self, session: Session, call: MapCall) -> None:
+        super().__init__(session)
+        self._call = call
+        self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
+        self._sent_before = session.parcels.sent_bytes
 
-    return show
+    @property
+    def refusal(self) -> str:
+        """See `Operation`."""
+        return "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
+
+    def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
+        """Begin the map on this rank."""
+        session = self.session
+        session.speeds[:] = speeds
+        if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
+            session.presence.wait(session.presence.comm.Ibarrier().Test)
+        session.account.begin(began, start.lo, start.hi)
+        session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
+        session.clocks.begin()
+        session.operation = self
+
+    def stop(self) -> None:
+        """Begin nothing more: the map is over."""
+        session = self.session
+        session.operation = None
+        session.worker.end()
+        session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
+
+    @property
+    def done(self) -> RankTasks:
+        """The work of this rank in this map so far."""
+        session = self.session
+        sent_bytes = session.parcels.sent_bytes - self._sent_before
+        return session.account.done._replace(sent_bytes=sent_bytes)
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """Return the items at positions lo..hi-1."""
+        raise NotImplementedError
+
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
+        raise NotImplementedError
+
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """Note that a task has raised, or that this rank can't continue: it does nothing more in this map."""
+        raise NotImplementedError
+
+    def flush(self, now: float, *, idle: bool) -> None:
+        """Send the results passed to `put`, at once if the rank is `idle`."""
+        raise NotImplementedError
+
+    def work(self, interrupts: Interrupts) -> bool:
+        """Answer, begin, and run one chunk; return False if there was none."""
+        session, worker = self.session, self.session.worker
+        if session.parcels.unsent_bytes > UNSENT_BYTES:
+            return False
+        sends = worker.turn(time.perf_counter(), [])
+        while isinstance(job := worker.job, Swap):
+            sends += worker.done(job, session.intervals.swap(job))
+            sends += worker.turn(time.perf_counter(), [])
+        session.send(sends)
+        session.account.stole(worker.steals, time.perf_counter())
+        if job is not None:
+            self._run(job, interrupts)
+        self.flush(time.perf_counter(), idle=job is None)
+        return job is not None
+
+    def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
+        lo, hi = chunk.lo, chunk.hi
+        function, star, keep = self._call
+        session, worker = self.session, self.session.worker
+        values: list[Any] = []
+        failed: BaseException | None = None
+        before = session.clocks.before()
+        session.record.enter(session.account.phase(lo), before.wall_s)
+        try:
+            arguments = self.arguments(lo, hi)
+            with interrupts.allowed():
+                for argument in arguments:
+                    try:
+                        values.append(function(*argument) if star else function(argument))
+                    except Exception as error:
+                        if not keep:
+                            raise
+                        values.append(error if pickled_error(error) else RuntimeError(failure_of(error, -1).text))
+        except BaseException as error:
+            failed = error
+        after = session.clocks.after()
+        cpu_s = after.cpu_s - before.cpu_s
+        session.throttle.charge(cpu_s)
+        session.record.enter(Phase.PACKING, after.wall_s)
+        wall_s, work_s = after.wall_s - before.wall_s, own_s(before, after)
+        session.account.ran(lo, len(values), wall_s, work_s)
+        worker.done(chunk, wall_s, cpu_s / session.throttle.speed - cpu_s)
+        if values:
+            self.put(lo, lo + len(values), values, work_s)
+        if failed is not None:
+            self.fail(failure_of(failed, session.rank, lo + len(values)), failed)
+        if self.failed is not None:
+            worker.end()
 
 
-def check_items(*given: Any) -> Any:
-    """Check the user's items, or several iterables of arguments; return a range, an array or a list."""
-    items = _check_iterable(given[0] if given else None)
-    if len(given) > 1:
-        items = zip(*map(_rows, map(_check_iterable, given)), strict=False)
-    if isinstance(items, range) and items:  # its integers may be too large for len()
-        n = (items[-1] - items[0]) // items.step + 1
-    else:
-        items = items if isinstance(items, range | np.ndarray) else list(items)
-        n = len(items)
-    if n > MOST:
-        count = f"{n:,}" if n in _INT64 else "more than 2**63"
-        raise ValueError(f"{count} items: expected at most {MOST:,}")
-    if isinstance(items, range) and not (items.start in _INT64 and items.step in _INT64):
-        return list(items)
-    return items
+def _unknown(*_: Any) -> Any:
+    raise LookupError("the function of this map could not be unpickled on this rank")
 
 
-def _check_iterable(items: Any) -> Any:
-    if isinstance(items, bool | str | bytes) or not isinstance(items, int | np.integer | Iterable):
-        raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
-    if isinstance(items, int | np.integer):
-        if items < 0:
-            raise ValueError(f"items = {items}: expected an integer >= 0")
-        return range(int(items))
-    if isinstance(items, np.ndarray) and type(items) is not np.ndarray:
-        raise TypeError(f"items of type {type(items).__name__}: expected a numpy array (no subclass), or a list")
-    if isinstance(items, np.ndarray) and not items.ndim:
-        raise ValueError("items of shape (): expected at least one dimension, the items")
-    return items
-
-
-def _rows(items: Iterable[Any]) -> Iterable[Any]:
-    return map(copied, items) if isinstance(items, np.ndarray) else items
-
-
-def check_costs(costs: Any, n: int) -> Floats | None:
-    """Return the costs of n items relative to the largest, so that sums are finite in any unit; or raise ValueError."""
-    if costs is None:
-        return None
-    values = as_numbers("costs", costs)
-    if values.shape != (n,):
-        raise ValueError(f"costs of shape {values.shape}: expected ({n},), one for each item")
-    if wrong := np.flatnonzero(~(np.isfinite(values) & (values >= 0))).tolist():
-        raise ValueError(f"costs[{wrong[0]}] = {values[wrong[0]]}: expected a finite number >= 0")
-    most = values.max(initial=0.0)
-    return values / most if most else values
-
-
-def name_of(function: Callable[..., Any]) -> Hashable:
-    """Return what identifies a function in the next map, where the same lambda is a new object."""
-    if isinstance(function, FunctionType | MethodType | BuiltinFunctionType):
-        return getattr(function, "__code__", function.__qualname__)
-    kind: type = type(function)
-    return kind
-
-
-def sample_of(items: Any) -> bytes:
-    """Return a digest of some items; b"" if they can't be pickled."""
-    digest = hashlib.sha256()
-    n_bytes = 0
-    try:
-        for k in range(0, len(items), max(1, len(items) // SAMPLED)):
-            data = pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
-            digest.update(data)
-            if (n_bytes := n_bytes + len(data)) > SAMPLED_BYTES:
-                break
-    except Exception:  # the map itself says what is wrong with items that can't be pickled
-        return b""
-    return digest.digest()
-
-
-# --- the map ----------------------------------------------------------------------------------------------------------
-
-
-class PoolReport(NamedTuple):
-    """The outcome of the last map of a pool, or of the tasks of an executor so far."""
-
-    n: int  # tasks run, without those restored from the checkpoint
-    seconds: float  # wall-clock time of the map; of an executor, from its first task to the end of its last one
-    lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
-    ranks: list[RankTasks]  # of each rank, in order
-    queued_s: float = 0.0  # seconds for which tasks had no core, on all ranks
-
-    @classmethod
-    def of(cls, n: int, seconds: float, ranks: list[RankTasks], speeds: Sequence[float]) -> PoolReport:
-        """Make the report of `ranks` with these emulated speeds; those of speed 0 were not used."""
-        bound_s = sum(rank.work_s for rank in ranks) / sum(speeds)
-        slow = zip(ranks, speeds, strict=True)
-        queued_s = sum(max(0.0, rank.busy_s - rank.work_s / speed) for rank, speed in slow if speed)
-        return cls(n, seconds, bound_s, ranks, queued_s)
-
-    def __str__(self) -> str:
-        """Return a table with a line per rank."""
-        whole_s = self.seconds or 1.0
-        lines = [
-            (str(rank), f"{one.tasks:,}", f"{one.busy_s:.3f}", f"{one.busy_s / whole_s:.0%}", f"{one.steals:,}",
-             f"{one.sent_bytes:,}")
-            for rank, one in enumerate(self.ranks)
-        ]  # fmt: skip
-        queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
-        return (
-            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s{queued}\n"
-            f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
-        )
+# --- the root ---------------------------------------------------------------------------------------------------------
 
 
 class RootMap(LocalMap):
@@ -502,77 +478,103 @@ class RootMap(LocalMap):
             self._rank_costs[source] += self._costs[tasks].sum()
 
 
-# --- its checkpoint ---------------------------------------------------------------------------------------------------
+# --- the other ranks --------------------------------------------------------------------------------------------------
 
 
-class CheckpointFile:
-    """The checkpoint (see `lb_mpi.pooling.checkpoint`) at `path`: read when a map begins, written before results count.
+class WorkerMap(LocalMap):
+    """A map on a rank other than the root, begun by the next order; results go to the root in batches.
 
-    `done` are its results, by task number.  ValueError for other files, functions or tasks; OSError, also if another run
-    writes to it.  Truncated or corrupt parts are dropped with a UserWarning.
+    `function`: None uses the one sent by the root.
     """
 
-    def __init__(self, path: Any, digest: bytes, n: int) -> None:
-        if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
-            raise TypeError(f"checkpoint = {show(path)}: expected the name of a file")
-        if Path(name).exists() and not Path(name).is_file():
-            raise ValueError(f"checkpoint = {show(path)}: expected a file")
-        self._name = os.path.abspath(name)  # the working directory may change
-        self._file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
-        self._warned = False  # that the file is gone
+    def __init__(self, session: Session, function: Callable[..., Any] | None = None) -> None:
+        header, data = session.next_order(Tag.START)
+        start = StartOrder(*START.unpack_from(header))
+        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
+        speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
+        self._epoch = start.epoch
+        self._frames: list[Frame] = []  # results to send
+        self._bytes, self._since = 0, 0.0
+        self.begin(start, speeds.tolist(), time.perf_counter())
+        known = session.functions
         try:
-            self.done = self._read(digest, n)
-        except BaseException:
-            self._file.close()
-            raise
-        self._n_written = len(self.done)
+            if start.function_bytes:
+                known.keep(start.digest, _unknown)  # even if this fails, all ranks must know the same digests
+                known.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
+            self._call = self._call._replace(function=function or known[start.digest])
+            self._items = ReceivedItems(data[start.function_bytes :])
+        except Exception as error:  # the user's classes may raise anything when they are unpickled
+            self.fail(failure_of(error, session.rank), error)
+            session.worker.end()
 
-    def _read(self, digest: bytes, n: int) -> dict[int, Any]:
+    @property
+    def over(self) -> bool:
+        """True when the root has ended the map."""
+        return bool(self.session.orders)
+
+    def finish(self) -> tuple[list[Any] | None, BaseException | None]:
+        """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
+        session = self.session
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OSError(f"{self._name}: another run writes to this checkpoint") from None
-        self._file.seek(0)
+            session.work(self, MAP)
+        finally:
+            self.stop()
+        found = pickle.loads(session.next_order(Tag.END)[1])
+        own = self.failed if not isinstance(self.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
+        if not isinstance(found, TaskFailure):
+            return found, own
+        error = task_error(found)
+        if error.rank == session.rank:
+            error.__cause__ = self.failed or error.__cause__  # including its traceback
+        return None, session.together(own or error)
+
+    def collect(self) -> list[Any] | None:
+        """Complete the map; return the results if all ranks get them, or raise its error."""
+        with self.session.presence.telling():
+            results, error = self.finish()
+        if error is not None:
+            raise error
+        return results
+
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Complete the map; return an iterator of nothing, since only the root gets results one by one."""
+        self.collect()
+        return iter(())
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """See `LocalMap`."""
+        return self._items.some(lo, hi)
+
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        """Pass on results, see `LocalMap`; a result that can't be pickled is a failure."""
         try:
-            read = checkpoint.read(self._file.read(), digest, n)
-        except ValueError as error:
-            raise ValueError(f"checkpoint {self._name}: {error}") from None
-        if read.dropped:
-            warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
-            self._file.truncate(read.n_good)
-        if not read.n_good:
-            self._write(checkpoint.header(digest, n))
-        return read.done
+            self._add(lo, hi, values, seconds)
+        except Exception:
+            for k, value in enumerate(values, lo):
+                try:
+                    self._add(k, k + 1, [value], seconds / len(values))
+                except Exception as caught:
+                    wrong = TypeError(f"result of type {type(value).__name__} can't be pickled: {caught}")
+                    self.fail(failure_of(wrong, self.session.rank, k), wrong)
+                    return
 
-    def write(self, tasks: list[int], values: list[Any]) -> None:
-        """Write results to disk; TypeError for an unsupported type; OSError, with the file unchanged, if that fails."""
-        self._write(checkpoint.record(tasks, values))
-        self._check_name()
-        self._n_written += len(tasks)
-        signs.saved(self._n_written)
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """See `LocalMap`."""
+        if self.failed is None:
+            self.failed = error
+            self._add(failure.task, failure.task, failure)
+            self._bytes = FLUSH_BYTES
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+    def flush(self, now: float, *, idle: bool) -> None:
+        """See `LocalMap`."""
+        if self._frames and (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
+            parcel = results_parcel(self._epoch, self.done, self._frames)
+            self.session.parcels.send(self.session.root, Tag.RESULTS, parcel)
+            self._frames, self._bytes = [], 0
 
-    def _write(self, data: bytes) -> None:
-        end = os.fstat(self._file.fileno()).st_size
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(end)  # data after a truncated record can't be read
-            raise OSError(error.errno, error.strerror, self._name) from None
-
-    def _check_name(self) -> None:
-        """Warn once if the file was removed or replaced: results are still written, but another run won't find them."""
-        try:
-            there = os.path.samestat(os.stat(self._name), os.fstat(self._file.fileno()))
-        except OSError:
-            there = False
-        if not there and not self._warned:
-            self._warned = True
-            warnings.warn(f"checkpoint {self._name}: removed while in use; a restart will repeat all tasks", stacklevel=2)
+    def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure, seconds: float = 0.0) -> None:
+        data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
+        if not self._frames:
+            self._since = time.perf_counter()
+        self._frames.append(Frame(lo, hi, data, seconds))
+        self._bytes += len(data)
