@@ -28,7 +28,6 @@ from lb_mpi.status import StatusLine
 
 Progress = Callable[[int, int], None]
 SAMPLED, SAMPLED_BYTES = 32, 1 << 20  # items, and their bytes, by which a map is known to have the same ones as the last
-_INT64 = range(-(1 << 63), 1 << 63)  # integers of a range that are sent as such
 
 
 class MapOptions(TypedDict, total=False):
@@ -42,23 +41,16 @@ class MapOptions(TypedDict, total=False):
     callback: Callable[[Any], object] | None
 
 
-def check_options(
-    function: Any,
-    *,
-    costs: Any = None,
-    to: str = "root",
-    chunksize: int | None = None,
-    progress: Progress | bool | None = None,
-    checkpoint: Any = None,
-    callback: Callable[[Any], object] | None = None,
-) -> tuple[int, Progress | None]:
+def check_options(function: Any, options: MapOptions) -> tuple[int, Progress | None]:
     """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback."""
-    checks.function("callback", callback, optional=True)
+    if unknown := options.keys() - MapOptions.__annotations__.keys():
+        raise TypeError(f"a map got an unexpected keyword argument {min(unknown)!r}")
+    checks.function("callback", options.get("callback"), optional=True)
     checks.function("function", function)
-    checks.choice("to", to, ("root", "all"))
-    if chunksize is not None:
+    checks.choice("to", options.get("to", "root"), ("root", "all"))
+    if (chunksize := options.get("chunksize")) is not None:
         chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
-    if isinstance(progress, bool):
+    if isinstance(progress := options.get("progress"), bool):
         progress = _progress_line() if progress else None
     return chunksize or 0, checks.function("progress", progress, optional=True)
 
@@ -86,10 +78,7 @@ def check_items(*given: Any) -> Any:
         items = items if isinstance(items, range | np.ndarray) else list(items)
         n = len(items)
     if n > MOST:
-        count = f"{n:,}" if n in _INT64 else "more than 2**63"
-        raise ValueError(f"{count} items: expected at most {MOST:,}")
-    if isinstance(items, range) and not (items.start in _INT64 and items.step in _INT64):
-        return list(items)
+        raise ValueError(f"{n:,} items: expected at most {MOST:,}" if n < 1 << 63 else f"items: expected at most {MOST:,}")
     return items
 
 
@@ -151,9 +140,7 @@ def sample_of(items: Any) -> bytes:
 
 BLOCK = 256  # items in a block of a list, at most
 BLOCKS_A_RANK = 8  # at least, if there are enough items
-# ItemKind; start of the range, items in a block, or bytes of (dtype, shape); step of the range, or number of blocks;
-# numbers in the order of a range.
-_ITEMS = struct.Struct("<qqqq")
+_ITEMS = struct.Struct("<qqq")  # ItemKind; items in a block, or bytes of the range or of (dtype, shape); numbers, or blocks
 
 
 class ItemKind(IntEnum):
@@ -168,18 +155,19 @@ def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes | memo
     """Encode a range, an array, or a list by position, for `size` ranks; TypeError, naming the item, if pickling fails."""
     if isinstance(items, range):
         numbers = order[:0] if np.array_equal(order, np.arange(len(order))) else order
-        return [_ITEMS.pack(ItemKind.RANGE, items.start, items.step, len(numbers)), numbers.tobytes()]
+        about = pickle.dumps(items, pickle.HIGHEST_PROTOCOL)
+        return [_ITEMS.pack(ItemKind.RANGE, len(about), len(numbers)), about, numbers.tobytes()]
     if isinstance(items, np.ndarray) and not items.dtype.hasobject:
         rows = items[order]
         about = pickle.dumps((rows.dtype, rows.shape), pickle.HIGHEST_PROTOCOL)
-        return [_ITEMS.pack(ItemKind.ARRAY, len(about), 0, 0), about, rows.tobytes()]
+        return [_ITEMS.pack(ItemKind.ARRAY, len(about), 0), about, rows.tobytes()]
     n_block = max(1, min(BLOCK, len(order) // (size * BLOCKS_A_RANK)))
     numbers_left = iter(order.tolist())
     blocks = []
     while places := list(islice(numbers_left, n_block)):
         blocks.append(_pickled_block(items, places))
     ends = np.cumsum([0, *map(len, blocks)])
-    return [_ITEMS.pack(ItemKind.LIST, n_block, len(blocks), 0), ends.astype(np.int64).tobytes(), *blocks]
+    return [_ITEMS.pack(ItemKind.LIST, n_block, len(blocks)), ends.astype(np.int64).tobytes(), *blocks]
 
 
 def _pickled_block(items: Any, places: list[int]) -> bytes:
@@ -198,23 +186,23 @@ class ReceivedItems:
     """Items by position, as encoded by `encode`."""
 
     def __init__(self, data: memoryview) -> None:
-        kind, self._first, self._second, n = _ITEMS.unpack_from(data)
+        kind, self._first, n = _ITEMS.unpack_from(data)
         self._kind, self._data = ItemKind(kind), data[_ITEMS.size :]
         self._block, self._block_number = list[Any](), -1
-        if self._kind is ItemKind.RANGE:
-            self._numbers = np.frombuffer(self._data, np.int64, count=n)
+        if self._kind is ItemKind.LIST:
+            self._ends = np.frombuffer(self._data, np.int64, count=n + 1)
+            self._data = self._data[self._ends.nbytes :]
         elif self._kind is ItemKind.ARRAY:
             dtype, shape = pickle.loads(self._data[: self._first])
             self._array: NDArray[Any] = np.ndarray(shape, dtype, self._data, self._first)
         else:
-            self._ends = np.frombuffer(self._data, np.int64, count=self._second + 1)
-            self._data = self._data[self._ends.nbytes :]
+            self._range: range = pickle.loads(self._data[: self._first])
+            self._numbers = np.frombuffer(self._data[self._first :], np.int64, count=n)
 
     def some(self, lo: int, hi: int) -> list[Any]:
         """Return the items at positions lo..hi-1."""
         if self._kind is ItemKind.RANGE:
-            places = self._numbers[lo:hi].tolist() if len(self._numbers) else range(lo, hi)
-            return [self._first + self._second * k for k in places]
+            return [self._range[k] for k in (self._numbers[lo:hi].tolist() if len(self._numbers) else range(lo, hi))]
         if self._kind is ItemKind.ARRAY:
             return [copied(row) for row in self._array[lo:hi]]
         found = []

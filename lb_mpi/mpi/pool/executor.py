@@ -95,26 +95,21 @@ class Executor(MPIPoolExecutor):
         root_works: bool = True,
     ) -> None:
         def check(own: MPI.Intracomm) -> dict[str, Any]:
-            ranks = [*range(1, own.size)]
-            if root_works or not ranks:
-                ranks.append(0)
             if max_workers is not None and checks.integer("max_workers", max_workers) < 1:
                 raise ValueError(f"max_workers must be greater than 0, not {show(max_workers)}")
             checks.function("initializer", initializer, optional=True)
-            data = b""
             if own.rank == 0:
                 _check_level(own)
                 if initializer is not None:
-                    data = dumps((initializer, tuple(initargs), {}), "initializer", initializer)
-            chosen.extend(ranks[:max_workers])
-            initializers.append(data)
+                    initializers.append(dumps((initializer, tuple(initargs), {}), "initializer", initializer))
             return {}
 
-        chosen, initializers = list[int](), list[bytes]()
+        initializers = list[bytes]()  # at most one, on rank 0
         self._session = open_session(comm, 0, check, name="lb_mpi.Executor")
-        self._queue = _Queue(self._session.hosts, chosen, initializers[-1])
-        self._serves = not self._session.is_root
-        if not self._serves:
+        size = self._session.size
+        ranks = [*range(1, size), *([0] if root_works or size == 1 else [])]
+        self._queue = _Queue(self._session.hosts, ranks[:max_workers], *initializers)
+        if self._session.is_root:
             self._dispatcher: _Dispatcher | None = _dispatcher(self._session, self._queue)
             weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
 
@@ -123,7 +118,7 @@ class Executor(MPIPoolExecutor):
         """Make the executor of a pool's asynchronous tasks; it uses the ranks from its first task on, until a map begins."""
         made = cls.__new__(cls)
         made._session, made._queue = session, _Queue(session.hosts, [*range(1, session.size), 0], gives_way=True)
-        made._serves, made._dispatcher = False, None
+        made._dispatcher = None
         return made
 
     @staticmethod
@@ -144,8 +139,8 @@ class Executor(MPIPoolExecutor):
         """Return a report of the tasks that have ended so far, also after a shutdown (see `Pool.report`)."""
         queue = self._queue
         speeds = [s if rank in queue.bound else 0.0 for rank, s in enumerate(self._session.emulated_speeds)]
-        ranks, seconds = [*queue.ran], queue.ended - queue.began
-        return PoolReport.of(sum(rank.tasks for rank in ranks), 0.0 if math.isnan(seconds) else seconds, ranks, speeds)
+        ranks = [*queue.ran]
+        return PoolReport.of(sum(rank.tasks for rank in ranks), queue.ended - queue.began, ranks, speeds)
 
     def bootup(self, wait: bool = True) -> Executor:
         """Start the initializer on all ranks now, and return the executor; `wait`: after all ranks have run it."""
@@ -173,10 +168,7 @@ class Executor(MPIPoolExecutor):
         self._check("schedule new futures")
         future: Future[Any] = Future()
         try:
-            if least_bytes is None:
-                task = _Task(future, dumps(call, "function", fn))
-            else:
-                task = _Task(future, *self._queue.arrays.dumps(call, fn, least_bytes))
+            task = _Task(future, *self._queue.arrays.dumps(call, fn, least_bytes))
         except TypeError as error:
             cause = error.__cause__ or error
             cause.add_note(str(error))
@@ -192,7 +184,7 @@ class Executor(MPIPoolExecutor):
 
         cancel_futures : cancel the tasks not yet sent to a rank.
         """
-        if self._serves:
+        if not self._session.is_root:
             if self._queue.open:
                 self._queue.open = False
                 try:
@@ -209,7 +201,7 @@ class Executor(MPIPoolExecutor):
 
     def __enter__(self) -> Any:  # with another type, checkers would require a None check in a script of rank 0 alone
         """Return the executor; on ranks that serve, serve until rank 0 shuts it down, then return None."""
-        if not self._serves:
+        if self._session.is_root:
             return self
         self.shutdown()
         hint("this rank has served the executor; put `if executor:` before what only rank 0 does")
@@ -219,14 +211,14 @@ class Executor(MPIPoolExecutor):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Shut the executor down; at once after Ctrl-C."""
-        if self._serves:
+        if not self._session.is_root:
             return
         if isinstance(error, KeyboardInterrupt) and self._dispatcher is not None:
             self._dispatcher.interrupt()
         self.shutdown()
 
     def _check(self, what: str) -> None:
-        if self._serves:
+        if not self._session.is_root:
             raise Error("this rank serves the executor: expected a call on rank 0")
         if self._queue.broken is not None:
             raise BrokenExecutor(str(self._queue.broken)) from self._queue.broken.__cause__
@@ -260,7 +252,7 @@ class _Queue:
         self.initial = [task.future for tasks in self.bound.values() for task in tasks]
         self.n_sent = 0  # batches at ranks
         self.ran = [RankTasks() for _ in hosts]  # by rank
-        self.began = self.ended = math.nan  # first batch, last result
+        self.began = self.ended = 0.0  # first batch, last result
         self.task_s = math.inf  # recent seconds per task
         self.open = True
         self.broken: BrokenExecutor | None = None
@@ -512,8 +504,8 @@ class _Dispatcher(Operation):
             waits = any(batch.queue is queue and batch.tasks[0].what for batch in self._at[rank])
             if rank in queue.bound and not waits and (tasks := queue.take(rank)):
                 queue.n_sent += 1
-                if math.isnan(queue.began) and not tasks[0].what:
-                    queue.began = time.perf_counter()
+                if not (queue.began or tasks[0].what):
+                    queue.began = queue.ended = time.perf_counter()
                 number = -1 if tasks[0].what else self.session.n_tasks
                 self.session.n_tasks += 0 if tasks[0].what else len(tasks)
                 places = queue.arrays.places

@@ -51,7 +51,7 @@ from lb_mpi.pooling import checkpoint
 from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
 from lb_mpi.pooling.deal import Speeds, deal
 from lb_mpi.pooling.intervals import Interval, meets
-from lb_mpi.pooling.learning import Memory, costs_at_speed_1
+from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
 
@@ -201,7 +201,7 @@ class RootMap(LocalMap):
     ) -> None:
         super().__init__(session, call)
         self._learned, self._memory = learned, memory
-        chunksize, self._progress = check_options(call.function, **options)
+        chunksize, self._progress = check_options(call.function, options)
         self._items = check_items(*items)
         self._n = len(self._items)
         self._sample = b""  # of the items, by which their costs are remembered
@@ -235,9 +235,8 @@ class RootMap(LocalMap):
         ]
         self.failure: TaskFailure | None = None  # the first, with the number of its task
         self._rank_tasks = [RankTasks()] * session.size
-        self._rank_costs = np.zeros(session.size)  # of the tasks done by each rank, if known
         self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
-        self._by = np.zeros(len(self._order), dtype=np.int32)  # the rank that has run it
+        self._by = np.full(len(self._order), -1, dtype=np.int32)  # the rank that has run it; -1: none
         self._worker = 0  # the thread that works on it
         self._until_fresh = False  # it stops working when there are results
         self._dropped = False  # before all results were taken
@@ -407,7 +406,10 @@ class RootMap(LocalMap):
     def _learn(self) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
         n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
-        self._learned.observe(n, None if self._costs is None else self._rank_costs, busy_s)
+        done, costs_done = self._by >= 0, None
+        if self._costs is not None:
+            costs_done = sums_by_rank(self._costs[self._order][done], self._by[done], self.session.size)
+        self._learned.observe(n, costs_done, busy_s)
         if not self._sample or self._collector.missing or len(self._order) < self._n:
             return
         costs = np.empty(self._n)
@@ -474,8 +476,6 @@ class RootMap(LocalMap):
             for value in values:
                 self._callback(value)
         self._fresh.append((tasks.tolist(), values))
-        if self._costs is not None:
-            self._rank_costs[source] += self._costs[tasks].sum()
 
 
 # --- the other ranks --------------------------------------------------------------------------------------------------

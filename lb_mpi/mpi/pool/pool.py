@@ -25,6 +25,7 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
+from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.presence import call as in_call
@@ -381,7 +382,7 @@ class Pool:
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
         if self.is_root:
             return RootMap(self._session, call, items, options, self._speeds, self._memory, opened)
-        check_options(call.function, **options)
+        check_options(call.function, options)
         return None
 
     def _ended(self, report: PoolReport) -> None:
@@ -470,13 +471,4 @@ def _check(size: int, root: int | None, speeds: Sequence[float] | None, emulated
     checks.emulated_speed(emulated_speed)
     if root is not None:
         checks.integer("root", root, least=0, most=size - 1)
-    if speeds is None:
-        return None
-    try:
-        listed = list(speeds)
-    except TypeError:
-        raise TypeError(f"speeds = {checks.show(speeds)}: expected {size} numbers, one for each rank") from None
-    given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(listed)]
-    if len(given) != size:
-        raise ValueError(f"speeds: {len(given)} of them: expected {size}, one for each rank")
-    return given
+    return None if speeds is None else check_speeds(speeds, size).tolist()

@@ -117,8 +117,7 @@ class Session:
         self.emulated_speeds: list[float] = allgather(comm, emulated_speed * throttled())  # for the lower bound
         self.functions = KnownFunctions()
         self.clocks = Clocks()
-        self._traffic = duplicate(comm)  # of parcels
-        self.parcels = Parcels(self._traffic)
+        self.parcels = Parcels(duplicate(comm))
         self.account = RankAccount(self.record, worlds(comm))
         self._carrier = Carrier(self.presence, self.record, self.throttle, quick_s=QUICK_S)
         key = -1 if comm.rank == root else comm.rank  # the root is the first on its host
@@ -217,7 +216,7 @@ class Session:
             if self.record is not OFF and any(allgather(self.presence.comm, self.account.submitted is not None)):
                 self.account.close(time.perf_counter(), self.emulated_speeds[self.rank])
             self.parcels.drain()
-            self._traffic.Free()
+            self.parcels.comm.Free()
             self.broadcast.close()
             self.intervals.close()
             self._host.Free()
