@@ -35,7 +35,6 @@ from lb_mpi.balancing.simulate import Cluster, Costs, row_costs
 from lb_mpi.distributing.allocation import allocate
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.mpi.common.waiting import longest_nap_s
-from lb_mpi.pooling.simulate import Costs as PoolCosts
 from lb_mpi.pooling.simulate import SimulatedPool, bound_s, task_costs
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
@@ -129,8 +128,7 @@ class Line(NamedTuple):
 def pool(size: int, seconds: list[float]) -> list[Line]:
     """The maps."""
     speeds = rank_speeds(size)
-    looking = PoolCosts(look_s=longest_nap_s(size) / 2)
-    simulated = SimulatedPool([size], speeds, network=network(size), expenses=looking)
+    simulated = SimulatedPool([size], speeds, network=network(size), look_s=longest_nap_s(size) / 2)
     lines = []
     for (name, seed), took in zip(MAPS.items(), seconds, strict=True):
         costs = task_draws(size, seed)

@@ -6,13 +6,14 @@ termination detection is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.pooling.intervals import unpack
-from lb_mpi.pooling.worker import StealKind, StealMessage, Swap
+from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way, merged
 from lb_mpi.record.record import Record
+from lb_mpi.table import Table
 
 
 class RankTasks(NamedTuple):
@@ -28,6 +29,38 @@ class RankTasks(NamedTuple):
         """Return the sums of both."""
         times = self.busy_s + more.busy_s, self.work_s + more.work_s
         return RankTasks(self.tasks + more.tasks, *times, self.steals + more.steals, self.sent_bytes + more.sent_bytes)
+
+
+class PoolReport(NamedTuple):
+    """The outcome of the last map of a pool, or of the tasks of an executor so far."""
+
+    n: int  # tasks run, without those restored from the checkpoint
+    seconds: float  # wall-clock time of the map; of an executor, from its first task to the end of its last one
+    lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
+    ranks: list[RankTasks]  # of each rank, in order
+    queued_s: float = 0.0  # seconds for which tasks had no core, on all ranks
+
+    @classmethod
+    def of(cls, n: int, seconds: float, ranks: list[RankTasks], speeds: Sequence[float]) -> PoolReport:
+        """Make the report of `ranks` with these emulated speeds; those of speed 0 were not used."""
+        bound_s = sum(rank.work_s for rank in ranks) / sum(speeds)
+        slow = zip(ranks, speeds, strict=True)
+        queued_s = sum(max(0.0, rank.busy_s - rank.work_s / speed) for rank, speed in slow if speed)
+        return cls(n, seconds, bound_s, ranks, queued_s)
+
+    def __str__(self) -> str:
+        """Return a table with a line per rank."""
+        whole_s = self.seconds or 1.0
+        lines = [
+            (str(rank), f"{one.tasks:,}", f"{one.busy_s:.3f}", f"{one.busy_s / whole_s:.0%}", f"{one.steals:,}",
+             f"{one.sent_bytes:,}")
+            for rank, one in enumerate(self.ranks)
+        ]  # fmt: skip
+        queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
+        return (
+            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s{queued}\n"
+            f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
+        )
 
 
 class Collector:
@@ -56,15 +89,11 @@ class RankAccount:
         self.record, self._worlds = record, worlds
         self._began, self._dealt = 0.0, range(0)
         self.submitted: Step | None = None  # the tasks of executors that ran here, merged
-        self.clear()
-
-    def clear(self) -> None:
-        """Restart all counts at 0."""
-        self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
+        self.done = RankTasks()  # in this map so far, without the bytes sent
 
     def begin(self, now: float, lo: int, hi: int) -> None:
         """Begin a map in which this rank owns the tasks lo..hi-1."""
-        self.clear()
+        self.done = RankTasks()
         self._began, self._dealt = now, range(lo, hi)
         self.record.begin_tasks()
         self.record.enter(Phase.PROTOCOL, now)
@@ -75,27 +104,20 @@ class RankAccount:
 
     def ran(self, first: int, n: int, busy_s: float, work_s: float) -> None:
         """Count the `n` tasks from position `first` on."""
-        self._tasks += n
-        self._busy_s += busy_s
-        self._work_s += work_s
+        self.done = self.done.plus(RankTasks(n, busy_s, work_s))
         self.record.task(first, n, work_s)
-        self.record.doing(self._tasks, len(self._dealt))
+        self.record.doing(self.done.tasks, len(self._dealt))
 
-    def taken(self, swap: Swap, now: float) -> None:
-        """Record a successful swap that took tasks from the back of another rank's word."""
-        self._steal(swap.rank, unpack(swap.old).hi - unpack(swap.new).hi, now)
+    def rested(self, seconds: float) -> None:
+        """Count a rest of an emulated slow rank, which belongs to its tasks."""
+        self.done = self.done.plus(RankTasks(busy_s=seconds))
 
-    def given(self, source: int, now: float, message: StealMessage) -> None:
-        """Record a message from a rank of another host, possibly with tasks."""
-        if message.kind is StealKind.GIVE and message.lo < message.hi:
-            self._steal(source, message.hi - message.lo, now)
-
-    def _steal(self, source: int, n: int, now: float) -> None:
-        self.record.move(Move(Way.STEAL, self._worlds[source], now, now, n, 0.0))
-
-    def done(self, steals: int, rested_s: float = 0.0, sent_bytes: int = 0) -> RankTasks:
-        """Return the work so far, including the carrier's counts."""
-        return RankTasks(self._tasks, self._busy_s + rested_s, self._work_s, steals, sent_bytes)
+    def stole(self, steals: Sequence[tuple[int, int]], now: float) -> None:
+        """Record the steals of the rank's `Worker` in this map since the last call."""
+        if len(steals) > self.done.steals:
+            for source, n in steals[self.done.steals :]:
+                self.record.move(Move(Way.STEAL, self._worlds[source], now, now, n, 0.0))
+            self.done = self.done._replace(steals=len(steals))
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:
         """Record the complete map, at the rank's emulated speed."""

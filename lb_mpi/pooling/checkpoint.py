@@ -123,7 +123,7 @@ def _results(payload: Any, n: int) -> list[tuple[int, Any]] | None:
 
 def _frame(payload: Any) -> bytes:
     try:
-        packed: bytes = msgpack.packb(payload, use_bin_type=True)
+        packed: bytes = msgpack.packb(payload)
     except (OverflowError, UnicodeEncodeError) as error:
         raise ValueError(f"results can't be written to a checkpoint: {error}") from error
     return frame(packed)
@@ -140,11 +140,6 @@ def _payload(view: memoryview, at: int) -> tuple[Any, int]:
         return None, at
 
 
-def _pack(value: Any) -> bytes:
-    packed: bytes = msgpack.packb(value, use_bin_type=True)
-    return packed
-
-
 def _unpack(packed: bytes | memoryview, depth: int = 0) -> Any:
     if depth > DEPTH + 1:
         raise ValueError(f"tuples in tuples, more than {DEPTH} deep")
@@ -154,7 +149,7 @@ def _unpack(packed: bytes | memoryview, depth: int = 0) -> Any:
             return tuple(_unpack(data, depth + 1))
         return _READERS[kind](data)
 
-    return msgpack.unpackb(packed, ext_hook=read_extension, strict_map_key=False, raw=False)
+    return msgpack.unpackb(packed, ext_hook=read_extension, strict_map_key=False)
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -163,13 +158,15 @@ def _plain(value: Any, depth: int) -> Any:
     if value is None or kind in (bool, float, str, bytes):
         return value
     if kind is int:
-        return value if _INT64 <= value <= _UINT64 else msgpack.ExtType(_INT, _big(value))
+        if _INT64 <= value <= _UINT64:
+            return value
+        return msgpack.ExtType(_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
     if depth > DEPTH:
         raise ValueError(f"results has lists in lists, more than {DEPTH} deep: expected fewer")
     if kind is list:
         return [_plain(one, depth + 1) for one in value]
     if kind is tuple:
-        return msgpack.ExtType(_TUPLE, _pack([_plain(one, depth + 1) for one in value]))
+        return msgpack.ExtType(_TUPLE, msgpack.packb([_plain(one, depth + 1) for one in value]))
     if kind is dict:
         return {_plain(key, depth + 1): _plain(one, depth + 1) for key, one in value.items()}
     if kind is complex:
@@ -200,10 +197,6 @@ def _instead(kind: type) -> str:
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return " (such as tuple(result), or result._asdict())"
     return " (such as dataclasses.asdict(result))" if dataclasses.is_dataclass(kind) else ""
-
-
-def _big(value: int) -> bytes:
-    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
 
 def _array(array: np.ndarray[Any, Any]) -> bytes:

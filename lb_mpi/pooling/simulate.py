@@ -19,7 +19,7 @@ from lb_mpi.checks import choice, integer, number, virtual_s
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.errors import ProtocolError
 from lb_mpi.metrics import check_speeds
-from lb_mpi.pooling.account import Collector, RankAccount
+from lb_mpi.pooling.account import Collector, RankAccount, RankTasks
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
 from lb_mpi.pooling.learning import Memory, Timing, costs_at_speed_1, sums_by_rank
@@ -29,25 +29,13 @@ from lb_mpi.record.record import OFF, Record
 from lb_mpi.virtual import Network, Raised, Virtual
 
 ROOT = 0
-BATCH_S = 20e-3  # interval between results sent; also sent when idle
+BATCH_S = 20e-3  # between two sends of results; an idle rank sends them at once
+SWAP_S = 0.5e-6  # from reading the words to the end of the swap
+LOOK_S = 20e-6  # until an idle rank sees that a word was filled
 NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
 MOST_RANKS = 10_000  # each looks at all words of its host
 MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond it, nearly all drawn costs are 0
 TASKS = ("constant", "lognormal")  # kinds of costs
-
-
-class Costs(NamedTuple):
-    """The costs of a pool other than messages, in seconds."""
-
-    swap_s: float = 0.5e-6  # from reading the words to the end of the swap
-    look_s: float = 20e-6  # until an idle rank sees that a word was filled
-    batch_s: float = BATCH_S  # between two sends of results
-
-    def checked(self) -> Costs:
-        """Return itself; ValueError unless all costs are finite and at least 0."""
-        for name, seconds in self._asdict().items():
-            virtual_s(name, seconds, least=0.0)
-        return self
 
 
 class ResultBatch(NamedTuple):
@@ -88,7 +76,6 @@ class Member:
     def turn(self, now: float, arrived: Iterable[tuple[int, Mail]]) -> list[tuple[int, Mail]]:
         """Run the worker's turn; count results, and send some."""
         mine: list[tuple[int, StealMessage | BeginMap | EndMap]] = []
-        epoch = self.worker.epoch
         for source, mail in arrived:
             if isinstance(mail, ResultBatch):
                 for part in mail.parts:
@@ -98,12 +85,8 @@ class Member:
             mine.append((source, mail))
             if isinstance(mail, BeginMap):
                 self.account.begin(now, mail.lo, mail.hi)
-                epoch = mail.epoch
-            elif isinstance(mail, EndMap):
-                epoch = -1
-            elif mail.epoch == epoch:
-                self.account.given(source, now, mail)
         sends: list[tuple[int, Mail]] = [*self.worker.turn(now, mine)]
+        self.account.stole(self.worker.steals, now)
         if self.results and (self.job is None or (self.worker.chunk is self.job and now >= self._sent_at + self._batch_s)):
             sends.append((ROOT, ResultBatch(tuple(self.results))))
             self.results, self._sent_at = [], now
@@ -159,7 +142,9 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         *,
         speeds_known: bool = False,
         network: Network = NETWORK,
-        expenses: Costs | None = None,
+        swap_s: float = SWAP_S,
+        look_s: float = LOOK_S,
+        batch_s: float = BATCH_S,
         first_epoch: int = 1,
         seed: int = 0,
         worker_class: type[Worker] = Worker,
@@ -169,7 +154,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         size = integer("hosts", sum(counts), 1, unit="ranks in all")
         seed = check_seed(seed)
         self.speeds = check_speeds([1.0] * size if speeds is None else speeds, size)
-        self.costs = (expenses or Costs()).checked()
+        self._swap_s, self._look_s = swap_s, look_s
         ends = np.cumsum(counts).tolist()
         self.hosts = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
         self._host_of = [k for k, n in enumerate(counts) for _ in range(n)]
@@ -183,7 +168,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
                 rank, self.hosts[k], others, words=self.words, timings=self.timings, speeds=self.believed, seed=seed
             )
             account = RankAccount(OFF if records is None else records[rank], list(range(size)))
-            self.members.append(Member(worker, account, self.costs.batch_s))
+            self.members.append(Member(worker, account, batch_s))
         super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
         self.tasks: dict[int, Tasks] = {}  # by epoch
         self.raised = False  # a task of this map has raised
@@ -222,7 +207,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
             if on_step is not None:
                 on_step(self)
         seconds = self.now - began
-        done = [member.account.done(member.worker.steals) for member in self.members]
+        done = [member.account.done for member in self.members]
         for rank, member in enumerate(self.members):
             member.account.end(self.now, done[rank], float(self.speeds[rank]))
             self.post(ROOT, rank, EndMap())
@@ -261,8 +246,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.believed[:] = believed.tolist()
         self.raised = False
         for rank, member in enumerate(self.members):
-            member.worker.steals = 0
-            member.account.clear()
+            member.worker.steals, member.account.done = [], RankTasks()  # a rank may still be in an earlier map
             begin = BeginMap(self.epoch, bounds[rank], bounds[rank + 1], largest_first=largest_first)
             self.post(ROOT, rank, begin)
         self.members[ROOT].collector = Collector(self.epoch % EPOCHS, bounds[-1])
@@ -272,7 +256,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
     def begin(self, rank: int, job: Swap | Interval) -> float:
         """Return the seconds of a swap or of a chunk."""
         if isinstance(job, Swap):
-            return self.costs.swap_s
+            return self._swap_s
         sums = self.tasks[job.epoch].sums
         return float(sums[job.hi] - sums[job.lo]) / float(self.speeds[rank])
 
@@ -305,17 +289,8 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         if unpack(swap.new).hi > unpack(swap.old).hi:
             for mate in self.hosts[self._host_of[rank]]:
                 if mate != rank:
-                    self.wake(mate, self.now + self.costs.look_s)
+                    self.wake(mate, self.now + self._look_s)
         return True
-
-    def finish(self, rank: int, job: Swap | Interval) -> list[tuple[int, Mail]]:
-        """End a job; record a steal."""
-        member = self.members[rank]
-        steals = member.worker.steals
-        sends = super().finish(rank, job)
-        if isinstance(job, Swap) and member.worker.steals > steals:
-            member.account.taken(job, self.now)
-        return sends
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, Mail]], sends: Sequence[tuple[int, Mail]]) -> None:
         """Record phases."""

@@ -117,7 +117,7 @@ class Worker:
         self.words, self.speeds = words, speeds
         self.epoch = -1  # number of the map; -1: none
         self.chunk: Interval | None = None  # begun, not yet done
-        self.steals = 0
+        self.steals: list[tuple[int, int]] = []  # in this map: (rank that had the tasks, their number)
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
         self._ending = Ending(rank, [] if others else host, timings, speeds)
@@ -134,7 +134,7 @@ class Worker:
         """Begin a map; see `BeginMap`."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
-        self.epoch = epoch
+        self.epoch, self.steals = epoch, []
         self._rest = self._interval(lo, hi)
         self._pace = Pace(chunksize)
         self._ending.begin(epoch % EPOCHS, learns=not largest_first)
@@ -257,6 +257,7 @@ class Worker:
         elif swap.rank == self.rank:
             self.chunk = self._interval(old.lo, new.lo)
         else:
+            self.steals.append((swap.rank, old.hi - new.hi))
             self._begin_stolen(self._interval(new.hi, old.hi))
 
     def _interval(self, lo: int, hi: int) -> Interval:
@@ -294,7 +295,6 @@ class Worker:
         return self.speeds if known is None or len(known.speeds) <= len(self._host) else known.speeds
 
     def _begin_stolen(self, stolen: Interval) -> None:
-        self.steals += 1
         begun = min(self._pace.n, stolen.n)
         self.chunk = stolen._replace(hi=stolen.lo + begun)
         self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None
@@ -306,6 +306,7 @@ class Worker:
         if not self._hosts.answered(source, gave=lo < hi):
             raise ProtocolError(f"GIVE of {lo}..{hi - 1} from rank {source}, which was not asked")
         if lo < hi:
+            self.steals.append((source, hi - lo))
             self._given.append(self._interval(lo, hi))
 
 

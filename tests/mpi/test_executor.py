@@ -241,7 +241,7 @@ def test_maps() -> None:
         with pytest.raises(TimeoutError):
             list(executor.map(time.sleep, [0.3], timeout=0.01))
         assert len([*as_completed([executor.submit(abs, 1) for _ in range(5)])]) == 5
-        with pytest.raises(ValueError, match="chunksize = 0: expected an integer >= 1"):
+        with pytest.raises(ValueError, match="chunksize must be >= 1"):
             executor.map(abs, [], chunksize=0)
 
     on_root(use)

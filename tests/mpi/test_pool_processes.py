@@ -100,11 +100,13 @@ def test_asynchronous_calls() -> None:
             wrong.get()
         assert isinstance(caught.value.__cause__, lb_mpi.TaskError)
         assert all(result in came for result in (9, many.get(), caught.value))
+        raises = pool.apply_async(square, (4,), callback=lambda _: 1 // 0)  # which is logged
+        assert raises.get(60) == 16
         late = pool.apply_async(time.sleep, (0.3,))
         with pytest.raises(multiprocessing.TimeoutError):
             late.get(0.01)
         if not late.ready():
-            with pytest.raises(ValueError, match="expected successful"):
+            with pytest.raises(ValueError, match="not ready"):
                 late.successful()
 
     on_root(use)

@@ -15,7 +15,7 @@ from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling import account, deal, intervals, learning, worker
 from lb_mpi.pooling.intervals import Interval, pack
 from lb_mpi.pooling.learning import Timing
-from lb_mpi.pooling.simulate import Costs, SimulatedPool
+from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker
 from lb_mpi.virtual import Network
 from tests.protocol import pool_law
@@ -75,10 +75,10 @@ def play(
     size = rng.choice(sizes)
     ends = sorted({*rng.sample(range(1, size), rng.randint(0, min(7, size - 1))), size})
     hosts = np.diff([0, *ends]).tolist()
-    expenses = Costs(swap_s=rng.choice([0.0, 1e-6, 1e-4]), look_s=1e-5, batch_s=2e-3)
+    swap_s = rng.choice([0.0, 1e-6, 1e-4])
     pool = pool_class(
         hosts, [2.0 ** rng.uniform(-4, 0) for _ in range(size)], speeds_known=rng.random() < 0.3,
-        network=Network((1e-6, 1e-3)), expenses=expenses,
+        network=Network((1e-6, 1e-3)), swap_s=swap_s, look_s=1e-5, batch_s=2e-3,
         first_epoch=rng.choice([1, 254]), seed=seed, worker_class=worker_class,
     )  # fmt: skip
     steals = 0
@@ -326,6 +326,17 @@ def test_what_the_table_rules_out() -> None:
     assert one.job == Interval(1, 0, 1)
     with pytest.raises(ProtocolError, match=r"begin of 0\.\.1 with chunk"):
         one.turn(0.0, [(0, BeginMap(2, 0, 1))])
+
+
+def test_steals_are_counted_map_by_map() -> None:
+    one = begun(Worker, [[1]])
+    assert one.turn(0.0, []) == [(1, StealMessage(StealKind.ASK, 1, speed=1.0))]
+    one.turn(0.0, [(1, StealMessage(StealKind.GIVE, 1, 0, 1))])
+    assert (one.job, one.steals) == (Interval(1, 0, 1), [(1, 1)])
+    one.done(Interval(1, 0, 1), 1.0)
+    one.turn(0.0, [(0, EndMap())])
+    begin(one, 2)
+    assert one.steals == []
 
 
 def test_a_rank_without_a_map_has_no_job() -> None:

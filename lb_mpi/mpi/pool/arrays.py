@@ -64,9 +64,11 @@ class SharedArrays:
         self.places: dict[str, dict[int, str]] = {}  # by key and host; "" while on its way
         self.holders: set[int] = set()  # ranks that may have some
 
-    def dumps(self, value: Any, function: Any, least_bytes: int) -> tuple[bytes, set[str]]:
+    def dumps(self, value: Any, function: Any, least_bytes: int | None) -> tuple[bytes, set[str]]:
         """Pickle a function and its arguments without arrays of at least so many bytes; return it with their keys."""
         keys = set[str]()
+        if least_bytes is None:
+            return dumps(value, "function", function), keys
 
         def reduce(array: NDArray[Any]) -> Any:
             order = "C" if array.flags.c_contiguous else "F"

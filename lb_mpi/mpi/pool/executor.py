@@ -3,7 +3,7 @@
 On the root, one thread calls MPI: it sends tasks and receives results.  The root's own tasks run in a second thread, so that
 a long one delays no message.  The other ranks serve, as in a pool with `root=`.
 
-    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: _turn    -> `run_batch` on a rank
+    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: work     -> `run_batch` on a rank
     Future <- _settle                  <-                                    _finish <- its results
 """
 
@@ -20,28 +20,28 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Set
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from mpi4py import MPI
+from mpi4py.futures import MPIPoolExecutor
 
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import hint
-from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
-from lb_mpi.mpi.pool.messages import NO_MAP, Frame, batch_parcel, dumps, read_results, task_error
-from lb_mpi.mpi.pool.root import PoolReport
+from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, read_results, task_error
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, run_batch, serve
 from lb_mpi.mpi.pool.session import Operation, Session, need_level
-from lb_mpi.pooling.account import RankTasks
+from lb_mpi.pooling.account import PoolReport, RankTasks
 from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ IDLE_S = 0.25  # between two looks for a failure while no results can arrive
 _NONE: Set[str] = frozenset()
 
 
-class Executor(concurrent.futures.Executor):
+class Executor(MPIPoolExecutor):
     """Run tasks on all ranks of `comm`, through the interface of `concurrent.futures`.
 
     In a script that `python -m lb_mpi pool` starts, rank 0 alone runs the script, and each executor uses all ranks:
@@ -68,8 +68,9 @@ class Executor(concurrent.futures.Executor):
             if executor is not None:
                 results = list(executor.map(f, items))
 
-    Futures are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  An exception raised by
-    a task (except Ctrl-C) is the exception of its future; its cause is a `TaskError` with the rank and the traceback.
+    `map` and `starmap` are those of mpi4py's MPIPoolExecutor, with timeout, chunksize, buffersize and unordered.  Futures
+    are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  An exception raised by a task
+    (except Ctrl-C) is the exception of its future; its cause is a `TaskError` with the rank and the traceback.
     Functions, arguments and results are pickled, even for rank 0's own tasks.
 
     Parameters
@@ -94,26 +95,21 @@ class Executor(concurrent.futures.Executor):
         root_works: bool = True,
     ) -> None:
         def check(own: MPI.Intracomm) -> dict[str, Any]:
-            ranks = [*range(1, own.size)]
-            if root_works or not ranks:
-                ranks.append(0)
             if max_workers is not None and checks.integer("max_workers", max_workers) < 1:
                 raise ValueError(f"max_workers must be greater than 0, not {show(max_workers)}")
             checks.function("initializer", initializer, optional=True)
-            data = b""
             if own.rank == 0:
                 _check_level(own)
                 if initializer is not None:
-                    data = dumps((initializer, tuple(initargs), {}), "initializer", initializer)
-            chosen.extend(ranks[:max_workers])
-            initializers.append(data)
+                    initializers.append(dumps((initializer, tuple(initargs), {}), "initializer", initializer))
             return {}
 
-        chosen, initializers = list[int](), list[bytes]()
+        initializers = list[bytes]()  # at most one, on rank 0
         self._session = open_session(comm, 0, check, name="lb_mpi.Executor")
-        self._queue = _Queue(self._session.hosts, chosen, initializers[-1])
-        self._serves = not self._session.is_root
-        if not self._serves:
+        size = self._session.size
+        ranks = [*range(1, size), *([0] if root_works or size == 1 else [])]
+        self._queue = _Queue(self._session.hosts, ranks[:max_workers], *initializers)
+        if self._session.is_root:
             self._dispatcher: _Dispatcher | None = _dispatcher(self._session, self._queue)
             weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
 
@@ -122,7 +118,7 @@ class Executor(concurrent.futures.Executor):
         """Make the executor of a pool's asynchronous tasks; it uses the ranks from its first task on, until a map begins."""
         made = cls.__new__(cls)
         made._session, made._queue = session, _Queue(session.hosts, [*range(1, session.size), 0], gives_way=True)
-        made._serves, made._dispatcher = False, None
+        made._dispatcher = None
         return made
 
     @staticmethod
@@ -136,11 +132,6 @@ class Executor(concurrent.futures.Executor):
         return len(self._queue.bound) if self._queue.open and self._queue.broken is None else 0
 
     @property
-    def _max_workers(self) -> int:
-        """Return `num_workers`, under the name that dask reads."""
-        return self.num_workers
-
-    @property
     def _broken(self) -> str | None:
         return None if self._queue.broken is None else str(self._queue.broken)
 
@@ -148,8 +139,8 @@ class Executor(concurrent.futures.Executor):
         """Return a report of the tasks that have ended so far, also after a shutdown (see `Pool.report`)."""
         queue = self._queue
         speeds = [s if rank in queue.bound else 0.0 for rank, s in enumerate(self._session.emulated_speeds)]
-        ranks, seconds = [*queue.ran], queue.ended - queue.began
-        return PoolReport.of(sum(rank.tasks for rank in ranks), 0.0 if math.isnan(seconds) else seconds, ranks, speeds)
+        ranks = [*queue.ran]
+        return PoolReport.of(sum(rank.tasks for rank in ranks), queue.ended - queue.began, ranks, speeds)
 
     def bootup(self, wait: bool = True) -> Executor:
         """Start the initializer on all ranks now, and return the executor; `wait`: after all ranks have run it."""
@@ -177,10 +168,7 @@ class Executor(concurrent.futures.Executor):
         self._check("schedule new futures")
         future: Future[Any] = Future()
         try:
-            if least_bytes is None:
-                task = _Task(future, dumps(call, "function", fn))
-            else:
-                task = _Task(future, *self._queue.arrays.dumps(call, fn, least_bytes))
+            task = _Task(future, *self._queue.arrays.dumps(call, fn, least_bytes))
         except TypeError as error:
             cause = error.__cause__ or error
             cause.add_note(str(error))
@@ -191,67 +179,12 @@ class Executor(concurrent.futures.Executor):
             self._dispatcher = _dispatcher(self._session, self._queue)  # since a map has ended the last one
         return future
 
-    def map(
-        self,
-        fn: Callable[..., T],
-        /,
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-        unordered: bool = False,
-    ) -> Iterator[T]:
-        """Return an iterator of fn(a, b, ...) for the items at the same position of each iterable.
-
-        Parameters
-        ----------
-        timeout : seconds from the call; then the iterator raises TimeoutError.
-        chunksize : items in a task.  Short tasks are sent together anyway.
-        buffersize : submit this many tasks, and another one per requested result; None: submit all at once.
-        unordered : yield results as they arrive.
-        """
-        arguments = zip(*iterables, strict=False)
-        return self.starmap(
-            fn, arguments, timeout=timeout, chunksize=chunksize, buffersize=buffersize, unordered=unordered
-        )
-
-    def starmap(
-        self,
-        fn: Callable[..., T],
-        iterable: Iterable[Iterable[Any]],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-        unordered: bool = False,
-    ) -> Iterator[T]:
-        """Return an iterator of fn(*args) for each args of `iterable`; the other arguments are those of `map`."""
-        until = None if timeout is None else time.monotonic() + timeout
-        size = checks.integer("chunksize", chunksize, least=1)
-        if buffersize is not None and not isinstance(buffersize, int):
-            raise TypeError(f"buffersize = {show(buffersize)}: expected an integer >= 1, or None")
-        if buffersize is not None and (buffersize < 1 or unordered):
-            raise ValueError(f"buffersize = {buffersize}: expected an integer >= 1, or None; None where unordered is True")
-        if size == 1:
-            submitted: Iterator[Future[Any]] = (self.submit(fn, *args) for args in iterable)
-        else:
-            submitted = self.submit_chunks(fn, iterable, size)
-        results = _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
-        return results if size == 1 else (value for values in results for value in _emptied(values))
-
-    def submit_chunks(
-        self, fn: Callable[..., T], iterable: Iterable[Iterable[Any]], size: int
-    ) -> Iterator[Future[list[T]]]:
-        """Submit fn(*args) for each args of `iterable`, `size` in a task; yield the futures as they are requested."""
-        items = iter(iterable)
-        for chunk in iter(lambda: [*itertools.islice(items, size)], []):
-            yield self.submit(_run_chunk, fn, chunk)
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks; `wait`: return when all are done.  A second call only waits.
 
         cancel_futures : cancel the tasks not yet sent to a rank.
         """
-        if self._serves:
+        if not self._session.is_root:
             if self._queue.open:
                 self._queue.open = False
                 try:
@@ -268,7 +201,7 @@ class Executor(concurrent.futures.Executor):
 
     def __enter__(self) -> Any:  # with another type, checkers would require a None check in a script of rank 0 alone
         """Return the executor; on ranks that serve, serve until rank 0 shuts it down, then return None."""
-        if not self._serves:
+        if self._session.is_root:
             return self
         self.shutdown()
         hint("this rank has served the executor; put `if executor:` before what only rank 0 does")
@@ -278,14 +211,14 @@ class Executor(concurrent.futures.Executor):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Shut the executor down; at once after Ctrl-C."""
-        if self._serves:
+        if not self._session.is_root:
             return
         if isinstance(error, KeyboardInterrupt) and self._dispatcher is not None:
             self._dispatcher.interrupt()
         self.shutdown()
 
     def _check(self, what: str) -> None:
-        if self._serves:
+        if not self._session.is_root:
             raise Error("this rank serves the executor: expected a call on rank 0")
         if self._queue.broken is not None:
             raise BrokenExecutor(str(self._queue.broken)) from self._queue.broken.__cause__
@@ -319,7 +252,7 @@ class _Queue:
         self.initial = [task.future for tasks in self.bound.values() for task in tasks]
         self.n_sent = 0  # batches at ranks
         self.ran = [RankTasks() for _ in hosts]  # by rank
-        self.began = self.ended = math.nan  # first batch, last result
+        self.began = self.ended = 0.0  # first batch, last result
         self.task_s = math.inf  # recent seconds per task
         self.open = True
         self.broken: BrokenExecutor | None = None
@@ -391,11 +324,12 @@ class _Dispatcher(Operation):
     """The two threads of the root, for all executors of a session, until the last one has ended or a map begins."""
 
     has_threads = True
+    over = False  # it accepts no further executor or task
 
     def __init__(self, session: Session, *, closes: bool) -> None:
+        super().__init__(session)
         self.changed = threading.Condition()
-        self.over = False  # it accepts no further executor or task
-        self.session, self._root = session, session.root
+        self._root = session.root
         self._closes = closes  # the session, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
         self._queues = deque[_Queue]()
@@ -500,7 +434,7 @@ class _Dispatcher(Operation):
         session, worker, wait_s = self.session, self._worker, None
         try:
             with session.presence.telling():
-                session.work("", lambda: self.over, self._turn)
+                session.work(self)
         except BaseException as error:
             wait_s = LEAVE_S
             with self.changed:
@@ -523,7 +457,7 @@ class _Dispatcher(Operation):
         if self._closes:
             session.close()
 
-    def _turn(self, _: Interrupts) -> bool:
+    def work(self, _: Interrupts) -> bool:
         """Send what can be sent; results were received just before.  Wait where none can arrive."""
         with self.changed:
             batches = self._batches()
@@ -535,7 +469,8 @@ class _Dispatcher(Operation):
             if rank == self._root:
                 self._own.put(batch)
             else:
-                self.session.parcels.send(rank, Tag.TASK, batch_parcel(batch.arguments))
+                data = pickle.dumps(batch.arguments, pickle.HIGHEST_PROTOCOL)
+                self.session.parcels.send(rank, Tag.TASK, parcel(b"", [data]))
         return bool(batches)
 
     def _batches(self) -> list[tuple[int, _Batch]]:
@@ -569,8 +504,8 @@ class _Dispatcher(Operation):
             waits = any(batch.queue is queue and batch.tasks[0].what for batch in self._at[rank])
             if rank in queue.bound and not waits and (tasks := queue.take(rank)):
                 queue.n_sent += 1
-                if math.isnan(queue.began) and not tasks[0].what:
-                    queue.began = time.perf_counter()
+                if not (queue.began or tasks[0].what):
+                    queue.began = queue.ended = time.perf_counter()
                 number = -1 if tasks[0].what else self.session.n_tasks
                 self.session.n_tasks += 0 if tasks[0].what else len(tasks)
                 places = queue.arrays.places
@@ -578,11 +513,11 @@ class _Dispatcher(Operation):
                 return _Batch(queue, tasks, (number, [task.data for task in tasks], found))
         return None
 
-    def take(self, source: int, parcel: Buffer) -> None:
+    def take(self, source: int, results: Buffer) -> None:
         """See `Operation`; drop late results of a map."""
-        epoch, done, frames = read_results(parcel)
+        epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
-            self._finish(source, done._replace(sent_bytes=parcel.nbytes), frames)
+            self._finish(source, done._replace(sent_bytes=results.nbytes), frames)
 
     # The thread of the root's own tasks.
 
@@ -683,10 +618,6 @@ def initialize(session: Session, initializer: Callable[..., Any], initargs: tupl
 # --- futures ----------------------------------------------------------------------------------------------------------
 
 
-def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
-    return [function(*args) for args in chunk]
-
-
 def _begins(future: Future[Any]) -> bool:
     """Return whether to run a task; if so it can't be cancelled any more, else its waiters learn of the cancellation."""
     return future.running() or future.set_running_or_notify_cancel()
@@ -708,39 +639,10 @@ def _settle(future: Future[Any], frame: Frame) -> None:
 def _error(data: bytes | memoryview) -> BaseException:
     """Return the exception of a task, caused by a TaskError with the traceback, or only the TaskError if it wasn't sent."""
     failure = pickle.loads(data)
-    told = task_error(failure, None)
+    told = task_error(failure)
     told.add_note(failure.traceback)
     error, told.__cause__ = told.__cause__, None
     if error is None:
         return told
     error.__cause__ = told
     return error
-
-
-def _results(futures: deque[Future[T]], later: Iterator[Future[T]], until: float | None, unordered: bool) -> Iterator[T]:
-    """Yield the results of some futures, and of one of `later` for each; cancel those not requested."""
-    waiting = {*futures} if unordered else set()
-
-    def left_s() -> float | None:
-        return None if until is None else until - time.monotonic()
-
-    try:
-        if unordered:
-            futures.clear()
-            for future in concurrent.futures.as_completed({*waiting}, left_s()):
-                waiting.discard(future)
-                yield future.result()
-        while futures:
-            if futures[0].exception(left_s()) is None:
-                futures.extend(itertools.islice(later, 1))
-            yield futures.popleft().result()
-    finally:
-        for future in (*futures, *waiting):
-            future.cancel()
-
-
-def _emptied(values: list[Any]) -> Iterator[Any]:
-    """Yield values, and keep no reference to them."""
-    values.reverse()
-    while values:
-        yield values.pop()

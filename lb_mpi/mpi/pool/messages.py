@@ -1,8 +1,6 @@
 """Messages between the ranks of a pool, as parcels: a header of 64 bytes and its data.
 
-Functions are sent once, and later found by the digest of their pickled form.  Items are sent in the order of their positions
-in the map: the rows of an array raw, a range as two numbers, a list in pickled blocks, of which a rank reads only those that
-it needs.
+Functions are sent once, and later found by the digest of their pickled form.  For items, see `lb_mpi.mpi.pool.arguments`.
 """
 
 from __future__ import annotations
@@ -15,33 +13,21 @@ import struct
 import traceback
 from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.errors import TaskError
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
-from lb_mpi.pooling.worker import StealKind, StealMessage
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-class MapOutcome(IntEnum):
-    """The end of a map, as sent by the root."""
-
-    DONE = 0
-    FAILED = 1
-    DROPPED = 2  # its other results are not needed
-
-
 class StartOrder(NamedTuple):
-    """The start of a map, as sent by the root to one rank; the speeds of all ranks, function and items follow."""
+    """The start of a map, as sent by the root to one rank; for all ranks, their speeds, function and items follow."""
 
     epoch: int
     lo: int  # the rank's own tasks
@@ -50,9 +36,7 @@ class StartOrder(NamedTuple):
     largest_first: bool  # costs are known
     star: bool  # function(*item)
     keep_exceptions: bool  # exceptions are results
-    to_all: bool  # all ranks get the results
     function_bytes: int  # 0: known by its digest
-    data_bytes: int  # that follow
     digest: bytes  # of the function
 
 
@@ -65,27 +49,10 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<iiii????qq16s")
+START = struct.Struct("<iiii???q16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
-_STEAL = struct.Struct("<iqqqd")
+STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks
-NUMBERS = struct.Struct("<qqq")  # two, and the bytes that follow
-
-
-def read_start(buffer: Buffer) -> StartOrder:
-    """Read the header of a START."""
-    return StartOrder(*START.unpack_from(buffer.data))
-
-
-def steal_parcel(message: StealMessage) -> Buffer:
-    """Make an ASK or a GIVE."""
-    return parcel(_STEAL.pack(*message))
-
-
-def read_steal(buffer: Buffer) -> StealMessage:
-    """Read an ASK or a GIVE."""
-    kind, epoch, lo, hi, speed = _STEAL.unpack_from(buffer.data)
-    return StealMessage(StealKind(kind), epoch, lo, hi, speed)
 
 
 def results_parcel(epoch: int, done: RankTasks, frames: Sequence[Frame]) -> Buffer:
@@ -106,16 +73,6 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-def batch_parcel(batch: tuple[int, list[bytes], dict[str, str]]) -> Buffer:
-    """Make the parcel of tasks of an executor."""
-    data = pickle.dumps(batch, pickle.HIGHEST_PROTOCOL)
-    return parcel(NUMBERS.pack(0, 0, len(data)), [data])
-
-
-def read_batch(buffer: Buffer) -> Any:
-    """Read such a parcel."""
-    return pickle.loads(body(buffer)[: NUMBERS.unpack_from(buffer.data)[2]])
-
 
 # --- failures ---------------------------------------------------------------------------------------------------------
 
@@ -124,23 +81,24 @@ class TaskFailure(NamedTuple):
     """A task that raised, or a rank that can't continue; it is sent pickled."""
 
     text: str  # message text
-    position: int  # of the task; -1: none
+    task: int  # its number, but on the way to the root, its position in the map; -1: no task of a map
     rank: int
     traceback: str
     error: bytes  # the exception, pickled; empty if that failed
 
 
-def failure_of(error: BaseException, rank: int, position: int = -1) -> TaskFailure:
+def failure_of(error: BaseException, rank: int, task: int = -1) -> TaskFailure:
     """Describe an exception."""
     try:
         text = "".join(traceback.format_exception(error))
     except Exception:  # its own __str__ may raise
         text = f"{describe(error)} {place(error)}\n"
-    return TaskFailure(f"{describe(error)} {place(error)}", position, rank, text, pickled_error(error))
+    return TaskFailure(f"{describe(error)} {place(error)}", task, rank, text, pickled_error(error))
 
 
-def task_error(failure: TaskFailure, index: int | None) -> TaskError:
+def task_error(failure: TaskFailure) -> TaskError:
     """Make the error that all ranks raise; its cause is the task's exception, if that can be unpickled."""
+    index = failure.task if failure.task >= 0 else None
     where = f"task {index} on rank {failure.rank}" if index is not None else f"rank {failure.rank}"
     error = TaskError(f"{where}: {failure.text}", index=index, rank=failure.rank, traceback=failure.traceback)
     try:
@@ -214,88 +172,3 @@ class KnownFunctions(OrderedDict[bytes, Callable[..., Any]]):
         self[digest] = function
         if len(self) > KEPT:
             self.popitem(last=False)
-
-
-# --- items ------------------------------------------------------------------------------------------------------------
-
-BLOCK = 256  # items in a block of a list, at most
-BLOCKS_A_RANK = 8  # at least, if there are enough items
-# ItemKind; start of the range, items in a block, or bytes of (dtype, shape); step of the range, or number of blocks;
-# numbers in the order of a range.
-_ITEMS = struct.Struct("<qqqq")
-
-
-class ItemKind(IntEnum):
-    """The form in which items travel."""
-
-    RANGE = 1
-    ARRAY = 2
-    LIST = 3
-
-
-def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes | memoryview]:
-    """Encode a range, an array, or a list by position, for `size` ranks; TypeError, naming the item, if pickling fails."""
-    if isinstance(items, range):
-        numbers = order[:0] if np.array_equal(order, np.arange(len(order))) else order
-        return [_ITEMS.pack(ItemKind.RANGE, items.start, items.step, len(numbers)), numbers.tobytes()]
-    if isinstance(items, np.ndarray) and not items.dtype.hasobject:
-        rows = items[order]
-        about = pickle.dumps((rows.dtype, rows.shape), pickle.HIGHEST_PROTOCOL)
-        return [_ITEMS.pack(ItemKind.ARRAY, len(about), 0, 0), about, rows.tobytes()]
-    n_block = max(1, min(BLOCK, len(order) // (size * BLOCKS_A_RANK)))
-    numbers_left = iter(order.tolist())
-    blocks = []
-    while places := list(islice(numbers_left, n_block)):
-        blocks.append(_pickled_block(items, places))
-    ends = np.cumsum([0, *map(len, blocks)])
-    return [_ITEMS.pack(ItemKind.LIST, n_block, len(blocks), 0), ends.astype(np.int64).tobytes(), *blocks]
-
-
-def _pickled_block(items: Any, places: list[int]) -> bytes:
-    try:
-        return pickle.dumps([items[k] for k in places], pickle.HIGHEST_PROTOCOL)
-    except Exception:
-        for k in places:
-            try:
-                pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
-            except Exception as error:
-                raise TypeError(f"items[{k}] can't be pickled: {type(error).__name__}: {error}") from error
-        raise
-
-
-class ReceivedItems:
-    """Items by position, as encoded by `encode`."""
-
-    def __init__(self, data: memoryview) -> None:
-        kind, self._first, self._second, n = _ITEMS.unpack_from(data)
-        self._kind, self._data = ItemKind(kind), data[_ITEMS.size :]
-        self._block, self._block_number = list[Any](), -1
-        if self._kind is ItemKind.RANGE:
-            self._numbers = np.frombuffer(self._data, np.int64, count=n)
-        elif self._kind is ItemKind.ARRAY:
-            dtype, shape = pickle.loads(self._data[: self._first])
-            self._array: NDArray[Any] = np.ndarray(shape, dtype, self._data, self._first)
-        else:
-            self._ends = np.frombuffer(self._data, np.int64, count=self._second + 1)
-            self._data = self._data[self._ends.nbytes :]
-
-    def some(self, lo: int, hi: int) -> list[Any]:
-        """Return the items at positions lo..hi-1."""
-        if self._kind is ItemKind.RANGE:
-            places = self._numbers[lo:hi].tolist() if len(self._numbers) else range(lo, hi)
-            return [self._first + self._second * k for k in places]
-        if self._kind is ItemKind.ARRAY:
-            return [copied(row) for row in self._array[lo:hi]]
-        found = []
-        for k in range(lo, hi):
-            if k // self._first != self._block_number:
-                self._block_number = k // self._first
-                begin, end = self._ends[self._block_number : self._block_number + 2].tolist()
-                self._block = pickle.loads(self._data[begin:end])
-            found.append(self._block[k % self._first])
-        return found
-
-
-def copied(item: Any) -> Any:
-    """Return a private copy of an array's row; a structured number is also a view of the array."""
-    return item.copy() if isinstance(item, np.ndarray | np.void) else item

@@ -15,9 +15,8 @@ from typing import Any
 
 from lb_mpi import checks
 from lb_mpi.errors import TaskError
-from lb_mpi.mpi.pool.asynchronous import Callback
 from lb_mpi.mpi.pool.executor import Executor
-from lb_mpi.mpi.pool.pool import Pool
+from lb_mpi.mpi.pool.pool import Callback, Pool
 
 Function = Callable[..., Any]
 

@@ -10,10 +10,13 @@ A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carri
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
-from operator import itemgetter
-from types import TracebackType
+from functools import partial
+from multiprocessing.pool import AsyncResult, MapResult
+from types import SimpleNamespace, TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
 
 import numpy as np
@@ -22,22 +25,25 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
+from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.presence import closed
 from lb_mpi.mpi.common.recorder import running
-from lb_mpi.mpi.pool.asynchronous import AsyncResult, Callback, concatenated
+from lb_mpi.mpi.pool.arguments import MapOptions, check_options
 from lb_mpi.mpi.pool.executor import Executor, initialize
-from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
+from lb_mpi.mpi.pool.maps import MapCall, RootMap, WorkerMap
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import MapCall, follow, serve
+from lb_mpi.mpi.pool.serving import Serving, serve
 from lb_mpi.mpi.pool.session import MAP
+from lb_mpi.pooling.account import PoolReport
 from lb_mpi.pooling.deal import Speeds
 from lb_mpi.pooling.learning import Memory
 from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
+Callback = Callable[[Any], object]
 _OPS = ("map", "wait", "close")  # methods that all ranks call together
 
 
@@ -199,8 +205,8 @@ class Pool:
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         with self._session.claimed():
-            begun, _ = self._begin(call, items, options)
-        return iter(()) if begun is None else begun.each()
+            begun = self._begin(call, items, options)
+        return begun.each()
 
     def imap_unordered(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
         """Yield function(item) on the root as results arrive; see `imap_indexed`."""
@@ -223,13 +229,13 @@ class Pool:
         kwds: Mapping[str, Any] | None = None,
         callback: Callback | None = None,
         error_callback: Callback | None = None,
-    ) -> AsyncResult:
-        """Begin function(*args, **kwds) on some rank, and return its `AsyncResult`.
+    ) -> AsyncResult[Any]:
+        """Begin function(*args, **kwds) on some rank, and return its multiprocessing.pool.AsyncResult.
 
         callback, error_callback : called with the result, or with the exception, in a thread.
         """
-        future = self._submitter().submit(function, *args, **(kwds or {}))
-        return AsyncResult([future], itemgetter(0), callback, error_callback)
+        result: Any = AsyncResult(_no_pool(), callback, error_callback)
+        return _setting(result, [self._submitter().submit(function, *args, **(kwds or {}))])
 
     def map_async(
         self,
@@ -238,8 +244,8 @@ class Pool:
         chunksize: int | None = None,
         callback: Callback | None = None,
         error_callback: Callback | None = None,
-    ) -> AsyncResult:
-        """Begin function(item) for all items, and return the `AsyncResult` of their list.
+    ) -> AsyncResult[Any]:
+        """Begin function(item) for all items, and return the multiprocessing.pool.AsyncResult of their list.
 
         chunksize : number of items in a task, >= 1; None: about 16 tasks per rank.
         callback, error_callback : called with the list, or with the first exception, in a thread.
@@ -253,13 +259,15 @@ class Pool:
         chunksize: int | None = None,
         callback: Callback | None = None,
         error_callback: Callback | None = None,
-    ) -> AsyncResult:
+    ) -> AsyncResult[Any]:
         """Begin function(*item) for all items; see `map_async`."""
         if chunksize is not None:
             chunksize = checks.integer("chunksize", chunksize, least=1)
         executor, given = self._submitter(), list(items)
         size = chunksize or max(1, len(given) // (16 * self.size))
-        return AsyncResult([*executor.submit_chunks(function, given, size)], concatenated, callback, error_callback)
+        result: Any = MapResult(_no_pool(), size if given else 0, len(given), callback, error_callback)
+        chunks = (given[lo : lo + size] for lo in range(0, len(given), size))
+        return _setting(result, [executor.submit(_run_chunk, function, chunk) for chunk in chunks])
 
     def _submitter(self) -> Executor:
         """Return the executor of asynchronous tasks."""
@@ -346,11 +354,10 @@ class Pool:
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
         with self._session.claimed():
-            begun, results = self._begin(call, items, options)
-            return results if begun is None else begun.collect()
+            return self._begin(call, items, options).collect()
 
-    def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> tuple[RootMap | None, list[Any] | None]:
-        """Begin a map: return it on the root; the other ranks work on it, and return the results that they get."""
+    def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> RootMap | WorkerMap:
+        """Begin a map, on all ranks."""
         session = self._session
         self._check_open()
         session.check()
@@ -361,35 +368,25 @@ class Pool:
                 with in_call(MAP, watched=True):
                     begun = self._meet("map", lambda: self._plan(call, items, options, opened))
             if begun is None:
-                return None, self._follow(call.function)
+                with session.presence.telling():
+                    session.work(Serving(session), MAP)
+                    return WorkerMap(session, call.function)
             begun.begin_all(self._ended)
             self._map = begun
             opened.pop_all()
-        return begun, None
+        return begun
 
     def _plan(self, call: MapCall, items: tuple[Any, ...], options: MapOptions, opened: ExitStack) -> RootMap | None:
         """Check the arguments, items, costs and checkpoint of the root only; None on the other ranks."""
         if self._session.alone and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
         if self.is_root:
-            speeds = self._speeds.values.tolist()
-            return RootMap(self._session, call, items, options, speeds, self._memory, opened)
-        check_options(call.function, **options)
+            return RootMap(self._session, call, items, options, self._speeds, self._memory, opened)
+        check_options(call.function, options)
         return None
 
-    def _ended(self, begun: RootMap) -> None:
-        self._map = None
-        self._speeds.observe(*begun.observed())
-        begun.remember(self._speeds.values)
-        self._report = begun.report()
-
-    def _follow(self, function: Callable[..., Any]) -> list[Any] | None:
-        presence = self._session.presence
-        with presence.telling():
-            results, error, together = follow(self._session, function)
-        if error is not None:
-            raise presence.together(error, getattr(error, "rank", presence.rank)) if together else error
-        return results
+    def _ended(self, report: PoolReport) -> None:
+        self._map, self._report = None, report
 
     def _meet(self, op: str, make: Callable[[], T]) -> T:
         """Collective: return make() of this rank; all ranks raise if it raises on any, or if they call different methods."""
@@ -425,6 +422,36 @@ class Pool:
             self._session.close()
 
 
+def _no_pool() -> Any:
+    """Return what multiprocessing's results need of their pool."""
+    return SimpleNamespace(_cache={})
+
+
+def _setting(result: Any, futures: list[Future[Any]]) -> AsyncResult[Any]:
+    """Return a result of multiprocessing, which is set by these futures: one for each chunk of a map, in order."""
+    lock = threading.Lock()
+
+    def done(k: int, future: Future[Any]) -> None:
+        try:
+            outcome: tuple[bool, Any] = True, future.result()
+        except BaseException as error:
+            outcome = False, error
+        try:
+            with lock:
+                result._set(k, outcome)
+        except BaseException:  # a callback has raised
+            result._event.set()
+            raise
+
+    for k, future in enumerate(futures):
+        future.add_done_callback(partial(done, k))
+    return result  # type: ignore[no-any-return]
+
+
+def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
+    return [function(*args) for args in chunk]
+
+
 def _in_order(pairs: Iterator[tuple[int, T]]) -> Iterator[T]:
     early: dict[int, T] = {}
     n = 0
@@ -444,13 +471,4 @@ def _check(size: int, root: int | None, speeds: Sequence[float] | None, emulated
     checks.emulated_speed(emulated_speed)
     if root is not None:
         checks.integer("root", root, least=0, most=size - 1)
-    if speeds is None:
-        return None
-    try:
-        listed = list(speeds)
-    except TypeError:
-        raise TypeError(f"speeds = {checks.show(speeds)}: expected {size} numbers, one for each rank") from None
-    given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(listed)]
-    if len(given) != size:
-        raise ValueError(f"speeds: {len(given)} of them: expected {size}, one for each rank")
-    return given
+    return None if speeds is None else check_speeds(speeds, size).tolist()

@@ -1,292 +1,57 @@
-"""One rank's part in a map, and a rank that serves: it follows the root's orders, and completes each map."""
+"""A rank that serves: it follows the root's orders, completes each map, and runs tasks of executors."""
 
 from __future__ import annotations
 
 import pickle
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from lb_mpi.errors import ProtocolError
-from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.parcels import body
 from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import Interrupts, own_s
 from lb_mpi.mpi.pool import arrays
-from lb_mpi.mpi.pool.messages import (
-    NO_MAP,
-    NUMBERS,
-    Frame,
-    MapOutcome,
-    ReceivedItems,
-    StartOrder,
-    TaskFailure,
-    failure_of,
-    pickled_error,
-    read_batch,
-    read_start,
-    results_parcel,
-    task_error,
-)
-from lb_mpi.mpi.pool.session import MAP, TASK, Operation, Session
+from lb_mpi.mpi.pool.maps import WorkerMap
+from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel
+from lb_mpi.mpi.pool.session import TASK, Operation, Session
 from lb_mpi.pooling.account import RankTasks
-from lb_mpi.pooling.intervals import Interval, meets
-from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
-FLUSH_S = 20e-3  # how long results wait for others to be sent along
-FLUSH_BYTES = 256 << 10
-UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
 
-
-class MapCall(NamedTuple):
-    """The function of a map, and the way to call it: function(item)."""
-
-    function: Callable[..., Any]
-    star: bool = False  # function(*item)
-    keep_exceptions: bool = False  # exceptions are results
-
-
-class LocalMap(Operation):
-    """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
-
-    def __init__(self, session: Session, call: MapCall) -> None:
-        self._session, self._call = session, call
-        self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
-        self._sent_before = session.parcels.sent_bytes
+class Serving(Operation):
+    """A rank other than the root between two maps: it waits for orders, and runs tasks of executors."""
 
     @property
-    def refusal(self) -> str:
-        """See `Operation`."""
-        return "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
+    def over(self) -> bool:
+        """True when the next order is no TASK."""
+        orders = self.session.orders
+        return bool(orders) and orders[0][0] != Tag.TASK
 
-    def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
-        """Begin the map on this rank."""
-        session = self._session
-        session.speeds[:] = speeds
-        if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
-            session.presence.wait(session.presence.comm.Ibarrier().Test)
-        session.account.begin(began, start.lo, start.hi)
-        session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
-        session.clocks.begin()
-        session.rested_s, session.operation = 0.0, self
-
-    def stop(self) -> None:
-        """Begin nothing more: the map is over."""
-        session = self._session
-        session.operation = None
-        session.worker.end()
-        session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
-
-    @property
-    def done(self) -> RankTasks:
-        """The work of this rank in this map so far."""
-        session = self._session
-        sent_bytes = session.parcels.sent_bytes - self._sent_before
-        return session.account.done(session.worker.steals, session.rested_s, sent_bytes)
-
-    def arguments(self, lo: int, hi: int) -> list[Any]:
-        """Return the items at positions lo..hi-1."""
-        raise NotImplementedError
-
-    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
-        """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
-        raise NotImplementedError
-
-    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
-        """Note that a task has raised, or that this rank can't continue: it does nothing more in this map."""
-        raise NotImplementedError
-
-    def flush(self, now: float, *, idle: bool) -> None:
-        """Send the results passed to `put`, at once if the rank is `idle`."""
-        raise NotImplementedError
-
-    def turn(self, interrupts: Interrupts) -> bool:
-        """Answer, begin, and run one chunk; return False if there was none."""
-        session, worker = self._session, self._session.worker
-        if session.parcels.unsent_bytes > UNSENT_BYTES:
+    def work(self, _: Interrupts) -> bool:
+        """Run a batch of tasks, and send their results; return False if there is none."""
+        session = self.session
+        if not session.orders:
             return False
-        sends = worker.turn(time.perf_counter(), [])
-        while isinstance(job := worker.job, Swap):
-            steals = worker.steals
-            sends += worker.done(job, session.intervals.swap(job))
-            if worker.steals > steals:
-                session.account.taken(job, time.perf_counter())
-            sends += worker.turn(time.perf_counter(), [])
-        session.send(sends)
-        if job is not None:
-            self._run(job, interrupts)
-        self.flush(time.perf_counter(), idle=job is None)
-        return job is not None
-
-    def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
-        lo, hi = chunk.lo, chunk.hi
-        function, star, keep = self._call
-        session, worker = self._session, self._session.worker
-        values: list[Any] = []
-        failed: BaseException | None = None
-        before = session.clocks.before()
-        session.record.enter(session.account.phase(lo), before.wall_s)
-        try:
-            arguments = self.arguments(lo, hi)
-            with interrupts.allowed():
-                for argument in arguments:
-                    try:
-                        values.append(function(*argument) if star else function(argument))
-                    except Exception as error:
-                        if not keep:
-                            raise
-                        values.append(error if pickled_error(error) else RuntimeError(failure_of(error, -1).text))
-        except BaseException as error:
-            failed = error
-        after = session.clocks.after()
-        cpu_s = after.cpu_s - before.cpu_s
-        session.throttle.charge(cpu_s)
-        session.record.enter(Phase.PACKING, after.wall_s)
-        wall_s, work_s = after.wall_s - before.wall_s, own_s(before, after)
-        session.account.ran(lo, len(values), wall_s, work_s)
-        worker.done(chunk, wall_s, cpu_s / session.throttle.speed - cpu_s)
-        if values:
-            self.put(lo, lo + len(values), values, work_s)
-        if failed is not None:
-            self.fail(failure_of(failed, session.rank, lo + len(values)), failed)
-        if self.failed is not None:
-            worker.end()
-
-
-def _unknown(*_: Any) -> Any:
-    raise LookupError("the function of this map could not be unpickled on this rank")
-
-
-# --- the other ranks --------------------------------------------------------------------------------------------------
-
-
-class WorkerMap(LocalMap):
-    """A map on a rank other than the root; results go there in batches.  `function`: None uses the one sent by the root."""
-
-    def __init__(self, session: Session, order: Buffer, function: Callable[..., Any] | None) -> None:
-        self.start = start = read_start(order)
-        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
-        data = session.read_all(order, start.data_bytes)
-        speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
-        self._frames: list[Frame] = []  # results to send
-        self._bytes, self._since = 0, 0.0
-        self.begin(start, speeds.tolist(), time.perf_counter())
-        known = session.functions
-        try:
-            if start.function_bytes:
-                known.keep(start.digest, _unknown)  # even if this fails, all ranks must know the same digests
-                known.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
-            self._call = self._call._replace(function=function or known[start.digest])
-            self._items = ReceivedItems(data[start.function_bytes :])
-        except Exception as error:  # the user's classes may raise anything when they are unpickled
-            self.fail(failure_of(error, session.rank), error)
-            session.worker.end()
-
-    def arguments(self, lo: int, hi: int) -> list[Any]:
-        """See `LocalMap`."""
-        return self._items.some(lo, hi)
-
-    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
-        """Pass on results, see `LocalMap`; a result that can't be pickled is a failure."""
-        try:
-            self._add(lo, hi, values, seconds)
-        except Exception:
-            for k, value in enumerate(values, lo):
-                try:
-                    self._add(k, k + 1, [value], seconds / len(values))
-                except Exception as caught:
-                    wrong = TypeError(f"result of type {type(value).__name__} can't be pickled: {caught}")
-                    self.fail(failure_of(wrong, self._session.rank, k), wrong)
-                    return
-
-    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
-        """See `LocalMap`."""
-        if self.failed is None:
-            self.failed = error
-            self._add(failure.position, failure.position, failure)
-            self._bytes = FLUSH_BYTES
-
-    def flush(self, now: float, *, idle: bool) -> None:
-        """See `LocalMap`."""
-        if self._frames and (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
-            parcel = results_parcel(self.start.epoch, self.done, self._frames)
-            self._session.parcels.send(self._session.root, Tag.RESULTS, parcel)
-            self._frames, self._bytes = [], 0
-
-    def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure, seconds: float = 0.0) -> None:
-        data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
-        if not self._frames:
-            self._since = time.perf_counter()
-        self._frames.append(Frame(lo, hi, data, seconds))
-        self._bytes += len(data)
-
-
-class Followed(NamedTuple):
-    """The outcome of a map on a rank other than the root."""
-
-    results: list[Any] | None = None  # if all ranks get them
-    error: BaseException | None = None  # for this rank to raise
-    together: bool = False  # all ranks raise it
-
-
-def follow(session: Session, function: Callable[..., Any] | None = None) -> Followed:
-    """Wait for a map, and complete it; `function` as in `WorkerMap`."""
-    part = WorkerMap(session, _await_order(session, Tag.START), function)
-    try:
-        end = _await_order(session, Tag.END, part.turn)
-    finally:
-        part.stop()
-    outcome, index, n_bytes = NUMBERS.unpack_from(end.data)
-    payload = session.read_all(end, n_bytes)
-    own = part.failed if not isinstance(part.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
-    if outcome == MapOutcome.FAILED:
-        error = task_error(pickle.loads(payload), None if index < 0 else index)
-        if error.rank == session.rank:
-            error.__cause__ = part.failed or error.__cause__  # including its traceback
-        return Followed(error=own or error, together=True)
-    return Followed(pickle.loads(payload) if part.start.to_all and outcome == MapOutcome.DONE else None, own)
+        batch = pickle.loads(body(session.orders.popleft()[1]))
+        with in_call(TASK, watched=True) as interrupts, running(session.record, Phase.OWN), interrupts.allowed():
+            done, frames = run_batch(session, *batch)
+        session.parcels.send(session.root, Tag.RESULTS, results_parcel(NO_MAP, done, frames))
+        return True
 
 
 def serve(session: Session) -> None:
     """Follow all orders of the root until it closes the pool."""
-    orders = session.orders
     with session.presence.telling():
         while True:
-            session.work("", lambda: bool(orders), lambda _: False)
-            tag = orders[0][0]
-            if tag == Tag.START:
-                error = follow(session).error
-                if isinstance(error, KeyboardInterrupt):
-                    raise error
-            elif tag == Tag.TASK:
-                session.work(TASK, lambda: not orders or orders[0][0] != Tag.TASK, lambda i: _run_batch(session, i))
-            else:
-                _await_order(session, Tag.CLOSE)
+            session.work(Serving(session))
+            if session.orders[0][0] != Tag.START:
+                session.next_order(Tag.CLOSE)
                 return
-
-
-def _await_order(session: Session, expected: Tag, turn: Callable[[Interrupts], bool] | None = None) -> Buffer:
-    """Work in turns until an order arrives, which must be the expected one; return its parcel."""
-    orders = session.orders
-    session.work(MAP, lambda: bool(orders), turn or (lambda _: False))
-    tag, parcel = orders.popleft()
-    if tag != expected:
-        raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
-    return parcel
-
-
-def _run_batch(session: Session, interrupts: Interrupts) -> bool:
-    """Run tasks of an executor from a received order, and send their results."""
-    batch = read_batch(session.orders.popleft()[1])
-    with running(session.record, Phase.OWN), interrupts.allowed():
-        done, frames = run_batch(session, *batch)
-    session.parcels.send(session.root, Tag.RESULTS, results_parcel(NO_MAP, done, frames))
-    return True
+            _, error = WorkerMap(session).finish()
+            if isinstance(error, KeyboardInterrupt):
+                raise error
 
 
 # --- tasks of an executor, on the root, too ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,32 +18,51 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
-from lb_mpi.errors import Error
+from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.mpi.common.carrier import Carrier, Part, Spent
 from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.waiting import Clocks, Interrupts
-from lb_mpi.mpi.pool.messages import KnownFunctions, read_steal, steal_parcel
+from lb_mpi.mpi.common.waiting import Clocks
+from lb_mpi.mpi.pool.messages import STEAL, KnownFunctions
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.learning import Timing
-from lb_mpi.pooling.worker import Send, Swap, Worker
+from lb_mpi.pooling.worker import Send, StealMessage, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
 MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Executor"
 INLINE_BYTES = 64 << 10  # longer data is broadcast
+_N_BYTES = struct.Struct("<q")  # at the start of an order: of the data that all ranks get
 LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
 QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; others may use the core
 
 
-class Operation:
-    """The work of the ranks of a session: a map, or the tasks of an executor; one at a time."""
+class Operation(Part):
+    """One rank's work in a session, one at a time: a map, the tasks of executors, or following orders."""
 
     has_threads = False  # that work on it; else those that call the pool's methods do
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @property
+    def wake_at(self) -> float:
+        """See `Part`."""
+        return self.session.worker.wake_at
+
+    def turn(self, _now: float) -> bool:
+        """See `Part`."""
+        return self.session.receive()
+
+    def spent(self, how: Spent, seconds: float) -> None:
+        """See `Part`."""
+        if how is Spent.RESTING:
+            self.session.account.rested(seconds)
+
     @property
     def refusal(self) -> str:
         """The error of an attempt to begin another one that this one does not allow."""
@@ -57,7 +76,7 @@ class Operation:
         """On the root, complete it, so that another one can begin; return False if that must wait for the user's code."""
         return False
 
-    def take(self, source: int, parcel: Buffer) -> None:
+    def take(self, source: int, results: Buffer) -> None:
         """On the root, process results from another rank, which may belong to an earlier operation."""
         raise NotImplementedError
 
@@ -98,9 +117,7 @@ class Session:
         self.emulated_speeds: list[float] = allgather(comm, emulated_speed * throttled())  # for the lower bound
         self.functions = KnownFunctions()
         self.clocks = Clocks()
-        self.rested_s = 0.0  # rests in this map, as an emulated slow rank
-        self._traffic = duplicate(comm)  # of parcels
-        self.parcels = Parcels(self._traffic)
+        self.parcels = Parcels(duplicate(comm))
         self.account = RankAccount(self.record, worlds(comm))
         self._carrier = Carrier(self.presence, self.record, self.throttle, quick_s=QUICK_S)
         key = -1 if comm.rank == root else comm.rank  # the root is the first on its host
@@ -143,24 +160,17 @@ class Session:
         if (operation := self.operation) is not None and not operation.complete():
             raise Error(operation.refusal)
 
-    def work(self, call: str, over: Callable[[], bool], work: Callable[[Interrupts], bool]) -> None:
-        """Receive messages and call `work`, repeatedly, until `over()`.
-
-        `work` runs for a moment; False means that there is nothing to do, and this rank sleeps.  `call` names the operation,
-        which all ranks must reach.
-        """
+    def work(self, operation: Operation, call: str = "") -> None:
+        """Receive messages and work until the operation is over; `call`: its name, if all ranks must reach it."""
         with in_call(call, watched=True) as interrupts, running(self.record):
-            self._carrier.carry(_Turns(self, over, work), interrupts)
+            self._carrier.carry(operation, interrupts)
 
     def receive(self) -> bool:
         """Receive all messages: requests of thieves, results, and orders, which are queued."""
         arrived, steals = self.parcels.take(), []
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:
-                message = read_steal(buffer)
-                steals.append((source, message))
-                if message.epoch == self.worker.epoch:
-                    self.account.given(source, time.perf_counter(), message)
+                steals.append((source, StealMessage(*STEAL.unpack_from(buffer.data))))
             elif tag == Tag.RESULTS:
                 if self.operation is not None:
                     self.operation.take(source, buffer)
@@ -173,7 +183,7 @@ class Session:
     def send(self, messages: list[Send]) -> None:
         """Send the worker's messages."""
         for rank, message in messages:
-            self.parcels.send(rank, Tag.STEAL, steal_parcel(message))
+            self.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
 
     def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> None:
         """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many."""
@@ -181,13 +191,22 @@ class Session:
         inline = parts if n_bytes <= INLINE_BYTES else ()
         for rank, header in enumerate(headers):
             if rank != self.rank:
-                self.parcels.send(rank, tag, parcel(header, inline))
+                self.parcels.send(rank, tag, parcel(_N_BYTES.pack(n_bytes) + header, inline))
         if n_bytes > INLINE_BYTES:
             self.broadcast.spread(n_bytes, parts)
 
-    def read_all(self, buffer: Buffer, n_bytes: int) -> memoryview:
-        """Return the bytes sent to all ranks after the header in this parcel; valid until the next call."""
-        return body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.spread(n_bytes)
+    def together(self, error: BaseException) -> BaseException:
+        """Mark an error that all ranks raise if all of them call the pool's methods."""
+        return error if self.alone else self.presence.together(error, getattr(error, "rank", self.rank))
+
+    def next_order(self, expected: Tag) -> tuple[memoryview, memoryview]:
+        """Return header and bytes of the next order, which must be the expected one; the bytes are valid until the next."""
+        tag, buffer = self.orders.popleft()
+        if tag != expected:
+            raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
+        (n_bytes,) = _N_BYTES.unpack_from(buffer.data)
+        data = body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.spread(n_bytes)
+        return buffer.data[_N_BYTES.size :], data
 
     def close(self) -> None:
         """Free everything; nothing after a failure of one rank alone."""
@@ -197,7 +216,7 @@ class Session:
             if self.record is not OFF and any(allgather(self.presence.comm, self.account.submitted is not None)):
                 self.account.close(time.perf_counter(), self.emulated_speeds[self.rank])
             self.parcels.drain()
-            self._traffic.Free()
+            self.parcels.comm.Free()
             self.broadcast.close()
             self.intervals.close()
             self._host.Free()
@@ -214,31 +233,6 @@ def need_level(needed: int, why: str) -> None:
     if MPI.Query_thread() < needed:
         how = "mpi4py.rc.thread_level, set before `from mpi4py import MPI`"
         raise Error(f"MPI gives {LEVELS[MPI.Query_thread()]}: {why}, and needs {LEVELS[needed]} ({how})")
-
-
-class _Turns(Part):
-    """A rank's work until it is over: a part of a map, tasks of an executor, or waiting for orders."""
-
-    def __init__(self, session: Session, over: Callable[[], bool], work: Callable[[Interrupts], bool]) -> None:
-        self._session, self._over, self._work = session, over, work
-
-    @property
-    def over(self) -> bool:
-        return self._over()
-
-    @property
-    def wake_at(self) -> float:
-        return self._session.worker.wake_at
-
-    def turn(self, _now: float) -> bool:
-        return self._session.receive()
-
-    def work(self, interrupts: Interrupts) -> bool:
-        return self._work(interrupts)
-
-    def spent(self, how: Spent, seconds: float) -> None:
-        if how is Spent.RESTING:
-            self._session.rested_s += seconds
 
 
 # --- memory that the ranks of a host share ----------------------------------------------------------------------------

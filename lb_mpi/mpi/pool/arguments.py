@@ -1,0 +1,220 @@
+"""The arguments of a map: what users pass, checked, and the items as they are sent.
+
+Items are sent in the order of their positions in the map: the rows of an array raw, a range as two numbers, a list in
+pickled blocks, of which a rank reads only those that it needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import struct
+import time
+from collections.abc import Callable, Hashable, Iterable
+from enum import IntEnum
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi import checks
+from lb_mpi.checks import show
+from lb_mpi.metrics import as_numbers
+from lb_mpi.pooling.deal import Floats
+from lb_mpi.pooling.intervals import MOST
+from lb_mpi.status import StatusLine
+
+Progress = Callable[[int, int], None]
+SAMPLED, SAMPLED_BYTES = 32, 1 << 20  # items, and their bytes, by which a map is known to have the same ones as the last
+
+
+class MapOptions(TypedDict, total=False):
+    """The arguments of a map other than function and items; see `lb_mpi.Pool.map`."""
+
+    costs: Any
+    to: str
+    chunksize: int | None
+    progress: Progress | bool | None
+    checkpoint: Any
+    callback: Callable[[Any], object] | None
+
+
+def check_options(function: Any, options: MapOptions) -> tuple[int, Progress | None]:
+    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback."""
+    if unknown := options.keys() - MapOptions.__annotations__.keys():
+        raise TypeError(f"a map got an unexpected keyword argument {min(unknown)!r}")
+    checks.function("callback", options.get("callback"), optional=True)
+    checks.function("function", function)
+    checks.choice("to", options.get("to", "root"), ("root", "all"))
+    if (chunksize := options.get("chunksize")) is not None:
+        chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
+    if isinstance(progress := options.get("progress"), bool):
+        progress = _progress_line() if progress else None
+    return chunksize or 0, checks.function("progress", progress, optional=True)
+
+
+def _progress_line() -> Progress:
+    """Return a callback that shows "123 of 2,000 tasks, 12 s, about 180 s left"."""
+    line, began = StatusLine(), time.perf_counter()
+
+    def show(done: int, of: int) -> None:
+        spent = time.perf_counter() - began
+        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
+        line.show(f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}", last=done == of)
+
+    return show
+
+
+def check_items(*given: Any) -> Any:
+    """Check the user's items, or several iterables of arguments; return a range, an array or a list."""
+    items = _check_iterable(given[0] if given else None)
+    if len(given) > 1:
+        items = zip(*map(_rows, map(_check_iterable, given)), strict=False)
+    if isinstance(items, range) and items:  # its integers may be too large for len()
+        n = (items[-1] - items[0]) // items.step + 1
+    else:
+        items = items if isinstance(items, range | np.ndarray) else list(items)
+        n = len(items)
+    if n > MOST:
+        raise ValueError(f"{n:,} items: expected at most {MOST:,}" if n < 1 << 63 else f"items: expected at most {MOST:,}")
+    return items
+
+
+def _check_iterable(items: Any) -> Any:
+    if isinstance(items, bool | str | bytes) or not isinstance(items, int | np.integer | Iterable):
+        raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
+    if isinstance(items, int | np.integer):
+        if items < 0:
+            raise ValueError(f"items = {items}: expected an integer >= 0")
+        return range(int(items))
+    if isinstance(items, np.ndarray) and type(items) is not np.ndarray:
+        raise TypeError(f"items of type {type(items).__name__}: expected a numpy array (no subclass), or a list")
+    if isinstance(items, np.ndarray) and not items.ndim:
+        raise ValueError("items of shape (): expected at least one dimension, the items")
+    return items
+
+
+def _rows(items: Iterable[Any]) -> Iterable[Any]:
+    return map(copied, items) if isinstance(items, np.ndarray) else items
+
+
+def check_costs(costs: Any, n: int) -> Floats | None:
+    """Return the costs of n items relative to the largest, so that sums are finite in any unit; or raise ValueError."""
+    if costs is None:
+        return None
+    values = as_numbers("costs", costs)
+    if values.shape != (n,):
+        raise ValueError(f"costs of shape {values.shape}: expected ({n},), one for each item")
+    if wrong := np.flatnonzero(~(np.isfinite(values) & (values >= 0))).tolist():
+        raise ValueError(f"costs[{wrong[0]}] = {values[wrong[0]]}: expected a finite number >= 0")
+    most = values.max(initial=0.0)
+    return values / most if most else values
+
+
+def name_of(function: Callable[..., Any]) -> Hashable:
+    """Return what identifies a function in the next map, where the same lambda is a new object."""
+    if isinstance(function, FunctionType | MethodType | BuiltinFunctionType):
+        return getattr(function, "__code__", function.__qualname__)
+    kind: type = type(function)
+    return kind
+
+
+def sample_of(items: Any) -> bytes:
+    """Return a digest of some items; b"" if they can't be pickled."""
+    digest = hashlib.sha256()
+    n_bytes = 0
+    try:
+        for k in range(0, len(items), max(1, len(items) // SAMPLED)):
+            data = pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
+            digest.update(data)
+            if (n_bytes := n_bytes + len(data)) > SAMPLED_BYTES:
+                break
+    except Exception:  # the map itself says what is wrong with items that can't be pickled
+        return b""
+    return digest.digest()
+
+
+# --- items, as they are sent ------------------------------------------------------------------------------------------
+
+BLOCK = 256  # items in a block of a list, at most
+BLOCKS_A_RANK = 8  # at least, if there are enough items
+_ITEMS = struct.Struct("<qqq")  # ItemKind; items in a block, or bytes of the range or of (dtype, shape); numbers, or blocks
+
+
+class ItemKind(IntEnum):
+    """The form in which items travel."""
+
+    RANGE = 1
+    ARRAY = 2
+    LIST = 3
+
+
+def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes | memoryview]:
+    """Encode a range, an array, or a list by position, for `size` ranks; TypeError, naming the item, if pickling fails."""
+    if isinstance(items, range):
+        numbers = order[:0] if np.array_equal(order, np.arange(len(order))) else order
+        about = pickle.dumps(items, pickle.HIGHEST_PROTOCOL)
+        return [_ITEMS.pack(ItemKind.RANGE, len(about), len(numbers)), about, numbers.tobytes()]
+    if isinstance(items, np.ndarray) and not items.dtype.hasobject:
+        rows = items[order]
+        about = pickle.dumps((rows.dtype, rows.shape), pickle.HIGHEST_PROTOCOL)
+        return [_ITEMS.pack(ItemKind.ARRAY, len(about), 0), about, rows.tobytes()]
+    n_block = max(1, min(BLOCK, len(order) // (size * BLOCKS_A_RANK)))
+    numbers_left = iter(order.tolist())
+    blocks = []
+    while places := list(islice(numbers_left, n_block)):
+        blocks.append(_pickled_block(items, places))
+    ends = np.cumsum([0, *map(len, blocks)])
+    return [_ITEMS.pack(ItemKind.LIST, n_block, len(blocks)), ends.astype(np.int64).tobytes(), *blocks]
+
+
+def _pickled_block(items: Any, places: list[int]) -> bytes:
+    try:
+        return pickle.dumps([items[k] for k in places], pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        for k in places:
+            try:
+                pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                raise TypeError(f"items[{k}] can't be pickled: {type(error).__name__}: {error}") from error
+        raise
+
+
+class ReceivedItems:
+    """Items by position, as encoded by `encode`."""
+
+    def __init__(self, data: memoryview) -> None:
+        kind, self._first, n = _ITEMS.unpack_from(data)
+        self._kind, self._data = ItemKind(kind), data[_ITEMS.size :]
+        self._block, self._block_number = list[Any](), -1
+        if self._kind is ItemKind.LIST:
+            self._ends = np.frombuffer(self._data, np.int64, count=n + 1)
+            self._data = self._data[self._ends.nbytes :]
+        elif self._kind is ItemKind.ARRAY:
+            dtype, shape = pickle.loads(self._data[: self._first])
+            self._array: NDArray[Any] = np.ndarray(shape, dtype, self._data, self._first)
+        else:
+            self._range: range = pickle.loads(self._data[: self._first])
+            self._numbers = np.frombuffer(self._data[self._first :], np.int64, count=n)
+
+    def some(self, lo: int, hi: int) -> list[Any]:
+        """Return the items at positions lo..hi-1."""
+        if self._kind is ItemKind.RANGE:
+            return [self._range[k] for k in (self._numbers[lo:hi].tolist() if len(self._numbers) else range(lo, hi))]
+        if self._kind is ItemKind.ARRAY:
+            return [copied(row) for row in self._array[lo:hi]]
+        found = []
+        for k in range(lo, hi):
+            if k // self._first != self._block_number:
+                self._block_number = k // self._first
+                begin, end = self._ends[self._block_number : self._block_number + 2].tolist()
+                self._block = pickle.loads(self._data[begin:end])
+            found.append(self._block[k % self._first])
+        return found
+
+
+def copied(item: Any) -> Any:
+    """Return a private copy of an array's row; a structured number is also a view of the array."""
+    return item.copy() if isinstance(item, np.ndarray | np.void) else item

@@ -1,0 +1,580 @@
+"""A map: one rank's part in it, on the root and on the other ranks.
+
+On the root: check and plan it, begin it on all ranks, collect results, and end it on all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.checks import show
+from lb_mpi.errors import Error
+from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.waiting import Interrupts, own_s
+from lb_mpi.mpi.pool.arguments import (
+    MapOptions,
+    ReceivedItems,
+    check_costs,
+    check_items,
+    check_options,
+    copied,
+    encode,
+    name_of,
+    sample_of,
+)
+from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
+from lb_mpi.mpi.pool.messages import (
+    START,
+    Frame,
+    StartOrder,
+    TaskFailure,
+    digest_of,
+    dumps,
+    failure_of,
+    pickled_error,
+    read_results,
+    results_parcel,
+    task_error,
+)
+from lb_mpi.mpi.pool.session import MAP, Operation, Session
+from lb_mpi.pooling import checkpoint
+from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
+from lb_mpi.pooling.deal import Speeds, deal
+from lb_mpi.pooling.intervals import Interval, meets
+from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
+from lb_mpi.pooling.worker import Swap
+from lb_mpi.record.events import Phase
+
+REPORT_S = 0.25
+FLUSH_S = 20e-3  # how long results wait for others to be sent along
+FLUSH_BYTES = 256 << 10
+UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
+
+
+class MapCall(NamedTuple):
+    """The function of a map, and the way to call it: function(item)."""
+
+    function: Callable[..., Any]
+    star: bool = False  # function(*item)
+    keep_exceptions: bool = False  # exceptions are results
+
+
+class LocalMap(Operation):
+    """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
+
+    def __init__(self, session: Session, call: MapCall) -> None:
+        super().__init__(session)
+        self._call = call
+        self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
+        self._sent_before = session.parcels.sent_bytes
+
+    @property
+    def refusal(self) -> str:
+        """See `Operation`."""
+        return "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
+
+    def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
+        """Begin the map on this rank."""
+        session = self.session
+        session.speeds[:] = speeds
+        if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
+            session.presence.wait(session.presence.comm.Ibarrier().Test)
+        session.account.begin(began, start.lo, start.hi)
+        session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
+        session.clocks.begin()
+        session.operation = self
+
+    def stop(self) -> None:
+        """Begin nothing more: the map is over."""
+        session = self.session
+        session.operation = None
+        session.worker.end()
+        session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
+
+    @property
+    def done(self) -> RankTasks:
+        """The work of this rank in this map so far."""
+        session = self.session
+        sent_bytes = session.parcels.sent_bytes - self._sent_before
+        return session.account.done._replace(sent_bytes=sent_bytes)
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """Return the items at positions lo..hi-1."""
+        raise NotImplementedError
+
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
+        raise NotImplementedError
+
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """Note that a task has raised, or that this rank can't continue: it does nothing more in this map."""
+        raise NotImplementedError
+
+    def flush(self, now: float, *, idle: bool) -> None:
+        """Send the results passed to `put`, at once if the rank is `idle`."""
+        raise NotImplementedError
+
+    def work(self, interrupts: Interrupts) -> bool:
+        """Answer, begin, and run one chunk; return False if there was none."""
+        session, worker = self.session, self.session.worker
+        if session.parcels.unsent_bytes > UNSENT_BYTES:
+            return False
+        sends = worker.turn(time.perf_counter(), [])
+        while isinstance(job := worker.job, Swap):
+            sends += worker.done(job, session.intervals.swap(job))
+            sends += worker.turn(time.perf_counter(), [])
+        session.send(sends)
+        session.account.stole(worker.steals, time.perf_counter())
+        if job is not None:
+            self._run(job, interrupts)
+        self.flush(time.perf_counter(), idle=job is None)
+        return job is not None
+
+    def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
+        lo, hi = chunk.lo, chunk.hi
+        function, star, keep = self._call
+        session, worker = self.session, self.session.worker
+        values: list[Any] = []
+        failed: BaseException | None = None
+        before = session.clocks.before()
+        session.record.enter(session.account.phase(lo), before.wall_s)
+        try:
+            arguments = self.arguments(lo, hi)
+            with interrupts.allowed():
+                for argument in arguments:
+                    try:
+                        values.append(function(*argument) if star else function(argument))
+                    except Exception as error:
+                        if not keep:
+                            raise
+                        values.append(error if pickled_error(error) else RuntimeError(failure_of(error, -1).text))
+        except BaseException as error:
+            failed = error
+        after = session.clocks.after()
+        cpu_s = after.cpu_s - before.cpu_s
+        session.throttle.charge(cpu_s)
+        session.record.enter(Phase.PACKING, after.wall_s)
+        wall_s, work_s = after.wall_s - before.wall_s, own_s(before, after)
+        session.account.ran(lo, len(values), wall_s, work_s)
+        worker.done(chunk, wall_s, cpu_s / session.throttle.speed - cpu_s)
+        if values:
+            self.put(lo, lo + len(values), values, work_s)
+        if failed is not None:
+            self.fail(failure_of(failed, session.rank, lo + len(values)), failed)
+        if self.failed is not None:
+            worker.end()
+
+
+def _unknown(*_: Any) -> Any:
+    raise LookupError("the function of this map could not be unpickled on this rank")
+
+
+# --- the root ---------------------------------------------------------------------------------------------------------
+
+
+class RootMap(LocalMap):
+    """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing.
+
+    Position k of the map is task order[k].  With a checkpoint, results count when they are on disk, some milliseconds after
+    their arrival.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        call: MapCall,
+        items: Sequence[Any],
+        options: MapOptions,
+        learned: Speeds,
+        memory: Memory,
+        opened: contextlib.ExitStack,
+    ) -> None:
+        super().__init__(session, call)
+        self._learned, self._memory = learned, memory
+        chunksize, self._progress = check_options(call.function, options)
+        self._items = check_items(*items)
+        self._n = len(self._items)
+        self._sample = b""  # of the items, by which their costs are remembered
+        self._costs = check_costs(options.get("costs"), self._n)
+        if self._costs is None and session.size > 1:
+            self._sample = sample_of(self._items)
+            self._costs = memory.predict(name_of(call.function), self._sample, self._n)
+        self._to_all = options.get("to") == "all"
+        self._callback = options.get("callback")
+        self._file: CheckpointFile | None = None
+        tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
+        self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
+        if options.get("checkpoint") is not None:
+            self._file = opened.enter_context(contextlib.closing(self._open(options["checkpoint"], items)))
+            done = self._file.done
+            tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
+            self._fresh.append((list(done), list(done.values())))
+        function, digest = b"", b""  # every rank has the function
+        if session.alone and session.size > 1:
+            function = dumps(call.function, "function", call.function)
+            digest = digest_of(function)
+        self._speeds: list[float] = learned.values.tolist()
+        self._order, bounds = deal(tasks, self._speeds, None if self._costs is None else self._costs[tasks])
+        if digest in session.functions:
+            function = b""
+        self._parts = [learned.values.tobytes(), function, *encode(self._items, self._order, session.size)]
+        self._epoch = session.epoch + 1
+        how = self._costs is not None, call.star, call.keep_exceptions, len(function), digest
+        self._starts = [
+            StartOrder(self._epoch, lo, hi, chunksize, *how) for lo, hi in itertools.pairwise(bounds.tolist())
+        ]
+        self.failure: TaskFailure | None = None  # the first, with the number of its task
+        self._rank_tasks = [RankTasks()] * session.size
+        self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
+        self._by = np.full(len(self._order), -1, dtype=np.int32)  # the rank that has run it; -1: none
+        self._worker = 0  # the thread that works on it
+        self._until_fresh = False  # it stops working when there are results
+        self._dropped = False  # before all results were taken
+        self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
+        self._write_at = 0.0
+        self._collector = Collector(self._epoch, len(self._order))
+
+    def _open(self, path: Any, items: Sequence[Any]) -> CheckpointFile:
+        """Open the checkpoint of these items; raises ValueError, TypeError or OSError."""
+        for one in items:
+            if isinstance(one, set | frozenset):
+                raise TypeError(f"items = {show(one)}: expected items in a fixed order, such as sorted(items)")
+        function, star, _ = self._call
+        checkpoint.check_returns(function)
+        return CheckpointFile(path, checkpoint.digest(function, self._items, star=star), self._n)
+
+    def begin_all(self, ended: Callable[[PoolReport], None]) -> None:
+        """Begin it on all ranks; `ended` is called when it is over."""
+        session = self.session
+        self._ended = ended
+        self._began = self._reported = time.perf_counter()
+        how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
+        session.record.use("pool", how)
+        with session.presence.telling():
+            session.epoch = self._epoch
+            if self._starts[0].function_bytes:
+                session.functions.keep(self._starts[0].digest, self._call.function)
+            session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
+            self.begin(self._starts[session.rank], self._speeds, self._began)
+        self._starts, self._parts = [], []  # free memory
+
+    def collect(self) -> list[Any]:
+        """Complete the map; return all results in the order of the items."""
+        results: list[Any] = [None] * self._n
+        with self._ending(results):
+            self._work()
+            for tasks, values in self._take_fresh():
+                for task, value in zip(tasks, values, strict=True):
+                    results[task] = value
+        return results
+
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Work on the map while results are requested; yield (index of the item, result) as they arrive."""
+        with self._ending():
+            while True:
+                if self._dropped:
+                    raise Error("the pool was closed during a map: expected a loop over all its results before")
+                with self.session.lock:
+                    if self.under_way:  # else another map has completed this one
+                        self._work(until_fresh=True)
+                    fresh = self._take_fresh()
+                if not fresh:
+                    break
+                for tasks, values in fresh:
+                    yield from zip(tasks, values, strict=True)
+
+    def complete(self) -> bool:
+        """See `Operation`; results not yet requested are kept, a failure is raised where they are requested."""
+        if self.refuses() or not self.session.alone:  # the other ranks would have to know
+            return False
+        try:
+            self._work()
+        except BaseException as error:
+            self.fail(failure_of(error, self.session.rank), error)
+            self.end()
+            raise
+        self.end()
+        if isinstance(self.failed, KeyboardInterrupt):
+            raise self.failed
+        return True
+
+    def refuses(self) -> bool:
+        """See `Operation`."""
+        return self._worker == threading.get_ident()
+
+    def _work(self, *, until_fresh: bool = False) -> None:
+        self._worker, self._until_fresh = threading.get_ident(), until_fresh
+        try:
+            self.session.work(self, MAP)
+        finally:
+            self._worker = 0
+
+    @property
+    def under_way(self) -> bool:
+        """True from its begin until its end."""
+        return self.session.operation is self
+
+    @property
+    def over(self) -> bool:
+        """True if all tasks are done, or one has failed, or the caller waits for results and there are some."""
+        return not self._collector.missing or self.failure is not None or (self._until_fresh and bool(self._fresh))
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """Return items, see `LocalMap`; rows of an array are copies."""
+        return [copied(self._items[task]) for task in self._order[lo:hi].tolist()]
+
+    def take(self, source: int, results: Buffer) -> None:
+        """See `Operation`."""
+        epoch, done, frames = read_results(results)
+        if epoch != self._epoch:
+            return
+        self._rank_tasks[source] = done
+        for lo, hi, data, seconds in frames:
+            try:
+                found = pickle.loads(data)
+            except Exception as error:
+                self.fail(failure_of(error, source, lo), None)
+                return
+            if lo == hi:
+                self.fail(found, None)
+            else:
+                self.put(lo, hi, found, seconds, source)
+
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
+        """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
+        source = self.session.rank if source is None else source
+        self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
+        if self._file is None:
+            self._count(source, lo, hi, values)
+        else:
+            self._unwritten.append((source, lo, hi, values))
+
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
+        if self.failure is None:
+            self.failure = failure._replace(task=int(self._order[failure.task]) if failure.task >= 0 else -1)
+        self.failed = self.failed or error
+
+    def flush(self, now: float, *, idle: bool) -> None:
+        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint.  Report the progress now and then."""
+        if now > self._reported + REPORT_S:
+            self._reported = now
+            self._tell_progress()
+        self._rank_tasks[self.session.rank] = self.done
+        if self._unwritten and (idle or now > self._write_at):
+            self._write_at = now + FLUSH_S
+            self._write()
+
+    def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
+        """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
+        with self.session.lock:
+            if self.under_way:
+                self._end(results, dropped=dropped)
+
+    def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
+        session = self.session
+        self._dropped = dropped
+        self.stop()
+        payload = pickle.dumps(None)
+        try:
+            self._write()
+            if self._file is not None:
+                self._file.close()
+            if self.failure is None:
+                self._tell_progress()
+                if self._to_all and not self._collector.missing:
+                    payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+        except BaseException as error:
+            self.fail(failure_of(error, session.rank), error)
+        if self.failure is not None and not dropped:
+            payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
+        session.send_all(Tag.END, [b""] * session.size, [payload])
+        seconds = time.perf_counter() - self._began
+        self._learn()
+        self._ended(PoolReport.of(len(self._order), seconds, [*self._rank_tasks], session.emulated_speeds))
+
+    def _learn(self) -> None:
+        """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
+        n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
+        done, costs_done = self._by >= 0, None
+        if self._costs is not None:
+            costs_done = sums_by_rank(self._costs[self._order][done], self._by[done], self.session.size)
+        self._learned.observe(n, costs_done, busy_s)
+        if not self._sample or self._collector.missing or len(self._order) < self._n:
+            return
+        costs = np.empty(self._n)
+        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, self._learned.values)
+        self._memory.observe(name_of(self._call.function), self._sample, costs)
+
+    def leave(self, _error: BaseException | None) -> None:
+        """See `Operation`."""
+        self.end(dropped=True)
+
+    @contextlib.contextmanager
+    def _ending(self, results: list[Any] | None = None) -> Iterator[None]:
+        """End the map on all ranks, whatever happens in the block; raise its failure."""
+        try:
+            yield
+        except GeneratorExit:
+            self.end(dropped=True)
+            raise
+        except BaseException as error:
+            if self.under_way:
+                self.fail(failure_of(error, self.session.rank), error)
+                self.end()
+                self.session.together(error)
+            raise
+        self.end(results)
+        if self.failure is not None:
+            raise self.session.together(self._error(self.failure))
+
+    def _error(self, failure: TaskFailure) -> BaseException:
+        """Make the error of a failed map; if only the root continues, SystemExit in a task does not end it."""
+        own = self.failed
+        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self.session.alone):
+            return own
+        error = task_error(failure)
+        error.__cause__ = own or error.__cause__
+        return error
+
+    def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(len(self._order) - self._collector.missing, len(self._order))
+
+    def _write(self) -> None:
+        """Write pending results to the checkpoint, and count them."""
+        came, self._unwritten = self._unwritten, []
+        if not came or self._file is None:
+            return
+        tasks = [task for _, lo, hi, _ in came for task in self._order[lo:hi].tolist()]
+        try:
+            self._file.write(tasks, [value for *_, values in came for value in values])
+        except (OSError, TypeError, ValueError) as error:
+            self.fail(failure_of(error, self.session.rank), error)
+            return
+        for results in came:
+            self._count(*results)
+
+    def _count(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+        self._collector.take(self._epoch, lo, hi)
+        tasks = self._order[lo:hi]
+        if self._callback is not None:
+            for value in values:
+                self._callback(value)
+        self._fresh.append((tasks.tolist(), values))
+
+
+# --- the other ranks --------------------------------------------------------------------------------------------------
+
+
+class WorkerMap(LocalMap):
+    """A map on a rank other than the root, begun by the next order; results go to the root in batches.
+
+    `function`: None uses the one sent by the root.
+    """
+
+    def __init__(self, session: Session, function: Callable[..., Any] | None = None) -> None:
+        header, data = session.next_order(Tag.START)
+        start = StartOrder(*START.unpack_from(header))
+        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
+        speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
+        self._epoch = start.epoch
+        self._frames: list[Frame] = []  # results to send
+        self._bytes, self._since = 0, 0.0
+        self.begin(start, speeds.tolist(), time.perf_counter())
+        known = session.functions
+        try:
+            if start.function_bytes:
+                known.keep(start.digest, _unknown)  # even if this fails, all ranks must know the same digests
+                known.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
+            self._call = self._call._replace(function=function or known[start.digest])
+            self._items = ReceivedItems(data[start.function_bytes :])
+        except Exception as error:  # the user's classes may raise anything when they are unpickled
+            self.fail(failure_of(error, session.rank), error)
+            session.worker.end()
+
+    @property
+    def over(self) -> bool:
+        """True when the root has ended the map."""
+        return bool(self.session.orders)
+
+    def finish(self) -> tuple[list[Any] | None, BaseException | None]:
+        """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
+        session = self.session
+        try:
+            session.work(self, MAP)
+        finally:
+            self.stop()
+        found = pickle.loads(session.next_order(Tag.END)[1])
+        own = self.failed if not isinstance(self.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
+        if not isinstance(found, TaskFailure):
+            return found, own
+        error = task_error(found)
+        if error.rank == session.rank:
+            error.__cause__ = self.failed or error.__cause__  # including its traceback
+        return None, session.together(own or error)
+
+    def collect(self) -> list[Any] | None:
+        """Complete the map; return the results if all ranks get them, or raise its error."""
+        with self.session.presence.telling():
+            results, error = self.finish()
+        if error is not None:
+            raise error
+        return results
+
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Complete the map; return an iterator of nothing, since only the root gets results one by one."""
+        self.collect()
+        return iter(())
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """See `LocalMap`."""
+        return self._items.some(lo, hi)
+
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        """Pass on results, see `LocalMap`; a result that can't be pickled is a failure."""
+        try:
+            self._add(lo, hi, values, seconds)
+        except Exception:
+            for k, value in enumerate(values, lo):
+                try:
+                    self._add(k, k + 1, [value], seconds / len(values))
+                except Exception as caught:
+                    wrong = TypeError(f"result of type {type(value).__name__} can't be pickled: {caught}")
+                    self.fail(failure_of(wrong, self.session.rank, k), wrong)
+                    return
+
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """See `LocalMap`."""
+        if self.failed is None:
+            self.failed = error
+            self._add(failure.task, failure.task, failure)
+            self._bytes = FLUSH_BYTES
+
+    def flush(self, now: float, *, idle: bool) -> None:
+        """See `LocalMap`."""
+        if self._frames and (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
+            parcel = results_parcel(self._epoch, self.done, self._frames)
+            self.session.parcels.send(self.session.root, Tag.RESULTS, parcel)
+            self._frames, self._bytes = [], 0
+
+    def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure, seconds: float = 0.0) -> None:
+        data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
+        if not self._frames:
+            self._since = time.perf_counter()
+        self._frames.append(Frame(lo, hi, data, seconds))
+        self._bytes += len(data)
