@@ -285,6 +285,7 @@ class Round:
         self.failed = False
         self.over = False
         self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s)
+        self._sized: dict[int, tuple[Rowset, float]] = {}  # by id: blocks with their sizes, which many turns need
 
     @property
     def settled(self) -> bool:
@@ -321,7 +322,8 @@ class Round:
         if self.home:
             self._fit()
         idle = not (self.home or self.borrowed or self.failed or self.over)
-        sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.telling.due(now, idle=idle)]
+        if idle or self.telling.at is not None:
+            sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.telling.due(now, idle=idle)]
         if self.settled and not (self.borrowed or self.told):
             self.told = True
             sends.append((ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned)))
@@ -413,6 +415,12 @@ class Round:
         """The sum over all known ranks: computed once per round, since there may be many."""
         return sum(self.speeds.values()) if isinstance(self.speeds, Mapping) else float(self.speeds.sum())
 
+    @cached_property
+    def _sums(self) -> list[float]:
+        """(n + 1,) sizes of the first 0, 1, ... rows, if sizes are known."""
+        assert self.learned.sizes is not None
+        return [0.0, *np.cumsum(self.learned.sizes).tolist()]
+
     @property
     def _size_s(self) -> float:
         """Seconds at home of rows of size 1; 0: unknown."""
@@ -420,7 +428,15 @@ class Round:
 
     def _size(self, rows: Rowset) -> float:
         sizes = self.learned.sizes
-        return count(rows) if sizes is None else float(sizes[rows].sum())
+        if sizes is None:
+            return count(rows)
+        if isinstance(rows, slice):
+            return self._sums[rows.stop] - self._sums[rows.start]
+        block, size = self._sized.get(id(rows), (None, 0.0))
+        if block is not rows:
+            size = float(sizes[rows].sum())
+            self._sized[id(rows)] = rows, size
+        return size
 
     def _fit(self) -> None:
         """Join blocks that are too short to handle one by one; split the next one if a dry rank waits for it."""
