@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
@@ -168,11 +168,26 @@ def chosen_plan(graph: Graph, scheme: str, plan: str) -> str:
     return "root" if plan == AUTO else plan
 
 
-class NeighbourJudge:
-    """Judges the rounds of `course`, one of `size` ranks, and makes plans; `omega`: see `momentum`."""
+Stepping = Callable[[ThreeTerm, OneRank, int], Generator[Any, Any, None]]
 
-    def __init__(self, course: Course, size: int, trigger: Trigger, omega: float = 1.0) -> None:
-        self.policy = Policy(trigger)
+
+def exchanging(scheme: ThreeTerm, ends: OneRank, n: int) -> Generator[LoadExchange, Floats, None]:
+    """Make n steps of diffusion, each after an exchange of times."""
+    for _ in range(n):
+        ends.heard = (yield LoadExchange(np.array([scheme.time])))[:, 0]
+        scheme.step()
+
+
+class NeighbourJudge:
+    """Judges the rounds of `course`, one of `size` ranks, and makes plans; `omega`: see `momentum`.
+
+    `stepping` makes steps: `exchanging`, or another generator with the same result.
+    """
+
+    def __init__(
+        self, course: Course, size: int, trigger: Trigger, omega: float = 1.0, stepping: Stepping = exchanging
+    ) -> None:
+        self.policy, self.stepping = Policy(trigger), stepping
         self._course, self._size, self._omega = course, size, omega
         self._near = slice(1, 1 + len(course.neighbours))  # in the arrays of `course`; this rank is at 0
         self._seen = np.zeros((len(course.known) - 1, 2))  # by known rank q: weight, and weight * log(k_q / k of this rank)
@@ -276,9 +291,7 @@ class NeighbourJudge:
         while True:
             excess = math.inf if scheme.time < 0.0 else _above(scheme.time, mean)
             yield Ask(Reduction(maxima=np.array([excess])))
-            for _ in range(period):
-                ends.heard = (yield LoadExchange(np.array([scheme.time])))[:, 0]
-                scheme.step()
+            yield from self.stepping(scheme, ends, period)
             steps += period
             worst = float((yield Await()).maxima[0])
             waited = 0 if worst < (1.0 - STALLED) * best or worst == math.inf else waited + 1

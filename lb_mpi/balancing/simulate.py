@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Diffusion
-from lb_mpi.diffusion.setup import Setup, chosen_scheme, prepare
+from lb_mpi.diffusion.setup import OneRank, Setup, ThreeTerm, chosen_scheme, prepare, step_together
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
@@ -194,7 +194,9 @@ class Cluster:
             self.scheme = near_scheme(graph, scheme)
             omega, everyone = momentum(graph, scheme), [graph.neighbours(rank).tolist() for rank in range(graph.n)]
             self.courses = [Course(rank, [rank, *near], near) for rank, near in enumerate(everyone)]
-            self.judges = [NeighbourJudge(one, graph.n, Trigger(when, every, tolerance), omega) for one in self.courses]
+            self.judges = [
+                NeighbourJudge(one, graph.n, Trigger(when, every, tolerance), omega, together) for one in self.courses
+            ]
             self.answer_s = 2 * collective_s(self.network, graph.n)
         else:
             self.scheme = chosen_scheme(graph, scheme)
@@ -304,6 +306,18 @@ class Cluster:
         return made, seconds + 2 * gather_s + steps_s + len(made.amounts) * 8 * NUMBERS / self.network.bytes_per_s
 
 
+class _StepTogether(NamedTuple):
+    """A request of all ranks: make n steps of diffusion; no answer."""
+
+    scheme: ThreeTerm
+    n: int
+
+
+def together(scheme: ThreeTerm, _ends: OneRank, n: int) -> Generator[_StepTogether, None, None]:
+    """Make the steps of `neighbours.exchanging` on all ranks at once."""
+    yield _StepTogether(scheme, n)
+
+
 def reduced(numbers: Sequence[Reduction]) -> Reduction:
     """Reduce the numbers of all ranks."""
     return Reduction(*(of([getattr(one, name) for one in numbers], axis=0)
@@ -332,6 +346,10 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
             else:
                 theirs = np.concatenate([one.numbers for one in requests])[back]
             replies = [theirs[place] for place in places]
+        elif kind is _StepTogether:
+            step_together(graph, [one.scheme for one in requests], requests[0].n)
+            for _ in range(requests[0].n):
+                now += exchange_s
         elif kind is Ask:
             answers.append((now + 2 * collective_s(network, graph.n), reduced([one.numbers for one in requests])))
         else:
@@ -385,7 +403,8 @@ def _pass_on(
 class _Clock:
     def __init__(self, costs: Sequence[Floats], speeds: Floats, noise: float, rng: random.Random) -> None:
         self._sums = [np.concatenate([[0.0], np.cumsum(mine)]) for mine in costs]
-        self._costs, self._speeds, self._noise, self._rng = costs, speeds, noise, rng
+        self._costs, self._noise, self._rng = costs, noise, rng
+        self._speeds: list[float] = speeds.tolist()
 
     def seconds(self, rank: int, job: Job) -> float:
         rows: Rowset = job.rows
@@ -393,9 +412,9 @@ class _Clock:
             sums = self._sums[job.owner]
             work = float(sums[rows.stop] - sums[rows.start])
         else:
-            work = float(self._costs[job.owner][rows].sum())
+            work = float(np.add.reduce(self._costs[job.owner][rows]))
         noise = math.exp(self._rng.gauss(0.0, self._noise)) if self._noise else 1.0
-        return noise * work / float(self._speeds[rank])
+        return noise * work / self._speeds[rank]
 
 
 def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: float = 1.0, period: int = 100) -> Costs:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -167,12 +167,12 @@ class WholeGraph:
 
     def __init__(self, graph: Graph, tau: Floats) -> None:
         self._tails, self._heads = graph.edges()
-        self._n, self._tau = graph.n, tau
+        self._n, self.tau = graph.n, tau
 
     def flows(self, value: Value) -> Floats:
         """tau_ij (value_i - value_j) per edge."""
         difference: Floats = value[self._tails] - value[self._heads]
-        return self._tau * difference
+        return self.tau * difference
 
     def outflow(self, flows: Floats) -> Value:
         """Work that flows out of each vertex."""
@@ -184,13 +184,13 @@ class OneRank:
 
     def __init__(self, rank: int, neighbours: Ints, tau: Floats) -> None:
         self.heard: Floats = np.zeros(len(neighbours))
-        self._tau = tau
+        self.tau = tau
         self._lower = (neighbours < rank).astype(np.int64)
 
     def flows(self, value: Value) -> Floats:
         """tau_ij (value_i - value_j) per edge."""
         difference: Floats = value - self.heard
-        return self._tau * difference
+        return self.tau * difference
 
     def outflow(self, flows: Floats) -> Value:
         """Work that flows out of the rank."""
@@ -270,6 +270,22 @@ class ThreeTerm(Scheme):
             potential = potential + b * (self.potential - self._potential_before)
         self._time_before, self._potential_before = self.time, self.potential
         self.time, self.potential = time, potential
+
+
+def step_together(graph: Graph, ranks: Sequence[ThreeTerm], n: int) -> None:
+    """Make n steps on all ranks of `graph`, which have equal means and pairs: the same bits as each rank would get."""
+    states = [(one.time, one.potential, one._time_before, one._potential_before, one._speed) for one in ranks]
+    time, potential, time_before, potential_before, speeds = np.array(states).T
+    tails = np.repeat(np.arange(graph.n), graph.degrees)
+    tau = np.concatenate([one._ends.tau for one in ranks])[tails < graph.indices]
+    pairs = [list(islice(one._pairs, n)) for one in ranks]
+    whole = ThreeTerm(WholeGraph(graph, tau), time, speeds, ranks[0]._mean, iter(pairs[0]))
+    whole.potential, whole._time_before, whole._potential_before = potential, time_before, potential_before
+    for _ in range(n):
+        whole.step()
+    states = np.array([whole.time, whole.potential, whole._time_before, whole._potential_before]).T.tolist()
+    for one, state in zip(ranks, states, strict=True):
+        one.time, one.potential, one._time_before, one._potential_before = state
 
 
 class ConjugateGradient(Scheme):
