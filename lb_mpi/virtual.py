@@ -222,30 +222,34 @@ class Virtual(Generic[M, J]):
         return self.actors[rank].done(job, result)
 
     def _turn(self, rank: int) -> None:
-        actor, mine = self.actors[rank], self._ranks[rank]
+        actor, mine, ready = self.actors[rank], self._ranks[rank], self.now
         was_over = actor.over
         mine.alarm, mine.busy = 0, False
         sends: list[tuple[int, M]] = []
+        arrived: list[tuple[int, M]] = []
         if mine.job is not None:
             job, mine.job = mine.job, None
             sends += self.finish(rank, job)
-        arrived = [(source, message) for source, _, message in map(self.under_way.pop, mine.inbox)]
-        mine.inbox.clear()
+        if mine.inbox:
+            arrived = [(source, message) for source, _, message in map(self.under_way.pop, mine.inbox)]
+            mine.inbox.clear()
         sends += actor.turn(self.now, arrived)
-        if not (was_over and actor.over):
+        over = actor.over
+        if not (was_over and over):
             self.turned(rank, arrived, sends)
-        ready = self.now + self.network.overhead_s * (len(arrived) + len(sends))
+        if sends or arrived:
+            ready += self.network.overhead_s * (len(arrived) + len(sends))
         for destination, message in sends:
             self.post(rank, destination, message, ready)
-        if actor.over and math.isnan(self.ended_s[rank]):
+        if over and math.isnan(self.ended_s[rank]):
             self.ended_s[rank] = ready
         mine.job = actor.job
         if mine.job is not None:
             self._sleep(rank, ready + self.begin(rank, mine.job))
         elif ready > self.now:
             self._sleep(rank, ready)
-        elif actor.wake_at < math.inf:
-            self._set_alarm(rank, max(self.now, actor.wake_at))
+        elif (wake_at := actor.wake_at) < math.inf:
+            self._set_alarm(rank, max(self.now, wake_at))
 
     def _sleep(self, rank: int, until: float) -> None:
         self._ranks[rank].busy = True

@@ -25,7 +25,7 @@ import numpy as np
 from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
 from lb_mpi.balancing.judge import Verdict
 from lb_mpi.balancing.migrate import Plan, pick
-from lb_mpi.balancing.round import LEAST, Learned, Round, Rowset, count, cut, kept, shortest_s
+from lb_mpi.balancing.round import LEAST, Learned, Round, Rowset, Timed, count, cut, kept, shortest_s
 from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is 1/BLOCKS of the remaining rows, but not much shorter than BLOCK_S
@@ -130,7 +130,8 @@ class Course:
         `handling_s` (0: unknown, keep the previous value).
         """
         assert self.costs is not None
-        timed = [timed._replace(by=self.known.index(timed.by)) for timed in learned.timed]
+        place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
+        timed = [Timed(rows, place[by], ticks, helped) for rows, by, ticks, helped in learned.timed]
         seen = self.costs.observe([each[:3] for each in timed], self.worth)
         known = [each for each in timed if not math.isnan(each.ticks)]
         given = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.helped)

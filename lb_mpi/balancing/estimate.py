@@ -18,6 +18,7 @@ and lasts g_r seconds.  So the speed of rank r is s_r = k_r / g_r units of work 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -186,7 +187,7 @@ def blocks(sizes: ArrayLike, parts: int, turn: int, least: float = 1.0) -> list[
     So the slices get short towards the end, where ranks wait for each other.  Each turn begins at another row and wraps
     around, so that in time each row is measured separately and on different ranks.
     """
-    sums = np.concatenate([[0.0], np.cumsum(sizes)])
+    sums = [0.0, *np.cumsum(sizes).tolist()]
     n = len(sums) - 1
     if not n:
         return []
@@ -194,19 +195,19 @@ def blocks(sizes: ArrayLike, parts: int, turn: int, least: float = 1.0) -> list[
     if min(sums[begin], sums[n] - sums[begin]) < least:
         begin = 0
     slices = list[slice]()
-    first, left = begin, float(sums[n])
+    first, left = begin, sums[n]
     while not slices or first != begin % n:
         end = n if first >= begin else begin
-        stop = max(int(np.searchsorted(sums, sums[first] + max(least, left // parts, 1.0), side="right")) - 1, first + 1)
+        stop = max(bisect_right(sums, sums[first] + max(least, left // parts, 1.0)) - 1, first + 1)
         if stop >= end or sums[end] - sums[stop] < least:
             stop = _halfway(sums, first, end, 0.75 * least)
         slices.append(slice(first, stop))
-        left -= float(sums[stop] - sums[first])
+        left -= sums[stop] - sums[first]
         first = stop % n
     return slices
 
 
-def _halfway(sums: Floats, first: int, end: int, least: float) -> int:
+def _halfway(sums: list[float], first: int, end: int, least: float) -> int:
     """Return where to cut first..end into halves, both no smaller than `least`; `end` if there is no such place."""
-    half = int(np.searchsorted(sums, 0.5 * (sums[first] + sums[end]), side="right")) - 1
+    half = bisect_right(sums, 0.5 * (sums[first] + sums[end])) - 1
     return half if first < half and min(sums[half] - sums[first], sums[end] - sums[half]) >= least else end

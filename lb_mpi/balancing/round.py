@@ -285,6 +285,7 @@ class Round:
         self.failed = False
         self.over = False
         self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s)
+        self._sizes = [self._size(block) for block in self.home]  # of the blocks at home
 
     @property
     def settled(self) -> bool:
@@ -321,7 +322,8 @@ class Round:
         if self.home:
             self._fit()
         idle = not (self.home or self.borrowed or self.failed or self.over)
-        sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.telling.due(now, idle=idle)]
+        if idle or self.telling.at is not None:
+            sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.telling.due(now, idle=idle)]
         if self.settled and not (self.borrowed or self.told):
             self.told = True
             sends.append((ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned)))
@@ -332,9 +334,10 @@ class Round:
         seconds, ticks, payload = result
         if job.owner == self.rank:
             self.home.pop()
+            size = self._sizes.pop()
             if not math.isnan(ticks):
                 self.learned.home_s += seconds
-                self.learned.home_size += self._size(job.rows)
+                self.learned.home_size += size
             self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))
             return []
         known = not math.isnan(ticks)
@@ -352,6 +355,7 @@ class Round:
         self.failed = True
         self.learned.failed = self.learned.failed or not self.told
         self.home.clear()
+        self._sizes.clear()
         if self.to_lend is not None:
             self.to_lend = dict.fromkeys(self.to_lend, slice(0, 0))
         sends = [(job.owner, RoundMessage(RoundKind.FAILED)) for job in self.borrowed]
@@ -396,7 +400,7 @@ class Round:
         return []
 
     def _help(self, rank: int) -> list[Send]:
-        sizes = [self._size(block) for block in reversed(self.home)]
+        sizes = self._sizes[::-1]
         each_s = self._size_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
         # Relative to all known ranks: others may soon be dry, above all if one rank has all rows.
         share = float(self.speeds[rank]) / self._all_speeds
@@ -405,6 +409,7 @@ class Round:
             return []
         rows = join(self.home[-n:])
         del self.home[-n:]
+        del self._sizes[-n:]
         self._lend(rank, Loan(rows, helps=True))
         return [(rank, RoundMessage(RoundKind.HELP, rows))]
 
@@ -420,20 +425,22 @@ class Round:
 
     def _size(self, rows: Rowset) -> float:
         sizes = self.learned.sizes
-        return count(rows) if sizes is None else float(sizes[rows].sum())
+        return count(rows) if sizes is None else float(np.add.reduce(sizes[rows]))
 
     def _fit(self) -> None:
         """Join blocks that are too short to handle one by one; split the next one if a dry rank waits for it."""
-        home, least = self.home, 0.0
+        home, sizes, least = self.home, self._sizes, 0.0
         if self._size_s:
             least = shortest_s(self.learned.handling_s) / self._size_s
-            while len(home) > 1 and self._size(home[-1]) + self._size(home[-2]) <= least:
+            while len(home) > 1 and sizes[-1] + sizes[-2] <= least:
                 home[-2:] = [join(home[-2:])]
+                sizes[-2:] = [self._size(home[-1])]
         if self.dry:
             block = home[-1]
-            rows = max(1, int(least / self._size(block) * count(block))) if least else LEAST
+            rows = max(1, int(least / sizes[-1] * count(block))) if least else LEAST
             if count(block) >= 2 * rows:
                 home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
+                sizes[-1:] = [self._size(each) for each in home[-2:]]
 
     def _lend(self, borrower: int, loan: Loan) -> None:
         if count(loan.rows):
