@@ -1,6 +1,6 @@
-"""Between rounds: what one rank lends next, what it learns from a round, how a verdict changes the plan.   (pure)
+"""One rank from round to round: costs of its rows, what it lends and computes next, what it learns.   (pure)
 
-The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
+The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
 
     round = course.begin(n, mark)
     the loop of an actor (`lb_mpi.virtual`)
@@ -11,27 +11,172 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`
 
 A call of `map_rows` is a round.  A plan stays in force until the next one.  If the number of rows changes, the rows to
 lend are chosen again.
+
+Law of costs and speeds, which are estimated only from the times of normal computation.  Rank r measures rows in its own
+ticks (seconds of its work clock).  A tick of rank r is worth k_r units of work and lasts g_r seconds.  So the speed of
+rank r is s_r = k_r / g_r units of work per second.
+- Only rank r can measure g_r.
+- The rank that last measured a row is stored with the ticks.  The row's cost in work is ticks * k_r with the current
+  k_r, so that a better k_r needs no new measurement of the rows.
+- If rank r measures rows after rank q, then ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of the
+  logarithms of all such ratios (`judge.Worths`); recent ones weigh more.  Ranks that never computed each other's rows
+  are assumed equal; the first rows lent to such a rank correct that.
+- A tick is a second of the function's own time: CPU time, and the time in which the function itself waits (it sleeps,
+  or waits for a file, a subprocess, another thread or a GPU).  Time in which other programs had the core is not a
+  property of the rows.  The carrier separates the two in each call (`lb_mpi.mpi.common.waiting.own_time_s`), so that
+  ticks of functions that wait and of functions that compute are comparable from the first call on.
+- Computing can be delayed but never sped up: a smaller measurement is accepted at once, a larger one gradually.
+
+Law of `pick`, which chooses rows for the transfers of one rank, closest to the planned amounts.  A rounding remainder is
+carried over to the rank's next transfer.  After the last transfer it stays in the loads, from which the next round's flow
+is made: no separate account can grow.
+- A row exceeds the planned amount only if the receiver then ends earlier than the giver would have ended with it, even if
+  all givers of this receiver do the same.  So the longest time among the ranks that take part falls in every round.  A
+  row heavier than the difference stays, and none moves back and forth.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
-from lb_mpi.balancing.judge import Verdict
-from lb_mpi.balancing.migrate import Plan, pick
-from lb_mpi.balancing.round import LEAST, Learned, Round, Rowset, Timed, count, cut, kept, shortest_s
+from lb_mpi.balancing.judge import UP, Observation, Verdict
+from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, Timed, count, cut, numbers, shortest_s
+from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is 1/BLOCKS of the remaining rows, but not much shorter than BLOCK_S
-FEWEST = 8  # minimum of that divisor, where blocks are expensive to handle
+LEAST_DIVISOR = 8  # minimum of that divisor, where blocks are expensive to handle
 LIGHTEST = 0.5  # of the mean: minimum size of a row when blocks are cut
 HANDLING = 0.03  # fraction of the time of rows at home that may go into handling their blocks
+HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/2, 1/4, 1/8
+KEPT_S = 16 * BLOCK_S  # minimum time of the kept part on its borrower; the owner may be slow, with long blocks
+BLURRED = 0.05  # of a block whose rows tell a ratio: the part that third ranks have measured, at most
+FEWEST = 2.0**-60  # seconds; no measured time is 0
+
+
+class RowCosts:
+    """The costs of n rows at home, refined from the times of whole blocks."""
+
+    def __init__(self, rank: int, n: int) -> None:
+        self.rank = rank
+        self.ticks = np.full(n, np.nan)
+        self.measured_by = np.full(n, rank, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.ticks)
+
+    @property
+    def known(self) -> bool:
+        """True when every row has been measured."""
+        return not bool(np.isnan(self.ticks).any())
+
+    def fill(self) -> None:
+        """Give unmeasured rows the mean cost, if any row has been measured."""
+        unknown = np.isnan(self.ticks)
+        if unknown.any() and not unknown.all():
+            self.ticks[unknown] = self.ticks[~unknown].mean()
+            self.measured_by[unknown] = self.rank
+
+    def work(self, worth: Floats) -> Floats:
+        """(n,) costs in units of work, for (P,) worths k; NaN: not measured."""
+        return np.asarray(self.ticks * worth[self.measured_by])
+
+    def observe(self, timed: Iterable[tuple[Rowset, int, float]], worth: Floats) -> list[Observation]:
+        """Update the costs from blocks of rows, each row in at most one: (rows, computing rank, ticks).
+
+        A block's ticks are spread over its rows in proportion to their known costs.  Returns observations of the worth
+        of other ranks' ticks, from blocks where most of the rows were last measured here, and hardly any by third ranks.
+        """
+        known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
+        if not known:
+            return []
+        counts = np.array([count(rows) for rows, _, _ in known])
+        starts = np.cumsum(counts) - counts
+        index = np.concatenate([numbers(rows) for rows, _, _ in known])
+        by = np.array([rank for _, rank, _ in known])
+        ticks = np.maximum([ticks for _, _, ticks in known], FEWEST)
+        measured_by = self.measured_by[index]
+        before = self.ticks[index] * worth[measured_by] / np.repeat(worth[by], counts)  # in ticks of `by`
+        total = np.add.reduceat(before, starts)
+        usable = np.isfinite(total) & (total > 0.0)
+        total[~usable] = 1.0
+        own = np.add.reduceat(np.where(measured_by == self.rank, before, 0.0), starts)
+        same = np.add.reduceat(np.where(measured_by == np.repeat(by, counts), before, 0.0), starts)
+        remeasured = ticks - (total - own)  # of the rows that were last measured here, by the other rank
+        clear = (own > 0.5 * total) & (own + same > (1.0 - BLURRED) * total) & (remeasured > 0.0)
+        tells = usable & (by != self.rank) & clear
+        factor = ticks / total
+        # Rows that this rank measured before move only part of the way to a larger cost; others' ticks may be worth more.
+        trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
+        each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
+        self.ticks[index] = each
+        self.measured_by[index] = np.repeat(by, counts)
+        own_worth = float(worth[self.rank])
+        return [
+            Observation(
+                int(by[k]),
+                float(ticks[k] * worth[by[k]]),
+                math.log(worth[by[k]] / own_worth) + math.log(own[k] / remeasured[k]),
+            )
+            for k in np.flatnonzero(tells).tolist()
+        ]
+
+
+class Picked(NamedTuple):
+    """The items that one rank sends."""
+
+    items: list[Ints]  # for each transfer of the rank, in the order of its plan: indices of items, ascending
+    unsent: float  # planned work that rounding keeps here; negative: sent beyond the plan
+
+
+def pick(costs: Floats, transfers: Plan) -> Picked:
+    """Choose items to send, of (n,) costs >= 0 in units of work, for the transfers of one rank; each item at most once.
+
+    Heavy items go first, so that few are moved; items without a cost stay.
+    """
+    order = np.argsort(-costs, kind="stable")
+    order = order[costs[order] > 0]
+    items: list[Ints] = []
+    unsent = 0.0
+    for amount, margin, share in zip(
+        transfers.amounts.tolist(), transfers.margins.tolist(), transfers.shares.tolist(), strict=True
+    ):
+        bound = amount + max(0.0, (margin + unsent) / (share + 1.0))  # where giver and receiver end together
+        wanted = amount + unsent
+        taken, sent = _fill(costs[order], min(wanted, bound))
+        left = np.flatnonzero(~taken)
+        if len(left):
+            lightest = float(costs[order[left[-1]]])
+            too_much = max(0.0, sent + lightest - amount)
+            if lightest < 2.0 * (wanted - sent) and share * too_much < margin + wanted - sent:
+                taken[left[-1]] = True
+                sent += lightest
+        items.append(np.sort(order[taken]))
+        order = order[~taken]
+        unsent = wanted - sent
+    return Picked(items, unsent)
+
+
+def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], float]:
+    """Choose from descending costs, in turn, each that still fits into the amount; (n,) chosen, and their sum."""
+    taken = np.zeros(len(costs), dtype=np.bool_)
+    sums = np.concatenate([[0.0], np.cumsum(costs)])
+    sent, begin = 0.0, 0
+    while True:  # each turn takes a run of items; less room is left than its last item took
+        begin = max(begin, int(np.searchsorted(-costs, -(amount - sent))))
+        end = int(np.searchsorted(sums, sums[begin] + (amount - sent), side="right")) - 1
+        if end <= begin:
+            return taken, sent
+        taken[begin:end] = True
+        sent += float(sums[end] - sums[begin])
+        begin = end
 
 
 class Told(NamedTuple):
@@ -258,4 +403,47 @@ def _divisor(seconds: float, handling_s: float) -> int:
     There are then about 4 k blocks.
     """
     most = HANDLING * seconds / (4.0 * handling_s) if handling_s > 0.0 else math.inf
-    return int(min(max(most, FEWEST), BLOCKS))
+    return int(min(max(most, LEAST_DIVISOR), BLOCKS))
+
+
+def kept(n_before: int, loan_s: float) -> float:
+    """The part of a planned loan that stays at home for the first dry rank, after `n_before` rounds with planned loans.
+
+    Plans rest on estimates, and a loan that was sent cannot be divided.  So half is kept at first, and less in each
+    later round, as estimates improve.  `loan_s`: seconds by which the longest loan exceeds its borrower's own rows.
+    Nothing is kept where requesting that part would take about as long as computing it.
+    """
+    rest: float = 0.5 ** min(1 + n_before, HALVINGS)
+    return rest if rest * loan_s >= KEPT_S else 0.0
+
+
+def blocks(sizes: ArrayLike, parts: int, turn: int, least: float = 1.0) -> list[slice]:
+    """Cut the rows 0..n-1, of (n,) sizes > 0, into slices of 1/parts of the rest, hardly smaller than `least`.
+
+    So the slices get short towards the end, where ranks wait for each other.  Each turn begins at another row and wraps
+    around, so that in time each row is measured separately and on different ranks.
+    """
+    sums = [0.0, *np.cumsum(sizes).tolist()]
+    n = len(sums) - 1
+    if not n:
+        return []
+    begin = int(n * ((turn * 0.6180339887498949) % 1.0))  # golden ratio: begins are spread evenly
+    if min(sums[begin], sums[n] - sums[begin]) < least:
+        begin = 0
+    slices = list[slice]()
+    first, left = begin, sums[n]
+    while not slices or first != begin % n:
+        end = n if first >= begin else begin
+        stop = max(bisect_right(sums, sums[first] + max(least, left // parts, 1.0)) - 1, first + 1)
+        if stop >= end or sums[end] - sums[stop] < least:
+            stop = _halfway(sums, first, end, 0.75 * least)
+        slices.append(slice(first, stop))
+        left -= sums[stop] - sums[first]
+        first = stop % n
+    return slices
+
+
+def _halfway(sums: list[float], first: int, end: int, least: float) -> int:
+    """Return where to cut first..end into halves, both no smaller than `least`; `end` if there is no such place."""
+    half = bisect_right(sums, 0.5 * (sums[first] + sums[end])) - 1
+    return half if first < half and min(sums[half] - sums[first], sums[end] - sums[half]) >= least else end

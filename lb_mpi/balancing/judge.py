@@ -1,12 +1,20 @@
-"""The end of a round: the ranks' reports, and the root's evaluation: speeds, imbalance, whether to balance.   (pure)
+"""When to balance: the ranks' reports at the end of a round, speeds and worths fitted to them, and the decision.   (pure)
 
 Law.  A round's ticks measure what each rank computed, its own rows and others'.  Ticks * (seconds per tick) is the time
 that it needs for that.  The usual seconds per tick are used, so that a single delay does not trigger balancing.  Time *
 speed is the work done; so the balanced time follows without any estimate of row costs.
 - Rows that a rank computed for others because it was dry were not planned: they count where they were planned.
-- The kept part of planned loans (`round.kept`) counts for the planned borrower, whoever computed it.
+- The kept part of planned loans (`course.kept`) counts for the planned borrower, whoever computed it.
 - A rank that comes late to a round, because it needs longer between rounds, has less time for rows: it counts as if it
   had computed rows meanwhile.  A rank that comes after all could be done counts as if it came just then.
+
+Balance ("auto") when the time that it is expected to save until the next chance exceeds its cost:
+    (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost in seconds
+- Losses are what the skipped chances would have saved; small ones add up.  As in the ski-rental problem, this never
+  costs more than twice the optimum.
+- "After" is the balanced time.  The fraction of the expected savings that has come true is expected of the next saving
+  too.  So a balance that indivisible items rule out is not tried in every call, but is tried again some time.
+- The cost is that of the last balancing, as measured: the time to decide, and to move rows in each call.
 """
 
 from __future__ import annotations
@@ -18,15 +26,186 @@ from enum import IntEnum
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from lb_mpi.balancing.estimate import Observation, Worths, smooth
-from lb_mpi.balancing.migrate import Plan, direct_plan
-from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
-from lb_mpi.graph import Floats, Graph
+from lb_mpi.balancing.transfers import Plan, direct_plan
+from lb_mpi.checks import integer, number, show
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import imbalance
 
+UP = 0.7  # weight of a measurement larger than the known value
+FORGET = 0.9  # decay of an observation in each later round that has observations
+PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
+NEGLIGIBLE = 1e-6  # of the largest weight: lighter observations are dropped
+DENSE = 256  # ranks up to which the fit is solved as a dense system
+KEEP = 0.5  # weight of the earlier fraction of savings that came true
+HOPE = 0.01  # per call: how fast trust returns to 1
 N_TOLD = 4  # observations in one report: the heaviest
+When = str | float
+
+
+def smooth(before: float, now: float, up: float = UP) -> float:
+    """Return a smoothed value: a smaller measurement at once, a larger one gradually; NaN (unknown) is replaced."""
+    if math.isnan(before) or now <= before:
+        return now
+    return before + up * (now - before)
+
+
+class Observation(NamedTuple):
+    """k_other / k_own as observed on rows that both ranks have measured."""
+
+    other: int  # rank
+    weight: float  # > 0: cost of the rows, in work
+    log_ratio: float  # log(k_other / k_own)
+
+
+class Worths:
+    """The worths k of all ranks' ticks, from the observations of all."""
+
+    def __init__(self, size: int) -> None:
+        self.values = np.ones(size)  # (P,) k > 0; their geometric mean is 1
+        # Pairs (q, r) for which q has observed r, as q * P + r, ascending; with each pair
+        self._pairs = np.zeros(0, dtype=np.int64)
+        self._weight = np.zeros(0)  # of the observations
+        self._sum = np.zeros(0)  # weight * log(k_r / k_q)
+
+    def tell(self, rank: Ints, other: Ints, weight: Floats, log_ratio: Floats) -> None:
+        """Add the observations of one more round: (m,) ranks that made them, and the fields of (m,) `Observation`s."""
+        if not len(rank):
+            return
+        pairs = rank * len(self.values) + other
+        union = np.union1d(self._pairs, pairs)
+        sums, total = np.zeros((2, len(union)))
+        known, new = np.searchsorted(union, self._pairs), np.searchsorted(union, pairs)
+        sums[known], total[known] = FORGET * self._weight, FORGET * self._sum
+        np.add.at(sums, new, weight)
+        np.add.at(total, new, weight * log_ratio)
+        kept = sums > NEGLIGIBLE * sums.max()
+        self._pairs, self._weight, self._sum = union[kept], sums[kept], total[kept]
+        self._fit()
+
+    def _fit(self) -> None:
+        """Fit logarithms by least squares, with a weak pull towards 1 that decides between unrelated ranks."""
+        size = len(self.values)
+        own, other = np.divmod(self._pairs, size)
+        prior = PRIOR * float(self._weight.max())
+        right = np.bincount(other, self._sum, size) - np.bincount(own, self._sum, size)
+        if size <= DENSE:
+            links = np.zeros((size, size))
+            links[own, other] = self._weight
+            links += links.T
+            logs = np.linalg.solve(np.diag(links.sum(axis=1) + prior) - links, right)
+        else:
+            one_way = scipy.sparse.coo_array((self._weight, (own, other)), shape=(size, size)).tocsr()
+            both_ways = one_way + one_way.T
+            diagonal = np.asarray(both_ways.sum(axis=1)).ravel() + prior
+            logs = scipy.sparse.linalg.spsolve((scipy.sparse.diags_array(diagonal) - both_ways).tocsc(), right)
+        self.values = np.asarray(np.exp(logs - logs.mean()))
+
+
+class BalanceReason(IntEnum):
+    """The reason why the distribution of rows is changed, or not; in `words`, for the user."""
+
+    words: str
+
+    def __new__(cls, number: int, words: str = "") -> BalanceReason:
+        """Make a reason from its number and its words."""
+        reason = int.__new__(cls, number)
+        reason._value_, reason.words = number, words
+        return reason
+
+    UNMEASURED = 0, "plan unchanged: not all rows have been timed twice"
+    WITHIN = 1, "plan unchanged: the imbalance is within the tolerance"
+    CHANCE = 2, "plan unchanged: the next decision is due in a later call"
+    ALWAYS = 3, "balanced: as requested at every decision"
+    BOUND = 4, "balanced: the imbalance is above the bound"
+    GAIN = 5, "balanced: it saves more than it costs"
+    NO_GAIN = 6, "plan unchanged: a new one would cost more than it saves"
+    BELOW = 7, "plan unchanged: the imbalance is not above the bound"
+    ALONE = 8, "plan unchanged: there is only one rank"
+    HOME = 9, "rows stay with their owners from now on: lending costs more than it saves"
+
+
+class Decision(NamedTuple):
+    """The decision whether to balance, and its reason."""
+
+    reason: BalanceReason
+    gain_s: float = 0.0  # expected saving until the next chance, before cost
+
+    @property
+    def act(self) -> bool:
+        """True when the distribution is to be changed."""
+        return self.reason in (BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.HOME)
+
+    @property
+    def words(self) -> str:
+        """The reason in words."""
+        return self.reason.words
+
+
+class Trigger:
+    """Decides at the end of each call whether to change the distribution for the next.
+
+    `when`: "auto", "always" or a bound > 0 on the imbalance.  `every`: calls, >= 1, between two decisions.
+    """
+
+    def __init__(self, when: When = "auto", every: int = 1, tolerance: float = 0.05) -> None:
+        self.tolerance = number("tolerance", tolerance, above=0.0)
+        self.every = integer("every", every, 1, unit="calls")
+        self.when = when
+        if not isinstance(when, str) or when not in ("auto", "always"):
+            try:
+                self.when = number("when", when, above=0.0)
+            except ValueError:
+                expected = "expected 'auto', 'always' or a number > 0 (a bound on the imbalance)"
+                raise ValueError(f"when = {show(when)}: {expected}") from None
+        self.cost_s = 0.0  # one-time cost of the last balancing
+        self.trust = 1.0  # 0..1: fraction of the expected savings that has come true
+        self._calls = 0
+        self._lost_s = 0.0  # by not balancing since the last balancing
+        self._expected: tuple[float, float] | None = None  # at the last balancing: slowest rank's seconds, saving
+
+    def paid(self, seconds: float) -> None:
+        """Record the cost of a balancing; a smaller cost than before is accepted at once."""
+        self.cost_s = smooth(self.cost_s or math.nan, seconds)
+
+    def come_true(self, now_s: float) -> None:
+        """Compare the slowest rank's seconds after the last balancing with the expected saving."""
+        if self._expected is not None:
+            before_s, saving_s = self._expected
+            true = min(1.0, max(0.0, (before_s - now_s) / saving_s))
+            self.trust = KEEP * self.trust + (1.0 - KEEP) * true
+            self._expected = None
+
+    def decide(
+        self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0, cost_s: float | None = None
+    ) -> Decision:
+        """Decide from the imbalance (NaN: unknown) and seconds per call: slowest rank, balanced, added by moving rows.
+
+        `cost_s`: cost of the balancing; None: as measured for the last one.
+        """
+        self._calls += 1
+        self.trust += HOPE * (1.0 - self.trust)
+        if self._calls % self.every:
+            return Decision(BalanceReason.CHANCE)
+        if math.isnan(imbalance) or math.isnan(balanced_s):
+            return Decision(BalanceReason.UNMEASURED)
+        saving_s = now_s - balanced_s
+        gain_s = max(0.0, self.trust * saving_s - moving_s) * self.every
+        if self.when == "always":
+            return Decision(BalanceReason.ALWAYS, gain_s)
+        if not isinstance(self.when, str):
+            return Decision(BalanceReason.BOUND if imbalance > self.when else BalanceReason.BELOW, gain_s)
+        if imbalance <= self.tolerance:
+            return Decision(BalanceReason.WITHIN, gain_s)
+        if gain_s + self._lost_s <= (self.cost_s if cost_s is None else cost_s):
+            self._lost_s += gain_s
+            return Decision(BalanceReason.NO_GAIN, gain_s)
+        self._lost_s = 0.0
+        self._expected = now_s, saving_s
+        return Decision(BalanceReason.GAIN, gain_s)
+
 
 _TYPES = {bool: "?", int: "<i8", float: "<f8"}  # of numbers in a message, by annotation
 Records = NDArray[np.void]

@@ -20,7 +20,7 @@ Law.
   next one is due, so that no step waits for it.
 
 The worths of ticks are fitted by relaxation along the edges: the logarithm of a rank's worth becomes the weighted mean
-of what the observations on its edges say (see `lb_mpi.balancing.estimate`), and its observations of distant borrowers,
+of what the observations on its edges say (see `lb_mpi.balancing.course`), and its observations of distant borrowers,
 whose worths it has from their last answers.
 """
 
@@ -35,10 +35,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.estimate import FORGET, PRIOR
-from lb_mpi.balancing.judge import USUAL, Levels, Policy, RankReport, RoundProblem, Verdict, failure
-from lb_mpi.balancing.migrate import Lots, Plan, take
-from lb_mpi.balancing.trigger import BalanceReason, Trigger
+from lb_mpi.balancing.judge import (
+    FORGET,
+    PRIOR,
+    USUAL,
+    BalanceReason,
+    Levels,
+    Policy,
+    RankReport,
+    RoundProblem,
+    Trigger,
+    Verdict,
+    failure,
+)
+from lb_mpi.balancing.transfers import Lots, Plan, take
 from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import OneRank, ThreeTerm, spectrum
 from lb_mpi.graph import Floats, Graph, Ints

@@ -114,24 +114,11 @@ LATENCY_S = 0.5e-3  # a loan must save at least this much
 BLOCK_S = 2.5e-3  # of a block at home: short enough for waiting ranks, long enough to be timed at no cost
 LEAST_HANDLINGS = 8  # minimum ratio of a block's computing time to its handling time
 PART = 0.5  # fraction of a rank's share in the remaining rows that is lent at a time
-HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/2, 1/4, 1/8
-KEPT_S = 16 * BLOCK_S  # minimum time of the kept part on its borrower; the owner may be slow, with long blocks
 
 
 def shortest_s(handling_s: float) -> float:
     """Seconds of a short block at home, if handling a block costs `handling_s` beyond its rows."""
     return max(BLOCK_S, LEAST_HANDLINGS * handling_s)
-
-
-def kept(n_before: int, loan_s: float) -> float:
-    """The part of a planned loan that stays at home for the first dry rank, after `n_before` rounds with planned loans.
-
-    Plans rest on estimates, and a loan that was sent cannot be divided.  So half is kept at first, and less in each
-    later round, as estimates improve.  `loan_s`: seconds by which the longest loan exceeds its borrower's own rows.
-    Nothing is kept where requesting that part would take about as long as computing it.
-    """
-    rest: float = 0.5 ** min(1 + n_before, HALVINGS)
-    return rest if rest * loan_s >= KEPT_S else 0.0
 
 
 def part(sizes: Sequence[float], each_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:

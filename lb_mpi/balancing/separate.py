@@ -3,7 +3,7 @@
 Law.  An item of w units of work needs w / s seconds on a rank of speed s.  So seconds alone tell neither: a rank that needs
 long may be slow, or its items heavy.  An item that has moved tells them apart.
 - If rank r computed an item after rank q, then seconds_q / seconds_r = s_r / s_q.  Items that moved between the same two
-  ranks in a window are one observation; `estimate.Worths` fits the speeds to all observations, and recent ones weigh more.
+  ranks in a window are one observation; `judge.Worths` fits the speeds to all observations, and recent ones weigh more.
 - The work of an item is its last seconds times the speed, known now, of the rank that needed them.
 - Computing can be delayed but never sped up: smaller work is accepted at once, larger work gradually.
 - What changes on a rank between two windows, though its items stay, is noise, or a change that all ranks share.
@@ -19,8 +19,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from lb_mpi.balancing.estimate import FEWEST, UP, Worths
-from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.course import FEWEST
+from lb_mpi.balancing.judge import UP, BalanceReason, Decision, Trigger, Worths
 from lb_mpi.checks import integer, number, show
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import as_numbers, check_speeds, imbalance

@@ -20,9 +20,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import REPORT, Judge, Policy, RankReport, Verdict, end_s, verdict_dtype
-from lb_mpi.balancing.migrate import ROWS as NUMBERS
-from lb_mpi.balancing.migrate import Plan
+from lb_mpi.balancing.judge import (
+    REPORT,
+    BalanceReason,
+    Judge,
+    Policy,
+    RankReport,
+    Trigger,
+    Verdict,
+    When,
+    end_s,
+    verdict_dtype,
+)
 from lb_mpi.balancing.neighbours import (
     Ask,
     Fetch,
@@ -35,7 +44,8 @@ from lb_mpi.balancing.neighbours import (
 )
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import Arrival, Computed, Job, Learned, Round, RoundKind, RoundMessage, Rowset, Send, count
-from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
+from lb_mpi.balancing.transfers import ROWS as NUMBERS
+from lb_mpi.balancing.transfers import Plan
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.setup import rows_scheme

@@ -7,10 +7,10 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.balancing import migrate as migrate_module
+from lb_mpi.balancing import transfers
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.migrate import ROWS, Plan, plan
-from lb_mpi.balancing.trigger import Trigger
+from lb_mpi.balancing.judge import Trigger
+from lb_mpi.balancing.transfers import ROWS, Plan, plan
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
 from lb_mpi.mpi.common.presence import duplicate, presence_of
@@ -59,7 +59,7 @@ def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(own: MPI.Intracomm) -> N
 def test_a_long_plan(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more transfers than ranks."""
     many = np.arange(3.0 * SIZE)
-    monkeypatch.setattr(migrate_module, "plan", lambda *_: Plan(many, many + 1, many + 2, many + 3, many + 4, many + 5))
+    monkeypatch.setattr(transfers, "plan", lambda *_: Plan(many, many + 1, many + 2, many + 3, many + 4, many + 5))
     made = planner(own, parse(f"ring:{SIZE}") if SIZE > 2 else parse(f"mesh:1x{SIZE}"))
     assert columns(make_plan(made, 1.0, np.ones(SIZE))[0]) == [(many + k).tolist() for k in range(ROWS)]
 
@@ -72,7 +72,7 @@ def test_what_only_the_root_can_raise(name: str, own: MPI.Intracomm, monkeypatch
     kind = ValueError if name == "ValueError" else kinds.get(name, Exception) if RANK == 0 else lb_mpi.Error
     made = planner(own, graph)
     with monkeypatch.context() as patch:
-        patch.setattr(migrate_module, "plan", RAISES[name])
+        patch.setattr(transfers, "plan", RAISES[name])
         with pytest.raises(kind):
             make_plan(made, LOADS[RANK], np.ones(SIZE))
     make_plan(made, LOADS[RANK], np.ones(SIZE))

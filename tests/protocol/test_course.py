@@ -5,12 +5,22 @@ import math
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import REPORT, Judge, RankReport, Records, RoundProblem, Verdict, verdict_of
-from lb_mpi.balancing.migrate import plan
-from lb_mpi.balancing.round import KEPT_S, Timed, count, kept, numbers
+from lb_mpi.balancing.course import KEPT_S, Course, kept
+from lb_mpi.balancing.judge import (
+    REPORT,
+    BalanceReason,
+    Decision,
+    Judge,
+    RankReport,
+    Records,
+    RoundProblem,
+    Trigger,
+    Verdict,
+    verdict_of,
+)
+from lb_mpi.balancing.round import Timed, count, numbers
 from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
-from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.transfers import plan
 from lb_mpi.graph import mesh, most_square_mesh, parse
 from lb_mpi.virtual import Network
 

@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import neighbours as module
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.estimate import Observation, RowCosts
-from lb_mpi.balancing.judge import RankReport, RoundProblem, Verdict
-from lb_mpi.balancing.migrate import Plan
+from lb_mpi.balancing.course import Course, RowCosts
+from lb_mpi.balancing.judge import BalanceReason, Observation, RankReport, RoundProblem, Trigger, Verdict
 from lb_mpi.balancing.neighbours import momentum
 from lb_mpi.balancing.simulate import Cluster, in_step, reduced, row_costs, simulate
-from lb_mpi.balancing.trigger import BalanceReason, Trigger
+from lb_mpi.balancing.transfers import Plan
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.virtual import Network

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.migrate import direct_plan
+from lb_mpi.balancing.transfers import direct_plan
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import host_graph
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, own_time_s, smooth
-from lb_mpi.balancing.judge import N_TOLD, REPORT, RankReport
-from lb_mpi.balancing.trigger import Trigger
+from lb_mpi.balancing.course import RowCosts, blocks
+from lb_mpi.balancing.judge import N_TOLD, REPORT, Observation, RankReport, Trigger, Worths, smooth
+from lb_mpi.mpi.common.waiting import own_time_s
 
 NAN = math.nan
 

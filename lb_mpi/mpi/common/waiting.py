@@ -21,7 +21,6 @@ from types import FrameType, TracebackType
 from typing import NamedTuple
 
 from lb_mpi import signs
-from lb_mpi.balancing.estimate import own_time_s
 from lb_mpi.emulate import StoppedTime, read_stops
 
 try:
@@ -39,6 +38,7 @@ else:
 SHORTEST_S, LONGEST_S = 10e-6, 0.5e-3  # naps
 POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
 N_RANKS_HERE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # on this host, as MPICH and Open MPI tell their ranks
+ASLEEP = 0.2  # if the system reports no queueing: a function with a smaller fraction of CPU time counts as waiting
 PATIENCE_S = 1.0  # a waiting rank holds Ctrl-C back for this time, since the others may be about to arrive
 
 
@@ -208,8 +208,23 @@ class Clocks:
         self._queue, self._thread = None, 0
 
 
+def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: float | None) -> float:
+    """Return a call's own seconds, of `wall_s` seconds in which it had the core for `cpu_s`.
+
+    A call that never gave up the core (`gave_up`: how often) has not waited: CPU time.  Otherwise all time except that
+    spent queueing for a core (`queued_s`).  None: not reported by the system; then CPU time, but all time if the call
+    hardly used the CPU.  Time in which the program was stopped is neither in `wall_s` nor in `gave_up`.
+    """
+    if gave_up == 0:
+        return cpu_s
+    mine_s = max(cpu_s, wall_s - (queued_s or 0.0))
+    if gave_up is None or queued_s is None:
+        return mine_s if cpu_s < ASLEEP * mine_s else cpu_s
+    return mine_s
+
+
 def own_s(before: Look, after: Look) -> float:
-    """Seconds that a call between two looks takes by itself; see `lb_mpi.balancing.estimate.own_time_s`."""
+    """Seconds that a call between two looks takes by itself; see `own_time_s`."""
     n_stops, stopped_s = after.stops.n - before.stops.n, after.stops.seconds - before.stops.seconds
     gave_up = _difference(before.gave_up, after.gave_up)
     return own_time_s(

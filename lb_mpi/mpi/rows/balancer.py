@@ -13,9 +13,9 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.judge import BalanceReason, Trigger, When
 from lb_mpi.balancing.neighbours import NeighbourJudge, momentum
 from lb_mpi.balancing.record import Balanced, History, Loans, Shares
-from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
@@ -46,7 +46,7 @@ class Balancer:
 
     The constructor and all methods are collective.  The Balancer works on a duplicate of `comm`, so the caller's
     messages are never disturbed.  It measures costs of rows and speeds of ranks during normal computation (see
-    `lb_mpi.balancing.estimate`).  The measurements belong to one function: use a separate Balancer for each function
+    `lb_mpi.balancing.course`).  The measurements belong to one function: use a separate Balancer for each function
     whose rows are to be balanced.
 
     Parameters

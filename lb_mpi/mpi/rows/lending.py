@@ -54,7 +54,7 @@ class Measured:
 class Stopwatch:
     """Runs the user's function and measures it, at an emulated speed.
 
-    Ticks are seconds of the function's own time, CPU and waiting; see `lb_mpi.balancing.estimate`.
+    Ticks are seconds of the function's own time, CPU and waiting; see `lb_mpi.balancing.course`.
     """
 
     def __init__(self, emulated_speed: float | Varying) -> None:

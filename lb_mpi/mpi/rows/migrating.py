@@ -11,9 +11,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.migrate import pick
+from lb_mpi.balancing.course import pick
+from lb_mpi.balancing.judge import Trigger
 from lb_mpi.balancing.record import Balanced
-from lb_mpi.balancing.trigger import Trigger
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.collective import agree, raise_together, wait

@@ -13,8 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.judge import Levels, RankReport, Verdict
-from lb_mpi.balancing.migrate import Plan
 from lb_mpi.balancing.neighbours import Ask, Fetch, LoadExchange, NeighbourJudge, Post, Reduction, Request
+from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.rows.process_graph import exchange_rows

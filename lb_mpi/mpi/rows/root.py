@@ -8,9 +8,18 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import REPORT, Judge, Levels, RankReport, RoundProblem, Verdict, verdict_dtype, verdict_of
-from lb_mpi.balancing.migrate import ROWS, Plan, direct_plan, plan_of
-from lb_mpi.balancing.trigger import Trigger
+from lb_mpi.balancing.judge import (
+    REPORT,
+    Judge,
+    Levels,
+    RankReport,
+    RoundProblem,
+    Trigger,
+    Verdict,
+    verdict_dtype,
+    verdict_of,
+)
+from lb_mpi.balancing.transfers import ROWS, Plan, direct_plan, plan_of
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import imbalance, lower_bound
 from lb_mpi.mpi.common.collective import agree, raise_together, wait

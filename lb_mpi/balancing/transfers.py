@@ -1,18 +1,10 @@
-"""From the net flow per edge to indivisible items: which rank sends what directly to which.   (pure)
+"""From the net flow per edge to transfers: which rank gives how much work directly to which.   (pure)
 
-Law.
-- `plan` follows the flow downwards from rank to rank, and replaces each path by one transfer from its first rank to its
-  last.  Work that only passes through a rank is never sent there, so it does not matter whether that rank holds enough.
-  Every rank either gives or receives, and none gives more than it has.
-- `pick` chooses items for the transfers of one rank, closest to the planned amounts.  A rounding remainder is carried
-  over to the rank's next transfer.  After the last transfer it stays in the loads, from which the next round's flow is
-  made: no separate account can grow.
-- An item exceeds the planned amount only if the receiver then ends earlier than the giver would have ended with it,
-  even if all givers of this receiver do the same.  So the longest time among the ranks that take part falls in every
-  round.  An item heavier than the difference stays, and none moves back and forth.
-- Items are only assigned, never changed: their number, ids and costs are conserved exactly.
+Law.  `plan` follows the flow downwards from rank to rank, and replaces each path by one transfer from its first rank to
+its last.  Work that only passes through a rank is never sent there, so it does not matter whether that rank holds enough.
+Every rank either gives or receives, and none gives more than it has.  `lb_mpi.balancing.course.pick` then chooses rows.
 
-The loads and the flow are a few numbers per rank: each rank gathers them and makes the same plan.
+The loads and the flow are a few numbers per rank: the root makes the plan for all.
 """
 
 from __future__ import annotations
@@ -21,7 +13,6 @@ from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -81,13 +72,6 @@ def plan_of(table: Floats) -> Plan:
     """Read a plan from `Plan.table`."""
     sources, destinations, *rest = table
     return Plan(sources.astype(np.int64), destinations.astype(np.int64), *rest)
-
-
-class Picked(NamedTuple):
-    """The items that one rank sends."""
-
-    items: list[Ints]  # for each transfer of the rank, in the order of its plan: indices of items, ascending
-    unsent: float  # planned work that rounding keeps here; negative: sent beyond the plan
 
 
 def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Plan:
@@ -160,50 +144,6 @@ def take(lots: Lots, amount: float, nothing: float) -> list[tuple[int, float]]:
         if lot - part > nothing:
             lots.appendleft((owner, lot - part))
     return taken
-
-
-def pick(costs: ArrayLike, transfers: Plan) -> Picked:
-    """Choose items to send, of (n,) costs >= 0 in units of work, for the transfers of one rank; each item at most once.
-
-    Heavy items go first, so that few are moved; items without a cost stay.
-    """
-    costs = check_loads(costs, name="costs") if np.size(costs) else np.zeros(0)
-    order = np.argsort(-costs, kind="stable")
-    order = order[costs[order] > 0]
-    items: list[Ints] = []
-    unsent = 0.0
-    for amount, margin, share in zip(
-        transfers.amounts.tolist(), transfers.margins.tolist(), transfers.shares.tolist(), strict=True
-    ):
-        bound = amount + max(0.0, (margin + unsent) / (share + 1.0))  # where giver and receiver end together
-        wanted = amount + unsent
-        taken, sent = _fill(costs[order], min(wanted, bound))
-        left = np.flatnonzero(~taken)
-        if len(left):
-            lightest = float(costs[order[left[-1]]])
-            too_much = max(0.0, sent + lightest - amount)
-            if lightest < 2.0 * (wanted - sent) and share * too_much < margin + wanted - sent:
-                taken[left[-1]] = True
-                sent += lightest
-        items.append(np.sort(order[taken]))
-        order = order[~taken]
-        unsent = wanted - sent
-    return Picked(items, unsent)
-
-
-def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], float]:
-    """Choose from descending costs, in turn, each that still fits into the amount; (n,) chosen, and their sum."""
-    taken = np.zeros(len(costs), dtype=np.bool_)
-    sums = np.concatenate([[0.0], np.cumsum(costs)])
-    sent, begin = 0.0, 0
-    while True:  # each turn takes a run of items; less room is left than its last item took
-        begin = max(begin, int(np.searchsorted(-costs, -(amount - sent))))
-        end = int(np.searchsorted(sums, sums[begin] + (amount - sent), side="right")) - 1
-        if end <= begin:
-            return taken, sent
-        taken[begin:end] = True
-        sent += float(sums[end] - sums[begin])
-        begin = end
 
 
 def direct_plan(graph: Graph, loads: Floats, speeds: Floats) -> Plan:
