@@ -380,10 +380,14 @@ class Judge:
         plan = None
         if decision.act and decision.reason is not BalanceReason.HOME:
             # Work was reported with the old worths, mostly that of the rank's own ticks.
-            plan = direct_plan(self._graph, reports["work"] * (worth / worth_before) + self.late, self.speeds)
+            plan = self.plan(reports["work"] * (worth / worth_before) + self.late, self.speeds)
         return Verdict(
             RoundProblem.NONE, decision, before, after, *moved, compare, worth, self.speeds, self.late, plan
         )
+
+    def plan(self, loads: Floats, speeds: Floats) -> Plan:
+        """Return the plan that levels (P,) loads at (P,) speeds."""
+        return direct_plan(self._graph, loads, speeds)
 
     def _learn(self, reports: Records) -> Floats:
         """Return the (P,) worths of a tick of each rank, and update the speeds."""

@@ -177,6 +177,11 @@ class NeighbourJudge:
         self._planned_s = self._planned_s if seconds is None else seconds
 
     @property
+    def neighbours(self) -> list[int]:
+        """The ranks of the neighbours."""
+        return self._course.neighbours
+
+    @property
     def _late(self) -> float:
         return float(self._course.late[0])
 

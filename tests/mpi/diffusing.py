@@ -6,7 +6,7 @@ from mpi4py import MPI
 from lb_mpi.diffusion.setup import OneRank, Setup, ThreeTerm
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.presence import duplicate, presence_of
-from lb_mpi.mpi.rows.process_graph import exchange_rows
+from lb_mpi.mpi.rows.plans import exchange_rows
 from tests.diffusing import pairs_of
 
 

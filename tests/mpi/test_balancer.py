@@ -17,7 +17,7 @@ from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import mesh, parse
 from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.rows.lending import Stopwatch
-from lb_mpi.mpi.rows.root import Root
+from lb_mpi.mpi.rows.plans import Judging, Root
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -666,21 +666,20 @@ def test_not_a_communicator_and_closed() -> None:
 def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the verdict on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
-    tell, heard, asked = Root.tell, Root.heard, [0.0]
+    judged = Root.judged
 
-    def tell_now(root: Root, report: RankReport) -> None:
-        asked[0] = time.monotonic()
-        tell(root, report)
-
-    def late(root: Root) -> bool:
-        return (RANK < LAST or time.monotonic() > asked[0] + 0.02) and heard(root)
+    def late(root: Root, report: RankReport) -> Judging:
+        asked, judging = time.monotonic(), judged(root, report)
+        yield next(judging)
+        while RANK == LAST and time.monotonic() <= asked + 0.02:
+            yield
+        return (yield from judging)
 
     def slow(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         spin(2e-4 * len(rows))
         return rows + 1.0
 
-    monkeypatch.setattr(Root, "tell", tell_now)
-    monkeypatch.setattr(Root, "heard", late)
+    monkeypatch.setattr(Root, "judged", late)
     with lb_mpi.Balancer(COMM, when=0.5) as balancer:  # it acts on the first calls, and follows that plan on the others
         for _ in range(8):
             assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)

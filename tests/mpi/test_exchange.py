@@ -9,7 +9,7 @@ from lb_mpi.diffusion.diffusion import Diffusion
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.presence import duplicate, presence_of
-from lb_mpi.mpi.rows.process_graph import exchange_rows
+from lb_mpi.mpi.rows.plans import exchange_rows
 from tests.mpi.diffusing import diffuse
 
 COMM = MPI.COMM_WORLD

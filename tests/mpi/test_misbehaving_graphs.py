@@ -16,7 +16,7 @@ from lb_mpi.mpi.common.presence import duplicate, presence_of
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
 from lb_mpi.mpi.graph.speed import multiply_add
-from lb_mpi.mpi.rows.process_graph import exchange_rows
+from lb_mpi.mpi.rows.plans import exchange_rows
 from tests.misbehaviour import RAISES, RETURNS
 
 COMM = MPI.COMM_WORLD

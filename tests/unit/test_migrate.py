@@ -121,7 +121,7 @@ def one_transfer(*amounts: float) -> Plan:
 
 
 def picks(costs: list[float], *amounts: float) -> list[list[int]]:
-    return [items.tolist() for items in pick(costs, one_transfer(*amounts)).items]
+    return [items.tolist() for items in pick(np.array(costs), one_transfer(*amounts)).items]
 
 
 def test_heavy_items_first_and_nearest() -> None:

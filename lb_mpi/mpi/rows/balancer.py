@@ -29,9 +29,8 @@ from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
-from lb_mpi.mpi.rows.neighbours import Neighbours
+from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
-from lb_mpi.mpi.rows.root import Root
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack
 from lb_mpi.record.events import Phase
 
@@ -109,7 +108,7 @@ class Balancer:
                 else:
                     self._course = Course(own.rank, [own.rank, *near], near)
                     omega = agree(own, lambda: momentum(self.graph, used))
-                    self._plans = Neighbours(own, NeighbourJudge(self._course, own.size, trigger, omega), near)
+                    self._plans = Neighbours(own, NeighbourJudge(self._course, own.size, trigger, omega))
             except BaseException as error:
                 self._presence.leave(error)
                 raise
@@ -195,7 +194,7 @@ class Balancer:
             try:
                 Carrier(self._presence, self._loans.record, watch.slow).carry(lending, interrupts)
                 watch.end()
-                self._finish(lending, mine)
+                self._finish(lending)
             except BaseException as error:
                 self._presence.spread(error)
                 if self._presence.failed:
@@ -272,12 +271,13 @@ class Balancer:
         self._presence.check()
         return self._presence.comm
 
-    def _finish(self, lending: Lending, mine: Rows) -> None:
+    def _finish(self, lending: Lending) -> None:
         course, plans = self._course, self._plans
-        verdict, judging_s = plans.verdict(), plans.judging_s
+        assert lending.verdict is not None
+        verdict, judging_s = lending.verdict
         course.hear(verdict, lending.round.learned.late_ticks)
         if verdict.problem:
-            self._raise(lending.failed, mine.spec.words)
+            self._raise(lending.failed, lending.rows.spec.words)
         steps = 0
         if verdict.decision.act:
             began = time.perf_counter()

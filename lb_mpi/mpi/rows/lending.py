@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import RankReport
+from lb_mpi.balancing.judge import RankReport, Verdict
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Learned, RoundKind, RoundMessage, Send, count, numbers
 from lb_mpi.emulate import Varying, throttle
@@ -26,8 +26,7 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s, queued_s
-from lb_mpi.mpi.rows.neighbours import Neighbours
-from lb_mpi.mpi.rows.root import Root
+from lb_mpi.mpi.rows.plans import Judging, Neighbours, Root
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 
@@ -189,7 +188,7 @@ class Lending(Part):
         began_s: float,
         failed: Failed | None,
     ) -> None:
-        self._wire, self._course, self._function, self._rows = wire, course, function, rows
+        self._wire, self._course, self._function, self.rows = wire, course, function, rows
         self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
         self.failed = failed
         self.round = course.failed() if failed else course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
@@ -197,7 +196,8 @@ class Lending(Part):
         self.took = math.nan  # units of work of its rows; NaN: unknown
         self.n_computed = 0  # rows of this and of other ranks
         self._answer: list[Send] = []  # of the last job; sent later, since an emulated slow rank must rest first
-        self._reported = False
+        self._judging: Judging | None = None  # once this rank has reported
+        self.verdict: tuple[Verdict, float] | None = None  # and this rank's seconds to find it
         self.spent_s = 0.0  # for packing, sending, and joining
 
     @property
@@ -215,11 +215,14 @@ class Lending(Part):
         if active:
             self._watch.disturbed()
             self.spent_s += time.perf_counter() - now
-        if round.told and not self._reported and not self._answer:
-            self._reported = True
-            self._report(round.learned)
-        if self._reported and self._plans.heard():
-            round.turn(now, [(ROOT, RoundMessage(RoundKind.OVER))])
+        if round.told and self._judging is None and not self._answer:
+            self._judging = self._plans.judged(self._report(round.learned))
+        if self._judging is not None:
+            try:
+                next(self._judging)
+            except StopIteration as ended:
+                self.verdict = ended.value
+                round.turn(now, [(ROOT, RoundMessage(RoundKind.OVER))])
         return active
 
     def work(self, interrupts: Interrupts) -> bool:
@@ -260,15 +263,14 @@ class Lending(Part):
         """See `Part`."""
         self._watch.rests(begins=begins)
 
-    def _report(self, learned: Learned) -> None:
+    def _report(self, learned: Learned) -> RankReport:
         busy_s, ticks, handling_s = (measured := self._watch.tell()).occupied_s, measured.ticks, measured.handling_s
         told = Told() if learned.failed else self._course.learn(learned, busy_s, ticks, handling_s)
         self.took = told.took
-        report = RankReport(
-            learned.failed, self._rows.spec.mark, self.results.mark, told.work, busy_s, ticks, self.spent_s,
+        return RankReport(
+            learned.failed, self.rows.spec.mark, self.results.mark, told.work, busy_s, ticks, self.spent_s,
             learned.rows_lent, self._wire.sent_bytes, told.helped, self._began_s, told.seen,
         )  # fmt: skip
-        self._plans.tell(report)
 
     def _open(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; store the results that it contains."""
@@ -278,7 +280,7 @@ class Lending(Part):
         if loan is not None and message.kind is RoundKind.DONE:
             self._loans.back(source, time.perf_counter(), buffer.nbytes)
             try:
-                self.results.receive(self._rows.of_units(loan.rows), buffer)
+                self.results.receive(self.rows.of_units(loan.rows), buffer)
             except BaseException as caught:  # from the user's unpack
                 self._post(self._fail(caught, f"unpacking results of rank {source}"))
         return source, message
@@ -294,7 +296,7 @@ class Lending(Part):
             else:
                 self._wire.post(rank, buffer)
                 if message.rows is not None:
-                    n = count(self._rows.of_units(message.rows))
+                    n = count(self.rows.of_units(message.rows))
                     self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
 
     def _pack(self, message: RoundMessage) -> Buffer:
@@ -303,10 +305,10 @@ class Lending(Part):
             return buffer
         if message.rows is None or not count(message.rows):
             return empty_parcel(message.kind)
-        return self._rows.parcel(self._rows.of_units(message.rows), kind=message.kind)
+        return self.rows.parcel(self.rows.of_units(message.rows), kind=message.kind)
 
     def _compute(self, job: Job, interrupts: Interrupts) -> list[Send]:
-        rows, record, foreign = self._rows, self._loans.record, job.owner != self._course.rank
+        rows, record, foreign = self.rows, self._loans.record, job.owner != self._course.rank
         if foreign and head(job.payload).mark != rows.spec.mark:
             return self.round.fail()  # the rows differ between ranks, as the root will detect
         index = job.rows if foreign else rows.of_units(job.rows)
@@ -344,9 +346,9 @@ class Lending(Part):
         results, total = [], 0.0
         self.n_computed += len(block[0])
         self._watch.block()
-        for part in in_blocks(block, self._rows.spec.block_rows):
+        for part in in_blocks(block, self.rows.spec.block_rows):
             with interrupts.allowed():
-                result, ticks = self._watch.call(self._function, self._rows.arguments(part))
+                result, ticks = self._watch.call(self._function, self.rows.arguments(part))
             results.append(self.results.check(result, len(part[0])))
             total += ticks
         return self.results.joined(results), total

@@ -21,8 +21,7 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.rows.neighbours import Neighbours
-from lb_mpi.mpi.rows.root import Root
+from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
 
 _KIND = 0

@@ -1,4 +1,4 @@
-"""The process graph of a communicator: its choice, exchanges along its edges, and ranks reordered to fit it."""
+"""The process graph of a communicator: its choice, and ranks reordered to fit it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.graph import Floats, Graph, cube, grid, host_graph, mesh, most_square_mesh
+from lb_mpi.graph import Graph, cube, grid, host_graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, opened, wait
-from lb_mpi.mpi.common.presence import Presence, Tag
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:
@@ -45,22 +44,6 @@ def process_graph(comm: MPI.Intracomm, graph: Any, hosts: Sequence[str], *, shor
     if isinstance(comm, MPI.Cartcomm) and comm.dim > 0:
         return grid(comm.dims, comm.periods)
     return mesh(*most_square_mesh(comm.size))
-
-
-def exchange_rows(presence: Presence, neighbours: Sequence[int], mine: Floats) -> Floats:
-    """Send (n,) numbers, or row k of (deg, n), to neighbour k; return (deg, n), row k from neighbour k.
-
-    Jin and Wang's exchange: a non-blocking send to each neighbour, then a receive from each.
-    """
-    comm, wait, tag = presence.comm, presence.wait, int(Tag.NEIGHBOUR)
-    rows = [mine] * len(neighbours) if mine.ndim == 1 else np.ascontiguousarray(mine)
-    theirs = np.empty((len(neighbours), mine.shape[-1]))
-    sends = [comm.Isend(row, rank, tag) for row, rank in zip(rows, neighbours, strict=True)]
-    for row, rank in zip(theirs, neighbours, strict=True):
-        wait(comm.Irecv(row, rank, tag).Test, (theirs, rows, sends))
-    for send in sends:
-        wait(send.Test, (rows, sends))
-    return theirs
 
 
 def fingerprint(graph: Graph) -> int:

@@ -1,0 +1,217 @@
+"""Verdicts and plans: by the root for all ranks (`Root`), or by all ranks with their neighbours (`Neighbours`).
+
+Both have the same methods, which are collective.  In each call of `map_rows`, `judged` is polled until it returns.  The
+rules are in `lb_mpi.balancing.judge` and `lb_mpi.balancing.neighbours`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.judge import (
+    REPORT,
+    Judge,
+    Levels,
+    RankReport,
+    RoundProblem,
+    Trigger,
+    Verdict,
+    verdict_dtype,
+    verdict_of,
+)
+from lb_mpi.balancing.neighbours import Ask, Fetch, LoadExchange, NeighbourJudge, Post, Reduction, Request
+from lb_mpi.balancing.transfers import ROWS, Plan, plan_of
+from lb_mpi.graph import Floats, Graph
+from lb_mpi.metrics import imbalance, lower_bound
+from lb_mpi.mpi.common.collective import agree, raise_together, wait
+from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
+
+T = TypeVar("T")
+Judging = Generator[None, None, tuple[Verdict, float]]  # the verdict, and the seconds of this rank to find it
+
+
+class Root:
+    """Rank 0 judges each call from the reports of all ranks, and solves for the flow; vertex k of `graph` is rank k.
+
+    `course` is that of this rank in `comm`, a duplicate of the user's.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, course: Course, trigger: Trigger, graph: Graph) -> None:
+        self._comm, self._course = comm, course
+        self.judge = Judge(graph, trigger) if comm.rank == 0 else None
+
+    def judged(self, report: RankReport) -> Judging:
+        """Send this rank's report at once; return the verdict, with the plan if any, when it has arrived.
+
+        The root makes the verdict once it has all reports.  An error of the root's is raised on all ranks.
+        """
+        comm, judge, error, seconds = self._comm, self.judge, None, 0.0
+        reports = np.empty(0 if judge is None else comm.size, dtype=REPORT)
+        mine, answer = np.array([report.fields()], dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
+        gathered = comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0)
+        spread = comm.Ibcast(answer.view(np.uint8), 0) if judge is None else None
+        plan = None
+        yield
+        while not gathered.Test():
+            yield
+        if judge is not None:
+            began = time.perf_counter()
+            try:
+                verdict = judge.hear(reports)
+                answer, plan = verdict.record(), verdict.plan
+            except Exception as caught:  # the other ranks wait for a verdict
+                error = caught
+                answer["problem"] = RoundProblem.JUDGE
+            seconds = time.perf_counter() - began
+            spread = comm.Ibcast(answer.view(np.uint8), 0)
+        assert spread is not None
+        while not spread.Test():
+            yield
+        verdict = verdict_of(answer)
+        if verdict.problem is RoundProblem.JUDGE:
+            raise_together(comm, error)
+        n_transfers = int(answer["n_transfers"][0])
+        return verdict if n_transfers < 0 else verdict._replace(plan=self._send(plan, n_transfers)), seconds
+
+    def plan(self, moving: float | None = None) -> tuple[Plan, int]:
+        """Return a plan that levels all ranks, and the number of steps, 1.
+
+        `moving`: this rank's work, in any unit, if rows change their owner; None: that of the calls of `map_rows`.
+        """
+        comm, judge = self._comm, self.judge
+        loads = self._gather(self._course.work if moving is None else moving)
+        made = agree(comm, lambda: None if judge is None else judge.plan(loads, self._course.speeds))
+        n = np.array([0 if made is None else len(made.amounts)])
+        wait(comm, comm.Ibcast(n, 0), n)
+        return self._send(made, int(n[0])), 1
+
+    def levels(self, load: float) -> Levels:
+        """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
+        found, loads = np.full(len(Levels._fields), np.nan), self._gather(load)
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(loads.sum())
+        if self._comm.rank == 0 and finite:
+            speeds = self._course.speeds
+            found[:] = imbalance(loads, speeds), (loads / speeds).max(), np.nan, lower_bound(loads, speeds)
+        wait(self._comm, self._comm.Ibcast(found, 0), found)
+        return Levels(*found.tolist())
+
+    def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
+        """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
+        if self.judge is not None:
+            self.judge.policy.changed(lending=plan is not None and len(plan.amounts) > 0, seconds=seconds)
+
+    def _send(self, made: Plan | None, n_transfers: int) -> Plan:
+        """Send the root's plan of `n_transfers` transfers to all ranks."""
+        table = np.empty((ROWS, n_transfers)) if made is None else made.table()
+        wait(self._comm, self._comm.Ibcast(table, 0), table)
+        return plan_of(table)
+
+    def _gather(self, number: float) -> Floats:
+        """Return (P,) the number of each rank, the same on all ranks."""
+        mine, everyone = np.array([number]), np.empty(self._comm.size)
+        wait(self._comm, self._comm.Iallgather(mine, everyone), (mine, everyone))
+        return everyone
+
+
+class _Reducing:
+    """A reduction that is under way."""
+
+    def __init__(self, comm: MPI.Intracomm, mine: Reduction) -> None:
+        self.answer = Reduction(np.empty_like(mine.sums), np.empty_like(mine.maxima))
+        self._keep = mine
+        pairs = zip(mine, self.answer, (MPI.SUM, MPI.MAX), strict=True)
+        self._requests = [comm.Iallreduce(own, whole, of) for own, whole, of in pairs if len(own)]
+
+    def done(self) -> bool:
+        """True when the answer is there."""
+        return MPI.Request.Testall(self._requests)
+
+
+class Neighbours:
+    """All ranks judge each call, and plan with their neighbours, as in `judge`; `comm` is a duplicate of the user's."""
+
+    def __init__(self, comm: MPI.Intracomm, judge: NeighbourJudge) -> None:
+        self._presence, self.judge = presence_of(comm), judge
+
+    def judged(self, report: RankReport) -> Judging:
+        """Start the reduction of all reports at once; return the verdict, which is the same decision on all ranks."""
+        reducing = _Reducing(self._presence.comm, self.judge.report(report))
+        yield
+        while not reducing.done():
+            yield
+        return self.judge.hear(reducing.answer), 0.0
+
+    def plan(self, moving: float | None = None) -> tuple[Plan, int]:
+        """Return the transfers from and to this rank, and the number of steps; see `NeighbourJudge.plan`."""
+        return self._drive(self.judge.plan(moving))
+
+    def levels(self, load: float) -> Levels:
+        """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
+        return self._drive(self.judge.levels(load))
+
+    def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
+        """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
+        self.judge.changed(lending=plan is not None, seconds=seconds)  # the same on all ranks: this one may lend nothing
+
+    def _drive(self, making: Generator[Request, Any, T]) -> T:
+        comm, wait, near = self._presence.comm, self._presence.wait, self.judge.neighbours
+        asked, posted = deque[_Reducing](), list[tuple[MPI.Request, Floats]]()
+        reply: Any = None
+        while True:
+            try:
+                request = making.send(reply)
+            except StopIteration as ended:
+                made: T = ended.value
+                wait(lambda: MPI.Request.Testall([request for request, _ in posted]), posted)
+                return made
+            reply = None
+            if isinstance(request, LoadExchange):
+                reply = exchange_rows(self._presence, near, request.numbers)
+            elif isinstance(request, Ask):
+                asked.append(_Reducing(comm, request.numbers))
+            elif isinstance(request, Post):
+                table = np.ascontiguousarray(request.table)
+                posted.append((comm.Isend(table, near[request.neighbour], int(Tag.NEIGHBOUR)), table))
+            elif isinstance(request, Fetch):
+                reply = self._fetch(near[request.neighbour]).reshape(-1, request.columns)
+            else:
+                wait(asked[0].done, asked)
+                reply = asked.popleft().answer
+
+    def _fetch(self, rank: int) -> Floats:
+        """Receive the next message from a neighbour, of any length."""
+        comm, status, found = self._presence.comm, MPI.Status(), list[MPI.Message]()
+
+        def arrived() -> bool:
+            message = comm.Improbe(rank, int(Tag.NEIGHBOUR), status)
+            found.extend([message] if message is not None else [])
+            return bool(found)
+
+        self._presence.wait(arrived, found)
+        table = np.empty(status.Get_count(MPI.DOUBLE))
+        self._presence.wait(found[0].Irecv(table).Test, table)
+        return table
+
+
+def exchange_rows(presence: Presence, neighbours: Sequence[int], mine: Floats) -> Floats:
+    """Send (n,) numbers, or row k of (deg, n), to neighbour k; return (deg, n), row k from neighbour k.
+
+    Jin and Wang's exchange: a non-blocking send to each neighbour, then a receive from each.
+    """
+    comm, wait, tag = presence.comm, presence.wait, int(Tag.NEIGHBOUR)
+    rows = [mine] * len(neighbours) if mine.ndim == 1 else np.ascontiguousarray(mine)
+    theirs = np.empty((len(neighbours), mine.shape[-1]))
+    sends = [comm.Isend(row, rank, tag) for row, rank in zip(rows, neighbours, strict=True)]
+    for row, rank in zip(theirs, neighbours, strict=True):
+        wait(comm.Irecv(row, rank, tag).Test, (theirs, rows, sends))
+    for send in sends:
+        wait(send.Test, (rows, sends))
+    return theirs
