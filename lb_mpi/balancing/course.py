@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.judge import UP, Observation, Verdict
-from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, Timed, count, cut, numbers, shortest_s
+from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, count, cut, numbers, shortest_s
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats, Ints
 
@@ -196,22 +196,24 @@ class Course:
 
     def __init__(self, rank: int, known: Sequence[int], neighbours: list[int]) -> None:
         self.rank, self.known, self.neighbours = rank, known, neighbours
-        self.place = known.index(rank)  # in the arrays below
         # Of the known ranks, as in the last `Verdict`.  Broadcast views, since there may be many ranks.
         self.worth, self.speeds, self.late = (np.broadcast_to(value, len(known)) for value in (1.0, 1.0, 0.0))
         self.mean_speed = math.nan  # of all ranks; NaN: of the known ranks
-        self.n_calls = 0  # rounds since rows last changed their owner
+        self.n_rounds = 0  # since rows last changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs describe
         self.plan: Plan | None = None  # by which rows are lent; None: they stay at home
         self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: not chosen yet
         self._n_planned = 0  # rows that this rank had when the plan was made
         self._n_lending = 0  # rounds with planned loans of rows with the current mark
-        self._kept = 0.0  # part of the planned loans that stays at home in this round, for dry ranks
-        self._n_rounds = 0
         self._late_ticks = 0.0  # spent on borrowed rows in the last round, after this rank had sent LEARNED
         self._row_s = 0.0  # of a row at home in the last round, with all overhead; 0: unknown
         self._handling_s = 0.0  # overhead of a block at home; 0: unknown
+
+    @property
+    def place(self) -> int:
+        """The index of this rank in arrays of the known ranks."""
+        return self.known.index(self.rank)
 
     @property
     def work_of_rows(self) -> float:
@@ -235,6 +237,11 @@ class Course:
         """Rows are lent by a plan."""
         return self.plan is not None and len(self.plan.amounts) > 0
 
+    @property
+    def _kept(self) -> float:
+        """The part of the planned loans that stays at home in this round, for dry ranks; the same on all ranks."""
+        return kept(max(0, self._n_lending - 1), self.plan.longest_s) if self.plan is not None and self.is_lending else 0.0
+
     def knows(self, mark: int) -> bool:
         """True when costs are known for rows with this `mark`."""
         return mark == self.mark and self.costs is not None
@@ -249,20 +256,18 @@ class Course:
             self.costs = RowCosts(self.place, n)
             self.costs.ticks[:] = mean / self.worth[self.place]
             self.lent = None
-        if self.plan is not None and self.is_lending:  # equal on all ranks, so that they agree
-            now = kept(self._n_lending, self.plan.longest_s)
-            if now != self._kept:
-                self.lent, self._kept = None, now
-            self._n_lending += 1
+        before = self._kept
+        self._n_lending += self.is_lending
+        if self._kept != before:
+            self.lent = None
         self._pick()
-        self._n_rounds += 1
-        self.n_calls += 1
+        self.n_rounds += 1
         sizes = self._sizes(n)
-        return self._round(self._blocks(sizes, warm=warm), sizes)
+        home = self._blocks(sizes, warm=warm)
+        return self._round(home, sizes)
 
     def failed(self) -> Round:
         """Return the next round for a rank with invalid rows: it fails from the start."""
-        self._n_rounds += 1
         self._pick()
         round = self._round([])
         round.fail()
@@ -276,31 +281,30 @@ class Course:
         """
         assert self.costs is not None
         place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
-        timed = [Timed(rows, place[by], ticks, helped) for rows, by, ticks, helped in learned.timed]
-        seen = self.costs.observe([each[:3] for each in timed], self.worth)
-        known = [each for each in timed if not math.isnan(each.ticks)]
-        given = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.helped)
-        own = [timed for timed in known if timed.by == self.place]
-        n_known = sum(count(timed.rows) for timed in known)
-        took = sum(timed.ticks * float(self.worth[timed.by]) for timed in known)
-        n_own = sum(count(timed.rows) for timed in own)
+        seen = self.costs.observe([(rows, place[by], ticks) for rows, by, ticks, _ in learned.timed], self.worth)
+        self.costs.fill()
+        known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
+        work = [timed.ticks * float(self.worth[place[timed.by]]) for timed in known]
+        own = [timed for timed in known if timed.by == self.rank]
+        n_known, n_own = (sum(count(timed.rows) for timed in some) for some in (known, own))
         self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
         self._handling_s = handling_s or self._handling_s
-        self.costs.fill()
         own_worth = float(self.worth[self.place])
+        given = sum(each for each, timed in zip(work, known, strict=True) if timed.helped)
         helped_work = given - learned.help_ticks * own_worth
         # The kept part of planned loans was planned for the borrowers: count it there, whoever computed it.
-        lent = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.by != self.place) - given
+        lent = sum(each for each, timed in zip(work, known, strict=True) if timed.by != self.rank) - given
         helped_work += (learned.planned_ticks * own_worth - lent) * self._kept / (1.0 - self._kept)
-        whole = took * len(self.costs) / n_known if n_known else math.nan
-        return Told(float(self.costs.work(self.worth).sum()), helped_work, tuple(seen), whole)
+        took = sum(work) * len(self.costs) / n_known if n_known else math.nan
+        return Told(self.work_of_rows, helped_work, tuple(seen), took)
 
     def hear(self, verdict: Verdict, late_ticks: float = 0.0) -> None:
         """Apply the root's verdict; `late_ticks` of this rank in the round that is over."""
-        self.worth, self.speeds, self.late = verdict.worth, verdict.speeds, verdict.late
         self._late_ticks = late_ticks
         if verdict.problem:  # nothing is known of the rows, and none is lent
             self.own(None)
+        else:
+            self.worth, self.speeds, self.late = verdict.worth, verdict.speeds, verdict.late
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, lend rows by this plan, which all ranks have; None: all rows stay at home."""
@@ -332,7 +336,7 @@ class Course:
     def own(self, work: Floats | None) -> None:
         """Rows have changed their owner: none is lent; `work`: (n,) costs of this rank's new rows, if known."""
         self.follow(None)
-        self.costs, self.n_calls, self._n_lending, self._kept = None, 0, 0, 0.0
+        self.costs, self.n_rounds, self._n_lending = None, 0, 0
         if work is not None:
             self.costs = RowCosts(self.place, len(work))
             self.costs.ticks[:] = work / self.worth[self.place]
@@ -380,7 +384,7 @@ class Course:
         if warm and self._row_s > 0.0:
             first = least = max(1, int(shortest_s(self._handling_s) / self._row_s))
             divisor = _divisor(count(kept) * self._row_s, self._handling_s)
-        parts: list[Rowset] = list(blocks(sizes[kept], divisor, self._n_rounds, least))
+        parts: list[Rowset] = list(blocks(sizes[kept], divisor, self.n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]

@@ -278,9 +278,10 @@ class Verdict(NamedTuple):
         return np.array([fields], dtype=verdict_dtype(len(self.worth)))
 
 
-def failure(problem: RoundProblem, worth: Floats, speeds: Floats, late: Floats) -> Verdict:
-    """Return the verdict on a round with a problem."""
-    return Verdict(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, worth, speeds, late)
+def failure(problem: RoundProblem, size: int) -> Verdict:
+    """Return the verdict on a round with a problem, from which nothing is learned, on `size` known ranks."""
+    nothing = np.zeros(size)
+    return Verdict(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, nothing, nothing, nothing)
 
 
 @functools.cache
@@ -355,12 +356,9 @@ class Judge:
     """Evaluates the reports on the root, and makes the plans; vertex k of `graph` is rank k."""
 
     def __init__(self, graph: Graph, trigger: Trigger) -> None:
-        size = graph.n
         self.policy, self._graph = Policy(trigger), graph
-        self.speeds = np.ones(size)
-        self.late = np.zeros(size)  # work that a rank could have done before it came
-        self._worths = Worths(size)
-        self._tick_s = np.full((USUAL, size), np.nan)  # seconds per tick in the last rounds, newest last
+        self._worths = Worths(graph.n)
+        self._tick_s = np.full((USUAL, graph.n), np.nan)  # seconds per tick in the last rounds, newest last
         self._began_s: deque[Floats] = deque(maxlen=USUAL)
 
     def hear(self, reports: Records) -> Verdict:
@@ -368,29 +366,28 @@ class Judge:
         failed, worth_before = reports["failed"].any(), self._worths.values
         if failed or (reports["mark"] != reports["mark"][0]).any():
             self.policy.failed()
-            return failure(RoundProblem.FAILED if failed else RoundProblem.DIFFER, worth_before, self.speeds, self.late)
-        worth = self._learn(reports)
+            return failure(RoundProblem.FAILED if failed else RoundProblem.DIFFER, len(reports))
+        worth, speeds = self._learn(reports)
         done = np.maximum(reports["ticks"] * worth + reports["helped"], 0.0)  # as planned
-        self._wait_for(reports["began_s"], float(done.sum()))
-        before = _imbalance(reports["work"] + self.late, self.speeds)
-        after = _imbalance(reports["busy_s"] * self.speeds + self.late, self.speeds)
-        decision = self.policy.decide(len(reports), self._levels(reports["work"], done), float(reports["spent_s"].max()))
+        late = self._late(reports["began_s"], float(done.sum()), speeds)
+        home = reports["work"] + late
+        before, after = _imbalance(home, speeds), _imbalance(reports["busy_s"] * speeds + late, speeds)
+        levels = Levels() if np.isnan(home).any() else _levels(home, done + late, speeds)
+        decision = self.policy.decide(len(reports), levels, float(reports["spent_s"].max()))
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
         compare = bool((reports["results"] != reports["results"][0]).any())
         plan = None
         if decision.act and decision.reason is not BalanceReason.HOME:
             # Work was reported with the old worths, mostly that of the rank's own ticks.
-            plan = self.plan(reports["work"] * (worth / worth_before) + self.late, self.speeds)
-        return Verdict(
-            RoundProblem.NONE, decision, before, after, *moved, compare, worth, self.speeds, self.late, plan
-        )
+            plan = self.plan(reports["work"] * (worth / worth_before) + late, speeds)
+        return Verdict(RoundProblem.NONE, decision, before, after, *moved, compare, worth, speeds, late, plan)
 
     def plan(self, loads: Floats, speeds: Floats) -> Plan:
         """Return the plan that levels (P,) loads at (P,) speeds."""
         return direct_plan(self._graph, loads, speeds)
 
-    def _learn(self, reports: Records) -> Floats:
-        """Return the (P,) worths of a tick of each rank, and update the speeds."""
+    def _learn(self, reports: Records) -> tuple[Floats, Floats]:
+        """Return (P,) worths of a tick of each rank, and (P,) speeds."""
         rank, place = np.nonzero(np.arange(N_TOLD) < reports["n_told"][:, None])
         seen = reports["told"][rank, place]
         self._worths.tell(rank, seen["other"], seen["weight"], seen["log_ratio"])
@@ -400,23 +397,22 @@ class Judge:
         usual = _median_low(self._tick_s)
         known = np.sort(usual[~np.isnan(usual)])
         usual[np.isnan(usual)] = known[(len(known) - 1) // 2] if len(known) else 1.0
-        self.speeds = self._worths.values / usual
-        return self._worths.values
+        return self._worths.values, self._worths.values / usual
 
-    def _wait_for(self, began_s: Floats, work: float) -> None:
+    def _late(self, began_s: Floats, work: float, speeds: Floats) -> Floats:
+        """(P,) work that each rank could have done before it came; `work` of all ranks in this round."""
         if not np.isnan(began_s).any():
             self._began_s.append(began_s - began_s.min())
-        if self._began_s:
-            late_s = np.median(self._began_s, axis=0)
-            self.late = self.speeds * np.minimum(late_s, end_s(work, self.speeds, late_s))
+        if not self._began_s:
+            return np.zeros(len(speeds))
+        late_s = np.median(self._began_s, axis=0)
+        return np.asarray(speeds * np.minimum(late_s, end_s(work, speeds, late_s)))
 
-    def _levels(self, work: Floats, done: Floats) -> Levels:
-        if np.isnan(work).any():
-            return Levels()
-        done = done + self.late
-        home_s = float(((work + self.late) / self.speeds).max())
-        balanced_s = float(done.sum() / self.speeds.sum())
-        return Levels(_imbalance(done, self.speeds), float((done / self.speeds).max()), home_s, balanced_s)
+
+def _levels(home: Floats, done: Floats, speeds: Floats) -> Levels:
+    """Return the levels of (P,) work of the ranks if all rows were at home, and as planned."""
+    now_s, home_s = float((done / speeds).max()), float((home / speeds).max())
+    return Levels(_imbalance(done, speeds), now_s, home_s, float(done.sum() / speeds.sum()))
 
 
 def end_s(work: float, speeds: Floats, late_s: Floats) -> float:

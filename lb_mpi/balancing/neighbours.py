@@ -165,7 +165,6 @@ class NeighbourJudge:
     def __init__(self, course: Course, size: int, trigger: Trigger, omega: float = 1.0) -> None:
         self.policy = Policy(trigger)
         self._course, self._size, self._omega = course, size, omega
-        self._near = slice(1, 1 + len(course.neighbours))  # in the arrays of `course`; this rank is at 0
         self._seen = np.zeros((len(course.known) - 1, 2))  # by known rank q: weight, and weight * log(k_q / k of this rank)
         self._tick_s: deque[float] = deque(maxlen=USUAL)  # seconds per tick in the last rounds
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
@@ -180,6 +179,11 @@ class NeighbourJudge:
     def neighbours(self) -> list[int]:
         """The ranks of the neighbours."""
         return self._course.neighbours
+
+    @property
+    def _near(self) -> slice:
+        """The neighbours in the arrays of the course; this rank is at 0."""
+        return slice(1, 1 + len(self.neighbours))
 
     @property
     def _late(self) -> float:
@@ -219,7 +223,7 @@ class NeighbourJudge:
         if most.failed or most.mark != -most.mark_low:
             policy.failed()
             problem = RoundProblem.FAILED if most.failed else RoundProblem.DIFFER
-            return failure(problem, course.worth, course.speeds, course.late)
+            return failure(problem, len(course.known))
         if self._planned_s or most.planned_s:
             policy.trigger.paid(most.planned_s)
             self._planned_s = 0.0

@@ -7,6 +7,7 @@ on the process graph, or the judges of all ranks and their exchanges (`neighbour
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import math
@@ -85,8 +86,7 @@ class World(Virtual[RoundMessage, Job]):
     ) -> None:
         super().__init__(rounds, network, rng)
         self.rounds, self.row_bytes = rounds, row_bytes
-        # (P,) seconds with jobs; ticks among them; number of jobs; handling seconds added to each job
-        self.busy_s, self.ticks, self.blocks, self.handling_s = np.zeros((4, len(rounds)))
+        self.busy_s = np.zeros(len(rounds))  # (P,) seconds with jobs, which are also the ticks
         self._seconds = seconds
         self._took_s = [0.0] * len(rounds)  # by the current job
         self._on_learned: Callable[[int, Learned], object] = lambda rank, learned: None
@@ -116,12 +116,10 @@ class World(Virtual[RoundMessage, Job]):
         return ends_s
 
     def begin(self, rank: int, job: Job) -> float:
-        """Return the seconds to compute and handle rows."""
+        """Return the seconds to compute rows."""
         self._took_s[rank] = seconds = self._seconds(rank, job)
-        self.busy_s[rank] += seconds + self.handling_s[rank]
-        self.ticks[rank] += seconds
-        self.blocks[rank] += 1
-        return seconds + float(self.handling_s[rank])
+        self.busy_s[rank] += seconds
+        return seconds
 
     def end(self, rank: int, job: Job) -> Computed:
         """Return the outcome: ticks are seconds, the payload is the number of rows."""
@@ -168,8 +166,7 @@ class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
     `scheme` as for `lb_mpi.Balancer`.  Ticks of a rank are seconds of its own time.  `noise`: standard deviation of the
-    logarithm of a job's time.  `row_bytes`: of a row, and of its result.  `handling`: units of work that a block needs
-    beside its rows.
+    logarithm of a job's time.  `row_bytes`: of a row, and of its result.
     """
 
     def __init__(
@@ -183,28 +180,26 @@ class Cluster:
         every: int = 1,
         network: Network | None = None,
         row_bytes: int = 8,
-        handling: float = 0.0,
         noise: float = 0.0,
         seed: int = 0,
         world_class: Worlds = World,
     ) -> None:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
-        self.tolerance, self.scheme = number("tolerance", tolerance, above=0.0), rows_scheme(graph, scheme)
+        self.scheme, trigger = rows_scheme(graph, scheme), functools.partial(Trigger, when, every, tolerance)
         self.network = (network or Network()).checked()
         self.noise = number("noise", noise, least=0.0, most=MOST_SPREAD)
         self.row_bytes = integer("row_bytes", row_bytes, 0)
-        self.handling = number("handling", handling, least=0.0)
         self.answer_s = 2 * collective_s(self.network, graph.n)
         if self.scheme != "direct":
             omega, everyone = momentum(graph, self.scheme), [graph.neighbours(rank).tolist() for rank in range(graph.n)]
             self.courses = [Course(rank, [rank, *near], near) for rank, near in enumerate(everyone)]
-            self.judges = [NeighbourJudge(one, graph.n, Trigger(when, every, tolerance), omega) for one in self.courses]
+            self.judges = [NeighbourJudge(one, graph.n, trigger(), omega) for one in self.courses]
         else:
             self.courses = [Course(rank, range(graph.n), graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-            self.judge = Judge(graph, Trigger(when, every, tolerance))
+            self.judge = Judge(graph, trigger())
             self.answer_s += root_s(self.network, graph.n)
-        self._carried_s = np.zeros((2, graph.n))  # busy seconds and ticks after LEARNED: for the next call's report
+        self._carried_s = np.zeros(graph.n)  # busy seconds after LEARNED: for the next call's report
         self.rng = random.Random(check_seed(seed))
         self.told = [Told()] * graph.n  # by each rank in the last call
 
@@ -222,18 +217,16 @@ class Cluster:
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = self.world_class(rounds, seconds_of, self.network, self.rng, self.row_bytes)
-        world.handling_s[:] = self.handling / self.speeds
         world.answer_s = self.answer_s
         reports: dict[int, RankReport] = {}
-        told_s = np.zeros((2, self.graph.n))
+        told_s = np.zeros(self.graph.n)
 
         def report(rank: int, learned: Learned) -> None:
-            told_s[:, rank] = world.busy_s[rank], world.ticks[rank]
-            busy = self._carried_s[:, rank] + told_s[:, rank]
-            reports[rank] = self._report(rank, learned, world, busy, float(late_s[rank]))
+            told_s[rank] = world.busy_s[rank]
+            reports[rank] = self._report(rank, learned, float(self._carried_s[rank] + told_s[rank]), float(late_s[rank]))
 
         ends_s = world.run(late_s, on_learned=report)
-        self._carried_s = np.array([world.busy_s, world.ticks]) - told_s
+        self._carried_s = world.busy_s - told_s
         verdicts = self._hear([reports[rank] for rank in range(self.graph.n)])
         for course, round, each in zip(self.courses, rounds, verdicts, strict=True):
             course.hear(each, round.learned.late_ticks)
@@ -252,13 +245,10 @@ class Cluster:
             sum(world.sent),
         )
 
-    def _report(self, rank: int, learned: Learned, world: World, busy: Floats, began_s: float) -> RankReport:
-        """The report of a rank; `busy`: seconds, ticks."""
-        busy_s, ticks = busy.tolist()
-        handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.blocks[rank]))
-        told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
+    def _report(self, rank: int, learned: Learned, busy_s: float, began_s: float) -> RankReport:
+        told = self.told[rank] = self.courses[rank].learn(learned, busy_s, busy_s)
         rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.row_bytes
-        return RankReport(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
+        return RankReport(False, 0, 0, told.work, busy_s, busy_s, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
 
     def _hear(self, reports: Sequence[RankReport]) -> Sequence[Verdict]:
         """The verdict for each rank."""

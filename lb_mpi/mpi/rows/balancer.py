@@ -232,7 +232,7 @@ class Balancer:
             began = time.perf_counter()
             self._wire.drain()
             with running(self._loans.record):
-                calls = max(1, course.n_calls)
+                calls = max(1, course.n_rounds)
                 last, value, work = migrate(comm, self._plans, self._migration, mine, given, work, calls)
         self.history.append(last)
         self._loans.migrated(began, time.perf_counter(), last, course)
