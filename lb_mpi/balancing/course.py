@@ -222,11 +222,6 @@ class Course:
         return float(self.costs.work(self.worth).sum())
 
     @property
-    def work(self) -> float:
-        """This rank's load in units of work: its rows, and what it could have done before it came."""
-        return self.work_of_rows + float(self.late[self.place])
-
-    @property
     def relative_speeds(self) -> Floats:
         """The speeds of the known ranks, relative to the mean of all."""
         mean = self.speeds.mean() if math.isnan(self.mean_speed) else self.mean_speed

@@ -36,7 +36,7 @@ class Balanced:
 
     def __str__(self) -> str:
         """Lay out as a table of one line."""
-        return _table(1, [self])
+        return _table([self])
 
 
 class History(deque[Balanced]):
@@ -44,19 +44,13 @@ class History(deque[Balanced]):
 
     def __init__(self) -> None:
         super().__init__(maxlen=MOST_RECORDS)
-        self.n_calls = 0  # since the beginning
-
-    def append(self, record: Balanced) -> None:
-        """Add one more call."""
-        super().append(record)
-        self.n_calls += 1
 
     def __str__(self) -> str:
-        """Lay out as a table with a line per call."""
-        return _table(self.n_calls - len(self) + 1, self)
+        """Lay out as a table with a line per call, numbered from 1."""
+        return _table(self)
 
 
-def _table(first: int, calls: Iterable[Balanced]) -> str:
+def _table(calls: Iterable[Balanced]) -> str:
     header = (
         "call", "imbalance: without lending", "actual", "rows moved", "MB moved", "steps", "ms spent", "ms gained",
         "decision",
@@ -67,7 +61,7 @@ def _table(first: int, calls: Iterable[Balanced]) -> str:
             f"{one.bytes_moved / 1e6:,.2f}", str(one.steps), f"{1e3 * one.seconds:.2f}", f"{1e3 * one.predicted_gain_s:.1f}",
             one.reason,
         )
-        for number, one in enumerate(calls, first)
+        for number, one in enumerate(calls, 1)
     ]  # fmt: skip
     return str(Table(header, lines, words=(8,)))
 

@@ -297,6 +297,13 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
     now, answers = 0.0, deque[tuple[float, Reduction]]()
     requests: list[Any] = [next(one) for one in making]
     done: dict[int, tuple[Plan, int]] = {}
+
+    def resume(rank: int, reply: Any) -> None:
+        try:
+            requests[rank] = making[rank].send(reply)
+        except StopIteration as ended:
+            done[rank] = ended.value
+
     while not done and (kind := type(requests[0])) not in (Post, Fetch):
         if any(type(one) is not kind for one in requests):
             raise ProtocolError("the ranks are in different steps of one plan")
@@ -313,21 +320,9 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
         else:
             at, answer = answers.popleft()
             now, replies = max(now, at), [answer] * graph.n
-        for rank, (one, reply) in enumerate(zip(making, replies, strict=True)):
-            try:
-                requests[rank] = one.send(reply)
-            except StopIteration as ended:
-                done[rank] = ended.value
-    now = _pass_on(making, requests, done, graph, network, now)
-    return [done[rank] for rank in range(graph.n)], now
-
-
-def _pass_on(
-    making: Sequence[Planning], requests: list[Any], done: dict[int, tuple[Plan, int]], graph: Graph, network: Network,
-    now: float,
-) -> float:
-    """Complete `done` with the plans of the other ranks, which post and fetch tables; return when the last one has ended."""
-    clock = [now] * graph.n
+        for rank, reply in enumerate(replies):
+            resume(rank, reply)
+    clock = [now] * graph.n  # from here on, ranks post and fetch tables
     wires: dict[tuple[int, int], deque[tuple[float, Floats]]] = {}
     ready = [rank for rank in range(graph.n) if rank not in done]
     near = {rank: graph.neighbours(rank).tolist() for rank in ready}
@@ -349,13 +344,10 @@ def _pass_on(
                 clock[rank] = max(clock[rank], arrives) + network.overhead_s
             else:
                 raise ProtocolError("ranks that plan together are not in step")
-            try:
-                requests[rank] = making[rank].send(reply)
-            except StopIteration as ended:
-                done[rank] = ended.value
+            resume(rank, reply)
     if len(done) < graph.n or any(wires.values()):
         raise ProtocolError("ranks that plan together wait for ever, or do not fetch what was posted")
-    return max(clock)
+    return [done[rank] for rank in range(graph.n)], max(clock)
 
 
 class _Clock:

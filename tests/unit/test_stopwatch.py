@@ -22,7 +22,6 @@ def test_looking_at_messages_while_it_rests_is_no_handling_of_blocks() -> None:
     watch.call(spin, (1e-4,))  # the first call tells nothing
     watch.tell()
     for _ in range(3):
-        watch.block()
         began = time.perf_counter()
         watch.call(spin, (10e-3,))
         watch.measured.occupied_s += time.perf_counter() - began
@@ -51,9 +50,8 @@ def test_only_what_goes_with_each_block_is_handling() -> None:
         if messages:
             spin(0.1)
             watch.disturbed()
-        watch.block()
-        for _ in range(calls):
-            watch.call(spin, (1e-3,))
+        for k in range(calls):
+            watch.call(spin, (1e-3,), first=k == 0)
     measured = watch.tell()
     assert measured.handled == 2  # not the first that is measured, nor the one after messages
     assert 2e-3 <= measured.handled_cpu_s < 0.1

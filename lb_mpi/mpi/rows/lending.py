@@ -11,6 +11,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,15 @@ from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, columns_of, empty_
 from lb_mpi.record.events import Phase
 
 
+@dataclass
 class Measured:
     """Seconds and ticks that a rank spent on rows."""
 
-    def __init__(self) -> None:
-        self.occupied_s = 0.0  # computing, resting (emulated), and all overhead: copying, sending, messages
-        self.ticks = 0.0
-        self.called_s = 0.0  # in the function
-        self.handled = 0  # blocks directly after another one, without messages in between
-        self.handled_cpu_s = 0.0  # between those blocks and the ones before
+    occupied_s: float = 0.0  # computing, resting (emulated), and all overhead: copying, sending, messages
+    ticks: float = 0.0
+    called_s: float = 0.0  # in the function
+    handled: int = 0  # blocks directly after another one, without messages in between
+    handled_cpu_s: float = 0.0  # between those blocks and the ones before
 
     @property
     def handling_s(self) -> float:
@@ -64,7 +65,6 @@ class Stopwatch:
         self.measured = Measured()  # since the last call of `tell`
         self._handled_cpu_s = 0.0  # since the function returned, without rests
         self._handling_since: float | None = None  # CPU time; None: messages were handled since the function returned
-        self._begins = False  # the next call is the first of a block
         self._clocks = Clocks()
 
     def begin(self) -> None:
@@ -73,8 +73,8 @@ class Stopwatch:
         self.disturbed()
         self._clocks.begin()
 
-    def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
-        """Call the function; return its result, and the ticks it took (NaN: unreliable)."""
+    def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
+        """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
         before = self._clocks.before()
         result = function(*arguments)
         after = self._clocks.after()
@@ -87,18 +87,14 @@ class Stopwatch:
             self.warm = True
             measured.occupied_s -= seconds
             return result, np.nan
-        if self._begins and self._handling_since is not None:
+        if first and self._handling_since is not None:
             measured.handled += 1
             measured.handled_cpu_s += self._handled_cpu_s + before.cpu_s - self._handling_since
         ticks = own_s(before, after)
         measured.called_s += seconds
         measured.ticks += ticks
-        self._begins, self._handled_cpu_s, self._handling_since = False, 0.0, after.cpu_s
+        self._handled_cpu_s, self._handling_since = 0.0, after.cpu_s
         return result, ticks
-
-    def block(self) -> None:
-        """Note that a block of rows is about to be computed."""
-        self._begins = True
 
     def disturbed(self) -> None:
         """Note that the rank has done something other than computing blocks."""
@@ -343,12 +339,12 @@ class Lending(Part):
         return sends
 
     def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[tuple[Any, ...], float]:
-        results, total = [], 0.0
+        results: list[tuple[Any, ...]] = []
+        total = 0.0
         self.n_computed += len(block[0])
-        self._watch.block()
         for part in in_blocks(block, self.rows.spec.block_rows):
             with interrupts.allowed():
-                result, ticks = self._watch.call(self._function, self.rows.arguments(part))
+                result, ticks = self._watch.call(self._function, self.rows.arguments(part), first=not results)
             results.append(self.results.check(result, len(part[0])))
             total += ticks
         return self.results.joined(results), total

@@ -83,10 +83,10 @@ class Root:
     def plan(self, moving: float | None = None) -> tuple[Plan, int]:
         """Return a plan that levels all ranks, and the number of steps, 1.
 
-        `moving`: this rank's work, in any unit, if rows change their owner; None: that of the calls of `map_rows`.
+        `moving`: this rank's work, in any unit, of rows that change their owner.  A plan to lend comes with a verdict.
         """
-        comm, judge = self._comm, self.judge
-        loads = self._gather(self._course.work if moving is None else moving)
+        assert moving is not None
+        comm, judge, loads = self._comm, self.judge, self._gather(moving)
         made = agree(comm, lambda: None if judge is None else judge.plan(loads, self._course.speeds))
         n = np.array([0 if made is None else len(made.amounts)])
         wait(comm, comm.Ibcast(n, 0), n)

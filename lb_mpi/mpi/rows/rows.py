@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from lb_mpi.balancing.round import RoundKind, Rowset, count, numbers
 from lb_mpi.checks import show
-from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer
+from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, parcel
 
 Pack = Callable[[Any], bytes]
 Unpack = Callable[[bytes], Any]
 
 _HEADER = struct.Struct("<qiIdq")  # rows, kind, mark, ticks, which columns are in Fortran order
-HEADER_BYTES = 64
+HEADER_BYTES = UNIT_BYTES
 MOST_COLUMNS = 60
 
 
@@ -177,9 +177,7 @@ def _is_fortran(column: NDArray[Any]) -> bool:
 
 def empty_parcel(kind: int) -> Buffer:
     """A parcel without rows."""
-    buffer = np.zeros(HEADER_BYTES, dtype=np.uint8)
-    _HEADER.pack_into(buffer.data, 0, *Head(0, kind))
-    return buffer
+    return parcel(_HEADER.pack(*Head(0, kind)))
 
 
 def head(buffer: Buffer) -> Head:
@@ -348,13 +346,10 @@ def _pack(spec: Spec, columns: Sequence[Any], index: Rowset, header: Head, pack:
             if not isinstance(part, bytes | bytearray | memoryview):
                 raise TypeError(f"pack returned {type(part).__name__}: expected bytes")
         lengths = np.array([memoryview(part).nbytes for part in parts], dtype=np.int64)
-        content = np.frombuffer(b"".join([lengths.tobytes(), *parts]), dtype=np.uint8)
-        buffer = np.empty(_whole_units(HEADER_BYTES + len(content)), dtype=np.uint8)
-        buffer[HEADER_BYTES : HEADER_BYTES + len(content)] = content
-    else:
-        buffer, places = np.empty(_begins(spec, header.n)[-1], dtype=np.uint8), numbers(index)
-        for column, view in zip(columns, _views(buffer, spec, header), strict=True):
-            np.take(column, places, axis=0, out=view, mode="clip")
+        return parcel(_HEADER.pack(*header), [lengths.tobytes(), b"".join(parts)])
+    buffer, places = np.empty(_begins(spec, header.n)[-1], dtype=np.uint8), numbers(index)
+    for column, view in zip(columns, _views(buffer, spec, header), strict=True):
+        np.take(column, places, axis=0, out=view, mode="clip")
     _HEADER.pack_into(buffer.data, 0, *header)
     return buffer
 
@@ -373,9 +368,6 @@ def _begins(spec: Spec, n: int) -> list[int]:
     """The bytes at which the columns of n rows begin in a parcel, aligned; and its size."""
     begins = [HEADER_BYTES]
     for dtype, shape in zip(spec.dtypes, spec.shapes, strict=True):
-        begins.append(begins[-1] + _whole_units(n * dtype.itemsize * math.prod(shape)))
+        n_bytes = n * dtype.itemsize * math.prod(shape)
+        begins.append(begins[-1] - (-n_bytes // UNIT_BYTES) * UNIT_BYTES)
     return begins
-
-
-def _whole_units(n_bytes: int) -> int:
-    return -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
