@@ -98,10 +98,10 @@ def rows() -> list[Run]:
     graph = as_graph("mesh:2x2")
     speeds = np.array(SPEEDS) / 1e-3
     cluster = Cluster(
-        graph, speeds, scheme="direct", network=Network(bytes_per_s=1e9), row_bytes=8000, world_class=recorded.world
+        graph, speeds, scheme="direct", network=Network(bytes_per_s=1e9), row_bytes=8000, recorded=recorded
     )
     costs = [np.ones(100) for _ in SPEEDS]
-    simulate(cluster, lambda call: costs, 6, lambda number, call: recorded.called(cluster, call))
+    simulate(cluster, lambda call: costs, 6)
     return [virtual(recorded.records, recorded.now)]
 
 

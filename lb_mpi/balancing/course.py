@@ -221,6 +221,11 @@ class Course:
         assert self.costs is not None
         return float(self.costs.work(self.worth).sum())
 
+    def measured(self, n: int) -> Floats | None:
+        """(n,) units of work of this rank's n rows; None unless all of them have been measured."""
+        known = self.costs is not None and self.costs.known and len(self.costs) == n
+        return self.costs.work(self.worth) if known and self.costs is not None else None
+
     @property
     def relative_speeds(self) -> Floats:
         """The speeds of the known ranks, relative to the mean of all."""
@@ -389,11 +394,9 @@ class Course:
 
         A row that was cheap may become expensive, as in weather that moves.
         """
-        if self.costs is None or not self.costs.known:
-            return np.ones(n)
-        work = self.costs.work(self.worth)
-        mean = float(work.sum()) / max(1, n)
-        return np.asarray(np.maximum(work / mean, LIGHTEST)) if mean > 0.0 else np.ones(n)
+        work = self.measured(n)
+        mean = 0.0 if work is None else float(work.sum()) / max(1, n)
+        return np.asarray(np.maximum(work / mean, LIGHTEST)) if work is not None and mean > 0.0 else np.ones(n)
 
 
 def _divisor(seconds: float, handling_s: float) -> int:

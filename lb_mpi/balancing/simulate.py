@@ -82,10 +82,12 @@ class World(Virtual[RoundMessage, Job]):
     """All ranks of one round, and the messages in transit; the final gather and broadcast use a tree."""
 
     def __init__(
-        self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int = 8
+        self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int = 8,
+        recorded: SimulatedRows | None = None,
     ) -> None:
         super().__init__(rounds, network, rng)
-        self.rounds, self.row_bytes = rounds, row_bytes
+        self.rounds, self.row_bytes, self._recorded = rounds, row_bytes, recorded
+        self.n_computed = [0] * len(rounds)  # rows, by rank
         self.busy_s = np.zeros(len(rounds))  # (P,) seconds with jobs, which are also the ticks
         self._seconds = seconds
         self._took_s = [0.0] * len(rounds)  # by the current job
@@ -119,11 +121,17 @@ class World(Virtual[RoundMessage, Job]):
         """Return the seconds to compute rows."""
         self._took_s[rank] = seconds = self._seconds(rank, job)
         self.busy_s[rank] += seconds
+        self.n_computed[rank] += count(job.rows)
         return seconds
 
     def end(self, rank: int, job: Job) -> Computed:
         """Return the outcome: ticks are seconds, the payload is the number of rows."""
         return Computed(self._took_s[rank], self._took_s[rank], count(job.rows))
+
+    def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
+        """Record a turn."""
+        if self._recorded is not None:
+            self._recorded.turned(self, rank, arrived, sends)
 
     def n_bytes(self, message: RoundMessage) -> int:
         """Count a header, and the rows."""
@@ -159,14 +167,54 @@ def root_s(network: Network, size: int) -> float:
     return n_bytes / network.bytes_per_s + (size - 1) * network.overhead_s + size * HEARING_S
 
 
-Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random, int], World]
+class SimulatedRows:
+    """Records the calls of a `Cluster` of `size` ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.records = [Record(0.0) for _ in range(size)]
+        self.now = 0.0  # virtual time at which the current call began
+        self._loans = [Loans(record, list(range(size)), rank) for rank, record in enumerate(self.records)]
+
+    def turned(self, world: World, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
+        """Record the loans and the phase of a rank."""
+        now, loans = self.now + world.now, self._loans[rank]
+        for source, message in arrived:
+            if message.kind is RoundKind.DONE:
+                loans.back(source, now, message.payload * world.row_bytes)
+        for destination, message in sends:
+            if message.kind in (RoundKind.PLANNED, RoundKind.HELP) and message.rows is not None:
+                n = count(message.rows)
+                loans.lent(destination, now, n, n * world.row_bytes)
+        job = world.rounds[rank].job
+        phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
+        self.records[rank].enter(phase, now)
+
+    def called(self, cluster: Cluster, world: World, told: Sequence[Told], call: Call) -> None:
+        """Record a finished call."""
+        trigger = cluster.policy.trigger
+        how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
+        began, self.now = self.now, self.now + call.seconds
+        after = float(world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
+        before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0
+        speeds = cluster.speeds / cluster.speeds.mean()
+        for rank, (record, course) in enumerate(zip(self.records, cluster.courses, strict=True)):
+            record.use("map_rows", {**how, "neighbours": course.neighbours})
+            record.enter(Phase.WAITING, self.now)
+            if course.costs is not None and course.costs.known:
+                record.know(self.now, functools.partial(course.costs.work, course.worth))
+            home = 0 if course.costs is None else len(course.costs)
+            home_s = told[rank].took / float(course.speeds[course.place])
+            reason = record.reason(call.reason.partition(";")[0])
+            busy_s, speed, done = float(world.busy_s[rank]), float(speeds[rank]), world.n_computed[rank]
+            step = Step(Driver.ROWS, began, self.now, busy_s, done, speed, before, after, call.rows_moved, int(call.acted))
+            record.step(step._replace(reason=reason, home=home, home_s=home_s))
 
 
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
     `scheme` as for `lb_mpi.Balancer`.  Ticks of a rank are seconds of its own time.  `noise`: standard deviation of the
-    logarithm of a job's time.  `row_bytes`: of a row, and of its result.
+    logarithm of a job's time.  `row_bytes`: of a row, and of its result.  `recorded` gets a record of all calls.
     """
 
     def __init__(
@@ -182,9 +230,9 @@ class Cluster:
         row_bytes: int = 8,
         noise: float = 0.0,
         seed: int = 0,
-        world_class: Worlds = World,
+        recorded: SimulatedRows | None = None,
     ) -> None:
-        self.world_class = world_class
+        self._recorded = recorded
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
         self.scheme, trigger = rows_scheme(graph, scheme), functools.partial(Trigger, when, every, tolerance)
         self.network = (network or Network()).checked()
@@ -201,7 +249,6 @@ class Cluster:
             self.answer_s += root_s(self.network, graph.n)
         self._carried_s = np.zeros(graph.n)  # busy seconds after LEARNED: for the next call's report
         self.rng = random.Random(check_seed(seed))
-        self.told = [Told()] * graph.n  # by each rank in the last call
 
     @property
     def policy(self) -> Policy:
@@ -216,14 +263,20 @@ class Cluster:
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
-        world = self.world_class(rounds, seconds_of, self.network, self.rng, self.row_bytes)
+        world = World(rounds, seconds_of, self.network, self.rng, self.row_bytes, self._recorded)
         world.answer_s = self.answer_s
         reports: dict[int, RankReport] = {}
-        told_s = np.zeros(self.graph.n)
+        told_s, found = np.zeros(self.graph.n), [Told()] * self.graph.n
 
         def report(rank: int, learned: Learned) -> None:
             told_s[rank] = world.busy_s[rank]
-            reports[rank] = self._report(rank, learned, float(self._carried_s[rank] + told_s[rank]), float(late_s[rank]))
+            busy_s = float(self._carried_s[rank] + told_s[rank])
+            told = found[rank] = self.courses[rank].learn(learned, busy_s, busy_s)
+            n, began_s = learned.rows_lent, float(late_s[rank])
+            moved = n, 2 * n * self.row_bytes
+            reports[rank] = RankReport(
+                False, 0, 0, told.work, busy_s, busy_s, 0.0, *moved, told.helped, began_s, told.seen
+            )
 
         ends_s = world.run(late_s, on_learned=report)
         self._carried_s = world.busy_s - told_s
@@ -234,7 +287,7 @@ class Cluster:
         if verdict.decision.act:
             seconds += self._rebalance(verdict)
         work = np.array([mine.sum() for mine in costs])
-        return Call(
+        call = Call(
             seconds,
             end_s(float(work.sum()), self.speeds, late_s),
             float((late_s + work / self.speeds).max()),
@@ -244,11 +297,9 @@ class Cluster:
             verdict.decision.words,
             sum(world.sent),
         )
-
-    def _report(self, rank: int, learned: Learned, busy_s: float, began_s: float) -> RankReport:
-        told = self.told[rank] = self.courses[rank].learn(learned, busy_s, busy_s)
-        rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.row_bytes
-        return RankReport(False, 0, 0, told.work, busy_s, busy_s, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
+        if self._recorded is not None:
+            self._recorded.called(self, world, found, call)
+        return call
 
     def _hear(self, reports: Sequence[RankReport]) -> Sequence[Verdict]:
         """The verdict for each rank."""
@@ -413,73 +464,3 @@ def _no_collector() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-class SimulatedRows:
-    """Records calls of a `Cluster` of `size` ranks with world_class=this.world; call `called` after each call."""
-
-    def __init__(self, size: int) -> None:
-        self.records = [Record(0.0) for _ in range(size)]
-        self.loans = [Loans(record, list(range(size)), rank) for rank, record in enumerate(self.records)]
-        self.now = 0.0  # virtual time at which the current call began
-        self._world: _World | None = None
-        self._used = False  # the settings are recorded
-
-    def world(
-        self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int
-    ) -> World:
-        """Make the world of one call."""
-        self._world = _World(rounds, seconds, network, rng, row_bytes)
-        self._world.rows, self._world.done = self, [0] * len(rounds)
-        return self._world
-
-    def called(self, cluster: Cluster, call: Call) -> None:
-        """Record a finished call."""
-        assert self._world is not None
-        if not self._used:
-            self._used = True
-            trigger = cluster.policy.trigger
-            how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
-            for rank, record in enumerate(self.records):
-                record.use("map_rows", {**how, "neighbours": cluster.graph.neighbours(rank).tolist()})
-        began, self.now = self.now, self.now + call.seconds
-        after = float(self._world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
-        before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0
-        speeds = cluster.speeds / cluster.speeds.mean()
-        for rank, record in enumerate(self.records):
-            record.enter(Phase.WAITING, self.now)
-            costs, worth = cluster.courses[rank].costs, cluster.courses[rank].worth
-            home_s = cluster.told[rank].took / float(cluster.courses[rank].speeds[cluster.courses[rank].place])
-            home = 0 if costs is None else len(costs)
-            if costs is not None and costs.known:
-                record.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
-            reason = record.reason(call.reason.partition(";")[0])
-            busy_s, speed, done = float(self._world.busy_s[rank]), float(speeds[rank]), self._world.done[rank]
-            step = Step(Driver.ROWS, began, self.now, busy_s, done, speed, before, after, call.rows_moved, int(call.acted))
-            record.step(step._replace(reason=reason, home=home, home_s=home_s))
-
-
-class _World(World):
-    """One call whose phases and loans are recorded."""
-
-    rows: SimulatedRows
-    done: list[int]  # rows that each rank has computed
-
-    def arrive(self, rank: int, number: int) -> bool:
-        source, _, message = self.under_way[number]
-        if message.kind is RoundKind.DONE:
-            self.rows.loans[rank].back(source, self.rows.now + self.now, message.payload * self.row_bytes)
-        return super().arrive(rank, number)
-
-    def finish(self, rank: int, job: Job) -> list[Send]:
-        self.done[rank] += count(job.rows)
-        return super().finish(rank, job)
-
-    def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
-        for destination, message in sends:
-            if message.kind in (RoundKind.PLANNED, RoundKind.HELP) and message.rows is not None:
-                n = count(message.rows)
-                self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.row_bytes)
-        job = self.rounds[rank].job
-        phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
-        self.rows.records[rank].enter(phase, self.rows.now + self.now)

@@ -243,14 +243,12 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         row_bytes=integer("row_bytes", options.row_bytes, 0),
         noise=options.noise,
         seed=seed,
-        world_class=rounds.World if recorded is None else recorded.world,
+        recorded=recorded,
     )
     costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
 
     def on_call(number: int, call: Call) -> None:
         show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
-        if recorded is not None:
-            recorded.called(cluster, call)
 
     with progress() as show:
         done = rounds.simulate(cluster, costs, options.calls, on_call)

@@ -69,11 +69,9 @@ def predicted(advice: Advice, what: str) -> float:
 
 def cluster_run(scheme: str, calls: int, recorded: SimulatedRows | None = None, seed: int = 5) -> float:
     """Seconds of calls in which a warm region moves over four unequal ranks."""
-    more = {} if recorded is None else {"world_class": recorded.world}
-    cluster = Cluster(mesh(2, 2), SPEEDS * 1e4, scheme=scheme, noise=0.05, seed=seed, **more)
+    cluster = Cluster(mesh(2, 2), SPEEDS * 1e4, scheme=scheme, noise=0.05, seed=seed, recorded=recorded)
     costs = row_costs("hotspot", 4, 100, spread=1.0, period=120)
-    done = simulate(cluster, costs, calls, (lambda _, call: recorded.called(cluster, call)) if recorded else None)
-    return sum(call.seconds for call in done)
+    return sum(call.seconds for call in simulate(cluster, costs, calls))
 
 
 @pytest.mark.parametrize("calls", [16, 40])

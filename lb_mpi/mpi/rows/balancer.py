@@ -227,20 +227,13 @@ class Balancer:
             mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
             agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
-            known = course.costs is not None and course.costs.known and len(course.costs) == mine.n
-            work = course.costs.work(course.worth) if known and course.costs is not None else None
             began = time.perf_counter()
             self._wire.drain()
             with running(self._loans.record):
-                calls = max(1, course.n_rounds)
-                last, value, work = migrate(comm, self._plans, self._migration, mine, given, work, calls)
+                last, value = migrate(comm, course, self._plans, self._migration, mine, given)
         self.history.append(last)
         self._loans.migrated(began, time.perf_counter(), last, course)
-        if not last.acted:
-            return rows
-        course.own(work)
-        self._plans.changed(None)
-        return value
+        return value if last.acted else rows
 
     def report(self) -> Shares:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""

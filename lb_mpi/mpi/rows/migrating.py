@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import pick
+from lb_mpi.balancing.course import Course, pick
 from lb_mpi.balancing.judge import Trigger
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.graph import Floats, Ints
@@ -29,21 +29,15 @@ _BROKEN = 1
 
 
 def migrate(
-    comm: MPI.Intracomm,
-    plans: Root | Neighbours,
-    trigger: Trigger,
-    rows: Rows,
-    costs: Floats | None,
-    work: Floats | None,
-    calls: int,
-) -> tuple[Balanced, Any, Floats | None]:
-    """Collective: decide by the given (n,) costs; if None, by the measured (n,) work, or else by the number of rows.
+    comm: MPI.Intracomm, course: Course, plans: Root | Neighbours, trigger: Trigger, rows: Rows, costs: Floats | None
+) -> tuple[Balanced, Any]:
+    """Collective: decide by the given (n,) costs; if None, by those that `course` has measured, or by the number of rows.
 
-    Returns the record, this rank's new rows in the user's form (None: unchanged), and their (n',) work if it has been
-    measured.  `calls` of map_rows have computed these rows since they last moved: as many are expected to follow.
-    `comm` is a duplicate of the user's communicator.
+    Returns the record, and this rank's new rows in the user's form (None: unchanged).  As many calls of map_rows are
+    expected to follow as have computed these rows since they last moved.  `comm` is a duplicate of the user's.
     """
     began = time.perf_counter()
+    work = course.measured(rows.n)
     timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
     if work is None or not timed:
         work = np.ones(rows.n)
@@ -53,7 +47,7 @@ def migrate(
     if not math.isfinite(before.balanced_s):
         raise presence_of(comm).together(ValueError("costs: expected numbers whose sum over all ranks is finite"))
     seconds = timed and costs is None  # otherwise the unit of the costs is not time
-    chances, cost_s = (calls, None) if seconds else (1, 0.0)
+    chances, cost_s = (max(1, course.n_rounds), None) if seconds else (1, 0.0)
     decision = trigger.decide(before.imbalance, chances * before.now_s, chances * before.balanced_s, cost_s=cost_s)
     after, value = before, None
     steps = n_rows = n_bytes = 0
@@ -65,12 +59,14 @@ def migrate(
         n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (given, sent))
         after = plans.levels(float(table[:, 0].sum()))
         trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
+        course.own(table[:, 1] if timed else None)
+        plans.changed(None)
     gain_s = decision.gain_s if seconds else math.nan
     last = Balanced(
         decision.act, decision.words, before.imbalance, after.imbalance, n_rows, n_bytes, steps,
         time.perf_counter() - began, gain_s,
     )  # fmt: skip
-    return last, value, table[:, 1] if decision.act and timed else None
+    return last, value
 
 
 def _move(
