@@ -4,7 +4,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`l
 
     round = course.begin(n, mark)
     the loop of an actor (`lb_mpi.virtual`)
-      in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root in a RankReport
+      in it, with LEARNED: report = course.learn(learned, ...)   # goes to the root
     course.hear(verdict of the root, round.learned.late_ticks)
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on
@@ -46,7 +46,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.judge import UP, Observation, Verdict
+from lb_mpi.balancing.judge import UP, Observation, RankReport, Verdict
 from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, count, cut, numbers, shortest_s
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats, Ints
@@ -179,15 +179,6 @@ def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype
         begin = end
 
 
-class Told(NamedTuple):
-    """The findings of one rank from a round."""
-
-    work: float = math.nan  # of its rows, in units of work; NaN: unknown
-    helped: float = 0.0  # work of its rows done by others beyond the plan, minus its own such work for others
-    seen: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks
-    took: float = math.nan  # units of work of its rows in this round alone, unsmoothed; NaN: unknown
-
-
 class Course:
     """One rank from round to round; `neighbours` are those on the process graph.
 
@@ -207,6 +198,7 @@ class Course:
         self._n_planned = 0  # rows that this rank had when the plan was made
         self._n_lending = 0  # rounds with planned loans of rows with the current mark
         self._late_ticks = 0.0  # spent on borrowed rows in the last round, after this rank had sent LEARNED
+        self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
         self._row_s = 0.0  # of a row at home in the last round, with all overhead; 0: unknown
         self._handling_s = 0.0  # overhead of a block at home; 0: unknown
 
@@ -273,12 +265,15 @@ class Course:
         round.fail()
         return round
 
-    def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> Told:
-        """Record what was measured in a round that has not failed.
+    def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> RankReport:
+        """Learn from what was measured in a round; return this rank's report, without what only the carrier knows.
 
         This rank spent `busy_s` seconds on rows, in which it counted `ticks`.  Each block had an overhead of
         `handling_s` (0: unknown, keep the previous value).
         """
+        self.took, report = math.nan, RankReport(learned.failed, 0, 0, math.nan, busy_s, ticks, 0.0, learned.rows_lent, 0)
+        if learned.failed:
+            return report
         assert self.costs is not None
         place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
         seen = self.costs.observe([(rows, place[by], ticks) for rows, by, ticks, _ in learned.timed], self.worth)
@@ -295,8 +290,8 @@ class Course:
         # The kept part of planned loans was planned for the borrowers: count it there, whoever computed it.
         lent = sum(each for each, timed in zip(work, known, strict=True) if timed.by != self.rank) - given
         helped_work += (learned.planned_ticks * own_worth - lent) * self._kept / (1.0 - self._kept)
-        took = sum(work) * len(self.costs) / n_known if n_known else math.nan
-        return Told(self.work_of_rows, helped_work, tuple(seen), took)
+        self.took = sum(work) * len(self.costs) / n_known if n_known else math.nan
+        return report._replace(work=self.work_of_rows, helped=helped_work, told=tuple(seen))
 
     def hear(self, verdict: Verdict, late_ticks: float = 0.0) -> None:
         """Apply the root's verdict; `late_ticks` of this rank in the round that is over."""

@@ -139,16 +139,15 @@ class Loans:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
     def mapped(
-        self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float, took: float,
+        self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float,
         queued_s: float = 0.0,
     ) -> None:
         """Record a finished call of `map_rows`.
 
-        `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.  `took`: work
-        of its own rows, or NaN.
+        `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.
         """
         home, computed = rows
-        home_s = took / float(course.speeds[course.place])
+        home_s = course.took / float(course.speeds[course.place])
         step = self._step(Driver.ROWS, began, ended, last, course)
         self.record.step(step._replace(useful_s=busy_s - queued_s, busy_s=busy_s, home=home, units=computed, home_s=home_s))
         costs, before = course.costs, self.share

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course, Told
+from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import (
     REPORT,
     BalanceReason,
@@ -189,7 +189,7 @@ class SimulatedRows:
         phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
         self.records[rank].enter(phase, now)
 
-    def called(self, cluster: Cluster, world: World, told: Sequence[Told], call: Call) -> None:
+    def called(self, cluster: Cluster, world: World, call: Call) -> None:
         """Record a finished call."""
         trigger = cluster.policy.trigger
         how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
@@ -203,7 +203,7 @@ class SimulatedRows:
             if course.costs is not None and course.costs.known:
                 record.know(self.now, functools.partial(course.costs.work, course.worth))
             home = 0 if course.costs is None else len(course.costs)
-            home_s = told[rank].took / float(course.speeds[course.place])
+            home_s = course.took / float(course.speeds[course.place])
             reason = record.reason(call.reason.partition(";")[0])
             busy_s, speed, done = float(world.busy_s[rank]), float(speeds[rank]), world.n_computed[rank]
             step = Step(Driver.ROWS, began, self.now, busy_s, done, speed, before, after, call.rows_moved, int(call.acted))
@@ -266,17 +266,13 @@ class Cluster:
         world = World(rounds, seconds_of, self.network, self.rng, self.row_bytes, self._recorded)
         world.answer_s = self.answer_s
         reports: dict[int, RankReport] = {}
-        told_s, found = np.zeros(self.graph.n), [Told()] * self.graph.n
+        told_s = np.zeros(self.graph.n)
 
         def report(rank: int, learned: Learned) -> None:
             told_s[rank] = world.busy_s[rank]
             busy_s = float(self._carried_s[rank] + told_s[rank])
-            told = found[rank] = self.courses[rank].learn(learned, busy_s, busy_s)
-            n, began_s = learned.rows_lent, float(late_s[rank])
-            moved = n, 2 * n * self.row_bytes
-            reports[rank] = RankReport(
-                False, 0, 0, told.work, busy_s, busy_s, 0.0, *moved, told.helped, began_s, told.seen
-            )
+            mine = self.courses[rank].learn(learned, busy_s, busy_s)
+            reports[rank] = mine._replace(bytes=2 * mine.rows * self.row_bytes, began_s=float(late_s[rank]))
 
         ends_s = world.run(late_s, on_learned=report)
         self._carried_s = world.busy_s - told_s
@@ -298,7 +294,7 @@ class Cluster:
             sum(world.sent),
         )
         if self._recorded is not None:
-            self._recorded.called(self, world, found, call)
+            self._recorded.called(self, world, call)
         return call
 
     def _hear(self, reports: Sequence[RankReport]) -> Sequence[Verdict]:
@@ -311,23 +307,21 @@ class Cluster:
     def _rebalance(self, verdict: Verdict) -> float:
         """Change the distribution for the next calls; the seconds that this adds to the call."""
         home = verdict.decision.reason is BalanceReason.HOME
-        plans: Sequence[Plan | None] = [None] * self.graph.n
+        plans: Sequence[Plan | None] = [verdict.plan] * self.graph.n
         seconds = 0.0
-        if self.scheme != "direct":
+        if self.scheme == "direct":
+            if verdict.plan is not None:
+                n_bytes = len(verdict.plan.amounts) * 8 * NUMBERS
+                seconds = self.graph.n * PLANNING_S + n_bytes / self.network.bytes_per_s
+            self.judge.policy.changed(lending=verdict.plan is not None and len(verdict.plan.amounts) > 0, seconds=seconds)
+        else:
             if not home:
-                making = [judge.plan() for judge in self.judges]
-                made, seconds = in_step(making, self.graph, self.network)
+                made, seconds = in_step([judge.plan() for judge in self.judges], self.graph, self.network)
                 plans = [each for each, _ in made]
             for judge in self.judges:
                 judge.changed(lending=not home, seconds=seconds)
-        elif verdict.plan is not None:
-            plans = [verdict.plan] * self.graph.n
-            n_bytes = len(verdict.plan.amounts) * 8 * NUMBERS
-            seconds = self.graph.n * PLANNING_S + n_bytes / self.network.bytes_per_s
         for course, mine in zip(self.courses, plans, strict=True):
             course.follow(mine)
-        if self.scheme == "direct":
-            self.judge.policy.changed(lending=self.courses[0].is_lending, seconds=seconds)
         return seconds
 
 

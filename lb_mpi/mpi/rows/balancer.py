@@ -202,7 +202,7 @@ class Balancer:
                 raise
             ended, n_rows = time.perf_counter(), (mine.n, lending.n_computed)
             busy_s, queued_s = watch.computing_s, watch.queued_s
-            self._loans.mapped(began, ended, self.history[-1], course, n_rows, busy_s, lending.took, queued_s)
+            self._loans.mapped(began, ended, self.history[-1], course, n_rows, busy_s, queued_s)
         return lending.results.value
 
     def migrate(

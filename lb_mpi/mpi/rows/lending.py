@@ -6,7 +6,6 @@ unpack, Ctrl-C) fails the round on this rank, which stays in it to the end; all 
 
 from __future__ import annotations
 
-import math
 import struct
 import time
 from collections import deque
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.balancing.course import Course, Told
+from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import RankReport, Verdict
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Learned, RoundKind, RoundMessage, Send, count, numbers
@@ -189,7 +188,6 @@ class Lending(Part):
         self.failed = failed
         self.round = course.failed() if failed else course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
         self.results = Results(rows)
-        self.took = math.nan  # units of work of its rows; NaN: unknown
         self.n_computed = 0  # rows of this and of other ranks
         self._answer: list[Send] = []  # of the last job; sent later, since an emulated slow rank must rest first
         self._judging: Judging | None = None  # once this rank has reported
@@ -260,13 +258,10 @@ class Lending(Part):
         self._watch.rests(begins=begins)
 
     def _report(self, learned: Learned) -> RankReport:
-        busy_s, ticks, handling_s = (measured := self._watch.tell()).occupied_s, measured.ticks, measured.handling_s
-        told = Told() if learned.failed else self._course.learn(learned, busy_s, ticks, handling_s)
-        self.took = told.took
-        return RankReport(
-            learned.failed, self.rows.spec.mark, self.results.mark, told.work, busy_s, ticks, self.spent_s,
-            learned.rows_lent, self._wire.sent_bytes, told.helped, self._began_s, told.seen,
-        )  # fmt: skip
+        measured, mark, results = self._watch.tell(), self.rows.spec.mark, self.results.mark
+        report = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
+        moved, began_s = self._wire.sent_bytes, self._began_s
+        return report._replace(mark=mark, results=results, spent_s=self.spent_s, bytes=moved, began_s=began_s)
 
     def _open(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; store the results that it contains."""
