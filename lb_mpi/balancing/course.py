@@ -252,18 +252,19 @@ class Course:
         self._n_lending += self.is_lending
         if self._kept != before:
             self.lent = None
-        self._pick()
+        if self.lent is None:
+            self.lent = self._pick()
         self.n_rounds += 1
         sizes = self._sizes(n)
         home = self._blocks(sizes, warm=warm)
-        return self._round(home, sizes)
-
-    def failed(self) -> Round:
-        """Return the next round for a rank with invalid rows: it fails from the start."""
-        self._pick()
-        round = self._round([])
-        round.fail()
-        return round
+        lenders = [] if self.plan is None else self.plan.to(self.rank)
+        near = not isinstance(self.known, range)
+        asked = [*lenders, *self.neighbours] if near else self.neighbours
+        return Round(
+            self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
+            speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
+            help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes,
+        )  # fmt: skip
 
     def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> RankReport:
         """Learn from what was measured in a round; return this rank's report, without what only the carrier knows.
@@ -336,32 +337,19 @@ class Course:
             self.costs = RowCosts(self.place, len(work))
             self.costs.ticks[:] = work / self.worth[self.place]
 
-    def _round(self, home: list[Rowset], sizes: Floats | None = None) -> Round:
-        lenders = [] if self.plan is None else self.plan.to(self.rank)
-        near = not isinstance(self.known, range)
-        asked = [*lenders, *self.neighbours] if near else self.neighbours
-        return Round(
-            self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
-            speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
-            help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes,
-        )  # fmt: skip
-
-    def _pick(self) -> None:
-        if self.lent is not None:
-            return
-        self.lent = {}
+    def _pick(self) -> dict[int, Rowset]:
+        """Choose the rows to lend, by borrower."""
         if self.plan is None or self.costs is None:
-            return
+            return {}
         mine = self.plan.of(self.rank)
         if not len(mine.amounts):
-            return
+            return {}
         if self._n_planned and len(self.costs) != self._n_planned:  # keep the planned fraction
             mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._n_planned))
         mine = replace(mine, amounts=mine.amounts * (1.0 - self._kept))
-        items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
-        if self.costs.known:
-            items = pick(self.costs.work(self.worth), mine).items
-        self.lent = dict(zip(mine.destinations.tolist(), items, strict=True))
+        work = self.measured(len(self.costs))
+        items = [np.zeros(0, dtype=np.int64)] * len(mine.amounts) if work is None else pick(work, mine).items
+        return dict(zip(mine.destinations.tolist(), items, strict=True))
 
     def _blocks(self, sizes: Floats, *, warm: bool) -> list[Rowset]:
         """Divide the rows that stay at home into blocks; the first one is short, so that dry ranks are served soon."""

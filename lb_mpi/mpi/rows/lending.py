@@ -186,7 +186,9 @@ class Lending(Part):
         self._wire, self._course, self._function, self.rows = wire, course, function, rows
         self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
         self.failed = failed
-        self.round = course.failed() if failed else course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
+        self.round = course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
+        if failed:
+            self.round.fail()
         self.results = Results(rows)
         self.n_computed = 0  # rows of this and of other ranks
         self._answer: list[Send] = []  # of the last job; sent later, since an emulated slow rank must rest first
