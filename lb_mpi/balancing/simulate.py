@@ -44,7 +44,7 @@ from lb_mpi.balancing.neighbours import (
     momentum,
 )
 from lb_mpi.balancing.record import Loans
-from lb_mpi.balancing.round import Arrival, Computed, Job, Learned, Round, RoundKind, RoundMessage, Rowset, Send, count
+from lb_mpi.balancing.round import Arrival, Computed, Job, Round, RoundKind, RoundMessage, Rowset, Send, count
 from lb_mpi.balancing.transfers import ROWS as NUMBERS
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.checks import choice, integer, number
@@ -91,27 +91,19 @@ class World(Virtual[RoundMessage, Job]):
         self.busy_s = np.zeros(len(rounds))  # (P,) seconds with jobs, which are also the ticks
         self._seconds = seconds
         self._took_s = [0.0] * len(rounds)  # by the current job
-        self._on_learned: Callable[[int, Learned], object] = lambda rank, learned: None
-        self._n_told = 0
+        self.told_s: dict[int, float] = {}  # by rank: busy_s when it sent LEARNED
         self.answer_s = 2 * collective_s(network, len(rounds))  # from the last LEARNED to OVER
 
-    def run(
-        self,
-        begin_s: Iterable[float],
-        on_step: Callable[[World], None] | None = None,
-        on_learned: Callable[[int, Learned], object] | None = None,
-    ) -> Floats:
+    def run(self, begin_s: Iterable[float], on_step: Callable[[World], None] | None = None) -> Floats:
         """Run the round to its end; (P,) when each rank has finished.  ProtocolError if some rank never does.
 
-        Rank r begins at begin_s[r].  `on_step` is called after each turn, `on_learned` when a rank sends LEARNED.
+        Rank r begins at begin_s[r].  `on_step` is called after each turn.
         """
-        self._on_learned = on_learned or self._on_learned
         for rank, at in enumerate(begin_s):
             self.start(rank, at)
         while self.step():
             if on_step is not None:
                 on_step(self)
-        del self._on_learned  # it may refer to this world
         ends_s = np.array(self.ended_s)
         if np.isnan(ends_s).any():
             raise ProtocolError(f"the round never ends for rank {int(np.isnan(ends_s).argmax())}")
@@ -143,9 +135,8 @@ class World(Virtual[RoundMessage, Job]):
         if message.kind is not RoundKind.LEARNED:
             super().post(source, destination, message, at)
             return
-        self._on_learned(source, message.payload)
-        self._n_told += 1
-        for rank in range(len(self.rounds)) if self._n_told == len(self.rounds) else ():
+        self.told_s[source] = float(self.busy_s[source])
+        for rank in range(len(self.rounds)) if len(self.told_s) == len(self.rounds) else ():
             self.deliver(destination, rank, RoundMessage(RoundKind.OVER), self.now + self.answer_s)
 
 
@@ -265,18 +256,14 @@ class Cluster:
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = World(rounds, seconds_of, self.network, self.rng, self.row_bytes, self._recorded)
         world.answer_s = self.answer_s
-        reports: dict[int, RankReport] = {}
-        told_s = np.zeros(self.graph.n)
-
-        def report(rank: int, learned: Learned) -> None:
-            told_s[rank] = world.busy_s[rank]
-            busy_s = float(self._carried_s[rank] + told_s[rank])
-            mine = self.courses[rank].learn(learned, busy_s, busy_s)
-            reports[rank] = mine._replace(bytes=2 * mine.rows * self.row_bytes, began_s=float(late_s[rank]))
-
-        ends_s = world.run(late_s, on_learned=report)
-        self._carried_s = world.busy_s - told_s
-        verdicts = self._hear([reports[rank] for rank in range(self.graph.n)])
+        ends_s = world.run(late_s)
+        told_s = np.array([world.told_s[rank] for rank in range(self.graph.n)])
+        busy_s, self._carried_s = self._carried_s + told_s, world.busy_s - told_s
+        reports = []
+        for course, round, busy, began in zip(self.courses, rounds, busy_s.tolist(), late_s.tolist(), strict=True):
+            mine = course.learn(round.learned, busy, busy)
+            reports.append(mine._replace(bytes=2 * mine.rows * self.row_bytes, began_s=began))
+        verdicts = self._hear(reports)
         for course, round, each in zip(self.courses, rounds, verdicts, strict=True):
             course.hear(each, round.learned.late_ticks)
         verdict, seconds = verdicts[0], float(ends_s.max())
