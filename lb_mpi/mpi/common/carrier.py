@@ -66,9 +66,6 @@ class Part:
     def spent(self, how: Spent, seconds: float) -> None:
         """Account for the time since the last turn."""
 
-    def rests(self, *, begins: bool) -> None:
-        """Note that a rest of an emulated slow rank begins, or has ended."""
-
 
 class Carrier:
     """Carries the parts of one driver, one after the other; `slow` emulates a slow rank.
@@ -91,7 +88,7 @@ class Carrier:
     def carry(self, part: Part, interrupts: Interrupts) -> None:
         """Run the loop until the part is over."""
         record, nap, slow = self._record, self._nap, self.slow
-        how, rests, idle_since = Spent.WAITING, False, 0.0
+        how, idle_since = Spent.WAITING, 0.0
         before = time.perf_counter()
         nap.reset()
         while True:
@@ -110,15 +107,10 @@ class Carrier:
             if part.over:
                 return
             if rest_s := slow.due():
-                if not rests:
-                    part.rests(begins=True)
-                how, rests, idle_since = Spent.RESTING, True, 0.0
+                how, idle_since = Spent.RESTING, 0.0
                 record.enter(Phase.RESTING, time.perf_counter())
                 time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
                 continue
-            if rests:
-                rests = False
-                part.rests(begins=False)
             if part.work(interrupts):
                 how, idle_since = Spent.WORKING, 0.0
                 nap.reset()

@@ -104,19 +104,19 @@ class Stopwatch:
         measured, self.measured = self.measured, Measured()
         return measured
 
-    def rests(self, *, begins: bool) -> None:
-        """Note that a rest of an emulated slow rank begins or has ended; rests are not handling of blocks."""
-        if self._handling_since is None:
-            return
-        if begins:
-            self._handled_cpu_s += time.thread_time() - self._handling_since
-        else:
-            self._handling_since = time.thread_time()
+    def worked(self, seconds: float) -> None:
+        """Add time with a job, including all overhead."""
+        self.measured.occupied_s += seconds
+        if self._handling_since is not None:
+            now = time.thread_time()
+            self._handled_cpu_s, self._handling_since = self._handled_cpu_s + now - self._handling_since, now
 
     def rested(self, seconds: float) -> None:
-        """Add a rest, including the messages handled in it: all of it counts as emulated computing."""
+        """Add a rest, including the messages handled in it: all of it counts as emulated computing, not as handling."""
         self.measured.occupied_s += seconds
         self.computing_s += seconds
+        if self._handling_since is not None:
+            self._handling_since = time.thread_time()
 
     def end(self) -> None:
         """End the round."""
@@ -251,13 +251,9 @@ class Lending(Part):
         if how is Spent.RESTING:
             self._watch.rested(seconds)
         elif how is Spent.WORKING:
-            self._watch.measured.occupied_s += seconds
+            self._watch.worked(seconds)
         else:
             self._watch.disturbed()
-
-    def rests(self, *, begins: bool) -> None:
-        """See `Part`."""
-        self._watch.rests(begins=begins)
 
     def _report(self, learned: Learned) -> RankReport:
         measured, mark, results = self._watch.tell(), self.rows.spec.mark, self.results.mark
