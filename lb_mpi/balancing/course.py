@@ -88,15 +88,16 @@ class RowCosts:
         """(n,) costs in units of work, for (P,) worths k; NaN: not measured."""
         return np.asarray(self.ticks * worth[self.measured_by])
 
-    def observe(self, timed: Iterable[tuple[Rowset, int, float]], worth: Floats) -> list[Observation]:
+    def observe(self, timed: Iterable[tuple[Rowset, int, float]], worth: Floats) -> tuple[list[Observation], Floats]:
         """Update the costs from blocks of rows, each row in at most one: (rows, computing rank, ticks).
 
         A block's ticks are spread over its rows in proportion to their known costs.  Returns observations of the worth
-        of other ranks' ticks, from blocks where most of the rows were last measured here, and hardly any by third ranks.
+        of other ranks' ticks, from blocks where most of the rows were last measured here, and hardly any by third ranks;
+        and the worths as improved by them.
         """
         known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
         if not known:
-            return []
+            return [], worth
         counts = np.array([count(rows) for rows, _, _ in known])
         starts = np.cumsum(counts) - counts
         index = np.concatenate([numbers(rows) for rows, _, _ in known])
@@ -112,21 +113,36 @@ class RowCosts:
         remeasured = ticks - (total - own)  # of the rows that were last measured here, by the other rank
         clear = (own > 0.5 * total) & (own + same > (1.0 - BLURRED) * total) & (remeasured > 0.0)
         tells = usable & (by != self.rank) & clear
+        observed = [
+            Observation(
+                int(by[k]),
+                float(ticks[k] * worth[by[k]]),
+                math.log(worth[by[k]] / worth[self.rank]) + math.log(own[k] / remeasured[k]),
+            )
+            for k in np.flatnonzero(tells).tolist()
+        ]
+        if observed:  # in the first calls, they tell how to weigh rows of one block that different ranks have measured
+            worth = _improved(worth, self.rank, observed)
+            before = self.ticks[index] * worth[measured_by] / np.repeat(worth[by], counts)
+            total = np.where(usable, np.add.reduceat(before, starts), 1.0)
         factor = ticks / total
         # Rows that this rank measured before move only part of the way to a larger cost; others' ticks may be worth more.
         trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
         each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
         self.ticks[index] = each
         self.measured_by[index] = np.repeat(by, counts)
-        own_worth = float(worth[self.rank])
-        return [
-            Observation(
-                int(by[k]),
-                float(ticks[k] * worth[by[k]]),
-                math.log(worth[by[k]] / own_worth) + math.log(own[k] / remeasured[k]),
-            )
-            for k in np.flatnonzero(tells).tolist()
-        ]
+        return observed, worth
+
+
+def _improved(worth: Floats, rank: int, observed: Sequence[Observation]) -> Floats:
+    """Return the worths with those that `rank` itself has just observed."""
+    other = np.array([one.other for one in observed])
+    weight, log_ratio = np.array([one[1:] for one in observed]).T
+    sums = np.bincount(other, weight, len(worth))
+    seen = sums > 0.0
+    worth = worth.copy()
+    worth[seen] = worth[rank] * np.exp(np.bincount(other, weight * log_ratio, len(worth))[seen] / sums[seen])
+    return worth
 
 
 class Picked(NamedTuple):
@@ -277,7 +293,8 @@ class Course:
             return report
         assert self.costs is not None
         place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
-        seen = self.costs.observe([(rows, place[by], ticks) for rows, by, ticks, _ in learned.timed], self.worth)
+        timed = [(rows, place[by], ticks) for rows, by, ticks, _ in learned.timed]
+        seen, self.worth = self.costs.observe(timed, self.worth)
         self.costs.fill()
         known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
         work = [timed.ticks * float(self.worth[place[timed.by]]) for timed in known]

@@ -1,7 +1,6 @@
 """When to balance, and what is known of rows and ranks."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -167,32 +166,24 @@ def test_only_the_heaviest_observations_are_told() -> None:
     assert report["told"]["other"].tolist() == [8, 7, 6, 5]
 
 
+def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_ranks() -> None:
+    costs, worth = RowCosts(0, 10), np.ones(2)
+    costs.observe([(slice(0, 5), 1, 1.25), (slice(5, 10), 0, 5.0)], worth)  # a tick of rank 1 is worth four
+    mixed = np.array([0, 1, 2, 3, 4, 7, 8, 9])
+    _, worth = costs.observe([(mixed, 0, 8.0), (np.array([5, 6]), 1, 0.5)], worth)
+    assert worth == pytest.approx([1.0, 4.0])
+    assert costs.work(worth) == pytest.approx(np.ones(10))
+
+
 def test_rows_that_another_rank_has_measured_tell_the_ratio_of_ticks() -> None:
     costs, worth = RowCosts(0, 10), np.array([1.0, 1.0])
-    assert costs.observe([(slice(0, 10), 0, 10.0)], worth) == []
+    assert costs.observe([(slice(0, 10), 0, 10.0)], worth)[0] == []
     lent = np.array([2, 5, 7])
-    (seen,) = costs.observe([(lent, 1, 0.75)], worth)  # rank 1 needs a quarter of the ticks: each is worth four
+    (seen,), worth = costs.observe([(lent, 1, 0.75)], worth)  # rank 1 needs a quarter of the ticks: each is worth four
     assert seen.other == 1
     assert math.exp(seen.log_ratio) == pytest.approx(4.0)
+    assert worth == pytest.approx([1.0, 4.0])
     assert costs.work(np.array([1.0, 4.0])) == pytest.approx(np.ones(10))
-    assert costs.observe([(lent, 1, 0.75)], np.array([1.0, 4.0])) == []  # nothing new
+    assert costs.observe([(lent, 1, 0.75)], np.array([1.0, 4.0]))[0] == []  # nothing new
     costs.observe([(slice(0, 10), 0, NAN)], worth)
     assert costs.work(np.array([1.0, 4.0])) == pytest.approx(np.ones(10))
-
-
-def test_blocks_are_observed_together_as_one_after_the_other() -> None:
-    rng = np.random.default_rng(5)
-    together, alone, worth = RowCosts(0, 40), RowCosts(0, 40), np.array([1.0, 2.0, 0.5])
-    for turn in range(20):
-        order = rng.permutation(40)
-        cuts = np.sort(rng.choice(41, 5, replace=False))
-        timed = [
-            (np.sort(order[a:b]), int(rng.integers(3)), float(rng.choice([0.0, NAN, rng.exponential()])))
-            for a, b in pairwise(cuts)
-        ]
-        seen = together.observe([*timed, (slice(3, 3), 1, 1.0)], worth)
-        one_by_one = [one for each in timed for one in alone.observe([each], worth)]
-        assert [one.other for one in seen] == [one.other for one in one_by_one], turn
-        np.testing.assert_allclose([one[1:] for one in seen], [one[1:] for one in one_by_one])
-        np.testing.assert_allclose(together.ticks, alone.ticks)
-        assert together.measured_by.tolist() == alone.measured_by.tolist()
