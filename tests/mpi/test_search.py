@@ -1,7 +1,6 @@
 """The driver of the search on real MPI."""
 
 import math
-import re
 import time
 
 import numpy as np
@@ -194,12 +193,3 @@ def test_not_a_problem_on_one_rank() -> None:
 def test_not_a_communicator() -> None:
     with pytest.raises(TypeError, match="communicator"):
         lb_mpi.search("COMM_WORLD", Pile(10))
-
-
-def test_the_example_in_the_documentation_runs() -> None:
-    text = re.search(r"\n\n((?:    .*\n|\n)+)", lb_mpi.searching.problem.__doc__.split("Example")[1] + "\n")
-    assert text is not None
-    code = "\n".join(line[4:] for line in text.group(1).splitlines())
-    names: dict[str, object] = {"__name__": "example"}
-    exec(compile(code, "example", "exec"), names)
-    assert names["solutions"].value == 92

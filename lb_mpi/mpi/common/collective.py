@@ -27,26 +27,11 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError
 from lb_mpi.mpi.common.failure import Failed, failure, install
-from lb_mpi.mpi.common.presence import Presence, call, duplicate, hang_s, presence_of, wait
+from lb_mpi.mpi.common.presence import Presence, call, hang_s, presence_of
+from lb_mpi.mpi.common.presence import duplicate as duplicate
+from lb_mpi.mpi.common.presence import wait as wait
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.saving.folder import Folder, Saved
-
-__all__ = [
-    "SharedBytes",
-    "Signals",
-    "agree",
-    "agree_on",
-    "allgather",
-    "asked_to_stop",
-    "barrier",
-    "bcast",
-    "duplicate",
-    "newest",
-    "noted",
-    "opened",
-    "raise_together",
-    "wait",
-]
 
 T = TypeVar("T")
 install()
