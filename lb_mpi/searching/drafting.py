@@ -125,7 +125,6 @@ class Kind(IntEnum):
     STOP = 8
     REPORT = 9  # only in benchmarks.rivals
     BOUND = 10
-    RESULT = 11  # between drivers, when the search is over
     PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), up to ASK
     COUNT = 13
     WRITE = 14

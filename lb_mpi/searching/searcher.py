@@ -328,20 +328,10 @@ class DraftRecord:
                 self._volunteer = destination
 
 
-def step(
-    searcher: Searcher,
-    began: float,
-    ended: float,
-    speed: float,
-    cpu_s: float,
-    *,
-    busy_s: float = 0.0,
-    serving_s: float = 0.0,
-    messages: int = 0,
-) -> Step:
-    """Sum up a finished search: `cpu_s` is the CPU time of the user's work, `busy_s` its wall-clock time."""
+def step(searcher: Searcher, began: float, ended: float, speed: float, cpu_s: float, **more: Any) -> Step:
+    """Sum up a finished search: `cpu_s` is the CPU time of the user's work; `more` fields of the Step."""
     drafting = searcher.drafting
     return Step(
         Driver.SEARCH, began, ended, cpu_s / speed, searcher.units, speed, moved=drafting.received, asked=drafting.seq,
-        busy_s=busy_s, serving_s=serving_s, messages=messages,
+        **more,
     )  # fmt: skip
