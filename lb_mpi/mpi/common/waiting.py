@@ -3,7 +3,7 @@
 More ranks than cores are common, so a waiting rank sleeps, a little longer each time (`Nap`).
 
 A KeyboardInterrupt between the start of a send and the line that keeps its request would leave the send half done, and
-in a rank's sleep it would leave the others waiting for ever.  So a driver holds Ctrl-C back (`held`) while it sends and
+in a rank's sleep it would leave the others waiting for ever.  So a driver holds Ctrl-C back (`hold`) while it sends and
 receives, checks for it at each turn, and then ends as after any other error: it notifies all ranks.  In the user's code
 Ctrl-C is raised at once.  A process has one signal handler, so there is one state.  Blocks may be nested: a wait within
 a driver, or a driver within a function that another driver has called.
@@ -83,7 +83,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.pending = False
         self._raising = False
-        self._before: list[bool] = []  # stack: the state outside of each block of `allowed` or `held`
+        self._before: list[bool] = []  # stack: the state outside of each block of `allowed` or `hold`
 
     def check(self) -> None:
         """Raise the KeyboardInterrupt that was held back, if any."""
@@ -106,6 +106,29 @@ class Interrupts:
     ) -> None:
         self._raising = self._before.pop()
 
+    def hold(self) -> bool:
+        """Hold Ctrl-C back until `release`; return whether this replaces Python's own handler of SIGINT.
+
+        With any other handler (ignored, a user's, an outer block's), or in another thread, nothing changes.
+        """
+        self._before.append(self._raising)
+        self._raising = False
+        if self is not _interrupts or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return False
+        self.pending = False
+        signal.signal(signal.SIGINT, self._note)
+        return True
+
+    def release(self, installed: bool, *, failed: bool) -> None:
+        """Undo `hold`, which has returned `installed`; raise a pending Ctrl-C, unless an error is being raised."""
+        self._raising = self._before.pop()
+        if installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if installed and failed:
+            self.pending = False
+        elif (self._raising or installed) and not failed:
+            self.check()
+
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         if self._raising:
             raise KeyboardInterrupt
@@ -119,38 +142,6 @@ _MAIN = threading.main_thread().ident
 def interrupts() -> Interrupts:
     """Return the state of this thread; only the main thread is ever interrupted."""
     return _interrupts if threading.get_ident() == _MAIN else Interrupts()
-
-
-class held:
-    """Hold Ctrl-C back in this block; a pending one is raised at its end, unless an error is being raised.
-
-    If SIGINT does not have Python's own handler (ignored, a user's handler, another thread), nothing changes.
-    """
-
-    __slots__ = ("_installed", "_interrupts")
-
-    def __enter__(self) -> Interrupts:  # not a generator: a pool enters in each map, which may be short
-        one = self._interrupts = interrupts()
-        one._before.append(one._raising)
-        one._raising = False
-        self._installed = one is _interrupts and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self._installed:
-            one.pending = False
-            signal.signal(signal.SIGINT, one._note)
-        return one
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        one = self._interrupts
-        one._raising = one._before.pop()
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if one._raising or self._installed:
-            if kind is None:
-                one.check()
-            elif self._installed:
-                one.pending = False
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------

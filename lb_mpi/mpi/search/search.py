@@ -251,7 +251,7 @@ class Saving:
         self.saved = found[1] if found else None
         self._folder, self._rank, self._signals = folder, comm.rank, signals
         self._base = self._number = found[0] if found else 0
-        self._meta = {**meta, "ranks": comm.size}
+        self._meta = meta
         self._asked = False
 
     def serve(self, searcher: Searcher) -> list[Send]:
