@@ -41,9 +41,8 @@ class Options(NamedTuple):
         if not isinstance(self.balance, bool | np.bool_):
             raise ValueError(f"balance = {show(self.balance)}: expected True or False")
         saves = self.save_every_s
-        return Options(
+        return self._replace(
             threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
-            pause_s=_pause(self.pause_s),
             balance=bool(self.balance),
             seed=seed(self.seed),
             route=None if self.route is None else choice("route", self.route, ("ring", "random")),
@@ -56,17 +55,6 @@ def _seconds(name: str, value: object) -> float:
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
     return number(name, value, above=0.0, unit="seconds")
-
-
-def _pause(pause_s: object) -> tuple[float, float]:
-    try:
-        shortest, longest = (number("pause_s", each, above=0.0) for each in pause_s)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        shortest, longest = 1.0, 0.0
-    if not shortest <= longest:
-        expected = "two numbers in seconds, 0 < shortest <= longest, both finite"
-        raise ValueError(f"pause_s = {show(pause_s)}: expected {expected}")
-    return shortest, longest
 
 
 class Quantum:

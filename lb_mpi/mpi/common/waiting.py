@@ -17,24 +17,13 @@ import os
 import signal
 import threading
 import time
+from resource import RUSAGE_THREAD, getrusage
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
 from lb_mpi import signs
 from lb_mpi.balancing.estimate import own_time_s
 from lb_mpi.emulate import StoppedTime, read_stops
-
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # not on Linux
-
-    def _gave_up() -> int | None:
-        return None
-else:
-
-    def _gave_up() -> int | None:
-        return getrusage(RUSAGE_THREAD).ru_nvcsw
-
 
 SHORTEST_S, LONGEST_S = 10e-6, 0.5e-3  # naps
 POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
@@ -152,7 +141,7 @@ class Look(NamedTuple):
 
     wall_s: float
     cpu_s: float
-    gave_up: int | None  # how often it gave up the core by itself; None: not reported by the system
+    gave_up: int  # how often it gave up the core by itself
     queued_s: float | None  # seconds waited for a core; None: not reported
     stops: StoppedTime = StoppedTime()  # by launch/throttle
 
@@ -185,12 +174,12 @@ class Clocks:
         within = self._within()
         return Look(time.perf_counter(), *within)
 
-    def _within(self) -> tuple[float, int | None, float | None, StoppedTime]:
+    def _within(self) -> tuple[float, int, float | None, StoppedTime]:
         queued_s = None
         if self._queue is not None:
             fields = os.pread(self._queue, 100, 0).split()  # nanoseconds on a core, nanoseconds in a queue, time slices
             queued_s = 1e-9 * int(fields[1])
-        return time.thread_time(), _gave_up(), queued_s, read_stops()
+        return time.thread_time(), getrusage(RUSAGE_THREAD).ru_nvcsw, queued_s, read_stops()
 
     def end(self) -> None:
         """Stop reading."""
@@ -202,12 +191,14 @@ class Clocks:
 def own_s(before: Look, after: Look) -> float:
     """Seconds that a call between two looks takes by itself; see `lb_mpi.balancing.estimate.own_time_s`."""
     n_stops, stopped_s = after.stops.n - before.stops.n, after.stops.seconds - before.stops.seconds
-    gave_up = _difference(before.gave_up, after.gave_up)
+    queued_s = None
+    if before.queued_s is not None and after.queued_s is not None:
+        queued_s = after.queued_s - before.queued_s
     return own_time_s(
         after.wall_s - before.wall_s - stopped_s,
         after.cpu_s - before.cpu_s,
-        None if gave_up is None else max(0, gave_up - n_stops),  # a stop counts as giving up the core
-        _difference(before.queued_s, after.queued_s),
+        max(0, after.gave_up - before.gave_up - n_stops),  # a stop counts as giving up the core
+        queued_s,
     )
 
 
@@ -215,7 +206,3 @@ def queued_s(before: Look, after: Look) -> float:
     """Seconds between two looks in which a call waited for a core; time stopped does not count."""
     stopped_s = after.stops.seconds - before.stops.seconds
     return max(0.0, after.wall_s - before.wall_s - stopped_s - own_s(before, after))
-
-
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before

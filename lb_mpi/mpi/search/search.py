@@ -64,7 +64,6 @@ def search(
     balance: bool = True,
     emulated_speed: float | Varying = 1.0,
     quantum: int | None = None,
-    pause_s: tuple[float, float] = (1e-4, 1e-2),
     seed: int = 0,
     route: str | None = None,
 ) -> SearchResult:
@@ -92,7 +91,6 @@ def search(
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
         `lb_mpi.throttle`); may differ by rank.
     quantum : units of work, >= 1, between two looks for messages; None: adaptive, so that polling costs less than 2 %.
-    pause_s : shortest and longest pause, in seconds, before an idle rank sends another draft.
     seed : integer >= 0, of the random numbers for pauses and random routes.
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks, otherwise "random";
         always "random" for a problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
@@ -116,7 +114,7 @@ def search(
             if save is not None:
                 check_savable(problem)
             every_s = None if save is None else save_every_s
-            options = Options(threshold, pause_s, balance, seed, route, every_s)
+            options = Options(threshold, balance=balance, seed=seed, route=route, save_every_s=every_s)
             return _Settings(
                 check_route(problem, options.checked()),
                 check_bound(bound),
