@@ -167,7 +167,7 @@ class _Rank(Part):
             sends += self._saving.serve(searcher)
         send(self._parcels, sends)
         if arrived or sends:
-            self._drafts.turn(time.perf_counter(), [message for _, message in arrived], sends)
+            self._drafts.turn(time.perf_counter(), arrived, sends)
         return bool(arrived or sends)
 
     def look(self, presence: Presence, waited_s: float) -> None:
