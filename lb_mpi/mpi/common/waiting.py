@@ -27,6 +27,7 @@ from lb_mpi.emulate import StoppedTime, read_stops
 
 SHORTEST_S, LONGEST_S = 10e-6, 0.5e-3  # naps
 POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
+N_CORES = os.cpu_count() or 1  # of the host, not those of this rank: Open MPI may bind each rank to one core
 N_RANKS_HERE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # on this host, as MPICH and Open MPI tell their ranks
 PATIENCE_S = 1.0  # a waiting rank holds Ctrl-C back for this time, since the others may be about to arrive
 
@@ -39,8 +40,7 @@ def longest_nap_s(n_ranks: int | None = None) -> float:
     if n_ranks is None:
         told = [os.environ.get(name, "") for name in N_RANKS_HERE]
         n_ranks = max([int(text) for text in told if text.isdecimal()], default=1)
-    # The cores of the host, not those of this rank: Open MPI may bind each rank to one core.
-    return max(LONGEST_S, n_ranks / (os.cpu_count() or 1) * POLL_S / POLLING)
+    return max(LONGEST_S, n_ranks / N_CORES * POLL_S / POLLING)
 
 
 class Nap:
