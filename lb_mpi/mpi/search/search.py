@@ -21,7 +21,7 @@ from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.errors import Stopped
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import queueing
-from lb_mpi.mpi.common.carrier import Carrier, Part
+from lb_mpi.mpi.common.carrier import Part, carry
 from lb_mpi.mpi.common.collective import (
     Signals,
     agree,
@@ -202,7 +202,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     searcher = Searcher(comm.rank, ring, guard, settings.options, settings.bound, found)
     barrier(comm)
     rank = _Rank(searcher, guard, parcels, settings, saving)
-    Carrier(presence_of(comm), rank.record, settings.slow).carry(rank, interrupts())
+    carry(rank, presence_of(comm), rank.record, settings.slow, interrupts())
     ended = time.perf_counter()
     rank.record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()
