@@ -75,7 +75,8 @@ class Simulation(Virtual[Message, Job]):
         self.ideal_s = unit_s / sum(speeds)  # per unit, if all ranks only worked
         ring = ring_order(size)
         self.searchers: list[Searcher] = []
-        for rank, (problem, bound) in enumerate(zip(problems, bounds or [None] * size, strict=True)):
+        shared: Sequence[Bound | None] = bounds or [None] * size
+        for rank, (problem, bound) in enumerate(zip(problems, shared, strict=True)):
             saved = None if states is None else share(states, rank, size)
             self.searchers.append(searcher_class(rank, ring, Guard(problem), options, bound, saved))
         network = Network(check_span("latency", latency), bytes_per_s=bytes_per_s).checked()

@@ -281,7 +281,7 @@ class Presence:
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of an anchor: the user's communicator
         self._anchor = self if anchor is None else anchor
-        self._questions = _Questions(comm) if anchor is None else anchor._questions
+        self._questions: _Questions = _Questions(comm) if anchor is None else anchor._questions
         self._look_at = 0.0
 
     @property
