@@ -169,7 +169,7 @@ class call:
 
 
 class _Questions:
-    """What this rank and the others ask each other on `comm`; unless it is `ours`, no rank can be asked."""
+    """Questions to the other ranks of `comm`, and their answers; unless it is `ours`, no rank can be asked."""
 
     def __init__(self, comm: MPI.Intracomm, *, ours: bool = True) -> None:
         self.comm, self._ours = comm, ours
