@@ -70,13 +70,6 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
     group.add_argument(
         "--quantum", type=int, metavar="UNITS", help="units of work between two polls for messages (default: adaptive)"
     )
-    group.add_argument(
-        "--pause",
-        type=numbers,
-        default=[1e-4, 1e-2],
-        metavar="S,S",
-        help="shortest and longest pause, in seconds, before an idle rank asks for work again (default: 1e-4,1e-2)",
-    )
     add_route(group)
     add_search_saves(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
@@ -163,12 +156,6 @@ def search(
     bound: lb_mpi.Bound | None = None,
 ) -> lb_mpi.SearchResult:
     """Run `lb_mpi.search` as the command line asks."""
-
-    def pause() -> tuple[float, float]:
-        if len(options.pause) != 2:
-            raise ValueError(f"--pause has {len(options.pause)} numbers: expected 2, the shortest and the longest")
-        return options.pause[0], options.pause[1]
-
     speeds = all_speeds(comm, options)
     speeds[comm.rank].start()
     result = lb_mpi.search(
@@ -179,7 +166,6 @@ def search(
         balance=not options.no_balance,
         emulated_speed=speeds[comm.rank],
         quantum=options.quantum,
-        pause_s=pause(),
         route=route_of(options),
         save=options.save,
         save_every_s=options.save_every,

@@ -63,9 +63,9 @@ def number(
     return found
 
 
-def virtual_s(name: str, value: object, *, least: float = 1e-15) -> float:
+def virtual_s(name: str, value: object) -> float:
     """Return seconds of a simulation, within bounds that keep sums and quotients finite and above 0."""
-    return number(name, value, least=least, most=1e12, unit="seconds")
+    return number(name, value, least=1e-15, most=1e12, unit="seconds")
 
 
 def bandwidth(name: str, value: object) -> float:

@@ -94,15 +94,13 @@ class Network(NamedTuple):
     latency_s: Span = (5e-6, 5e-6)  # of a message; if hosts differ, within one
     between_s: Span | None = None  # between two hosts; None: as latency_s
     bytes_per_s: float = math.inf  # of a link
-    overhead_s: float = 0.0  # of a message, for its sender, and again for its receiver
 
     def checked(self) -> Network:
-        """Return this network; ValueError unless latencies are above 0, low <= high, and all else is 0 or more."""
+        """Return this network; ValueError unless latencies are above 0, low <= high, and `bytes_per_s` is above 0."""
         for name, span in (("latency_s", self.latency_s), ("between_s", self.between_s or self.latency_s)):
             check_span(name, span)
         if self.bytes_per_s != math.inf:
             bandwidth("bytes_per_s", self.bytes_per_s)
-        virtual_s("overhead_s", self.overhead_s, least=0.0)
         return self
 
 
@@ -179,11 +177,10 @@ class Virtual(Generic[M, J]):
         """True while the rank is in a job."""
         return self._ranks[rank].busy
 
-    def post(self, source: int, destination: int, message: M, at: float | None = None) -> None:
-        """Send a message, now or at a time."""
+    def post(self, source: int, destination: int, message: M) -> None:
+        """Send a message."""
         self.sent[source] += source != destination
-        at = self.now if at is None else at
-        arrival = self._links.arrival(at, source, destination, self.n_bytes(message), self.now)
+        arrival = self._links.arrival(self.now, source, destination, self.n_bytes(message))
         self.deliver(source, destination, message, arrival)
 
     def deliver(self, source: int, destination: int, message: M, at: float) -> None:
@@ -222,7 +219,7 @@ class Virtual(Generic[M, J]):
         return self.actors[rank].done(job, result)
 
     def _turn(self, rank: int) -> None:
-        actor, mine, ready = self.actors[rank], self._ranks[rank], self.now
+        actor, mine = self.actors[rank], self._ranks[rank]
         was_over = actor.over
         mine.alarm, mine.busy = 0, False
         sends: list[tuple[int, M]] = []
@@ -237,17 +234,13 @@ class Virtual(Generic[M, J]):
         over = actor.over
         if not (was_over and over):
             self.turned(rank, arrived, sends)
-        if sends or arrived:
-            ready += self.network.overhead_s * (len(arrived) + len(sends))
         for destination, message in sends:
-            self.post(rank, destination, message, ready)
+            self.post(rank, destination, message)
         if over and math.isnan(self.ended_s[rank]):
-            self.ended_s[rank] = ready
+            self.ended_s[rank] = self.now
         mine.job = actor.job
         if mine.job is not None:
-            self._sleep(rank, ready + self.begin(rank, mine.job))
-        elif ready > self.now:
-            self._sleep(rank, ready)
+            self._sleep(rank, self.now + self.begin(rank, mine.job))
         elif (wake_at := actor.wake_at) < math.inf:
             self._set_alarm(rank, max(self.now, wake_at))
 
@@ -273,17 +266,17 @@ class _Links:
         self._last: dict[tuple[int, int], float] = {}  # (source, destination): arrival of the newest message
         self._room = 1000  # number of entries in _last before old ones are dropped
 
-    def arrival(self, at: float, source: int, destination: int, n_bytes: int, now: float) -> float:
-        """The arrival time of a message sent `at` a time, now or later; a message to its source arrives at once."""
+    def arrival(self, now: float, source: int, destination: int, n_bytes: int) -> float:
+        """Return the arrival time of a message sent now; a message to its source arrives at once."""
         apart = bool(self._host_of) and self._host_of[source] != self._host_of[destination]
         delay, log_low, log_spread = self._spans[apart]
         if log_spread:
             delay = math.exp(log_low + log_spread * self._rng.random())
         delay = (delay + n_bytes / self._bytes_per_s) * (source != destination)
         if self._level:
-            return at + delay  # all messages take equally long, so none overtakes another
+            return now + delay  # all messages take equally long, so none overtakes another
         pair = (source, destination)
-        arrives = self._last[pair] = max(at + delay, self._last.get(pair, 0.0))
+        arrives = self._last[pair] = max(now + delay, self._last.get(pair, 0.0))
         if len(self._last) > self._room:
             self._last = {pair: last for pair, last in self._last.items() if last > now}
             self._room = 1000 + 2 * len(self._last)

@@ -130,10 +130,10 @@ class World(Virtual[RoundMessage, Job]):
         n = message.payload if message.kind is RoundKind.DONE else count(message.rows) if message.rows is not None else 0
         return HEADER_BYTES + n * self.row_bytes
 
-    def post(self, source: int, destination: int, message: RoundMessage, at: float | None = None) -> None:
+    def post(self, source: int, destination: int, message: RoundMessage) -> None:
         """Send a message; LEARNED to the root and its answer are a gather and a broadcast, or a reduction over all."""
         if message.kind is not RoundKind.LEARNED:
-            super().post(source, destination, message, at)
+            super().post(source, destination, message)
             return
         self.told_s[source] = float(self.busy_s[source])
         for rank in range(len(self.rounds)) if len(self.told_s) == len(self.rounds) else ():
@@ -155,7 +155,7 @@ def root_s(network: Network, size: int) -> float:
     The answer has three numbers for each rank; it passes through the tree in parts, so its bytes count once.
     """
     n_bytes = (size - 1) * REPORT.itemsize + verdict_dtype(size).itemsize
-    return n_bytes / network.bytes_per_s + (size - 1) * network.overhead_s + size * HEARING_S
+    return n_bytes / network.bytes_per_s + size * HEARING_S
 
 
 class SimulatedRows:
@@ -325,7 +325,6 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
     """
     back = np.lexsort((np.repeat(np.arange(graph.n), graph.degrees), graph.indices))  # for edge i to j, edge j to i
     places = [slice(*ends) for ends in itertools.pairwise(graph.indptr.tolist())]
-    exchange_s = network.latency_s[1] + 2 * int(graph.degrees.max(initial=0)) * network.overhead_s
     now, answers = 0.0, deque[tuple[float, Reduction]]()
     requests: list[Any] = [next(one) for one in making]
     done: dict[int, tuple[Plan, int]] = {}
@@ -341,7 +340,7 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
             raise ProtocolError("the ranks are in different steps of one plan")
         replies: Sequence[Any] = [None] * graph.n
         if kind is LoadExchange:
-            now += exchange_s
+            now += network.latency_s[1]
             if requests[0].numbers.ndim == 1:
                 theirs = np.array([one.numbers for one in requests])[graph.indices]
             else:
@@ -364,7 +363,6 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
             request, reply = requests[rank], None
             if type(request) is Post:
                 other = near[rank][request.neighbour]
-                clock[rank] += network.overhead_s
                 arrives = clock[rank] + network.latency_s[1] + request.table.nbytes / network.bytes_per_s
                 wires.setdefault((rank, other), deque()).append((arrives, request.table))
                 ready.append(other)
@@ -373,7 +371,7 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
                 if not wires.get((other, rank)):
                     break
                 arrives, reply = wires[other, rank].popleft()
-                clock[rank] = max(clock[rank], arrives) + network.overhead_s
+                clock[rank] = max(clock[rank], arrives)
             else:
                 raise ProtocolError("ranks that plan together are not in step")
             resume(rank, reply)

@@ -141,7 +141,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     `detection_seconds` from the end of the last rank's work until all learned of it; simulated in `seconds`.
     """
     began = time.perf_counter()
-    searches.check_ranks(options.ranks, searches.TREE_BYTES)
+    integer("ranks", options.ranks, 1, searches.MOST_RANKS)
     seed = integer("seed", options.seed, 0)
     latency = check_span("latency", options.latency)
     records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
-from lb_mpi.checks import integer, show
+from lb_mpi.checks import integer
 from lb_mpi.errors import SaveError
 from lb_mpi.files import frame, read_frame
 
@@ -144,7 +144,6 @@ KEPT = 2  # committed saves
 MOST = 10**15  # steps
 _START = struct.Struct("<6sH")  # magic, version
 _SAVE = re.compile(r"save-([0-9]{8,16})")
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 class PartFile(NamedTuple):
@@ -207,8 +206,6 @@ class Folder:
 
     def write(self, number: int, name: str, chunks: Iterable[bytes | memoryview]) -> PartFile:
         """Write a part: on disk when this returns."""
-        if not _PART.fullmatch(name) or name in (MANIFEST, DRAFT):
-            raise ValueError(f"part = {show(name)}: expected letters, digits, and any of _.-")
         n_bytes = crc = 0
 
         def measured() -> Iterator[bytes | memoryview]:

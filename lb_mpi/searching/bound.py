@@ -1,22 +1,8 @@
 """A bound that all ranks of a search share: the best value that any of them has found.   (pure)
 
 Branch and bound skips branches that can't lead to anything better than the best solution so far.  Ranks that don't exchange
-their best values search far more than one rank alone would.  A bound exchanges them while the ranks work:
-
-    bound = lb_mpi.Bound("min")                     # made alike on every rank; "max" where larger is better
-
-    class Tours(lb_mpi.Problem):
-        def work(self, units):
-            ...
-            if lower_bound >= bound.best:           # the best value of all ranks, as far as this one knows
-                continue                            # no better tour down there
-            ...
-            if bound.update(length):                # True: better than all so far; it is sent to the other ranks
-                self.tour = tour                    # the solution itself stays here: `result` and `merge` find the best
-
-    result = lb_mpi.search(comm, Tours(), bound=bound)
-
-`apps/tsp.py` is a complete program.
+their best values search far more than one rank alone would.  A bound exchanges them while the ranks work
+(`docs/tutorial/4-a-tree.md` has an example, and `apps/tsp.py` is a complete program).
 
 The law
 -------

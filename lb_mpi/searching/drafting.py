@@ -61,22 +61,14 @@ TABLE = (
     Row("ring", "WAIT_FOR_ACK", "own DRAFTING, pid", "ADMISSION to pid", "READY_FOR_ACCEPT"),
     Row("ring", "READY_FOR_ACCEPT", "WORK", "absorb it", "BUSY"),
     Row("ring", "READY_FOR_ACCEPT", "NOWORK", "draft again at once", "IDLE"),
-    Row(
-        "ring",
-        "BUSY",
-        "another's DRAFTING",
-        "Q > load, Q > J: REJECT to pid, write (me, Q) in it",
-        "WAIT_FOR_ADMISSION",
-    ),
+    Row("ring", "BUSY", "another's DRAFTING", "Q > load, Q > J: REJECT to pid, write (me, Q) in it", "WAIT_FOR_ADMISSION"),
     Row("ring", "BUSY", "another's DRAFTING", "otherwise: pass it on unchanged", "BUSY"),
     Row("ring", "BUSY", "(no work left)", "", "IDLE"),
     Row("ring", "WAIT_FOR_ADMISSION", "REJECT", "", "BUSY"),
     Row("ring", "WAIT_FOR_ADMISSION", "ADMISSION", "", "READY_FOR_SPLIT"),
     Row("ring", "READY_FOR_SPLIT", "(messages served)", "split: WORK to the drafter, or NOWORK", "BUSY"),
     Row("ring", "any but BUSY", "another's DRAFTING", "pass it on unchanged", "same"),
-    Row(
-        "random", "IDLE", "(no walk of mine is out)", "DRAFTING(me, seq + 1, left = reach) to a random rank", "WALKING"
-    ),
+    Row("random", "IDLE", "(no walk of mine is out)", "DRAFTING(me, seq + 1, left = reach) to a random rank", "WALKING"),
     Row("random", "IDLE", "(an earlier one is out)", "that walk counts as this one", "WALKING"),
     Row("random", "WALKING", "own DRAFTING", "STAND(me) to each neighbour that holds none of mine", "ASLEEP"),
     Row("random", "BUSY", "own DRAFTING", "drop it", "BUSY"),
@@ -86,13 +78,7 @@ TABLE = (
     Row("random", "WALKING", "WORK", "absorb it", "BUSY"),
     Row("random", "ASLEEP", "WORK", "absorb it", "BUSY"),
     Row("random", "BUSY", "WORK", "keep it, to be absorbed when there is none in hand", "BUSY"),
-    Row(
-        "random",
-        "BUSY",
-        "(drafts, and work for them)",
-        "WORK to walks, then to those that stand, from one split",
-        "BUSY",
-    ),
+    Row("random", "BUSY", "(drafts, and work for them)", "WORK to walks, then to those that stand, from one split", "BUSY"),
     Row("random", "any", "(a walk wasn't served)", "left - 1 > 0: on to a random rank, otherwise home", "same"),
     Row("random", "BUSY", "(no work left)", "", "IDLE"),
 )
@@ -125,7 +111,6 @@ class Kind(IntEnum):
     STOP = 8
     REPORT = 9  # only in benchmarks.rivals
     BOUND = 10
-    RESULT = 11  # between drivers, when the search is over
     PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), up to ASK
     COUNT = 13
     WRITE = 14

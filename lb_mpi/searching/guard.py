@@ -41,9 +41,8 @@ class Options(NamedTuple):
         if not isinstance(self.balance, bool | np.bool_):
             raise ValueError(f"balance = {show(self.balance)}: expected True or False")
         saves = self.save_every_s
-        return Options(
+        return self._replace(
             threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
-            pause_s=_pause(self.pause_s),
             balance=bool(self.balance),
             seed=seed(self.seed),
             route=None if self.route is None else choice("route", self.route, ("ring", "random")),
@@ -56,17 +55,6 @@ def _seconds(name: str, value: object) -> float:
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
     return number(name, value, above=0.0, unit="seconds")
-
-
-def _pause(pause_s: object) -> tuple[float, float]:
-    try:
-        shortest, longest = (number("pause_s", each, above=0.0) for each in pause_s)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        shortest, longest = 1.0, 0.0
-    if not shortest <= longest:
-        expected = "two numbers in seconds, 0 < shortest <= longest, both finite"
-        raise ValueError(f"pause_s = {show(pause_s)}: expected {expected}")
-    return shortest, longest
 
 
 class Quantum:
@@ -139,12 +127,15 @@ def check_route(problem: object, options: Options) -> Options:
     return options._replace(route="random")
 
 
-def _unchecked(name: str) -> Any:
-    """Return a method of `Guard` that calls the problem's, whose result may be anything."""
+def _method(name: str, kind: Any = object, expected: str = "") -> Any:
+    """Return a method of `Guard` that calls the problem's; SearchError unless it returns a `kind`."""
 
     def method(self: Guard, *arguments: Any) -> Any:
         with self._around():
-            return getattr(self.problem, name)(*arguments)
+            value = getattr(self.problem, name)(*arguments)
+        if not isinstance(value, kind):
+            raise SearchError(f"{name}() = {show(value)}: expected {expected}")
+        return value
 
     return method
 
@@ -156,8 +147,10 @@ class Guard(Savable):
     """
 
     start, absorb, incoming, resume, result, merge = map(
-        _unchecked, ("start", "absorb", "incoming", "resume", "result", "merge")
+        _method, ("start", "absorb", "incoming", "resume", "result", "merge")
     )
+    split = _method("split", bytes | None, "bytes, or None")
+    save = _method("save", bytes, "bytes")
 
     def __init__(self, problem: Problem, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self.problem, self._around = problem, around
@@ -174,14 +167,6 @@ class Guard(Savable):
         with self._around():
             load = self.problem.load()
         return load if type(load) is float and 0.0 <= load < math.inf else _held(number, "load()", load)
-
-    def split(self) -> bytes | None:
-        """Give work away; SearchError unless it is bytes or None."""
-        with self._around():
-            part = self.problem.split()
-        if part is not None and not isinstance(part, bytes):
-            raise SearchError(f"split() = {show(part)}: expected bytes, or None")
-        return part
 
     def shares(self, weights: Sequence[int]) -> list[bytes]:
         """Give work to several ranks; SearchError unless it is a list of bytes, at most one for each."""
@@ -212,14 +197,6 @@ class Guard(Savable):
         if not isinstance(found, bool | np.bool_):
             raise SearchError(f"found = {show(found)}: expected True or False")
         return bool(found)
-
-    def save(self) -> bytes:
-        """Pack the remaining work and the result so far; SearchError unless it is bytes."""
-        with self._around():
-            state: object = self.problem.save()  # type: ignore[attr-defined]
-        if not isinstance(state, bytes):
-            raise SearchError(f"save() = {show(state)}: expected bytes")
-        return state
 
 
 def _is_send(send: object) -> bool:

@@ -3,66 +3,7 @@
 The protocol knows work only as an opaque object that can do some of its units, report its load, split, absorb a part, and be
 packed as bytes.  Every rank makes the problem alike; only rank 0 calls `start`.
 
-Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -n 4 python queens.py`)
-
-    import json
-
-    import lb_mpi
-    from mpi4py import MPI
-
-    class Queens(lb_mpi.Problem):
-        # Boards in hand are tuples: the column of the queen in row 0, 1, ...
-        found = False                               # a counting search: it ends when all work is done
-
-        def __init__(self, n):
-            self.n, self.boards, self.count = n, [], 0
-
-        def start(self):
-            self.boards.append(())
-
-        def work(self, units):
-            for done in range(units):
-                if not self.boards:
-                    return done
-                board = self.boards.pop()
-                self.count += len(board) == self.n
-                for column in range(self.n if len(board) < self.n else 0):
-                    if all(column != c and len(board) - r != abs(column - c) for r, c in enumerate(board)):
-                        self.boards.append((*board, column))
-            return units
-
-        def load(self):
-            return float(len(self.boards))
-
-        def split(self):                            # the oldest boards are the shallowest, with most work below them
-            half = len(self.boards) // 2
-            given, self.boards = self.boards[:half], self.boards[half:]
-            return json.dumps(given).encode() if given else None
-
-        def absorb(self, payload):
-            self.boards = json.loads(payload)
-
-        def result(self):
-            return self.count
-
-        def merge(self, one, other):
-            return one + other
-
-    solutions = lb_mpi.search(MPI.COMM_WORLD, Queens(8), threshold=1.0)
-    if MPI.COMM_WORLD.rank == 0:
-        print(solutions.value, "solutions, work moved", solutions.balances, "times")
-
-The same with a `TreeSearch`, a tree given by a function from a node to its children:
-
-    import lb_mpi
-    from mpi4py import MPI
-
-    def children(board):                            # a node is the columns of the queens so far
-        new, row = range(8 if len(board) < 8 else 0), len(board)
-        return [(*board, c) for c in new if all(c != d and row - r != abs(c - d) for r, d in enumerate(board))]
-
-    tree = lb_mpi.TreeSearch((), children, value=lambda board: len(board) == 8)
-    solutions = lb_mpi.search(MPI.COMM_WORLD, tree)
+`docs/tutorial/4-a-tree.md` has complete programs: one with a `TreeSearch`, and one with a `Problem` of its own.
 """
 
 from __future__ import annotations

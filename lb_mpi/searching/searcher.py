@@ -294,54 +294,36 @@ class Searcher:
 class DraftRecord:
     """The options, and the outcomes of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
 
-    A draft has one Move: from its sending to its answer, with the volunteer and the received amount (1 part, or 0: no rank
-    volunteered, or the volunteer had nothing left).
+    A draft has one Move: from its sending to its answer, with the rank that answered and the received amount (1 part, or 0:
+    no rank volunteered, or the volunteer had nothing left).
     """
 
     def __init__(self, record: Record, rank: int, worlds: list[int], options: Options) -> None:
         self.record, self._rank, self._worlds = record, rank, worlds
         self._began = 0.0
-        self._volunteer = NOBODY
         names = ("balance", "threshold", "pause_s", "route")
         record.use("search", {name: getattr(options, name) for name in names})
 
-    def turn(self, now: float, arrived: Iterable[Message], sends: Iterable[Send]) -> None:
+    def turn(self, now: float, arrived: Iterable[tuple[int, Message]], sends: Iterable[Send]) -> None:
         """Record one turn of the search."""
         if self.record is OFF:
             return
-        for message in arrived:
+        for sender, message in arrived:
             if message.source != self._rank:
                 continue
             if message.kind is Kind.DRAFTING and message.pid == NOBODY:
                 self.record.move(Move(Way.DRAFT, NOBODY, self._began, now, 0.0, 0.0))
             elif message.kind is Kind.WORK or message.kind is Kind.NOWORK:
                 came, n_bytes = float(message.kind is Kind.WORK), float(len(message.payload))
-                giver = self._volunteer if message.pid == NOBODY else message.pid  # work of a walk names its sender
-                other = NOBODY if giver == NOBODY else self._worlds[giver]
-                self.record.move(Move(Way.DRAFT, other, self._began, now, came, n_bytes))
-        for destination, message in sends:
-            if message.source != self._rank:
-                continue
-            if message.kind is Kind.DRAFTING:
-                self._began, self._volunteer = now, NOBODY
-            elif message.kind is Kind.ADMISSION:
-                self._volunteer = destination
+                self.record.move(Move(Way.DRAFT, self._worlds[sender], self._began, now, came, n_bytes))
+        if any(message.source == self._rank and message.kind is Kind.DRAFTING for _, message in sends):
+            self._began = now
 
 
-def step(
-    searcher: Searcher,
-    began: float,
-    ended: float,
-    speed: float,
-    cpu_s: float,
-    *,
-    busy_s: float = 0.0,
-    serving_s: float = 0.0,
-    messages: int = 0,
-) -> Step:
-    """Sum up a finished search: `cpu_s` is the CPU time of the user's work, `busy_s` its wall-clock time."""
+def step(searcher: Searcher, began: float, ended: float, speed: float, cpu_s: float, **more: Any) -> Step:
+    """Sum up a finished search: `cpu_s` is the CPU time of the user's work; `more` fields of the Step."""
     drafting = searcher.drafting
     return Step(
         Driver.SEARCH, began, ended, cpu_s / speed, searcher.units, speed, moved=drafting.received, asked=drafting.seq,
-        busy_s=busy_s, serving_s=serving_s, messages=messages,
+        **more,
     )  # fmt: skip

@@ -10,13 +10,13 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from lb_mpi.checks import integer, show, virtual_s
+from lb_mpi.checks import virtual_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
-from lb_mpi.searching.bound import Bound, check_bound
+from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Message, Send
 from lb_mpi.searching.guard import MOST_UNITS, Guard, Options, check_problem, check_route
 from lb_mpi.searching.problem import Problem
@@ -25,9 +25,7 @@ from lb_mpi.searching.searcher import DraftRecord, Job, Reason, Searcher, Work, 
 from lb_mpi.virtual import Network, Raised, Virtual, check_span
 
 HEADER_BYTES = 40  # of each message, as on MPI
-MOST_BYTES = 8 << 30  # memory limit for the problems of all virtual ranks: half of a laptop
-SEARCHER_BYTES = 5_000  # one rank without its problem, measured with tracemalloc
-TREE_BYTES = 120_000  # a fresh UnbalancedTreeSearch
+MOST_RANKS = 1 << 16  # with a tree each, 8 GiB
 
 
 class SimulatedSearch(NamedTuple):
@@ -57,7 +55,6 @@ class Simulation(Virtual[Message, Job]):
         latency: float | tuple[float, float] = 5e-6,
         unit_s: float = 1e-6,
         quantum_s: float = 50e-6,
-        overhead_s: float = 0.0,
         bytes_per_s: float = math.inf,
         options: Options | None = None,
         seed: int = 0,
@@ -78,10 +75,11 @@ class Simulation(Virtual[Message, Job]):
         self.ideal_s = unit_s / sum(speeds)  # per unit, if all ranks only worked
         ring = ring_order(size)
         self.searchers: list[Searcher] = []
-        for rank, (problem, bound) in enumerate(zip(problems, check_bounds(bounds, size), strict=True)):
+        shared: Sequence[Bound | None] = bounds or [None] * size
+        for rank, (problem, bound) in enumerate(zip(problems, shared, strict=True)):
             saved = None if states is None else share(states, rank, size)
             self.searchers.append(searcher_class(rank, ring, Guard(problem), options, bound, saved))
-        network = Network(check_span("latency", latency), None, bytes_per_s, overhead_s).checked()
+        network = Network(check_span("latency", latency), bytes_per_s=bytes_per_s).checked()
         super().__init__(self.searchers, network, random.Random(seed))
         self._stores = stores
         self.worked_at = 0.0  # end of the last work quantum
@@ -128,7 +126,7 @@ class Simulation(Virtual[Message, Job]):
         """Record drafts and phases."""
         if self._drafts:
             drafts, job = self._drafts[rank], self.searchers[rank].job
-            drafts.turn(self.now, [message for _, message in arrived], sends)
+            drafts.turn(self.now, arrived, sends)
             drafts.record.enter(Phase.OWN if isinstance(job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:
@@ -158,13 +156,13 @@ def search(
 
     Parameters: `bounds` (P,), a Bound for each rank, if they share one; `speeds` (P,), units of work per `unit_s` seconds
     relative to 1; `latency` in seconds, one number or (low, high) for log-uniform delays; `quantum_s`, virtual seconds of
-    work between two turns; `overhead_s`, time that each message costs its sender, and again its receiver; `bytes_per_s`, the
-    rate of a link; `options` of the searchers; `seed` of the delays and (without `options`) of the pauses and random routes;
-    `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with `options.save_every_s`);
-    `states`, the saved states of all ranks, to resume from; `records` (P,), which record the events; `check`, called with
-    the `Simulation` after every event; `simulation_class`, for variants of it.  Raises ValueError or TypeError for bad
-    parameters, a problem's exception after all ranks have ended, SearchError for values that violate the `Problem` protocol,
-    and ProtocolError if the search protocol is violated.
+    work between two turns; `bytes_per_s`, the rate of a link; `options` of the searchers; `seed` of the delays and (without
+    `options`) of the pauses and random routes; `searcher_class`, for variants of the protocol; `stores` (P,), where each
+    rank is saved (with `options.save_every_s`); `states`, the saved states of all ranks, to resume from; `records` (P,),
+    which record the events; `check`, called with the `Simulation` after every event; `simulation_class`, for variants of it.
+
+    Raises ValueError or TypeError for bad parameters, a problem's exception after all ranks have ended, SearchError for
+    values that violate the `Problem` protocol, and ProtocolError if the search protocol is violated.
     """
     simulation = simulation_class(problems, **parameters)
     while simulation.step():
@@ -197,23 +195,6 @@ def search(
         most_messages=max(simulation.sent),
         detection_s=max(0.0, simulation.over_at - simulation.worked_at),
     )
-
-
-def check_ranks(ranks: object, problem_bytes: int) -> int:
-    """Return the number of virtual ranks, each with a problem of `problem_bytes`; ValueError if they can't fit."""
-    each = SEARCHER_BYTES + problem_bytes
-    unit = f"each takes some {each / 1e3:,.0f} kB, and there is room for {MOST_BYTES >> 30} GiB"
-    return integer("ranks", ranks, 1, MOST_BYTES // each, unit=unit)
-
-
-def check_bounds(bounds: Sequence[Bound] | None, size: int) -> Sequence[Bound | None]:
-    """Return one bound, or None, for each of `size` ranks; ValueError unless there are `size`, alike and distinct."""
-    if bounds is None:
-        return [None] * size
-    senses = {None if (end := check_bound(bound)) is None else end.sense for bound in bounds}
-    if len({id(bound) for bound in bounds}) != size or len(bounds) != size or len(senses) != 1:
-        raise ValueError(f"bounds = {show(bounds)}: expected {size}, one for each rank, all of one sense")
-    return bounds
 
 
 def pause_for(size: int, latency: float) -> tuple[float, float]:

@@ -141,7 +141,6 @@ def test_the_maze_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
         (maze, ["--speeds", ",".join(["nan"] * COMM.size)], "--speeds: nan for rank 0"),
         (maze, ["--speeds", ",".join(["0"] * COMM.size)], "--speeds: 0.0 for rank 0"),
         (maze, ["--speeds", "fast"], "--speeds"),
-        (maze, ["--pause", "1"], "--pause has 1 numbers"),
         (maze, ["--split-rule", "all"], "--split-rule"),
         (maze, ["--tile", "3"], "--tile = 3: expected"),
         (maze, ["--tile", "-1"], "--tile = -1: expected"),

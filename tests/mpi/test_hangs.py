@@ -86,18 +86,6 @@ def test_ranks_that_wait_in_a_map(monkeypatch: pytest.MonkeyPatch, awaited_rank:
         check(monkeypatch, lambda: pool.map(task, 4 * SIZE, chunksize=1), "a map of lb_mpi.Pool", awaited_rank)
 
 
-@pytest.mark.parametrize("awaited_rank", [0, LAST])
-def test_ranks_that_wait_for_one_that_has_not_come(monkeypatch: pytest.MonkeyPatch, awaited_rank: int) -> None:
-    with lb_mpi.Balancer(COMM) as balancer:
-
-        def late() -> None:
-            if awaited_rank == RANK:
-                busy()
-            balancer.map_rows(np.sqrt, np.zeros((5, 2)))
-
-        check(monkeypatch, late, "lb_mpi.Balancer.map_rows", awaited_rank)
-
-
 def test_ranks_that_wait_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     check(monkeypatch, lambda: lb_mpi.search(COMM, Slow(3)), "lb_mpi.search", 0)
 

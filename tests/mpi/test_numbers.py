@@ -78,7 +78,6 @@ GRAPH = "mesh:2x4"
 TOO_LONG: dict[str, Callable[[Any], bool]] = {  # what works, and takes so long
     "emulated_speed": lambda value: 0.0 < value < 1e-3,
     "round_s": lambda value: 0.1 < value <= 1.0,
-    "pause_s": lambda value: value > 0.1,
 }
 DOORS: dict[str, Callable[..., Any]] = {
     "Pool root": lambda v, pool, path: made(root=v),
@@ -98,7 +97,6 @@ DOORS: dict[str, Callable[..., Any]] = {
     "migrate costs[1]": lambda v, pool, path: migrated([1, v, 1, 1]),
     "search threshold": lambda v, pool, path: searched(threshold=v),
     "search quantum": lambda v, pool, path: searched(quantum=v),
-    "search pause_s": lambda v, pool, path: searched(pause_s=(v, v)),
     "search seed": lambda v, pool, path: searched(seed=v),
     "search emulated_speed": lambda v, pool, path: searched(emulated_speed=v),
     "distribute root": lambda v, pool, path: distributed(root=v),

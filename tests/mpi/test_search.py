@@ -1,7 +1,6 @@
 """The driver of the search on real MPI."""
 
 import math
-import re
 import time
 
 import numpy as np
@@ -143,10 +142,8 @@ BAD = [
     ({"emulated_speed": 0.0}, "emulated_speed"),
     ({"emulated_speed": 1.5}, "emulated_speed"),
     ({"quantum": 0}, "quantum"),
-    ({"pause_s": (1.0, 0.5)}, "pause"),
     ({"seed": -3}, "seed = -3"),
     ({"seed": "a"}, "seed = 'a'"),
-    ({"pause_s": 3}, "pause_s = 3"),
     ({"balance": "no"}, "balance = 'no'"),
     ({"quantum": 2.5}, "quantum = 2.5"),
     ({"threshold": None}, "threshold = None"),
@@ -172,8 +169,7 @@ def test_routes_that_differ_are_an_error_on_all() -> None:
 
 def test_numpys_numbers_are_as_good() -> None:
     options = {"quantum": np.int64(5), "emulated_speed": np.float32(0.5), "seed": np.uint8(3), "threshold": np.int8(1)}
-    pauses = {"pause_s": np.array([1e-4, 1e-3]), "balance": np.True_}
-    result = lb_mpi.search(COMM, Pile(50), **options, **pauses)
+    result = lb_mpi.search(COMM, Pile(50), **options, balance=np.True_)
     assert sorted(result.value) == list(range(1, 51))
 
 
@@ -194,12 +190,3 @@ def test_not_a_problem_on_one_rank() -> None:
 def test_not_a_communicator() -> None:
     with pytest.raises(TypeError, match="communicator"):
         lb_mpi.search("COMM_WORLD", Pile(10))
-
-
-def test_the_example_in_the_documentation_runs() -> None:
-    text = re.search(r"\n\n((?:    .*\n|\n)+)", lb_mpi.searching.problem.__doc__.split("Example")[1] + "\n")
-    assert text is not None
-    code = "\n".join(line[4:] for line in text.group(1).splitlines())
-    names: dict[str, object] = {"__name__": "example"}
-    exec(compile(code, "example", "exec"), names)
-    assert names["solutions"].value == 92

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -225,16 +225,6 @@ def test_a_search_without_a_bound_is_the_same_as_ever() -> None:
             check=lambda simulation, counter=counter: counter.update([tuple(simulation.under_way.values())]),
         )
     assert with_one == without  # an unused bound sends nothing
-
-
-@pytest.mark.parametrize(
-    "bounds", [[Bound("min")], [Bound("min"), Bound("max")], [Bound("min")] * 2, [Bound("min"), None], []]
-)
-def test_bad_bounds_are_named(bounds: Sequence[Bound]) -> None:
-    with pytest.raises(ValueError, match=r"bounds = .*: expected 2, one for each rank, all of one sense"):
-        simulate.search([Pile(3), Pile(3)], bounds=bounds)
-    with pytest.raises(TypeError, match=r"bound = 3: expected an lb_mpi.Bound"):
-        simulate.search([Pile(3)], bounds=[3])
 
 
 def find_fault(searcher_class: type[Searcher], bound: Callable[[str], Bound]) -> BaseException | None:

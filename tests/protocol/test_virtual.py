@@ -100,7 +100,6 @@ def test_hosts_bytes_and_overhead_take_their_time() -> None:
     apart = Network((0.25, 0.25), (0.75, 0.75))
     assert (arrives(apart), arrives(apart, (0, 0)), arrives(apart, (0, 1))) == (0.25, 0.25, 0.75)
     assert arrives(Network((0.25, 0.25), bytes_per_s=20.0)) == 0.75
-    assert arrives(Network((0.25, 0.25), overhead_s=0.5)) == 0.75
 
 
 def test_messages_between_two_ranks_keep_their_order() -> None:
@@ -115,7 +114,7 @@ def test_messages_between_two_ranks_keep_their_order() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("latency_s", (0.0, 1.0)), ("between_s", (2.0, 1.0)), ("bytes_per_s", 0.0), ("overhead_s", -1.0)],
+    [("latency_s", (0.0, 1.0)), ("between_s", (2.0, 1.0)), ("bytes_per_s", 0.0)],
 )
 def test_bad_networks_are_named(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{field} = "):

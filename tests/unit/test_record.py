@@ -169,29 +169,20 @@ def test_drafts_on_their_way() -> None:
     record = Record(0.0)
     drafts = DraftRecord(record, 1, [10, 11, 12], Options())
     drafts.turn(1.0, [], [(2, Message(Kind.DRAFTING, 1, 1))])
-    drafts.turn(2.0, [Message(Kind.DRAFTING, 1, 1)], [])  # home, nobody has volunteered
+    drafts.turn(2.0, [(0, Message(Kind.DRAFTING, 1, 1))], [])  # home, nobody has volunteered
     drafts.turn(3.0, [], [(2, Message(Kind.DRAFTING, 1, 2))])
-    drafts.turn(3.5, [Message(Kind.DRAFTING, 0, 9)], [(2, Message(Kind.DRAFTING, 0, 9))])  # another's
-    drafts.turn(4.0, [Message(Kind.DRAFTING, 1, 2, pid=0, load=5.0)], [(0, Message(Kind.ADMISSION, 1, 2))])
-    drafts.turn(5.0, [Message(Kind.WORK, 1, 2, payload=b"12345")], [])
+    drafts.turn(3.5, [(0, Message(Kind.DRAFTING, 0, 9))], [(2, Message(Kind.DRAFTING, 0, 9))])  # another's
+    drafts.turn(4.0, [(0, Message(Kind.DRAFTING, 1, 2, pid=0, load=5.0))], [(0, Message(Kind.ADMISSION, 1, 2))])
+    drafts.turn(5.0, [(0, Message(Kind.WORK, 1, 2, payload=b"12345"))], [])
     drafts.turn(6.0, [], [(2, Message(Kind.DRAFTING, 1, 3)), (0, Message(Kind.WORK, 2, 7, payload=b"1"))])
     drafts.turn(6.5, [], [(2, Message(Kind.ADMISSION, 1, 3))])
-    drafts.turn(7.0, [Message(Kind.NOWORK, 1, 3)], [])
+    drafts.turn(7.0, [(2, Message(Kind.NOWORK, 1, 3))], [])
     moves = [Move(*move) for move in record.moves.all.tolist()]
     assert moves == [
         Move(Way.DRAFT, -1, 1.0, 2.0, 0.0, 0.0),
         Move(Way.DRAFT, 10, 3.0, 5.0, 1.0, 5.0),
         Move(Way.DRAFT, 12, 6.0, 7.0, 0.0, 0.0),
     ]
-
-
-def test_work_of_a_walk_names_who_gave_it() -> None:
-    record = Record(0.0)
-    drafts = DraftRecord(record, 2, [10, 11, 12], Options())
-    drafts.turn(1.0, [], [(0, Message(Kind.DRAFTING, 2, 1, 3))])
-    drafts.turn(2.0, [Message(Kind.WORK, 2, 1, 0, payload=b"12345")], [])
-    drafts.turn(3.0, [Message(Kind.NOWORK, 2, 1)], [])  # from whom, nobody says
-    assert record.moves.all["other"].tolist() == [10, -1]
 
 
 def test_exchanges_and_what_is_computed_between_them() -> None:

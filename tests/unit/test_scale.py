@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from lb_mpi.__main__ import main
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import Options
@@ -39,16 +40,19 @@ def piles(**options: object) -> simulate.SimulatedSearch:
     return simulate.search([Pile(200) for _ in range(8)], options=Options(threshold=1.0, route="random"), **options)
 
 
-def test_messages_take_time_of_their_ranks_and_links() -> None:
-    free, dear, slow = piles(), piles(overhead_s=20e-6), piles(bytes_per_s=1e6)
-    assert sorted(free.value) == sorted(dear.value) == sorted(slow.value) == list(range(1, 201))
-    assert free.virtual_seconds < min(dear.virtual_seconds, slow.virtual_seconds)
+def test_messages_take_time_of_their_links() -> None:
+    free, slow = piles(), piles(bytes_per_s=1e6)
+    assert sorted(free.value) == sorted(slow.value) == list(range(1, 201))
+    assert free.virtual_seconds < slow.virtual_seconds
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("overhead_s", -1e-6), ("overhead_s", math.inf), ("bytes_per_s", 0.0), ("bytes_per_s", math.nan)],
-)
-def test_bad_costs_of_messages_are_named(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name} = .*: expected"):
-        simulate.search([Pile(3)], **{name: value})
+@pytest.mark.parametrize("value", [0.0, math.nan])
+def test_a_bad_bandwidth_is_named(value: float) -> None:
+    with pytest.raises(ValueError, match=r"bytes_per_s = .*: expected"):
+        simulate.search([Pile(3)], bytes_per_s=value)
+
+
+@pytest.mark.parametrize("ranks", ["1000000000000", "0", "-1"])
+def test_more_ranks_than_fit_are_refused(capsys: pytest.CaptureFixture[str], ranks: str) -> None:
+    assert main(["simulate", "search", "--ranks", ranks]) == 2
+    assert f"ranks = {ranks}: expected an integer, 1 to 65536" in capsys.readouterr().err

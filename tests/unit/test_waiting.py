@@ -1,9 +1,8 @@
 """Many ranks that wait on one host leave it most of its cores."""
 
-import os
-
 import pytest
 
+from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.common.waiting import LONGEST_S, N_RANKS_HERE, POLL_S, POLLING, Nap, longest_nap_s
 
 
@@ -11,7 +10,7 @@ from lb_mpi.mpi.common.waiting import LONGEST_S, N_RANKS_HERE, POLL_S, POLLING, 
 def _no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in N_RANKS_HERE:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(waiting, "N_CORES", 2)
 
 
 @pytest.mark.parametrize("n_ranks", [None, "", "many", "1", "2", "4"])

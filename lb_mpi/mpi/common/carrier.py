@@ -1,9 +1,8 @@
 """The MPI carrier: the only loop in which a rank of any protocol takes turns, works, rests and sleeps.
 
     class Round(Part): ...                      # in a driver: one rank of its protocol, on MPI
-    carrier = Carrier(presence, record, slow)
     with call("lb_mpi.f") as interrupts:
-        carrier.carry(Round(...), interrupts)
+        carry(Round(...), presence, record, slow, interrupts)
 
 It is the loop of `lb_mpi.virtual`, plus what only real ranks need: it answers other ranks' questions, detects failed
 ranks, holds Ctrl-C back, and emulates a slow rank.
@@ -67,61 +66,46 @@ class Part:
         """Account for the time since the last turn."""
 
 
-class Carrier:
-    """Carries the parts of one driver, one after the other; `slow` emulates a slow rank.
+def carry(
+    part: Part, presence: Presence, record: Record, slow: throttle, interrupts: Interrupts, *, quick_s: float = 0.0
+) -> None:
+    """Run the loop until the part is over; `slow` emulates a slow rank.
 
     A waiting rank yields its core for `quick_s`, and then takes naps.
     """
-
-    def __init__(
-        self,
-        presence: Presence,
-        record: Record,
-        slow: throttle,
-        *,
-        quick_s: float = 0.0,
-    ) -> None:
-        self.slow = slow
-        self._presence, self._record = presence, record
-        self._nap, self._quick_s = Nap(), quick_s
-
-    def carry(self, part: Part, interrupts: Interrupts) -> None:
-        """Run the loop until the part is over."""
-        record, nap, slow = self._record, self._nap, self.slow
-        how, idle_since = Spent.WAITING, 0.0
-        before = time.perf_counter()
-        nap.reset()
-        while True:
-            now = time.perf_counter()
-            part.spent(how, now - before)
-            before = now
-            record.enter(Phase.PROTOCOL, now)
-            if active := part.turn(now):
-                idle_since = 0.0
-                nap.reset()
-            waited_s = now - idle_since if idle_since else 0.0
-            signs.turn()
-            part.look(self._presence, waited_s)
-            if interrupts.pending:
-                part.interrupted(interrupts, waited_s)
-            if part.over:
-                return
-            if rest_s := slow.due():
-                how, idle_since = Spent.RESTING, 0.0
-                record.enter(Phase.RESTING, time.perf_counter())
-                time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
-                continue
-            if part.work(interrupts):
-                how, idle_since = Spent.WORKING, 0.0
-                nap.reset()
-            elif active:
-                how = Spent.WORKING
+    nap, how, idle_since = Nap(), Spent.WAITING, 0.0
+    before = time.perf_counter()
+    while True:
+        now = time.perf_counter()
+        part.spent(how, now - before)
+        before = now
+        record.enter(Phase.PROTOCOL, now)
+        if active := part.turn(now):
+            idle_since = 0.0
+            nap.reset()
+        waited_s = now - idle_since if idle_since else 0.0
+        signs.turn()
+        part.look(presence, waited_s)
+        if interrupts.pending:
+            part.interrupted(interrupts, waited_s)
+        if part.over:
+            return
+        if rest_s := slow.due():
+            how, idle_since = Spent.RESTING, 0.0
+            record.enter(Phase.RESTING, time.perf_counter())
+            time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
+            continue
+        if part.work(interrupts):
+            how, idle_since = Spent.WORKING, 0.0
+            nap.reset()
+        elif active:
+            how = Spent.WORKING
+        else:
+            how = Spent.WAITING
+            asleep = time.perf_counter()
+            record.enter(Phase.WAITING, asleep)
+            idle_since = idle_since or asleep
+            if asleep < idle_since + quick_s:
+                os.sched_yield()
             else:
-                how = Spent.WAITING
-                asleep = time.perf_counter()
-                record.enter(Phase.WAITING, asleep)
-                idle_since = idle_since or asleep
-                if asleep < idle_since + self._quick_s:
-                    os.sched_yield()
-                else:
-                    nap.take(part.wake_at - asleep)
+                nap.take(part.wake_at - asleep)

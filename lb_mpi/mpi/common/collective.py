@@ -27,26 +27,11 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError
 from lb_mpi.mpi.common.failure import Failed, failure, install
-from lb_mpi.mpi.common.presence import Presence, call, duplicate, hang_s, presence_of, wait
+from lb_mpi.mpi.common.presence import call, hang_s, presence_of
+from lb_mpi.mpi.common.presence import duplicate as duplicate
+from lb_mpi.mpi.common.presence import wait as wait
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.saving.folder import Folder, Saved
-
-__all__ = [
-    "SharedBytes",
-    "Signals",
-    "agree",
-    "agree_on",
-    "allgather",
-    "asked_to_stop",
-    "barrier",
-    "bcast",
-    "duplicate",
-    "newest",
-    "noted",
-    "opened",
-    "raise_together",
-    "wait",
-]
 
 T = TypeVar("T")
 install()
@@ -136,7 +121,8 @@ def allgather(comm: MPI.Intracomm, value: T) -> list[T]:
     wait(comm, comm.Iallgather(mine, sizes), (mine, sizes))
     everything = np.empty(sizes.sum(), dtype=np.uint8)
     wait(comm, comm.Iallgatherv([data, MPI.BYTE], [everything, sizes, MPI.BYTE]), (data, everything))
-    return _unpickled(everything, sizes)
+    ends = sizes.cumsum().tolist()
+    return [pickle.loads(everything.data[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
 def bcast(comm: MPI.Intracomm, value: T | None, root: int = 0) -> T:
@@ -158,11 +144,6 @@ def barrier(comm: MPI.Comm) -> None:
 
 def _pickled(value: object) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), np.uint8)
-
-
-def _unpickled(data: np.ndarray[tuple[int], np.dtype[np.uint8]], sizes: np.ndarray[Any, np.dtype[np.int64]]) -> list[Any]:
-    ends = sizes.cumsum().tolist()
-    return [pickle.loads(data.data[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
 def _digest(value: object) -> int:
@@ -276,29 +257,6 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
             signal.signal(number, signal.SIG_DFL)
 
 
-class _Question:
-    """Returns whether any rank is asked to stop.  The answer is one step old, so that no rank waits for it."""
-
-    def __init__(self, presence: Presence, signals: Signals) -> None:
-        self._presence, self._signals = presence, signals
-        self._mine, self._any = np.zeros((2, 1), dtype=np.int32)
-        self._request: MPI.Request | None = None
-
-    def __call__(self) -> signal.Signals | None:
-        self._presence.check()
-        self.finish()
-        stop = int(self._any[0])
-        self._mine[0] = self._signals.came or 0
-        self._request = self._presence.comm.Iallreduce(self._mine, self._any, MPI.MAX)
-        return signal.Signals(stop) if stop else None
-
-    def finish(self) -> None:
-        if self._request is not None:
-            with self._presence.telling():
-                self._presence.wait(self._request.Test, self, name=_STOP)
-            self._request = None
-
-
 @contextmanager
 def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals | None]]:
     """Catch SIGTERM and SIGUSR1 during this block, so that the program can save and stop; collective.
@@ -319,13 +277,28 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
     with call(_STOP):
         presence = presence_of(duplicate(comm))
         presence.name = _STOP
+    mine, anywhere = np.zeros((2, 1), dtype=np.int32)
+    pending: list[MPI.Request] = []  # the reduction of the last step
+
+    def finish() -> None:
+        if pending:
+            with presence.telling():
+                presence.wait(pending.pop().Test, (mine, anywhere), name=_STOP)
+
+    def asked() -> signal.Signals | None:
+        presence.check()
+        finish()
+        stop = int(anywhere[0])
+        mine[0] = signals.came or 0
+        pending.append(presence.comm.Iallreduce(mine, anywhere, MPI.MAX))
+        return signal.Signals(stop) if stop else None
+
     with noted(comm) as signals:
-        question = _Question(presence, signals)
         try:
-            yield question
+            yield asked
         except BaseException as error:
-            presence.abandon(question)  # a pending reduction: other ranks may never join it
+            presence.abandon(pending, mine, anywhere)  # other ranks may never join a pending reduction
             presence.spread(error)
             raise
-        question.finish()
+        finish()
         presence.close()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
-from lb_mpi.errors import BalanceError, Error, SaveError, Stopped, TaskError
+from lb_mpi.errors import BalanceError, Error, SaveError, SearchError, Stopped, TaskError
 
 E = TypeVar("E", bound=BaseException)
 TRACEBACK_S = 0.5  # the first rank to end may end all (python -m mpi4py), so ranks with a one-line message wait
@@ -29,7 +29,9 @@ _FILES: tuple[type[Exception], ...] = (
     PermissionError,
     TimeoutError,
 )
-_KINDS: tuple[type[Exception], ...] = (ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, Error)
+_KINDS: tuple[type[Exception], ...] = (
+    ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, SearchError, Error,
+)  # fmt: skip
 _TOGETHER = "_lb_mpi_raised_by_all_ranks_of"
 _QUIET = "_lb_mpi_printed_by_another_rank"
 _served: list[str] = []  # the hint for a rank that has served a pool, and continues with None as the pool
@@ -68,6 +70,12 @@ def of_argument(error: Exception) -> Failed:
 def of_rows(error: BaseException, rank: int, what: str) -> Failed:
     """Describe an error of the user's function: its place, and the rows."""
     return Failed(error, Failure("BalanceError", f"rank {rank}, {what}: {describe(error)} {place(error)}"))
+
+
+def of_search(error: BaseException, rank: int) -> Failed:
+    """Describe an error of the user's problem."""
+    text = str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"
+    return Failed(error, Failure("SearchError", f"rank {rank}: {text}"))
 
 
 def describe(error: BaseException) -> str:

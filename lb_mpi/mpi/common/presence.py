@@ -35,7 +35,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place, quiet
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap, held
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap, interrupts
 
 VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
 EVERY_S = 0.25  # between two probes for questions
@@ -139,7 +139,7 @@ class call:
     take a long time without activity in this block for a hang, and end the program.
     """
 
-    __slots__ = ("_held", "_name", "_outermost", "_phase")
+    __slots__ = ("_installed", "_interrupts", "_name", "_outermost", "_phase")
 
     def __init__(self, name: str, *, watched: bool = False) -> None:
         self._name = name
@@ -151,8 +151,9 @@ class call:
             _here.begin(self._name)
         if self._phase is not None:
             self._phase.__enter__()
-        self._held = held()
-        return self._held.__enter__()
+        self._interrupts = interrupts()
+        self._installed = self._interrupts.hold()
+        return self._interrupts
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -161,15 +162,17 @@ class call:
             self._phase.__exit__(kind, error, trace)
         if self._outermost:
             _here.begin("")
-        self._held.__exit__(kind, error, trace)
+        self._interrupts.release(self._installed, failed=kind is not None)
 
 
 # --- questions to other ranks -----------------------------------------------------------------------------------------
 
 
 class _Questions:
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self.comm = comm
+    """Questions to the other ranks of `comm`, and their answers; unless it is `ours`, no rank can be asked."""
+
+    def __init__(self, comm: MPI.Intracomm, *, ours: bool = True) -> None:
+        self.comm, self._ours = comm, ours
         self.used = False  # messages may be in transit
         self._of_call = 0
         self._number = 0  # of the last question of this rank
@@ -180,6 +183,11 @@ class _Questions:
     def look(self, now: float, waited_s: float) -> None:
         if _here.warned or not _here.call or not 0.0 < _here.hang_s <= waited_s:
             self._asked_at = None
+        elif not self._ours:
+            if self.comm.rank & (self.comm.rank - 1) == 0:  # several, so that one does whichever rank is late
+                _here.warned = True
+                text = f"rank {self.comm.rank} has waited for {waited_s:.0f} s in {_here.call}"
+                _warn(f"{text}: some rank has not called it yet")
         elif self._asked_at is None or self._of_call != _here.number:
             self._asked_at, self._of_call, self._number = now, _here.number, self._number + 1
             self._answers.clear()
@@ -210,19 +218,6 @@ class _Questions:
         self.used = True
         buffer = _MESSAGE.pack(kind, number, name.encode(errors="replace"))
         self._going.append((self.comm.Isend([buffer, MPI.BYTE], rank, Tag.QUESTION), buffer))
-
-
-class _NobodyToAsk:
-    """Stands in for `_Questions` before there is a communicator of ours, when no rank can be asked."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        # Several ranks warn, so that one does whichever rank is late.
-        self._rank, self._warns = comm.rank, comm.rank & (comm.rank - 1) == 0
-
-    def look(self, _now: float, waited_s: float) -> None:
-        if self._warns and not _here.warned and _here.call and 0.0 < _here.hang_s <= waited_s:
-            _here.warned = True
-            _warn(f"rank {self._rank} has waited for {waited_s:.0f} s in {_here.call}: some rank has not called it yet")
 
 
 def _warn(text: str) -> None:
@@ -286,7 +281,7 @@ class Presence:
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of an anchor: the user's communicator
         self._anchor = self if anchor is None else anchor
-        self._questions: _Questions | _NobodyToAsk = _Questions(comm) if anchor is None else anchor._questions
+        self._questions: _Questions = _Questions(comm) if anchor is None else anchor._questions
         self._look_at = 0.0
 
     @property
@@ -308,7 +303,7 @@ class Presence:
             return
         self._look_at = now + EVERY_S
         for anchor in _anchors:
-            anchor._questions.serve(waited_s)  # type: ignore[union-attr]
+            anchor._questions.serve(waited_s)
         self._questions.look(now, waited_s)
 
     def wait(
@@ -489,7 +484,7 @@ def presence_of(comm: MPI.Comm) -> Presence:
     if found is None:
         assert isinstance(comm, MPI.Intracomm)
         found = Presence(MPI.COMM_NULL, name=UNNAMED)  # type: ignore[arg-type]
-        found._questions, found.rank = _NobodyToAsk(comm), comm.rank
+        found._questions, found.rank = _Questions(comm, ours=False), comm.rank
     return found
 
 
@@ -524,8 +519,8 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
     """Collective: make the anchor of a user's communicator."""
     while _left:
         one = _left.pop()
-        one._questions.serve(0.0)  # type: ignore[union-attr]
-        if one._questions.used:  # type: ignore[union-attr]
+        one._questions.serve(0.0)
+        if one._questions.used:
             _kept.append(one)  # an answer may still arrive, which no later communicator may receive
         else:
             one.comm.Free()

@@ -3,7 +3,7 @@
 More ranks than cores are common, so a waiting rank sleeps, a little longer each time (`Nap`).
 
 A KeyboardInterrupt between the start of a send and the line that keeps its request would leave the send half done, and
-in a rank's sleep it would leave the others waiting for ever.  So a driver holds Ctrl-C back (`held`) while it sends and
+in a rank's sleep it would leave the others waiting for ever.  So a driver holds Ctrl-C back (`hold`) while it sends and
 receives, checks for it at each turn, and then ends as after any other error: it notifies all ranks.  In the user's code
 Ctrl-C is raised at once.  A process has one signal handler, so there is one state.  Blocks may be nested: a wait within
 a driver, or a driver within a function that another driver has called.
@@ -17,26 +17,16 @@ import os
 import signal
 import threading
 import time
+from resource import RUSAGE_THREAD, getrusage
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
 from lb_mpi import signs
 from lb_mpi.emulate import StoppedTime, read_stops
 
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # not on Linux
-
-    def _gave_up() -> int | None:
-        return None
-else:
-
-    def _gave_up() -> int | None:
-        return getrusage(RUSAGE_THREAD).ru_nvcsw
-
-
 SHORTEST_S, LONGEST_S = 10e-6, 0.5e-3  # naps
 POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
+N_CORES = os.cpu_count() or 1  # of the host, not those of this rank: Open MPI may bind each rank to one core
 N_RANKS_HERE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # on this host, as MPICH and Open MPI tell their ranks
 ASLEEP = 0.2  # if the system reports no queueing: a function with a smaller fraction of CPU time counts as waiting
 PATIENCE_S = 1.0  # a waiting rank holds Ctrl-C back for this time, since the others may be about to arrive
@@ -50,8 +40,7 @@ def longest_nap_s(n_ranks: int | None = None) -> float:
     if n_ranks is None:
         told = [os.environ.get(name, "") for name in N_RANKS_HERE]
         n_ranks = max([int(text) for text in told if text.isdecimal()], default=1)
-    # The cores of the host, not those of this rank: Open MPI may bind each rank to one core.
-    return max(LONGEST_S, n_ranks / (os.cpu_count() or 1) * POLL_S / POLLING)
+    return max(LONGEST_S, n_ranks / N_CORES * POLL_S / POLLING)
 
 
 class Nap:
@@ -83,7 +72,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.pending = False
         self._raising = False
-        self._before: list[bool] = []  # stack: the state outside of each block of `allowed` or `held`
+        self._before: list[bool] = []  # stack: the state outside of each block of `allowed` or `hold`
 
     def check(self) -> None:
         """Raise the KeyboardInterrupt that was held back, if any."""
@@ -106,6 +95,29 @@ class Interrupts:
     ) -> None:
         self._raising = self._before.pop()
 
+    def hold(self) -> bool:
+        """Hold Ctrl-C back until `release`; return whether this replaces Python's own handler of SIGINT.
+
+        With any other handler (ignored, a user's, an outer block's), or in another thread, nothing changes.
+        """
+        self._before.append(self._raising)
+        self._raising = False
+        if self is not _interrupts or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return False
+        self.pending = False
+        signal.signal(signal.SIGINT, self._note)
+        return True
+
+    def release(self, installed: bool, *, failed: bool) -> None:
+        """Undo `hold`, which has returned `installed`; raise a pending Ctrl-C, unless an error is being raised."""
+        self._raising = self._before.pop()
+        if installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if installed and failed:
+            self.pending = False
+        elif (self._raising or installed) and not failed:
+            self.check()
+
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         if self._raising:
             raise KeyboardInterrupt
@@ -121,38 +133,6 @@ def interrupts() -> Interrupts:
     return _interrupts if threading.get_ident() == _MAIN else Interrupts()
 
 
-class held:
-    """Hold Ctrl-C back in this block; a pending one is raised at its end, unless an error is being raised.
-
-    If SIGINT does not have Python's own handler (ignored, a user's handler, another thread), nothing changes.
-    """
-
-    __slots__ = ("_installed", "_interrupts")
-
-    def __enter__(self) -> Interrupts:  # not a generator: a pool enters in each map, which may be short
-        one = self._interrupts = interrupts()
-        one._before.append(one._raising)
-        one._raising = False
-        self._installed = one is _interrupts and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self._installed:
-            one.pending = False
-            signal.signal(signal.SIGINT, one._note)
-        return one
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        one = self._interrupts
-        one._raising = one._before.pop()
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if one._raising or self._installed:
-            if kind is None:
-                one.check()
-            elif self._installed:
-                one.pending = False
-
-
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +141,7 @@ class Look(NamedTuple):
 
     wall_s: float
     cpu_s: float
-    gave_up: int | None  # how often it gave up the core by itself; None: not reported by the system
+    gave_up: int  # how often it gave up the core by itself
     queued_s: float | None  # seconds waited for a core; None: not reported
     stops: StoppedTime = StoppedTime()  # by launch/throttle
 
@@ -194,12 +174,12 @@ class Clocks:
         within = self._within()
         return Look(time.perf_counter(), *within)
 
-    def _within(self) -> tuple[float, int | None, float | None, StoppedTime]:
+    def _within(self) -> tuple[float, int, float | None, StoppedTime]:
         queued_s = None
         if self._queue is not None:
             fields = os.pread(self._queue, 100, 0).split()  # nanoseconds on a core, nanoseconds in a queue, time slices
             queued_s = 1e-9 * int(fields[1])
-        return time.thread_time(), _gave_up(), queued_s, read_stops()
+        return time.thread_time(), getrusage(RUSAGE_THREAD).ru_nvcsw, queued_s, read_stops()
 
     def end(self) -> None:
         """Stop reading."""
@@ -226,12 +206,14 @@ def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: flo
 def own_s(before: Look, after: Look) -> float:
     """Seconds that a call between two looks takes by itself; see `own_time_s`."""
     n_stops, stopped_s = after.stops.n - before.stops.n, after.stops.seconds - before.stops.seconds
-    gave_up = _difference(before.gave_up, after.gave_up)
+    queued_s = None
+    if before.queued_s is not None and after.queued_s is not None:
+        queued_s = after.queued_s - before.queued_s
     return own_time_s(
         after.wall_s - before.wall_s - stopped_s,
         after.cpu_s - before.cpu_s,
-        None if gave_up is None else max(0, gave_up - n_stops),  # a stop counts as giving up the core
-        _difference(before.queued_s, after.queued_s),
+        max(0, after.gave_up - before.gave_up - n_stops),  # a stop counts as giving up the core
+        queued_s,
     )
 
 
@@ -239,7 +221,3 @@ def queued_s(before: Look, after: Look) -> float:
     """Seconds between two looks in which a call waited for a core; time stopped does not count."""
     stopped_s = after.stops.seconds - before.stops.seconds
     return max(0.0, after.wall_s - before.wall_s - stopped_s - own_s(before, after))
-
-
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before

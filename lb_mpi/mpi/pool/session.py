@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Error, ProtocolError
-from lb_mpi.mpi.common.carrier import Carrier, Part, Spent
+from lb_mpi.mpi.common.carrier import Part, Spent, carry
 from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
 from lb_mpi.mpi.common.presence import Tag, presence_of
@@ -119,7 +119,6 @@ class Session:
         self.clocks = Clocks()
         self.parcels = Parcels(duplicate(comm))
         self.account = RankAccount(self.record, worlds(comm))
-        self._carrier = Carrier(self.presence, self.record, self.throttle, quick_s=QUICK_S)
         key = -1 if comm.rank == root else comm.rank  # the root is the first on its host
         if host is None:
             together = comm.Split_type(MPI.COMM_TYPE_SHARED, key)
@@ -163,7 +162,7 @@ class Session:
     def work(self, operation: Operation, call: str = "") -> None:
         """Receive messages and work until the operation is over; `call`: its name, if all ranks must reach it."""
         with in_call(call, watched=True) as interrupts, running(self.record):
-            self._carrier.carry(operation, interrupts)
+            carry(operation, self.presence, self.record, self.throttle, interrupts, quick_s=QUICK_S)
 
     def receive(self) -> bool:
         """Receive all messages: requests of thieves, results, and orders, which are queued."""

@@ -22,7 +22,7 @@ from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.emulate import Varying
 from lb_mpi.errors import BalanceError
 from lb_mpi.graph import Floats, Graph
-from lb_mpi.mpi.common.carrier import Carrier
+from lb_mpi.mpi.common.carrier import carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together
 from lb_mpi.mpi.common.failure import Failed, of_argument
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
@@ -192,7 +192,7 @@ class Balancer:
             bound = functools.partial(function, **options) if options else function
             lending = Lending(self._wire, course, bound, mine, watch, self._loans, self._plans, began_s, failed)
             try:
-                Carrier(self._presence, self._loans.record, watch.slow).carry(lending, interrupts)
+                carry(lending, self._presence, self._loans.record, watch.slow, interrupts)
                 watch.end()
                 self._finish(lending)
             except BaseException as error:

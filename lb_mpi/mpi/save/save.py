@@ -12,7 +12,7 @@ format does not depend on MPI: one MPI reads what the other wrote.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,7 +88,6 @@ def load(
     comm: MPI.Intracomm,
     folder: str | os.PathLike[str],
     *,
-    counts: Sequence[int] | None = None,
     index: object = None,
     options: Mapping[str, object] | None = None,
 ) -> tuple[int, Arrays] | None:
@@ -98,24 +97,21 @@ def load(
 
     Parameters
     ----------
-    comm : an mpi4py intracommunicator of P ranks.
+    comm : an mpi4py intracommunicator.
     folder : the directory of the saves, the same for all ranks.
-    counts : (P,) number of rows for each rank, in the global order of the rows: rank 0 gets the first ones, and so on.
-        None: equal numbers (the first ranks may get one row more).
     index : (n,) global numbers of the rows that this rank gets, any of 0..N-1, in any order; other ranks may get the
-        same ones.  At most one of `counts` and `index` can be given.
+        same ones.  None: rank 0 gets the first ones, and so on, in equal numbers (the first ranks may get one more).
     options : the options that were passed to `save`.
 
     A save that is truncated, corrupt or incomplete is skipped with a UserWarning on rank 0, and the save before it is
     read; if there is no complete save, SaveError is raised on all ranks.  Raises ValueError for a folder with other
-    `options`, of another kind or version, and for `counts` or an `index` that do not fit the saved rows.
+    `options`, of another kind or version, and for an `index` that does not fit the saved rows.
     """
     with opened(comm, "lb_mpi.load") as own:
         given = agree(own, lambda: _check(folder, options, index))
-        parts = agree(own, lambda: None if counts is None else _check_counts(counts, own.size, given))
-        _agree_on(own, given, counts=parts)
+        _agree_on(own, given)
         local = _folder(given.path, own.rank)
-        found = newest(own, local, lambda saved: _read(own, local, saved, given, parts), "step", stacklevel=5)
+        found = newest(own, local, lambda saved: _read(own, local, saved, given), "step", stacklevel=5)
         if found is None:
             return None
         step, (bounds, block) = found
@@ -154,17 +150,13 @@ def _write_parts(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[P
         raise OSError(f"rank {rank}: {error}") from error
 
 
-def _read(
-    comm: MPI.Intracomm, folder: Folder, saved: Saved, given: _Given, counts: list[int] | None
-) -> tuple[Ints, Arrays]:
+def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, given: _Given) -> tuple[Ints, Arrays]:
     """Return the bounds of all ranks' rows, and this rank's rows; SaveError if a part with them is damaged."""
     n = rows.n_rows(saved)
     rows.compare_options(saved, given.options, given.path)
-    if counts is not None and sum(counts) != n:
-        raise ValueError(f"counts = {show(counts)}: expected a sum of {n}, the number of saved rows")
     if given.numbers is not None:
         _check_index(given, n)
-    bounds = _bounds(counts or rows.shares(n, comm.size))
+    bounds = _bounds(rows.shares(n, comm.size))
     return bounds, rows.read_rows(folder, saved, int(bounds[comm.rank]), int(bounds[comm.rank + 1]))
 
 
@@ -187,19 +179,6 @@ def _check(folder: object, options: Mapping[str, object] | None, index: object) 
     if numbers.ndim != 1 or not (np.issubdtype(numbers.dtype, np.integer) or numbers.size == 0):
         raise ValueError(f"index is {numbers.shape} of {numbers.dtype}: expected (n,) integers, the number of each row")
     return _Given(path, rows.check_options(options), numbers.astype(np.int64))
-
-
-def _check_counts(counts: Sequence[int], size: int, given: _Given) -> list[int]:
-    if given.numbers is not None:
-        raise ValueError("counts and index: expected one of them")
-    try:
-        listed = list(counts)
-    except TypeError:
-        raise TypeError(f"counts = {show(counts)}: expected {size} numbers, one for each rank") from None
-    found = [integer(f"counts[{rank}]", n, 0) for rank, n in enumerate(listed)]
-    if len(found) != size:
-        raise ValueError(f"counts has {len(found)} numbers: expected {size}, one for each rank")
-    return found
 
 
 def _check_index(given: _Given, n: int, mine: int | None = None) -> None:

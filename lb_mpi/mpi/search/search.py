@@ -18,12 +18,23 @@ from mpi4py import MPI
 from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.emulate import Varying, throttle, throttled
-from lb_mpi.errors import SearchError, Stopped
+from lb_mpi.errors import Stopped
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import queueing
-from lb_mpi.mpi.common.carrier import Carrier, Part
-from lb_mpi.mpi.common.collective import Signals, agree, agree_on, allgather, barrier, bcast, newest, noted, opened
-from lb_mpi.mpi.common.failure import describe, place
+from lb_mpi.mpi.common.carrier import Part, carry
+from lb_mpi.mpi.common.collective import (
+    Signals,
+    agree,
+    agree_on,
+    allgather,
+    barrier,
+    bcast,
+    newest,
+    noted,
+    opened,
+    raise_together,
+)
+from lb_mpi.mpi.common.failure import of_search
 from lb_mpi.mpi.common.parcels import Parcels, body, parcel
 from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
@@ -53,7 +64,6 @@ def search(
     balance: bool = True,
     emulated_speed: float | Varying = 1.0,
     quantum: int | None = None,
-    pause_s: tuple[float, float] = (1e-4, 1e-2),
     seed: int = 0,
     route: str | None = None,
 ) -> SearchResult:
@@ -81,7 +91,6 @@ def search(
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
         `lb_mpi.throttle`); may differ by rank.
     quantum : units of work, >= 1, between two looks for messages; None: adaptive, so that polling costs less than 2 %.
-    pause_s : shortest and longest pause, in seconds, before an idle rank sends another draft.
     seed : integer >= 0, of the random numbers for pauses and random routes.
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks, otherwise "random";
         always "random" for a problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
@@ -105,7 +114,7 @@ def search(
             if save is not None:
                 check_savable(problem)
             every_s = None if save is None else save_every_s
-            options = Options(threshold, pause_s, balance, seed, route, every_s)
+            options = Options(threshold, balance=balance, seed=seed, route=route, save_every_s=every_s)
             return _Settings(
                 check_route(problem, options.checked()),
                 check_bound(bound),
@@ -158,7 +167,7 @@ class _Rank(Part):
             sends += self._saving.serve(searcher)
         send(self._parcels, sends)
         if arrived or sends:
-            self._drafts.turn(time.perf_counter(), [message for _, message in arrived], sends)
+            self._drafts.turn(time.perf_counter(), arrived, sends)
         return bool(arrived or sends)
 
     def look(self, presence: Presence, waited_s: float) -> None:
@@ -193,7 +202,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     searcher = Searcher(comm.rank, ring, guard, settings.options, settings.bound, found)
     barrier(comm)
     rank = _Rank(searcher, guard, parcels, settings, saving)
-    Carrier(presence_of(comm), rank.record, settings.slow).carry(rank, interrupts())
+    carry(rank, presence_of(comm), rank.record, settings.slow, interrupts())
     ended = time.perf_counter()
     rank.record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()
@@ -205,7 +214,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     )  # fmt: skip
     rank.record.step(whole)
     align(comm, rank.record)
-    return collect(parcels, searcher, whole, None if saving is None else saving.stopped)
+    return collect(comm, searcher, whole, saving)
 
 
 # --- saves: each rank writes its state, and rank 0 commits when all have written (see `lb_mpi.saving.folder`) -----------
@@ -240,7 +249,7 @@ class Saving:
         self.saved = found[1] if found else None
         self._folder, self._rank, self._signals = folder, comm.rank, signals
         self._base = self._number = found[0] if found else 0
-        self._meta = {**meta, "ranks": comm.size}
+        self._meta = meta
         self._asked = False
 
     def serve(self, searcher: Searcher) -> list[Send]:
@@ -404,31 +413,24 @@ class SearchResult:
         )
 
 
-def collect(
-    parcels: Parcels, searcher: Searcher, step: Step, stopped: Callable[[MPI.Intracomm], NoReturn] | None = None
-) -> SearchResult:
-    """Collective, after all ranks have ended the search and received its messages: return the result, or raise the error.
+def collect(comm: MPI.Intracomm, searcher: Searcher, step: Step, saving: Saving | None) -> SearchResult:
+    """Collective, after all ranks have ended the search: return the result, or raise the error.
 
-    `stopped` is called if a signal has ended it.  Only rank 0 merges, so that there is one value and one failure; results
-    are sent as pickles.
+    Only rank 0 merges, so that there is one value and one failure; results are sent as pickles.
     """
-    rank = searcher.rank
-    pickled = b""
-    if searcher.error is None and searcher.reason is not Reason.STOPPED:
-        pickled = searcher.attempt(lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL)) or b""
-    ranks = [_stats(each) for each in _raise_any(parcels, searcher, step)]
-    if searcher.reason is Reason.STOPPED and stopped is not None:
-        stopped(parcels.comm)
-    send(parcels, [(ROOT, Message(Kind.RESULT, rank, payload=pickled))])
-    if rank == ROOT:
-        results = _await(parcels, searcher.size)
-        merged = searcher.attempt(_merged, searcher, results) or b""
-        answer = Message(Kind.RESULT, ROOT, payload=merged)
-        send(parcels, [(other, answer) for other in range(searcher.size)])
-    (merged,) = _await(parcels, 1)
-    value = searcher.attempt(pickle.loads, merged) if merged else None
-    parcels.drain()
-    _raise_any(parcels, searcher, step)
+    stopped = searcher.reason is Reason.STOPPED
+    mine = None
+    if searcher.error is None and not stopped:
+        mine = searcher.attempt(lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL))
+    _raise_together(comm, searcher)
+    if stopped and saving is not None:
+        saving.stopped(comm)
+    everyone = allgather(comm, (_stats(step), mine or b""))
+    merged = searcher.attempt(_merged, searcher, [result for _, result in everyone]) if comm.rank == ROOT else None
+    pickled = bcast(comm, merged)
+    value = searcher.attempt(pickle.loads, pickled) if pickled else None
+    _raise_together(comm, searcher)
+    ranks = [stats for stats, _ in everyone]
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
@@ -439,22 +441,14 @@ def collect(
 
 
 def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
-    value, *others = (pickle.loads(result) for result in results)
+    value, *others = map(pickle.loads, results)
     for other in others:
         value = searcher.problem.merge(value, other)
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def _await(parcels: Parcels, n: int) -> list[bytes]:
-    """Return the payloads of the next `n` messages, in the order of their ranks."""
-    messages: list[Message] = []
-
-    def complete() -> bool:
-        messages.extend(message for _, message in take(parcels))
-        return len(messages) >= n
-
-    presence_of(parcels.comm).wait(complete, parcels)
-    return [message.payload for message in sorted(messages, key=lambda message: message.source)]
+def _raise_together(comm: MPI.Intracomm, searcher: Searcher) -> None:
+    raise_together(comm, None if searcher.error is None else of_search(searcher.error, searcher.rank))
 
 
 def _stats(step: Step) -> RankStats:
@@ -471,22 +465,6 @@ def _stats(step: Step) -> RankStats:
         poll_fraction=step.serving_s / at_work_s if step.busy_s else 0.0,
         busy_s=step.busy_s,
     )
-
-
-def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
-    """Collective: return the ranks' steps; if any rank has failed, every rank raises."""
-    error = searcher.error
-    mine = None
-    if error is not None:
-        text = str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"
-        mine = f"rank {searcher.rank}: {text}"
-    everyone, together = allgather(parcels.comm, (mine, step)), presence_of(parcels.comm).together
-    failed = {rank: theirs for rank, (theirs, _) in enumerate(everyone) if theirs is not None}
-    if error is not None and not isinstance(error, Exception):
-        raise together(error, searcher.rank)
-    if failed:
-        raise together(SearchError("; ".join(failed.values())), min(failed)) from error
-    return [each for _, each in everyone]
 
 
 # --- messages as parcels: a header, then the payload ------------------------------------------------------------------
