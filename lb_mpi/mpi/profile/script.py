@@ -82,6 +82,7 @@ class ProfiledProgram:
         after waiting 5 s for the others to end.
         """
         self._look = ClockComparison(self._comm)
+        barrier = self._comm.Barrier  # not timed
         self._recorder = Recorder(MPI.COMM_WORLD)
         self._installed = Installed(self._recorder)
         self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
@@ -93,7 +94,7 @@ class ProfiledProgram:
         main = sys.modules["__main__"] = ModuleType("__main__")
         code, names = self._load("__main__")
         main.__dict__.update(names)
-        self._comm.Barrier()
+        barrier()
         self._recorder.restart()
         try:
             exec(code, main.__dict__)
