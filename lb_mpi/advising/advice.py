@@ -40,7 +40,7 @@ class Variant(NamedTuple):
 class Replayed(NamedTuple):
     """The calls of one driver in a recorded run, and the ways in which they can be replayed."""
 
-    driver: str  # "map_rows", "search", "pool", "exchange", "profile"
+    driver: str  # "map_rows", "search", "pool", "exchange"
     measured_s: float
     variants: list[Variant]  # the first is the recorded run
     notes: list[str]  # on what is unknown, in words

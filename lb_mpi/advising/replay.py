@@ -38,7 +38,6 @@ from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import SimulatedPool, counter_s
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
-from lb_mpi.profiling.profile import Profile
 from lb_mpi.record.events import Driver, Way
 from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import Run
@@ -547,54 +546,3 @@ def gain(run: Run) -> float:
                 measured_s += one.measured_s
         return without_s / measured_s if measured_s else math.nan
     return math.nan
-
-
-# --- a program without lb_mpi, from its profile -----------------------------------------------------------------------
-# Perfect: the same useful work distributed by speed, and no rank waits (`Profile.balanced_s`).  Realistic: the useful work
-# of each rank as rows, in as many calls as the program makes at its line with the most waiting; it must be measured before
-# it is balanced, and messages need the recorded time.
-
-PROFILED_ROWS = 64  # of a rank on the virtual clock
-LEAST, MOST = 4, 50  # calls that are played; the rest continue like their last half
-
-
-def replay_profile(profile: Profile) -> Replayed:
-    """Replay a program of which there is only a profile; ValueError for a single rank."""
-    if len(profile.ranks) < 2:
-        raise ValueError("the profile has one rank: expected at least two ranks to balance")
-    n = _calls(profile)
-    talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
-    played = partial(over_seeds, lambda seed: _play_profile(profile, n, seed) + talk_s)
-    change = "pool.map(function, items)" if n < LEAST else "rows = balancer.map_rows(function, rows)"
-    variants = [
-        Variant("as profiled", lambda: (profile.seconds, 0.0)),
-        Variant("balanced as lb_mpi does it", played, change),
-        Variant("perfectly balanced, no rank waits", lambda: (profile.balanced_s, 0.0), elsewhere=True),
-    ]
-    farm = "balanced: the ranks hardly meet; if they work on independent tasks, a lb_mpi.Pool needs the fewest changes"
-    rows = f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together"
-    notes = [
-        farm if n < LEAST else rows,
-        f"{talk_s:.3f} s of messages remain; whatever else a rank does outside of MPI, as reading a file, counts as work",
-    ]
-    if len(set(profile.speeds)) == 1:
-        notes.append("all speeds are assumed to be equal: pass those of the ranks to profile --speeds")
-    return Replayed("profile", profile.seconds, variants, notes, talk_s=talk_s)
-
-
-def _calls(profile: Profile) -> int:
-    """Count a rank's calls at the line where the program waits most."""
-    lines = [line for line in profile.lines() if line.waiting_s > 0.0]
-    return max(1, round(lines[0].calls / len(profile.ranks))) if lines else 1
-
-
-def _play_profile(profile: Profile, n: int, seed: int) -> float:
-    """Return the seconds of useful work in n calls on the virtual clock."""
-    speeds = np.array(profile.speeds, dtype=np.float64)
-    work = np.array([rank.useful_s for rank in profile.ranks]) * speeds / n
-    costs = [np.full(PROFILED_ROWS, one / PROFILED_ROWS) for one in work]
-    cluster = Cluster(mesh(*most_square_mesh(len(work))), speeds, noise=NOISE, seed=seed)
-    played = [cluster.call(costs).seconds for _ in range(min(n, MOST))]
-    if n < LEAST:
-        return float(sum(played))
-    return float(sum(played) + (n - len(played)) * np.mean(played[len(played) // 2 :]))

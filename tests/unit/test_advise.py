@@ -26,7 +26,6 @@ from lb_mpi.advising.replay import (
     alone,
     gain,
     replay_exchange,
-    replay_profile,
     replay_rows,
     replay_search,
     replay_tasks,
@@ -36,7 +35,6 @@ from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import SimulatedPool, task_costs
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
-from lb_mpi.profiling.profile import Line, Profile, RankProfile, write_profile
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import VERSION, Record, Stored, place, virtual_files
 from lb_mpi.report.run import Run, assemble
@@ -256,29 +254,6 @@ def test_a_busy_machine_does_not_show_in_what_a_quiet_one_would_take() -> None:
     assert predicted(still, "as recorded") == pytest.approx(4 * 1.0 / 1.6, rel=1e-3)
 
 
-def profile(useful_s: Sequence[float], calls: int = 20) -> Profile:
-    """Ranks that wait for the slowest one, in as many calls, and talk for 0.5 s."""
-    ranks = []
-    for rank, useful in enumerate(useful_s):
-        waits = max(useful_s) - useful
-        line = Line("jacobi.py", 7, "step", "Allreduce", calls, waits + 0.5, {int(np.argmax(useful_s)): waits})
-        ranks.append(RankProfile(rank, "host", max(useful_s) + 0.5, useful, [line]))
-    return Profile("jacobi.py", ranks, [1.0] * len(ranks))
-
-
-def test_a_program_without_lb_mpi() -> None:
-    advice = advise(replay_profile(profile([4.0, 2.0, 1.0, 1.0])), quiet)
-    assert predicted(advice, "as profiled") == 4.5
-    assert predicted(advice, "perfectly balanced, no rank waits") == pytest.approx(2.5)
-    realistic = predicted(advice, "balanced as lb_mpi does it")
-    assert 2.5 < realistic < 3.2
-    assert any("speeds are assumed to be equal" in note for note in advice.notes)
-    once = advise(replay_profile(profile([4.0, 2.0, 1.0, 1.0], calls=1)), quiet)  # nothing can be learned from a call before
-    assert predicted(once, "balanced as lb_mpi does it") > realistic
-    with pytest.raises(ValueError, match="the profile has one rank"):
-        advise(replay_profile(profile([1.0])), quiet)
-
-
 def test_a_busy_machine_is_noticed() -> None:
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
@@ -356,18 +331,6 @@ def test_ways_within_the_spread_are_one_line() -> None:
     assert groups == [["as recorded", "b"], ["c", "a"], ["d"]]
 
 
-def test_a_program_whose_ranks_hardly_meet_is_a_farm() -> None:
-    advice = advise(replay_profile(profile([4.0, 2.0], calls=1)), quiet)
-    assert advice.lines[1].variant.change == "pool.map(function, items)"
-    assert "lb_mpi.Pool" in advice.notes[0]
-
-
-def test_the_command_on_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_profile(tmp_path, profile([4.0, 2.0]))
-    assert main(["advise", str(tmp_path)]) == 0
-    assert "perfectly balanced, no rank waits" in capsys.readouterr().out
-
-
 def damaged(what: str) -> list[tuple[str, bytes]]:
     found = pool_files()
     name, data = found[1]
@@ -387,7 +350,7 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("empty", "no record in this folder: expected files rank*.lbrec, or the files of `profile -o`"),
+        ("empty", "no record in this folder: expected files rank*.lbrec"),
         ("torn", "records of 3 of 4 ranks: expected all of them"),
         ("one rank", "records of 1 of 4 ranks: expected all of them"),
         ("another version", f"rank000000.lbrec: format version 1: expected {VERSION}"),
