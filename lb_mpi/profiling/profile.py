@@ -1,4 +1,4 @@
-"""A profile: how each rank spent its time, the POP metrics, and the possible gain of balancing; as a table and as files.
+"""A profile: how each rank spent its time, the POP metrics, and the possible gain of balancing; as a table and as JSON.
 
 A rank's time is useful (outside of MPI), waiting (for a certain rank) or communication (the rest of the time in MPI).  The
 program's time is that of the rank that ran longest; ranks that end earlier wait for it.
@@ -13,29 +13,22 @@ kept in the `Stream` of its ranks, and split at the end of the run (`lateness`).
 own clock.  Ranks are those of the whole program, whatever the communicator.
 
 Source: POP Standard Metrics for Parallel Performance Analysis, https://pop-coe.eu/node/69.
-
-The folder of a profile has one file, profile.json, with the metrics; it is written when all ranks have ended.
 """
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.checks import show
-from lb_mpi.files import write_whole
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.table import Table
 
 END = "(the program's end)"
-FILE = "profile.json"
 MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
 _METRICS = ("seconds", "load_balance", "communication_efficiency", "parallel_efficiency", "balanced_s")
 _SUMS = ("waiting_s", "communication_s")
@@ -316,18 +309,6 @@ class Profile:
         return {**own, **metrics, "most_waited_for": most, "waited_for_part": part}
 
 
-def profile_from(found: Mapping[str, Any]) -> Profile:
-    """Read the result of `Profile.to_json`."""
-    ranks = [
-        RankProfile(
-            **{name.name: rank[name.name] for name in fields(RankProfile) if name.name != "lines"},
-            lines=[Line(**{**line, "waited_s": {int(k): s for k, s in line["waited_s"].items()}}) for line in rank["lines"]],
-        )
-        for rank in found["ranks"]
-    ]
-    return Profile(found["program"], ranks, found["speeds"], found["clock_error_s"], found["notes"])
-
-
 def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
     """Return the ranks with their wait for the one that ran longest."""
     last = max(ranks, key=lambda rank: rank.seconds)
@@ -436,22 +417,3 @@ def _short(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"
-
-
-# --- files -------------------------------------------------------------------------------------------------------------
-
-
-def write_profile(folder: Path, profile: Profile) -> None:
-    """Write the profile; OSError."""
-    write_whole(folder / FILE, json.dumps(profile.to_json()))
-
-
-def read_profile(folder: Path) -> Profile:
-    """Return the profile in a folder; OSError, ValueError."""
-    path = folder / FILE
-    if not path.exists():
-        raise ValueError(f"{folder}: expected a folder with {FILE}")
-    try:
-        return profile_from(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: expected what `profile -o` writes ({show(error)})") from None

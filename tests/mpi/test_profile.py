@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import runpy
 import socket
 import sys
@@ -21,7 +20,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
 from lb_mpi.mpi.profile.timed import Installed, Recorder
-from lb_mpi.profiling.profile import Line, Profile, profile_from, read_profile, write_profile
+from lb_mpi.profiling.profile import Line, Profile
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -55,7 +54,7 @@ def recorder() -> Iterator[Recorder]:
 
 def profiled(path: Path, *arguments: str, **options: Any) -> tuple[Ended, str, dict[str, Any]]:
     """How it ended, what it has printed, the names of the program."""
-    options = {"module": False, "output": None, "speeds": None, **options}
+    options = {"module": False, "speeds": None, **options}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         ended = ProfiledProgram([str(path), *arguments], **options).run()
     return ended, printed.getvalue(), vars(sys.modules["__main__"])
@@ -136,7 +135,7 @@ def test_the_slow_rank_is_the_one_waited_for(folder: Path) -> None:
             MPI.COMM_WORLD.Barrier()
         """,
     )
-    ended, _, _ = profiled(path, output=str(folder / "profile"), speeds=[1.0, 0.5, *[1.0] * (SIZE - 2)])
+    ended, _, _ = profiled(path, speeds=[1.0, 0.5, *[1.0] * (SIZE - 2)])
     assert ended.error is None
     if RANK != 0:
         return
@@ -147,9 +146,6 @@ def test_the_slow_rank_is_the_one_waited_for(folder: Path) -> None:
     assert ended.profile.balanced_s < 0.7 * ended.profile.seconds
     assert ended.profile.lines()[0].line == 6
     assert ended.profile.load_balance < 0.7
-    write_profile(folder / "profile", ended.profile)
-    assert read_profile(folder / "profile").to_json() == ended.profile.to_json()
-    assert profile_from(json.loads(json.dumps(ended.profile.to_json()))).to_json() == ended.profile.to_json()
 
 
 def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None:
@@ -180,11 +176,11 @@ def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None
 
 @pytest.mark.parametrize(("argv", "options"), [
     (["nosuch.py"], {}), (["no.such.module"], {"module": True}), ([__file__], {"speeds": [1.0] * (SIZE + 1)}),
-    ([__file__], {"speeds": [0.0] * SIZE}), ([__file__], {"output": "/dev/null/folder"}),
+    ([__file__], {"speeds": [0.0] * SIZE}),
 ])  # fmt: skip
 def test_mistakes_are_errors_on_all_ranks(argv: list[str], options: dict[str, Any]) -> None:
     with pytest.raises((ValueError, OSError)):
-        ProfiledProgram(argv, **{"module": False, "output": None, "speeds": None, **options})
+        ProfiledProgram(argv, **{"module": False, "speeds": None, **options})
 
 
 def lines(recorder: Recorder) -> dict[str, Line]:

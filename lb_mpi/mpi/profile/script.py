@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -29,7 +28,6 @@ from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.recorder import compare_clocks
 from lb_mpi.mpi.profile.timed import Installed, Recorder
 from lb_mpi.profiling.profile import (
-    FILE,
     NOBODY,
     Calls,
     ClockModel,
@@ -52,20 +50,12 @@ class Ended(NamedTuple):
 
 
 class ProfiledProgram:
-    """Collective: a program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument.
+    """Collective: a program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument."""
 
-    The folder `output` of the profile is made, and loses an earlier profile.
-    """
-
-    def __init__(
-        self, argv: Sequence[str], *, module: bool, output: str | None, speeds: Sequence[float] | None
-    ) -> None:
+    def __init__(self, argv: Sequence[str], *, module: bool, speeds: Sequence[float] | None) -> None:
         self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
 
         def check() -> tuple[Load, Floats]:
-            if output is not None and self._comm.rank == 0:
-                Path(output).mkdir(parents=True, exist_ok=True)
-                (Path(output) / FILE).unlink(missing_ok=True)
             given = np.ones(self._comm.size) if speeds is None else check_speeds(speeds, self._comm.size)
             return find_script(argv[0], module=module), given
 
