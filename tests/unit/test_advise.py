@@ -209,7 +209,7 @@ def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)
-    records[2].moves.n -= 1
+    del records[2].moves[-1]
     advice = advice_on(replay_search, run_of(records, took_s))
     assert math.isnan(predicted(advice, "no balancing"))
     assert any("first parts can't be followed" in note for note in advice.notes)
