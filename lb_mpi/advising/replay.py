@@ -1,8 +1,7 @@
 """Replay a recorded run on a virtual clock: with other ways of balancing, and on other machines.   (pure)
 
-Each driver has a function `replay_...(run, ranks, quiet)`: it returns None if the run has no calls of the driver, and raises
-ValueError if the record has too little data.  `quiet` replays it as on a quiet machine, but with the recorded activity
-outside of lb_mpi.  A replay uses the objects that run on MPI.
+Each driver has a function `replay_...(run, ranks)`: it returns None if the run has no calls of the driver, and raises
+ValueError if the record has too little data.  A replay uses the objects that run on MPI.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class RecordedRows(NamedTuple):
     how: dict[str, Any]  # scheme, tolerance, when, every
 
 
-def replay_rows(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+def replay_rows(run: Run, ranks: list[Stored]) -> Replayed | None:
     """Replay the calls of map_rows."""
     recorded = _recorded_rows(ranks)
     if recorded is None:
@@ -239,9 +238,9 @@ class RecordedSearches(NamedTuple):
     shares: Floats | None  # (P,) units that descend from the first part of each rank; None: unknown
 
 
-def replay_search(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+def replay_search(run: Run, ranks: list[Stored]) -> Replayed | None:
     """Replay the searches."""
-    recorded = _recorded_search(run, ranks, quiet=quiet)
+    recorded = _recorded_search(run, ranks)
     if recorded is None:
         return None
     balanced, speeds = bool(recorded.how.get("balance", True)), recorded.speeds  # balanced: work moved to idle ranks
@@ -309,7 +308,7 @@ def _play_search(recorded: RecordedSearches, speeds: Floats, kind: int) -> float
     return found.virtual_seconds
 
 
-def _recorded_search(run: Run, ranks: list[Stored], *, quiet: bool) -> RecordedSearches | None:
+def _recorded_search(run: Run, ranks: list[Stored]) -> RecordedSearches | None:
     tables = calls(ranks, Driver.SEARCH)
     if not len(tables[0]):
         return None
@@ -319,7 +318,7 @@ def _recorded_search(run: Run, ranks: list[Stored], *, quiet: bool) -> RecordedS
     if not units.sum() > 0.0 or not useful.sum() > 0.0:
         raise ValueError("search: the record has no units of work: expected some")
     typical = float(units.sum() / (useful * own).sum())
-    share = core_share(ranks, tables, quiet=quiet)
+    share = core_share(ranks, tables)
     busy = (units > 0.0) & np.isfinite(share)
     others = float(np.nanmean(share)) if busy.any() else 1.0
     speeds = np.where(busy, units / np.where(busy, useful, 1.0) * share, own * typical * others)
@@ -379,9 +378,9 @@ class RecordedTasks(NamedTuple):
     measured_s: float  # of all maps
 
 
-def replay_tasks(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+def replay_tasks(run: Run, ranks: list[Stored]) -> Replayed | None:
     """Replay the maps of a pool."""
-    recorded = _recorded_tasks(ranks, quiet=quiet)
+    recorded = _recorded_tasks(ranks)
     if recorded is None:
         return None
     names = {False: "pool", True: "pool with costs"}
@@ -445,7 +444,7 @@ def _listed(recorded: RecordedTasks, seed: int) -> Floats:
     return np.random.default_rng(seed).permutation(recorded.costs)
 
 
-def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None:
+def _recorded_tasks(ranks: list[Stored]) -> RecordedTasks | None:
     tables = calls(ranks, Driver.TASKS)
     if not len(tables[0]):
         return None
@@ -456,7 +455,7 @@ def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None
     if not len(costs) or not costs.sum() > 0.0:
         raise ValueError("pool: the last recorded map has no tasks that took time: expected some")
     work = sum(float((table["useful_s"] * table["speed"]).sum()) for table in tables)
-    core = core_share(ranks, tables, quiet=quiet)
+    core = core_share(ranks, tables)
     own = np.array([float(np.median(table["speed"])) for table in tables])
     speeds = own * np.where(np.isfinite(core), core, np.nanmean(core) if np.isfinite(core).any() else 1.0)
     how = settings(ranks, "pool")
@@ -474,7 +473,7 @@ def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None
 IMBALANCE = 0.03  # default of `distribute`: half of it is expected
 
 
-def replay_exchange(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+def replay_exchange(run: Run, ranks: list[Stored]) -> Replayed | None:
     """Replay the exchanges of a task graph."""
     tables = calls(ranks, Driver.EXCHANGE)
     if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
@@ -484,12 +483,12 @@ def replay_exchange(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | No
     busy = (weights > 0.0) & (useful > 0.0)
     if not busy.any():
         raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
-    share = core_share(ranks, tables, quiet=quiet)
+    share = core_share(ranks, tables)
     took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the recorded machine
     speeds = weights / took  # weight per second, in all exchanges together
     speeds = np.where(busy, speeds, np.nanmean(speeds))
     measured_s = took_s(tables)
-    talk_s = beyond(measured_s, float(np.nanmax(took)), quiet=quiet)  # beyond the slowest rank's computation
+    talk_s = beyond(measured_s, float(np.nanmax(took)))  # beyond the slowest rank's computation
 
     def dealt(what: str, change: str, speeds: Floats, elsewhere: bool = False) -> Variant:
         best_s = float(weights.sum() / speeds.sum())
@@ -522,11 +521,11 @@ def replay_exchange(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | No
 REPLAYS = (replay_rows, replay_exchange, replay_tasks, replay_search)
 
 
-def replays(run: Run, *, quiet: bool = False) -> Iterator[Replayed]:
+def replays(run: Run) -> Iterator[Replayed]:
     """Yield what can be replayed of each driver; ValueError if the record of a rank is missing, or has too little data."""
     ranks = ranked(run)
     for replay in REPLAYS:
-        if (found := replay(run, ranks, quiet)) is not None:
+        if (found := replay(run, ranks)) is not None:
             yield found
 
 
@@ -542,7 +541,7 @@ def gain(run: Run) -> float:
         for one in replays(run):
             if without := [variant for variant in one.variants if variant.what in WITHOUT]:
                 model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without[0]))
-                without_s += alone_s + beyond(one.measured_s, model_s, quiet=False)
+                without_s += alone_s + beyond(one.measured_s, model_s)
                 measured_s += one.measured_s
         return without_s / measured_s if measured_s else math.nan
     return math.nan
