@@ -33,7 +33,7 @@ class Variant(NamedTuple):
     what: str
     predict: Callable[[], tuple[float, float]]  # seconds, NaN: unknown; and their spread
     change: str = ""  # the lines to change; "": none to show
-    elsewhere: bool = False  # on another machine, or at no cost: not a change of the program
+    elsewhere: bool = False  # on another machine, or ideal: not a change of the program
     model_only: bool = False  # the time that the recorded run needed beyond the model is not added
 
 

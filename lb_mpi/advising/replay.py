@@ -33,9 +33,8 @@ from lb_mpi.advising.advice import (
 from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
-from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling.deal import deal
-from lb_mpi.pooling.simulate import SimulatedPool, counter_s
+from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.record.events import Driver, Way
 from lb_mpi.record.record import Rows, Stored
@@ -50,7 +49,7 @@ from lb_mpi.searching.simulate import search
 NOISE = 0.05  # of a block's time: standard deviation of its logarithm
 ROWS = 48  # of a rank on the virtual clock, at most
 FIRST, CALLS = 8, 24  # the first calls are played one by one; of the others, some represent the rest
-MOST_RANKS = 256  # for complete graphs, and for searches, where each rank has a tree
+MOST_RANKS = 256  # for searches, where each rank has a tree
 
 
 class RecordedRows(NamedTuple):
@@ -71,7 +70,7 @@ def replay_rows(run: Run, ranks: list[Stored]) -> Replayed | None:
     recorded = _recorded_rows(ranks)
     if recorded is None:
         return None
-    scheme, size = str(recorded.how["scheme"]), recorded.graph.n
+    scheme = str(recorded.how["scheme"])
 
     def way(what: str, change: str, elsewhere: bool = False, **other: Any) -> Variant:
         return Variant(what, partial(over_seeds, partial(_play_rows, recorded, **other)), change, elsewhere)
@@ -85,14 +84,7 @@ def replay_rows(run: Run, ranks: list[Stored]) -> Replayed | None:
             for other in ROWS_SCHEMES
             if other != scheme
         ),
-        Variant("moved once, by speed", lambda: (_moved_once_s(recorded), 0.0), "rows = balancer.migrate(rows), once"),
-    ]
-    for name in _names(size):
-        graph = as_graph(name)
-        if not all(np.array_equal(getattr(graph, one), getattr(recorded.graph, one)) for one in ("indptr", "indices")):
-            variants.append(way(f"{scheme} on {name}", f'lb_mpi.Balancer(comm, graph="{name}")', graph=graph))
-    variants += [
-        way(other.what, other.words, True, other_machine=other) for other in machines(ranks, recorded.speeds)
+        *(way(other.what, other.words, True, other_machine=other) for other in machines(ranks, recorded.speeds)),
     ]
     notes = [
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call"
@@ -105,12 +97,10 @@ def _play_rows(
     seed: int,
     *,
     how: dict[str, Any] | None = None,
-    graph: Graph | None = None,
     other_machine: OtherMachine | None = None,
 ) -> float:
     """Return the seconds of all calls on the virtual clock."""
-    speeds, outside = recorded.speeds, recorded.outside_s
-    graph = graph or recorded.graph
+    speeds, outside, graph = recorded.speeds, recorded.outside_s, recorded.graph
     deal: Callable[[list[Floats]], list[Floats]] = list
     if other_machine is not None:
         kept, factors = other_machine.ranks, np.array(other_machine.factors)
@@ -133,18 +123,6 @@ def _play_rows(
         for mine, late in zip(work, outside, strict=True)
     ]
     return float((recorded.n * seconds).sum())
-
-
-def _moved_once_s(recorded: RecordedRows) -> float:
-    """Return the seconds if rows were distributed once, in their order, so that the first call is balanced."""
-    work = recorded.home_s * recorded.speeds
-    rows = np.array(
-        [np.concatenate([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)]) for mine in work]
-    )
-    target = np.cumsum(recorded.speeds) / recorded.speeds.sum()
-    owners = np.searchsorted(target, (np.cumsum(rows[0]) - 0.5 * rows[0]) / rows[0].sum())
-    loads = np.array([np.bincount(owners, mine, len(target)) for mine in rows])
-    return float((recorded.n * (recorded.outside_s + loads / recorded.speeds).max(axis=1)).sum())
 
 
 def _recorded_rows(ranks: list[Stored]) -> RecordedRows | None:
@@ -199,14 +177,6 @@ def _shape(costs: Floats) -> Floats:
         edges = np.linspace(0, len(costs), ROWS + 1).astype(np.int64)
         costs = np.add.reduceat(costs, edges[:-1])
     return np.asarray(costs / costs.sum())
-
-
-def _names(size: int) -> list[str]:
-    names = [f"ring:{size}"] if size > 2 else []
-    rows, columns = most_square_mesh(size)
-    names += [f"torus:{rows}x{columns}"] if rows > 1 else []
-    names += [f"hypercube:{size.bit_length() - 1}"] if size > 2 and size & (size - 1) == 0 else []
-    return [*names, f"complete:{size}"] if size <= MOST_RANKS else names
 
 
 # --- a search ---------------------------------------------------------------------------------------------------------
@@ -397,9 +367,6 @@ def replay_tasks(run: Run, ranks: list[Stored]) -> Replayed | None:
         way(names[other], changes[other], partial(_play_tasks, recorded, other)),
         way("a fixed share each, by number", bare, partial(_fixed_s, recorded, equal)),
         way("a fixed share each, by speed", bare, partial(_fixed_s, recorded, by_speed)),
-        way("a counter that all ranks ask, at no cost", "",
-            lambda seed: recorded.share * counter_s(_listed(recorded, seed), recorded.speeds),
-            elsewhere=True, model_only=True),
         *(
             way(change.what, change.words, partial(_play_tasks, recorded, here, change=change), elsewhere=True)
             for change in machines(ranks, recorded.speeds)
