@@ -18,9 +18,9 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
+from lb_mpi.mpi.profile.script import Ended, ProfiledProgram, compared_clock, split_collectives
 from lb_mpi.mpi.profile.timed import Installed, Recorder
-from lb_mpi.profiling.profile import Line, Profile
+from lb_mpi.profiling.profile import Line, Profile, common_times
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -312,7 +312,7 @@ def test_who_was_waited_for(recorder: Recorder) -> None:
         ]
         MPI.Request.Waitall(requests)
     recorder.stop()
-    split_collectives(COMM, recorder.calls, ClockComparison(COMM).end())
+    split_collectives(COMM, recorder.calls, compared_clock(COMM), compared_clock(COMM))
     found = lines(recorder)
     for call in (*ways, "Waitall"):
         if late != RANK and not (call == "Gather" and RANK > 0):
@@ -330,9 +330,9 @@ def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch: pytest.Monk
     monkeypatch.setattr(socket, "gethostname", lambda: f"host {RANK}")
     monkeypatch.setattr(time, "perf_counter", lambda: plain() + shift_s)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: plain_ns() + int(1e9 * shift_s))
-    clock = ClockComparison(COMM).end()
+    clock = compared_clock(COMM)
     now = plain_ns()
-    common = int(clock.common(np.array([now + int(1e9 * shift_s)]))[0])
+    common = int(common_times(np.array([now + int(1e9 * shift_s)]), clock, clock)[0])
     assert abs(common - now) <= 1e9 * clock.error_s + 1_000_000
     assert (clock.error_s > 0) == (RANK > 0)
 

@@ -14,10 +14,11 @@ from lb_mpi.profiling.profile import (
     SOMEBODY,
     TOGETHER,
     Calls,
-    ClockModel,
+    ClockLook,
     Line,
     Profile,
     RankProfile,
+    common_times,
     lateness,
     sentence,
     table,
@@ -87,9 +88,18 @@ def test_waits_as_told_call_by_call(seed: int) -> None:
 
 
 def test_a_clock_drifts_between_two_comparisons() -> None:
-    clock = ClockModel(begin_ns=0, end_ns=1000, begin_offset_s=100e-9, end_offset_s=200e-9)
-    assert clock.common(np.array([0, 500, 1000])).tolist() == [100, 650, 1200]
-    assert ClockModel().common(np.array([7])).tolist() == [7]
+    first, last = ClockLook(0, 100e-9, 0.0), ClockLook(1000, 200e-9, 0.0)
+    assert common_times(np.array([0, 500, 1000]), first, last).tolist() == [100, 650, 1200]
+
+
+def test_a_nonblocking_collective_waits_in_its_wait() -> None:
+    calls = Calls()
+    stream = calls.stream([0, 1])
+    assert stream is not None
+    index = calls.join(stream, PARTLY, 3, 10, 10)
+    calls.join(stream, TOGETHER, 3, 11, 15)
+    stream.waited(index, 20, 30, 4)
+    assert stream.calls.T.tolist() == [[PARTLY, 10, 20, 30, 4], [TOGETHER, 11, 11, 15, 3]]
 
 
 def test_calls_of_a_place_add_up() -> None:
@@ -112,11 +122,11 @@ def test_streams_are_those_of_the_ranks_and_have_a_bound() -> None:
     stream = calls.stream([2, 0])
     assert stream is calls.stream([0, 2])  # a duplicate, or in another order
     assert stream is not None
-    assert [calls.join(stream, TOGETHER, 0, 1, 1, 2) for _ in range(3)] == [0, 1, -1]
+    assert [calls.join(stream, TOGETHER, 0, 1, 2) for _ in range(3)] == [0, 1, -1]
     assert (len(stream), calls.n_lost) == (2, 1)
     assert stream.kind_of([2, 2]) == stream.kind_of([2]) == NEIGHBOURS
     assert stream.kind_of([0]) == NEIGHBOURS + 1
-    assert sum(column.itemsize for column in stream.kept) * MOST_CALLS < 100e6
+    assert 5 * 8 * MOST_CALLS < 100e6  # bytes
 
 
 def line(call: str, seconds: float, waited: dict[int, float], calls: int = 10) -> Line:

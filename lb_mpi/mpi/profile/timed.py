@@ -162,7 +162,6 @@ class Posted:
     whom: int = NOBODY  # the rank for which it waits
     anybody: MPI.Comm | None = None  # of this communicator: the status names the rank
     stream: Stream | None = None  # of a collective
-    kind: int = 0  # of the collective
     index: int = -1  # of the collective in the stream
 
 
@@ -264,12 +263,10 @@ class Installed:
         for kind, words in COLLECTIVES.items():
             for word in words.split():
                 of_comm[word] = of_comm[word.lower()] = partial(self._collective, kind=kind)
-                of_comm[f"I{word.lower()}"] = partial(self._begin_collective, kind=kind, persistent=False)
-                of_comm[f"{word}_init"] = partial(self._begin_collective, kind=kind, persistent=True)
+                of_comm[f"I{word.lower()}"] = partial(self._begin_collective, kind=kind)
         of_comm |= dict.fromkeys(MAKES_TOGETHER.split(), partial(self._collective, kind=TOGETHER))
         of_comm |= dict.fromkeys(("Free", "Disconnect"), partial(self._collective, kind=PARTLY))
-        dup = partial(self._begin_collective, kind=TOGETHER, persistent=False)
-        of_comm |= dict.fromkeys(("Idup", "Idup_with_info"), dup)
+        of_comm |= dict.fromkeys(("Idup", "Idup_with_info"), partial(self._begin_collective, kind=TOGETHER))
         of_comm |= dict.fromkeys((*MAKES_ALONE.split(), *QUESTIONS.split()), self._call)
         waits: dict[str, Begin] = {"wait": self._wait, "waitall": self._wait_all}
         waits |= {"waitany": partial(self._wait_some, one=True), "waitsome": partial(self._wait_some, one=False)}
@@ -280,7 +277,7 @@ class Installed:
         return {
             **dict.fromkeys(COMMUNICATORS, of_comm),
             MPI.Request: waits | {word.capitalize(): begin for word, begin in waits.items()},
-            MPI.Prequest: {"Start": self._restart, "Startall": self._restart},
+            MPI.Prequest: dict.fromkeys(("Start", "Startall"), self._call),
             MPI.Message: of_message,
             MPI.Win: dict.fromkeys(WINDOWS.split(), partial(self._call, unseen="one-sided communication (MPI.Win)")),
             MPI.File: {"Open": partial(self._call, unseen="files (MPI.File)")},
@@ -322,19 +319,18 @@ class Installed:
 
     def _collective(self, call: TimedCall, *, kind: int) -> None:
         """Begin a blocking collective; the awaited rank is determined at the end of the run."""
-        _, stream, neighbours = self._recorder.known(call.args[0])
+        stream, its = self._stream(call, kind)
         if stream is not None:
-            its, at, calls = neighbours if kind == NEIGHBOURS else kind, call.entered, self._recorder.calls
-            call.left = lambda left: calls.join(stream, its, call.number, at, at, left)
+            call.left = lambda left: self._recorder.calls.join(stream, its, call.number, call.entered, left)
 
-    def _begin_collective(self, call: TimedCall, *, kind: int, persistent: bool) -> None:
+    def _begin_collective(self, call: TimedCall, *, kind: int) -> None:
         """Begin a nonblocking collective; its request waits."""
-        _, stream, neighbours = self._recorder.known(call.args[0])
-        posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
+        stream, its = self._stream(call, kind)
+        posted = Posted(stream=stream)
+        if stream is not None:
+            posted.index = self._recorder.calls.join(stream, its, call.number, call.entered, call.entered)
         # Idup also returns a communicator
         call.came = lambda result: self._post(result[1] if isinstance(result, tuple) else result, posted)
-        if not persistent:
-            call.left = lambda _left: self._join(posted, call)
 
     def _wait(self, call: TimedCall) -> None:
         """Begin a wait for one request."""
@@ -361,16 +357,10 @@ class Installed:
 
         call.came = came
 
-    def _restart(self, call: TimedCall) -> None:
-        """Begin a start of persistent requests: of one, or of a list."""
-        requests = call.argument("requests") if "requests" in call.positions else call.args
-        every = [self._posted_of(request) for request in requests]
-
-        def left(_left: int) -> None:
-            for posted in every:
-                self._join(posted, call)
-
-        call.left = left
+    def _stream(self, call: TimedCall, kind: int) -> tuple[Stream | None, int]:
+        """Return the stream of a collective call, and its kind in there."""
+        _, stream, neighbours = self._recorder.known(call.args[0])
+        return stream, neighbours if kind == NEIGHBOURS else kind
 
     def _post(self, request: MPI.Request, posted: Posted) -> None:
         self._posted[request.handle] = posted
@@ -388,10 +378,6 @@ class Installed:
             index, posted.index = posted.index, -1
             call.left = lambda left: stream.waited(index, call.entered, left, call.number)
 
-    def _join(self, posted: Posted, call: TimedCall) -> None:
-        if posted.stream is not None:
-            at = call.entered
-            posted.index = self._recorder.calls.join(posted.stream, posted.kind, call.number, at, at, at)
 
     def _last(self, requests: Sequence[MPI.Request]) -> tuple[Posted, MPI.Status | None]:
         """Wait until all are complete; return the last one's operation, and its status if that names the source."""
@@ -433,7 +419,7 @@ COLLECTIVES = {
     TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
     PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
     NEIGHBOURS: "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
-}  # and their other forms: bcast, Ibcast, Bcast_init
+}  # and their other forms: bcast, Ibcast
 MAKES_TOGETHER = (
     "Dup Clone Dup_with_info Split Split_type Create Create_cart Create_graph Create_dist_graph "
     "Create_dist_graph_adjacent Sub Merge"
