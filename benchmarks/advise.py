@@ -5,9 +5,6 @@ variant runs, too.  All of this is repeated --runs times, in turn.  The table ha
 seconds, the spread of the latter (maximum - minimum, in percent of the median), the median of the rounds' ratios with the
 least and the greatest, and how much of the machine other programs used meanwhile.  Use an otherwise idle machine with at
 least two cores: the ranks need 1.6 of them.
-
-The last column does not depend on other programs: advise predicts for a quiet machine (--quiet-machine), and the prediction
-is compared with its estimate for the other run on a quiet machine, which follows from the CPU time of the work in that run.
 """
 
 from __future__ import annotations
@@ -72,9 +69,9 @@ def run(way: str, speeds: str, folder: Path) -> float:
     return float(answer["seconds"])
 
 
-def advice(folder: Path, *options: str) -> dict[str, float | None]:
+def advice(folder: Path) -> dict[str, float | None]:
     """What is predicted of each line, as the command says it; RuntimeError when it fails."""
-    argv = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json", *options]
+    argv = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
@@ -87,12 +84,11 @@ class Way(NamedTuple):
     seconds: list[float]
     others: list[float]  # took so much of the machine
     said: dict[str, list[float]]  # by line of advise
-    quiet: dict[str, list[float]]  # the same, for a quiet machine
 
 
 def measure(ways: list[str], speeds: str, runs: int) -> dict[str, Way]:
     """Run all ways in turn, `runs` times."""
-    found = {way: Way([], [], {}, {}) for way in ways}
+    found = {way: Way([], [], {}) for way in ways}
     for number in range(runs):
         for way in ways:
             print(f"run {number + 1} of {runs}: {way}", file=sys.stderr, flush=True)
@@ -102,10 +98,9 @@ def measure(ways: list[str], speeds: str, runs: int) -> dict[str, Way]:
                 one.others.append(watch.others())
                 if way == UNPLAYED:
                     continue
-                for told, options in ((one.said, ()), (one.quiet, ("--quiet-machine",))):
-                    for what, predicted_s in advice(Path(name), *options).items():
-                        if predicted_s is not None:
-                            told.setdefault(what, []).append(predicted_s)
+                for what, predicted_s in advice(Path(name)).items():
+                    if predicted_s is not None:
+                        one.said.setdefault(what, []).append(predicted_s)
     return found
 
 
@@ -119,7 +114,6 @@ def table(found: dict[str, Way]) -> list[dict[str, Any]]:
         predicted = by.said.get(claim.says, [])
         if not predicted:
             continue
-        own = next((seconds for what, seconds in of.quiet.items() if what.startswith("as recorded")), [])
         rounds = _ratios(predicted, of.seconds)
         entries.append(
             {
@@ -132,7 +126,6 @@ def table(found: dict[str, Way]) -> list[dict[str, Any]]:
                 "ratio_least": min(rounds),
                 "ratio_greatest": max(rounds),
                 "others": known(statistics.median(by.others + of.others)),
-                "ratio_quiet": statistics.median(_ratios(by.quiet[claim.says], own)) if own else None,
             }
         )
     return entries
@@ -155,14 +148,13 @@ def main() -> None:
         print(json.dumps({"speeds": options.speeds, "runs": options.runs, "claims": entries}))
         return
     print(f"speeds {options.speeds}, {options.runs} runs of each way")
-    print("recorded         predicts         predicted  measured   spread   ratio" + 19 * " " + "others  as if quiet")
+    print("recorded         predicts         predicted  measured   spread   ratio" + 19 * " " + "others")
     for one in entries:
         others = math.nan if one["others"] is None else one["others"]
-        quiet = "-" if one["ratio_quiet"] is None else f"{one['ratio_quiet']:.3f}"
         rounds = f"({one['ratio_least']:.3f} to {one['ratio_greatest']:.3f})"
         print(
             f"{one['recorded']:16} {one['of']:16} {one['predicted_s']:7.2f} s {one['measured_s']:7.2f} s "
-            f"{one['measured_spread']:8.1%} {one['ratio']:7.3f} {rounds:>18}  {percent(others)}  {quiet:>11}"
+            f"{one['measured_spread']:8.1%} {one['ratio']:7.3f} {rounds:>18}  {percent(others)}"
         )
     print(f"wanted: ratio within {1.0 - WANTED:.2f} to {1.0 + WANTED:.2f}")
     print(f"{MARK}: others took more than {MUCH:.0%} of the machine, the ratio says less")

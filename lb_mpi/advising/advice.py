@@ -33,14 +33,14 @@ class Variant(NamedTuple):
     what: str
     predict: Callable[[], tuple[float, float]]  # seconds, NaN: unknown; and their spread
     change: str = ""  # the lines to change; "": none to show
-    elsewhere: bool = False  # on another machine, or at no cost: not a change of the program
+    elsewhere: bool = False  # on another machine, or ideal: not a change of the program
     model_only: bool = False  # the time that the recorded run needed beyond the model is not added
 
 
 class Replayed(NamedTuple):
     """The calls of one driver in a recorded run, and the ways in which they can be replayed."""
 
-    driver: str  # "map_rows", "search", "pool", "exchange", "profile"
+    driver: str  # "map_rows", "search", "pool", "exchange"
     measured_s: float
     variants: list[Variant]  # the first is the recorded run
     notes: list[str]  # on what is unknown, in words
@@ -65,8 +65,8 @@ class Advice(NamedTuple):
     notes: list[str]  # on its reliability, in words
 
 
-def advise(replayed: Replayed, progress: Progress, *, quiet: bool = False) -> Advice:
-    """Predict all ways; on a quiet machine (`quiet`), the time beyond the model is not added."""
+def advise(replayed: Replayed, progress: Progress) -> Advice:
+    """Predict all ways."""
     lines: list[Prediction] = []
     extra_s = 0.0
     for variant in replayed.variants:
@@ -74,9 +74,9 @@ def advise(replayed: Replayed, progress: Progress, *, quiet: bool = False) -> Ad
         predicted_s, spread_s = variant.predict()
         lines.append(Prediction(variant, predicted_s + (0.0 if variant.model_only else extra_s), spread_s))
         if len(lines) == 1:
-            extra_s = beyond(replayed.measured_s, predicted_s, quiet=quiet)
+            extra_s = beyond(replayed.measured_s, predicted_s)
     lines[0] = lines[0]._replace(measured_s=replayed.measured_s)
-    notes = [_model_note(lines[0].predicted_s, replayed.measured_s, extra_s, quiet=quiet), *replayed.notes]
+    notes = [_model_note(lines[0].predicted_s, replayed.measured_s, extra_s), *replayed.notes]
     if (core := _core(replayed.core_share)) < BUSY:
         notes.append(
             f"a rank at work had a core for only {core:.0%} of the time: the machine was busy, or has fewer cores than "
@@ -141,18 +141,18 @@ class Worked:
         return sum(self.between(began, ended) for began, ended in steps[["began", "ended"]].tolist())
 
 
-def core_share(ranks: Sequence[Stored], tables: Sequence[Rows], *, quiet: bool = False) -> Floats:
-    """Return (P,) useful time / time at work in the calls: below 1 after waits for a core, unless `quiet`; NaN: no work."""
+def core_share(ranks: Sequence[Stored], tables: Sequence[Rows]) -> Floats:
+    """Return (P,) useful time / time at work in the calls: below 1 after waits for a core; NaN: no work."""
     worked = np.array([Worked(one).within(table) for one, table in zip(ranks, tables, strict=True)])
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     busy = (worked > 0.0) & (useful > 0.0)
-    share = np.ones(len(ranks)) if quiet else np.minimum(1.0, useful / np.where(busy, worked, 1.0))
+    share = np.minimum(1.0, useful / np.where(busy, worked, 1.0))
     return np.where(busy, share, np.nan)
 
 
-def beyond(measured_s: float, model_s: float, *, quiet: bool) -> float:
-    """Return the seconds beyond the model; on a quiet machine they are unknown."""
-    return 0.0 if quiet or math.isnan(model_s) else max(0.0, measured_s - model_s)
+def beyond(measured_s: float, model_s: float) -> float:
+    """Return the seconds beyond the model."""
+    return 0.0 if math.isnan(model_s) else max(0.0, measured_s - model_s)
 
 
 def _core(share: Floats) -> float:
@@ -185,11 +185,11 @@ TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
 WORTH = 0.03  # a way with a smaller gain isn't mentioned
 
 
-def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
+def conclude(advice: Advice) -> tuple[str, bool]:
     """Summarise advice in a line; return also whether its predictions are meaningful."""
     first = advice.lines[0]
     measured_s = first.measured_s
-    off = 0.0 if quiet or not measured_s else first.predicted_s / measured_s - 1.0
+    off = 0.0 if not measured_s else first.predicted_s / measured_s - 1.0
     if advice.of.talk_s > 0.5 * measured_s:
         share = advice.of.talk_s / measured_s
         return f"too small: exchanges take {share:.0%} of the time, whatever the distribution", False
@@ -197,39 +197,20 @@ def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
         if off < 0.0 and measured_s < SMALL_S:
             why = f"it is too small, so that messages and decisions dominate: {measured_s:.2g} s"
         elif _core(advice.of.core_share) < BUSY:
-            why = "the machine was busy: record it again on a quiet one, or try --quiet-machine"
+            why = "the machine was busy: record it again on a quiet one"
         elif off < 0.0:
             why = "either it is too small, so that messages and decisions dominate, or the machine was busy"
         else:
             why = "the work does not fit the model"
         return f"no advice: the model {_off(off)}; {why}", False
-    base_s = first.predicted_s if quiet else measured_s
     variants = _changes(advice.lines)
     best = min(variants, key=lambda line: line.predicted_s, default=first)
-    if best.predicted_s < base_s - max(WORTH * base_s, best.spread_s + first.spread_s):
-        gained = f"{base_s / best.predicted_s:.2f} times as fast as recorded"
+    if best.predicted_s < measured_s - max(WORTH * measured_s, best.spread_s + first.spread_s):
+        gained = f"{measured_s / best.predicted_s:.2f} times as fast as recorded"
         return f"{best.variant.what}: {gained} ({best.variant.change})", True
     without = next((line.predicted_s for line in variants if line.variant.what in WITHOUT), math.nan)
-    compared = f"; without balancing it would take {without / base_s:.2f} times as long" if without > base_s else ""
+    compared = f"; without balancing it would take {without / measured_s:.2f} times as long" if without > measured_s else ""
     return f"nothing to change: no other variant is faster by more than the spread{compared}", True
-
-
-def collapsed(lines: Sequence[Prediction], *, quiet: bool = False) -> list[list[Prediction]]:
-    """Group the ways to run the program: those in a group differ from its first by less than the spread.  The recorded run
-    is in the first group; options that can't be changed in the program are alone."""
-    first, *others = lines
-    base_s = first.predicted_s if quiet or math.isnan(first.measured_s) else first.measured_s
-    groups = [[first]]
-    variants = _changes(lines)
-    for line in sorted(variants, key=lambda line: line.predicted_s):
-        for group in groups:
-            of_s = base_s if group[0] is first else group[0].predicted_s
-            if abs(line.predicted_s - of_s) <= max(0.01 * of_s, group[0].spread_s, line.spread_s):
-                group.append(line)
-                break
-        else:
-            groups.append([line])
-    return groups + [[line] for line in others if line not in variants]
 
 
 def _changes(lines: Sequence[Prediction]) -> list[Prediction]:
@@ -243,10 +224,8 @@ def _off(off: float) -> str:
     return f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
 
 
-def _model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: bool = False) -> str:
+def _model_note(predicted_s: float, measured_s: float, extra_s: float) -> str:
     """Return a note on the model's accuracy for the recorded run; "" if there is nothing to say."""
-    if quiet:
-        return "predicted for a quiet machine: each rank has a core when it works, and messages take as long as in the model"
     if not measured_s or predicted_s == measured_s:
         return ""
     off = predicted_s / measured_s - 1.0

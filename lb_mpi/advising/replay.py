@@ -1,8 +1,7 @@
 """Replay a recorded run on a virtual clock: with other ways of balancing, and on other machines.   (pure)
 
-Each driver has a function `replay_...(run, ranks, quiet)`: it returns None if the run has no calls of the driver, and raises
-ValueError if the record has too little data.  `quiet` replays it as on a quiet machine, but with the recorded activity
-outside of lb_mpi.  A replay uses the objects that run on MPI.
+Each driver has a function `replay_...(run, ranks)`: it returns None if the run has no calls of the driver, and raises
+ValueError if the record has too little data.  A replay uses the objects that run on MPI.
 """
 
 from __future__ import annotations
@@ -34,11 +33,9 @@ from lb_mpi.advising.advice import (
 from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
-from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling.deal import deal
-from lb_mpi.pooling.simulate import SimulatedPool, counter_s
+from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
-from lb_mpi.profiling.profile import Profile
 from lb_mpi.record.events import Driver, Way
 from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import Run
@@ -52,7 +49,7 @@ from lb_mpi.searching.simulate import search
 NOISE = 0.05  # of a block's time: standard deviation of its logarithm
 ROWS = 48  # of a rank on the virtual clock, at most
 FIRST, CALLS = 8, 24  # the first calls are played one by one; of the others, some represent the rest
-MOST_RANKS = 256  # for complete graphs, and for searches, where each rank has a tree
+MOST_RANKS = 256  # for searches, where each rank has a tree
 
 
 class RecordedRows(NamedTuple):
@@ -68,12 +65,12 @@ class RecordedRows(NamedTuple):
     how: dict[str, Any]  # scheme, tolerance, when, every
 
 
-def replay_rows(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+def replay_rows(run: Run, ranks: list[Stored]) -> Replayed | None:
     """Replay the calls of map_rows."""
     recorded = _recorded_rows(ranks)
     if recorded is None:
         return None
-    scheme, size = str(recorded.how["scheme"]), recorded.graph.n
+    scheme = str(recorded.how["scheme"])
 
     def way(what: str, change: str, elsewhere: bool = False, **other: Any) -> Variant:
         return Variant(what, partial(over_seeds, partial(_play_rows, recorded, **other)), change, elsewhere)
@@ -87,14 +84,7 @@ def replay_rows(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
             for other in ROWS_SCHEMES
             if other != scheme
         ),
-        Variant("moved once, by speed", lambda: (_moved_once_s(recorded), 0.0), "rows = balancer.migrate(rows), once"),
-    ]
-    for name in _names(size):
-        graph = as_graph(name)
-        if not all(np.array_equal(getattr(graph, one), getattr(recorded.graph, one)) for one in ("indptr", "indices")):
-            variants.append(way(f"{scheme} on {name}", f'lb_mpi.Balancer(comm, graph="{name}")', graph=graph))
-    variants += [
-        way(other.what, other.words, True, other_machine=other) for other in machines(ranks, recorded.speeds)
+        *(way(other.what, other.words, True, other_machine=other) for other in machines(ranks, recorded.speeds)),
     ]
     notes = [
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call"
@@ -107,12 +97,10 @@ def _play_rows(
     seed: int,
     *,
     how: dict[str, Any] | None = None,
-    graph: Graph | None = None,
     other_machine: OtherMachine | None = None,
 ) -> float:
     """Return the seconds of all calls on the virtual clock."""
-    speeds, outside = recorded.speeds, recorded.outside_s
-    graph = graph or recorded.graph
+    speeds, outside, graph = recorded.speeds, recorded.outside_s, recorded.graph
     deal: Callable[[list[Floats]], list[Floats]] = list
     if other_machine is not None:
         kept, factors = other_machine.ranks, np.array(other_machine.factors)
@@ -135,18 +123,6 @@ def _play_rows(
         for mine, late in zip(work, outside, strict=True)
     ]
     return float((recorded.n * seconds).sum())
-
-
-def _moved_once_s(recorded: RecordedRows) -> float:
-    """Return the seconds if rows were distributed once, in their order, so that the first call is balanced."""
-    work = recorded.home_s * recorded.speeds
-    rows = np.array(
-        [np.concatenate([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)]) for mine in work]
-    )
-    target = np.cumsum(recorded.speeds) / recorded.speeds.sum()
-    owners = np.searchsorted(target, (np.cumsum(rows[0]) - 0.5 * rows[0]) / rows[0].sum())
-    loads = np.array([np.bincount(owners, mine, len(target)) for mine in rows])
-    return float((recorded.n * (recorded.outside_s + loads / recorded.speeds).max(axis=1)).sum())
 
 
 def _recorded_rows(ranks: list[Stored]) -> RecordedRows | None:
@@ -203,14 +179,6 @@ def _shape(costs: Floats) -> Floats:
     return np.asarray(costs / costs.sum())
 
 
-def _names(size: int) -> list[str]:
-    names = [f"ring:{size}"] if size > 2 else []
-    rows, columns = most_square_mesh(size)
-    names += [f"torus:{rows}x{columns}"] if rows > 1 else []
-    names += [f"hypercube:{size.bit_length() - 1}"] if size > 2 and size & (size - 1) == 0 else []
-    return [*names, f"complete:{size}"] if size <= MOST_RANKS else names
-
-
 # --- a search ---------------------------------------------------------------------------------------------------------
 # The tree isn't recorded, since its record would be as large as the search.  So two models replace it.
 # - With balancing: synthetic trees (`lb_mpi.problems.uts`) of three kinds with the recorded amount of work, on ranks of the
@@ -240,9 +208,9 @@ class RecordedSearches(NamedTuple):
     shares: Floats | None  # (P,) units that descend from the first part of each rank; None: unknown
 
 
-def replay_search(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+def replay_search(run: Run, ranks: list[Stored]) -> Replayed | None:
     """Replay the searches."""
-    recorded = _recorded_search(run, ranks, quiet=quiet)
+    recorded = _recorded_search(run, ranks)
     if recorded is None:
         return None
     balanced, speeds = bool(recorded.how.get("balance", True)), recorded.speeds  # balanced: work moved to idle ranks
@@ -310,7 +278,7 @@ def _play_search(recorded: RecordedSearches, speeds: Floats, kind: int) -> float
     return found.virtual_seconds
 
 
-def _recorded_search(run: Run, ranks: list[Stored], *, quiet: bool) -> RecordedSearches | None:
+def _recorded_search(run: Run, ranks: list[Stored]) -> RecordedSearches | None:
     tables = calls(ranks, Driver.SEARCH)
     if not len(tables[0]):
         return None
@@ -320,7 +288,7 @@ def _recorded_search(run: Run, ranks: list[Stored], *, quiet: bool) -> RecordedS
     if not units.sum() > 0.0 or not useful.sum() > 0.0:
         raise ValueError("search: the record has no units of work: expected some")
     typical = float(units.sum() / (useful * own).sum())
-    share = core_share(ranks, tables, quiet=quiet)
+    share = core_share(ranks, tables)
     busy = (units > 0.0) & np.isfinite(share)
     others = float(np.nanmean(share)) if busy.any() else 1.0
     speeds = np.where(busy, units / np.where(busy, useful, 1.0) * share, own * typical * others)
@@ -380,9 +348,9 @@ class RecordedTasks(NamedTuple):
     measured_s: float  # of all maps
 
 
-def replay_tasks(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+def replay_tasks(run: Run, ranks: list[Stored]) -> Replayed | None:
     """Replay the maps of a pool."""
-    recorded = _recorded_tasks(ranks, quiet=quiet)
+    recorded = _recorded_tasks(ranks)
     if recorded is None:
         return None
     names = {False: "pool", True: "pool with costs"}
@@ -399,9 +367,6 @@ def replay_tasks(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
         way(names[other], changes[other], partial(_play_tasks, recorded, other)),
         way("a fixed share each, by number", bare, partial(_fixed_s, recorded, equal)),
         way("a fixed share each, by speed", bare, partial(_fixed_s, recorded, by_speed)),
-        way("a counter that all ranks ask, at no cost", "",
-            lambda seed: recorded.share * counter_s(_listed(recorded, seed), recorded.speeds),
-            elsewhere=True, model_only=True),
         *(
             way(change.what, change.words, partial(_play_tasks, recorded, here, change=change), elsewhere=True)
             for change in machines(ranks, recorded.speeds)
@@ -446,7 +411,7 @@ def _listed(recorded: RecordedTasks, seed: int) -> Floats:
     return np.random.default_rng(seed).permutation(recorded.costs)
 
 
-def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None:
+def _recorded_tasks(ranks: list[Stored]) -> RecordedTasks | None:
     tables = calls(ranks, Driver.TASKS)
     if not len(tables[0]):
         return None
@@ -457,7 +422,7 @@ def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None
     if not len(costs) or not costs.sum() > 0.0:
         raise ValueError("pool: the last recorded map has no tasks that took time: expected some")
     work = sum(float((table["useful_s"] * table["speed"]).sum()) for table in tables)
-    core = core_share(ranks, tables, quiet=quiet)
+    core = core_share(ranks, tables)
     own = np.array([float(np.median(table["speed"])) for table in tables])
     speeds = own * np.where(np.isfinite(core), core, np.nanmean(core) if np.isfinite(core).any() else 1.0)
     how = settings(ranks, "pool")
@@ -475,7 +440,7 @@ def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None
 IMBALANCE = 0.03  # default of `distribute`: half of it is expected
 
 
-def replay_exchange(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+def replay_exchange(run: Run, ranks: list[Stored]) -> Replayed | None:
     """Replay the exchanges of a task graph."""
     tables = calls(ranks, Driver.EXCHANGE)
     if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
@@ -485,12 +450,12 @@ def replay_exchange(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | No
     busy = (weights > 0.0) & (useful > 0.0)
     if not busy.any():
         raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
-    share = core_share(ranks, tables, quiet=quiet)
+    share = core_share(ranks, tables)
     took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the recorded machine
     speeds = weights / took  # weight per second, in all exchanges together
     speeds = np.where(busy, speeds, np.nanmean(speeds))
     measured_s = took_s(tables)
-    talk_s = beyond(measured_s, float(np.nanmax(took)), quiet=quiet)  # beyond the slowest rank's computation
+    talk_s = beyond(measured_s, float(np.nanmax(took)))  # beyond the slowest rank's computation
 
     def dealt(what: str, change: str, speeds: Floats, elsewhere: bool = False) -> Variant:
         best_s = float(weights.sum() / speeds.sum())
@@ -523,11 +488,11 @@ def replay_exchange(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | No
 REPLAYS = (replay_rows, replay_exchange, replay_tasks, replay_search)
 
 
-def replays(run: Run, *, quiet: bool = False) -> Iterator[Replayed]:
+def replays(run: Run) -> Iterator[Replayed]:
     """Yield what can be replayed of each driver; ValueError if the record of a rank is missing, or has too little data."""
     ranks = ranked(run)
     for replay in REPLAYS:
-        if (found := replay(run, ranks, quiet)) is not None:
+        if (found := replay(run, ranks)) is not None:
             yield found
 
 
@@ -543,58 +508,7 @@ def gain(run: Run) -> float:
         for one in replays(run):
             if without := [variant for variant in one.variants if variant.what in WITHOUT]:
                 model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without[0]))
-                without_s += alone_s + beyond(one.measured_s, model_s, quiet=False)
+                without_s += alone_s + beyond(one.measured_s, model_s)
                 measured_s += one.measured_s
         return without_s / measured_s if measured_s else math.nan
     return math.nan
-
-
-# --- a program without lb_mpi, from its profile -----------------------------------------------------------------------
-# Perfect: the same useful work distributed by speed, and no rank waits (`Profile.balanced_s`).  Realistic: the useful work
-# of each rank as rows, in as many calls as the program makes at its line with the most waiting; it must be measured before
-# it is balanced, and messages need the recorded time.
-
-PROFILED_ROWS = 64  # of a rank on the virtual clock
-LEAST, MOST = 4, 50  # calls that are played; the rest continue like their last half
-
-
-def replay_profile(profile: Profile) -> Replayed:
-    """Replay a program of which there is only a profile; ValueError for a single rank."""
-    if len(profile.ranks) < 2:
-        raise ValueError("the profile has one rank: expected at least two ranks to balance")
-    n = _calls(profile)
-    talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
-    played = partial(over_seeds, lambda seed: _play_profile(profile, n, seed) + talk_s)
-    change = "pool.map(function, items)" if n < LEAST else "rows = balancer.map_rows(function, rows)"
-    variants = [
-        Variant("as profiled", lambda: (profile.seconds, 0.0)),
-        Variant("balanced as lb_mpi does it", played, change),
-        Variant("perfectly balanced, no rank waits", lambda: (profile.balanced_s, 0.0), elsewhere=True),
-    ]
-    farm = "balanced: the ranks hardly meet; if they work on independent tasks, a lb_mpi.Pool needs the fewest changes"
-    rows = f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together"
-    notes = [
-        farm if n < LEAST else rows,
-        f"{talk_s:.3f} s of messages remain; whatever else a rank does outside of MPI, as reading a file, counts as work",
-    ]
-    if len(set(profile.speeds)) == 1:
-        notes.append("all speeds are assumed to be equal: pass those of the ranks to profile --speeds")
-    return Replayed("profile", profile.seconds, variants, notes, talk_s=talk_s)
-
-
-def _calls(profile: Profile) -> int:
-    """Count a rank's calls at the line where the program waits most."""
-    lines = [line for line in profile.lines() if line.waiting_s > 0.0]
-    return max(1, round(lines[0].calls / len(profile.ranks))) if lines else 1
-
-
-def _play_profile(profile: Profile, n: int, seed: int) -> float:
-    """Return the seconds of useful work in n calls on the virtual clock."""
-    speeds = np.array(profile.speeds, dtype=np.float64)
-    work = np.array([rank.useful_s for rank in profile.ranks]) * speeds / n
-    costs = [np.full(PROFILED_ROWS, one / PROFILED_ROWS) for one in work]
-    cluster = Cluster(mesh(*most_square_mesh(len(work))), speeds, noise=NOISE, seed=seed)
-    played = [cluster.call(costs).seconds for _ in range(min(n, MOST))]
-    if n < LEAST:
-        return float(sum(played))
-    return float(sum(played) + (n - len(played)) * np.mean(played[len(played) // 2 :]))

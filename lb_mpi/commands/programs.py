@@ -8,12 +8,11 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from lb_mpi.checks import comma_list
-from lb_mpi.commands.dispatch import FAILED, mistake, say, speaks
+from lb_mpi.commands.dispatch import FAILED, mistake, speaks
 from lb_mpi.errors import Error
-from lb_mpi.profiling.profile import Profile, read_profile, table, write_profile
+from lb_mpi.profiling.profile import table
 
 
 def run_pool(arguments: Sequence[str], prog: str) -> int:
@@ -51,66 +50,44 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
     """Run the program; its exceptions, including SystemExit, end this rank as they would end python."""
     options = _parse(arguments, prog)
     try:
-        if options.show is not None:
-            return say(_text(read_profile(Path(options.show)), options.json) + "\n")
         from lb_mpi.mpi.profile.script import ProfiledProgram
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         return mistake(f"no MPI: {error}", prog)
-    except (ValueError, OSError) as error:
-        return mistake(error, prog)
     try:
         speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
         argv = [options.program, *options.arguments]
-        program = ProfiledProgram(argv, module=options.module, output=options.output, speeds=speeds)
+        program = ProfiledProgram(argv, module=options.module, speeds=speeds)
     except (ValueError, OSError, SyntaxError, Error) as error:
         return mistake(error, prog)
     profile, raised = program.run()
-    code = 0
     if profile is not None:
+        text = json.dumps(profile.to_json()) if options.json else "\n".join(table(profile))
         with contextlib.suppress(OSError):
-            print(_text(profile, options.json), file=sys.stderr, flush=True)
-        if options.output is not None:
-            try:
-                write_profile(Path(options.output), profile)
-            except OSError as error:
-                print(f"{prog}: error: {error}", file=sys.stderr)
-                code = FAILED
+            print(text, file=sys.stderr, flush=True)
     if isinstance(raised, SystemExit):
         raise raised
     if raised is not None:
         sys.excepthook(type(raised), raised, raised.__traceback__)
         return FAILED
-    return code
+    return 0
 
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=prog,
-        usage=f"mpiexec -n 4 {prog} [-o FOLDER] [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]\n"
-        f"       {prog} --show FOLDER [--json]",
+        usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]",
         description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
         "and for which rank. The table goes to standard error; the output of the program is unchanged.",
         epilog="One-sided communication, MPI file access, and calls of MPI from other languages are not measured. If the "
         "program uses one of the first two, the table has a note.")
-    parser.add_argument(
-        "-o", dest="output", metavar="FOLDER", help="write the profile to FOLDER at the end of the program"
-    )
     parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks, if they are unequal")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--show", metavar="FOLDER", help="print a profile that -o has written; needs no MPI")
     parser.add_argument(
         "-m", dest="module", action="store_true", help="PROGRAM is the name of a module, as with python -m"
     )
-    parser.add_argument("program", metavar="PROGRAM", nargs="?", help="a Python file")
+    parser.add_argument("program", metavar="PROGRAM", help="a Python file")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the program's sys.argv[1:]"
     )
     if not speaks():
         parser.print_usage = parser.print_help = lambda file=None: None  # type: ignore[method-assign]
-    options = parser.parse_args(arguments)
-    if (options.program is None) == (options.show is None):
-        parser.error("expected either PROGRAM or --show FOLDER")
-    return options
-
-
-def _text(profile: Profile, as_json: bool) -> str:
-    return json.dumps(profile.to_json()) if as_json else "\n".join(table(profile))
+    return parser.parse_args(arguments)

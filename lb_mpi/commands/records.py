@@ -10,11 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lb_mpi.advising.advice import Replayed, advise, collapsed, conclude
-from lb_mpi.advising.replay import gain, replay_profile, replays
+from lb_mpi.advising.advice import advise, conclude
+from lb_mpi.advising.replay import gain, replays
 from lb_mpi.commands.dispatch import Command, progress
 from lb_mpi.files import write_whole
-from lb_mpi.profiling.profile import read_profile
 from lb_mpi.report.page import page
 from lb_mpi.report.run import gather, headline, times
 from lb_mpi.table import Table
@@ -74,33 +73,35 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
 # --- advise ----------------------------------------------------------------------------------------------------------
 
 
-
-
 def add_advise(parser: argparse.ArgumentParser) -> None:
     """Add the options of `advise`."""
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="folder with a record (run --record, LB_MPI_RECORD) or a profile (profile -o)")
-    add("--quiet-machine", action="store_true",
-        help="predict for an otherwise idle machine, where each rank has a core whenever it works")
+    add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
 
 
 def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Replay a record in other variants, or a profile; ValueError if none can be read, or none has enough data.
+    """Replay a record in other variants; ValueError if none can be read, or none has enough data.
 
     Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions (None: unknown),
     the `change` to make, the `driver`; the first of each driver is the recorded run, with the `conclusion` in a line,
-    `reliable` (False: the predictions mean nothing), `alike` (equally good lines), and `notes`.
+    `reliable` (False: the predictions mean nothing), and `notes`.
     """
-    folder, quiet = Path(options.folder), options.quiet_machine
+    folder = Path(options.folder)
     try:
         with progress() as show:
-            found = [advise(one, show, quiet=quiet) for one in _replays(folder, quiet=quiet)]
+            run = gather(folder)
+            found = [advise(one, show) for one in replays(run)]
+            if not found:
+                raise ValueError(
+                    "the record contains nothing that can be replayed: expected a search, a call of map_rows, a map of a "
+                    "pool, or exchanges, which must have ended on all ranks"
+                )
+            found[0].notes.extend(run.notes)
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
     answer: list[dict[str, Any]] = []
     for advice in found:
-        conclusion, reliable = conclude(advice, quiet=quiet)
-        alike = [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines, quiet=quiet)]
+        conclusion, reliable = conclude(advice)
         lines: list[dict[str, Any]] = [
             {
                 **{name: _known(getattr(line, name)) for name in ("predicted_s", "measured_s", "spread_s")},
@@ -108,12 +109,9 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
             }
             for line in advice.lines
         ]
-        lines[0] |= {"conclusion": conclusion, "reliable": reliable, "alike": alike, "notes": advice.notes}
+        lines[0] |= {"conclusion": conclusion, "reliable": reliable, "notes": advice.notes}
         answer += lines
     return answer
-
-
-MOST_ALIKE = 3  # named in a line of the table
 
 
 def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
@@ -123,37 +121,15 @@ def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
         of_driver = list(group)
         first = of_driver[0]
         header = (driver, "predicted", "spread", "measured", "to recorded", "change")
-        cells = []
-        for alike in first["alike"]:
-            line, names = of_driver[alike[0]], [of_driver[k]["what"] for k in alike]
-            more = f" and {len(names) - MOST_ALIKE} more" if len(names) > MOST_ALIKE else ""
-            cells.append((
-                ", ".join(names[:MOST_ALIKE]) + more, _seconds(line["predicted_s"], "not known"), _spread(line),
-                _seconds(line["measured_s"]), _part(line["predicted_s"], first["measured_s"]), line["change"],
-            ))  # fmt: skip
+        cells = [
+            (line["what"], _seconds(line["predicted_s"], "not known"), _spread(line), _seconds(line["measured_s"]),
+             _part(line["predicted_s"], first["measured_s"]), line["change"])
+            for line in of_driver
+        ]  # fmt: skip
         said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
         if first["reliable"]:
             said += [str(Table(header, cells, words=(0, 5))), *(f"note: {note}" for note in first["notes"])]
     return said
-
-
-def _replays(folder: Path, *, quiet: bool) -> list[Replayed]:
-    """Read what can be replayed."""
-    names = sorted(folder.iterdir())
-    if any(path.suffix == ".lbrec" for path in names):
-        run = gather(folder)
-        found = list(replays(run, quiet=quiet))
-        if not found:
-            raise ValueError(
-                "the record contains nothing that can be replayed: expected a search, a call of map_rows, a map of a "
-                "pool, or "
-                "exchanges, which must have ended on all ranks"
-            )
-        found[0].notes.extend(run.notes)
-        return found
-    if any(path.name.startswith("profile.") for path in names):
-        return [replay_profile(read_profile(folder))]
-    raise ValueError("no record in this folder: expected files rank*.lbrec, or the files of `profile -o`")
 
 
 def _known(seconds: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A profile: how each rank spent its time, the POP metrics, and the possible gain of balancing; as a table and as files.
+"""A profile: how each rank spent its time, the POP metrics, and the possible gain of balancing; as a table and as JSON.
 
 A rank's time is useful (outside of MPI), waiting (for a certain rank) or communication (the rest of the time in MPI).  The
 program's time is that of the rank that ran longest; ranks that end earlier wait for it.
@@ -13,29 +13,22 @@ kept in the `Stream` of its ranks, and split at the end of the run (`lateness`).
 own clock.  Ranks are those of the whole program, whatever the communicator.
 
 Source: POP Standard Metrics for Parallel Performance Analysis, https://pop-coe.eu/node/69.
-
-The folder of a profile has one file, profile.json, with the metrics; it is written when all ranks have ended.
 """
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.checks import show
-from lb_mpi.files import write_whole
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.table import Table
 
 END = "(the program's end)"
-FILE = "profile.json"
 MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
 _METRICS = ("seconds", "load_balance", "communication_efficiency", "parallel_efficiency", "balanced_s")
 _SUMS = ("waiting_s", "communication_s")
@@ -47,7 +40,7 @@ _EXPLAINED = (
 )
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
-MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
+MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 40 bytes each
 
 TOGETHER, PARTLY, NEIGHBOURS = 0, 1, 2  # the kinds of a collective; 2 + k: waits for list k of `Stream.needs`
 _NEVER = np.iinfo(np.int64).min
@@ -79,26 +72,23 @@ class Line:
         return max(0.0, self.seconds - self.waiting_s)  # rounding
 
 
-class Kept(NamedTuple):
-    """The collective calls of a stream as arrays: one entry per call, in order."""
-
-    kinds: array[int]  # TOGETHER, ..
-    posted: array[int]  # when this rank arrived: from then on, the others don't wait for it
-    entered: array[int]  # when it began to wait
-    left: array[int]  # when it continued
-    places: array[int]  # indices in `Calls.lines`
-
-
 class Stream:
     """The collective calls of one set of ranks, on any communicator: all its ranks make them in the same order."""
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members  # ascending
-        self.kept = Kept(array("h"), array("q"), array("q"), array("q"), array("l"))
+        # For each call: its kind; when this rank arrived (from then on, the others don't wait for it), when it began to
+        # wait, and when it continued; the index in `Calls.lines`.
+        self._calls = array("q")
         self.needs: list[tuple[int, ...]] = []  # ranks that neighbourhood collectives wait for
 
     def __len__(self) -> int:
-        return len(self.kept.kinds)
+        return len(self._calls) // 5
+
+    @property
+    def calls(self) -> Ints:
+        """Return (5, calls): kinds, posted, entered, left, places."""
+        return np.array(self._calls, dtype=np.int64).reshape(-1, 5).T
 
     def kind_of(self, neighbours: Sequence[int]) -> int:
         """Return the kind of a collective that waits for these ranks."""
@@ -109,7 +99,11 @@ class Stream:
 
     def waited(self, index: int, entered: int, left: int, place: int) -> None:
         """Record the wait, at `place`, for the earlier call `index`."""
-        self.kept.entered[index], self.kept.left[index], self.kept.places[index] = entered, left, place
+        self._calls[5 * index + 2 : 5 * index + 5] = array("q", (entered, left, place))
+
+    def add(self, kind: int, entered: int, left: int, place: int) -> None:
+        """Add a call: it waits from its arrival on."""
+        self._calls.extend((kind, entered, entered, left, place))
 
 
 class Calls:
@@ -149,36 +143,29 @@ class Calls:
             self.streams[key] = Stream(key)
         return self.streams[key]
 
-    def join(self, stream: Stream, kind: int, place: int, posted: int, entered: int, left: int) -> int:
+    def join(self, stream: Stream, kind: int, place: int, entered: int, left: int) -> int:
         """Add this rank's next collective call to a stream; return its index, or -1 if there is no room to keep it."""
         if self._room <= 0:
             self.n_lost += 1
             return -1
         self._room -= 1
-        kept = stream.kept
-        kept.kinds.append(kind)
-        kept.posted.append(posted)
-        kept.entered.append(entered)
-        kept.left.append(left)
-        kept.places.append(place)
-        return len(kept.kinds) - 1
+        stream.add(kind, entered, left, place)
+        return len(stream) - 1
 
 
-class ClockModel(NamedTuple):
-    """One rank's clock against rank 0's, compared at the start and end of the run, and linear in between."""
+class ClockLook(NamedTuple):
+    """A comparison of this rank's clock with rank 0's."""
 
-    begin_ns: int = 0  # this rank's clock at the first comparison
-    end_ns: int = 1  # and at the last
-    begin_offset_s: float = 0.0  # rank 0's clock minus this one's
-    end_offset_s: float = 0.0
-    error_s: float = 0.0  # maximum error of the offsets
+    at_ns: int  # by this rank's clock
+    offset_s: float  # rank 0's clock minus this one's
+    error_s: float  # at most
 
-    def common(self, times: Ints) -> Ints:
-        """Return this rank's times by rank 0's clock."""
-        offsets_s = self.begin_offset_s, self.end_offset_s
-        shift = 1e9 * np.interp(times, (self.begin_ns, self.end_ns), offsets_s)
-        common: Ints = times + np.rint(shift).astype(np.int64)
-        return common
+
+def common_times(times: Ints, first: ClockLook, last: ClockLook) -> Ints:
+    """Return this rank's times by rank 0's clock, which drifts evenly between two comparisons."""
+    shift = 1e9 * np.interp(times, (first.at_ns, last.at_ns), (first.offset_s, last.offset_s))
+    common: Ints = times + np.rint(shift).astype(np.int64)
+    return common
 
 
 def lateness(
@@ -316,18 +303,6 @@ class Profile:
         return {**own, **metrics, "most_waited_for": most, "waited_for_part": part}
 
 
-def profile_from(found: Mapping[str, Any]) -> Profile:
-    """Read the result of `Profile.to_json`."""
-    ranks = [
-        RankProfile(
-            **{name.name: rank[name.name] for name in fields(RankProfile) if name.name != "lines"},
-            lines=[Line(**{**line, "waited_s": {int(k): s for k, s in line["waited_s"].items()}}) for line in rank["lines"]],
-        )
-        for rank in found["ranks"]
-    ]
-    return Profile(found["program"], ranks, found["speeds"], found["clock_error_s"], found["notes"])
-
-
 def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
     """Return the ranks with their wait for the one that ran longest."""
     last = max(ranks, key=lambda rank: rank.seconds)
@@ -436,22 +411,3 @@ def _short(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"
-
-
-# --- files -------------------------------------------------------------------------------------------------------------
-
-
-def write_profile(folder: Path, profile: Profile) -> None:
-    """Write the profile; OSError."""
-    write_whole(folder / FILE, json.dumps(profile.to_json()))
-
-
-def read_profile(folder: Path) -> Profile:
-    """Return the profile in a folder; OSError, ValueError."""
-    path = folder / FILE
-    if not path.exists():
-        raise ValueError(f"{folder}: expected a folder with {FILE}")
-    try:
-        return profile_from(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: expected what `profile -o` writes ({show(error)})") from None

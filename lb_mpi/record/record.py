@@ -16,8 +16,8 @@ Law.  Each second since the beginning belongs to one phase.  Sums are exact at a
 and tasks.
 
 The size bound: time is divided into at most BINS bins.  When they are full, pairs of bins are merged, and bins become twice
-as wide.  Steps beyond STEPS are added up by twos, then by fours; beyond TASKS, neighbouring tasks are merged.  Beyond MOVES,
-every second move is kept, then every fourth; the sums by rank contain all of them.
+as wide.  Steps beyond STEPS are added up by twos, then by fours; beyond TASKS, neighbouring tasks are merged.  Of the moves,
+the first MOVES are kept; the sums by rank contain all of them.
 
 Its file:
 
@@ -65,7 +65,7 @@ class Record:
         self.phase = Phase.OUTSIDE
         self.line = _Line(began)
         self.steps = _Steps()
-        self.moves = _Moves()
+        self.moves: list[Move] = []  # the first MOVES
         self.reasons: list[str] = []
         self.clocks: list[Clock] = []  # the first comparison, and the last
         self.settings: dict[str, dict[str, Any]] = {}
@@ -123,7 +123,8 @@ class Record:
         sums = self._flows.setdefault((move.way, move.other), [0.0, 0.0, 0.0])
         for k, more in enumerate((1.0, move.amount, move.bytes)):
             sums[k] += more
-        self.moves.add(move)
+        if len(self.moves) < MOVES:
+            self.moves.append(move)
 
     def reason(self, words: str) -> int:
         """Return the index of a reason's text, for a Step; -1 if there are too many."""
@@ -267,31 +268,6 @@ def coarser(table: Rows, each: int) -> Rows:
     return np.array(made, dtype=STEP)
 
 
-class _Moves:
-    """Consecutive moves, thinned out when there are too many."""
-
-    def __init__(self) -> None:
-        self.n = 0
-        self.each = 1  # every n-th move is kept
-        self._table: Rows = np.zeros(MOVES, dtype=MOVE)
-        self._seen = 0
-
-    @property
-    def all(self) -> Rows:
-        """Return all kept moves."""
-        return self._table[: self.n]
-
-    def add(self, move: Move) -> None:
-        """Add a move."""
-        if self._seen % self.each == 0:
-            self._table[self.n] = move
-            self.n += 1
-            if self.n == MOVES:
-                self._table[: MOVES // 2] = self._table[0::2].copy()
-                self.n, self.each = MOVES // 2, 2 * self.each
-        self._seen += 1
-
-
 OFF = Off()
 
 
@@ -360,8 +336,8 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
     seconds = np.concatenate([line.bins[: line.n], [line.open]]).astype(np.float32)
     payload: bytes = msgpack.packb({
         "number": number, "until": now, "ended": ended, "width_s": line.width_s, "seconds": seconds.tobytes(),
-        "steps": record.steps.all.tobytes(), "moves": record.moves.all.tobytes(), "flows": record.flows.tobytes(),
-        "tasks": record.tasks.tobytes(), "reasons": record.reasons,
+        "steps": record.steps.all.tobytes(), "moves": np.array(record.moves, dtype=MOVE).tobytes(),
+        "flows": record.flows.tobytes(), "tasks": record.tasks.tobytes(), "reasons": record.reasons,
         "clocks": [list(clock) for clock in record.clocks], "settings": record.settings, "costs": record.costs.tobytes(),
         "under_way": [record.under_way, record.of], "progress": list(record.progress),
     })  # fmt: skip

@@ -13,7 +13,7 @@ import math
 import struct
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
+from lb_mpi.record.record import Rows
 from lb_mpi.report.run import (
     DRIVERS,
     NAMES,
@@ -73,7 +74,6 @@ class Picture(NamedTuple):
     png: bytes
     width: int  # pixels
     height: int  # pixels
-    each: int = 1  # ranks per row of pixels; 1 if each rank has at least one row
 
     @property
     def url(self) -> str:
@@ -86,48 +86,36 @@ def strip(parts: Floats) -> Picture:
     for halving in range(HALVINGS + 1):
         if halving:
             parts = 0.5 * (parts[:, 0::2] + parts[:, 1::2])
-        pixels, each = strip_pixels(parts)
-        picture = Picture(encode(pixels, [*COLOURS.values()]), pixels.shape[1], len(pixels), each)
+        pixels = strip_pixels(parts)
+        picture = Picture(encode(pixels, [*COLOURS.values()]), pixels.shape[1], len(pixels))
         if len(picture.png) <= MOST_BYTES:
             break
     return picture
 
 
-def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
-    """Return a timeline as colour indices, (rows, columns), and the number of ranks in one row."""
-    each = -(-len(parts) // MOST_ROWS)
-    if each > 1:
-        parts = np.add.reduceat(parts, np.arange(0, len(parts), each)) / each
+def strip_pixels(parts: Floats) -> NDArray[np.uint8]:
+    """Return a timeline as colour indices, (rows, columns): of up to 20 rows for each rank."""
     n_ranks, n_columns, n_phases = parts.shape
+    pixels: NDArray[np.uint8]
     if n_ranks > MOST_ROWS // 4:  # one row of pixels for each: the longest phase
         pixels = parts.argmax(axis=2).astype(np.uint8)
         pixels[parts.sum(axis=2) < 0.5] = NOTHING
-        return pixels, each
+        return pixels
     rows = max(3, min(ROW_PIXELS, MOST_ROWS // n_ranks))
     levels = (np.arange(rows) + 0.5) / rows
     sums = np.cumsum(parts, axis=2)
-    stacked = (sums[:, None, :, :] < levels[None, :, None, None]).sum(axis=3).astype(np.uint8)
-    stacked[stacked >= n_phases] = NOTHING
+    pixels = (sums[:, None, :, :] < levels[None, :, None, None]).sum(axis=3).astype(np.uint8)
+    pixels[pixels >= n_phases] = NOTHING
     if rows >= 8:
-        stacked[:, -1] = NOTHING  # a gap between ranks
-    return stacked.reshape(n_ranks * rows, n_columns), each
+        pixels[:, -1] = NOTHING  # a gap between ranks
+    return pixels.reshape(n_ranks * rows, n_columns)
 
 
 def square(values: Floats) -> Picture:
-    """Draw a matrix (n, n) of numbers >= 0, darker for larger values; in a large one, neighbours are added up."""
-    values, each = binned(values)
+    """Draw a matrix (n, n) of numbers >= 0, darker for larger values."""
     most = float(values.max(initial=0.0))
     pixels = np.ceil(LEVELS * np.sqrt(values / most)).astype(np.uint8) if most else np.zeros(values.shape, np.uint8)
-    return Picture(encode((LEVELS - pixels).astype(np.uint8), _ramp()), values.shape[1], values.shape[0], each)
-
-
-def binned(values: Floats) -> tuple[Floats, int]:
-    """Return a matrix of at most 256 rows, and the number of rows and columns merged into one."""
-    each = -(-len(values) // 256)
-    if each > 1:
-        edges = np.arange(0, len(values), each)
-        values = np.add.reduceat(np.add.reduceat(values, edges, axis=0), edges, axis=1)
-    return values, each
+    return Picture(encode((LEVELS - pixels).astype(np.uint8), _ramp()), values.shape[1], values.shape[0])
 
 
 def _ramp() -> list[str]:
@@ -159,17 +147,16 @@ def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
 # --- curves ----------------------------------------------------------------------------------------------------------
 
 
-def imbalance(run: Run) -> str:
+def imbalance(calls: Rows, reasons: list[str]) -> str:
     """Draw the imbalance of each call of map_rows, with all rows on their owners and as it was; "" without any."""
-    table = steps(run)[0]
-    table = table[table["driver"] == Driver.ROWS]
+    table = calls[0][calls[0]["driver"] == Driver.ROWS]
     before, after = table["before"].astype(float), table["after"].astype(float)
     both = np.concatenate([before, after])
     both = both[np.isfinite(both)]
     if not len(both):
         return ""
-    calls = np.cumsum(table["n"]) - table["n"] + 1
-    most, last = ceiling(float(both.max())), int(calls[-1])
+    numbers = np.cumsum(table["n"]) - table["n"] + 1
+    most, last = ceiling(float(both.max())), int(numbers[-1])
 
     def x(call: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (call - 1) / max(1, last - 1)
@@ -185,11 +172,10 @@ def imbalance(run: Run) -> str:
         parts.append(label(x(call), HEIGHT - BOTTOM + 22, f"{call:,}"))
     parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
     for name, values in (("home", before), ("now", after)):
-        known = [(call, value) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
+        known = [(call, value) for call, value in zip(numbers, values, strict=True) if math.isfinite(value)]
         points = " ".join(f"{x(call):.1f},{y(value):.1f}" for call, value in known)
         parts.append(f'<polyline class="{name}" points="{points}"/>')
-    reasons = run.ranks[0].reasons
-    for call, value, acted, reason in zip(calls, before, table["acted"], table["reason"], strict=True):
+    for call, value, acted, reason in zip(numbers, before, table["acted"], table["reason"], strict=True):
         if acted:
             words = escape(reasons[reason]) if 0 <= reason < len(reasons) else "changed"
             at = f"{x(call):.1f} {y(value if math.isfinite(value) else 0.0) - 4:.1f}"
@@ -225,7 +211,11 @@ MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 
 def page(run: Run, gain: float = math.nan) -> str:
     """Return the page; for `gain`, see `headline`."""
-    parts = [_head(run, headline(run, gain)), _strips(run), _calls(run), _moves(run), _ranks(run), _machine(run)]
+    calls, moved = steps(run), {way: matrix(run, way) for way in Way}
+    parts = [
+        _head(run, headline(run, gain)), _strips(run, timeline(run, COLUMNS)), _calls(run, calls), _moves(moved),
+        _ranks(run, moved), _machine(run),
+    ]  # fmt: skip
     style, script = (resources.files("lb_mpi.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
     title = escape(_title(run.ranks[0].about.program))
     return (
@@ -285,22 +275,17 @@ def _card(value: str, name: str, kind: str = "") -> str:
     return f'<div class="card{kind}"><b>{value}</b><span>{name}</span></div>'
 
 
-def _strips(run: Run) -> str:
-    """Return the strip of each rank."""
+def _strips(run: Run, parts: Floats) -> str:
+    """Return the strip of each rank, of its `timeline`."""
     totals = run.totals
     key = _key((NAMES[phase], COLOURS[phase]) for phase in Phase if totals[:, phase].any())
-    picture = strip(timeline(run, COLUMNS))
-    each = picture.each
-    shown = run.ranks[::each]
-    firsts = [
-        (name, next(k for k, one in enumerate(run.ranks) if one.about.host == name) // each) for name in run.hosts
-    ]
+    picture = strip(parts)
+    hosts = [one.about.host for one in run.ranks]
     data = {
         "time": run.seconds,
-        "rows": len(shown),
-        "each": each,
-        "names": [one.about.rank for one in shown],
-        "hosts": firsts if len(run.hosts) > 1 else [],
+        "rows": len(run.ranks),
+        "names": [one.about.rank for one in run.ranks],
+        "hosts": [(name, hosts.index(name)) for name in run.hosts] if len(run.hosts) > 1 else [],
         "phases": {colour: NAMES[phase] for phase, colour in COLOURS.items()},
     }
     how = (
@@ -308,26 +293,24 @@ def _strips(run: Run) -> str:
         if len(run.ranks) > MOST_ROWS // 4
         else "One strip per rank. The height of each colour is its share of that time slice"
     )
-    many = f" Each line stands for {each} ranks." if each > 1 else ""
-    caption = f"{how}. Ranks are grouped by host; {picture.width} time slices.{many}"
+    caption = f"{how}. Ranks are grouped by host; {picture.width} time slices."
     return f"<h2>What each rank did when</h2>{key}{_figure(picture, data, caption)}"
 
 
-def _calls(run: Run) -> str:
-    if not steps(run).size:
+def _calls(run: Run, calls: Rows) -> str:
+    if not calls.size:
         return ""
     parts = ["<h2>Calls, and what was decided</h2>"]
-    if chart := imbalance(run):
+    if chart := imbalance(calls, run.ranks[0].reasons):
         words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
         parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "without lending", "actual", "decision"]
-    parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).used().html("tight reason"))
+    parts.append(Table(header, _lines(run, calls), (1, 9), MOST_LINES).used().html("tight reason"))
     return "".join(parts)
 
 
-def _lines(run: Run) -> list[list[str]]:
+def _lines(run: Run, calls: Rows) -> list[list[str]]:
     """Return a line for consecutive calls with the same decision."""
-    calls = steps(run)
     first, offsets = calls[0], np.array(run.offsets_s)[:, None]
     spans = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
     ideal, ends, reasons = bounds(calls), np.cumsum(first["n"]), run.ranks[0].reasons
@@ -336,48 +319,46 @@ def _lines(run: Run) -> list[list[str]]:
         some = list(group)
         begin, end = ends[some[0]] - first["n"][some[0]] + 1, ends[some[-1]]
         span, bound = float(spans[some].sum()), float(ideal[some].sum())
-        # For rows, every rank knows the number lent on all ranks; parts and steals are each rank's own.
+        # For rows, every rank knows the number lent on all ranks; parts and steals are each rank's own.  All ranks make
+        # the same exchanges.
+        done = calls["units"][:1] if driver == Driver.EXCHANGE else calls["units"]
         moved = calls["moved"][:1] if driver in (Driver.ROWS, Driver.MIGRATE) else calls["moved"]
         name, unit, what = DRIVERS[Driver(int(driver))]
-        done, amount = calls["units"][:, some].sum(dtype=float), moved[:, some].sum(dtype=float)
+        n, amount = done[:, some].sum(dtype=float), moved[:, some].sum(dtype=float)
         lines.append([
             f"{begin:,}" if begin == end else f"{begin:,}\N{EN DASH}{end:,}",
             name, seconds(span), seconds(bound), f"{span / bound:.2f}" if bound else "-",
-            f"{done:,.0f} {unit}" if done else "-", f"{amount:,.0f} {what}" if amount else "-",
+            f"{n:,.0f} {unit}" if n else "-", f"{amount:,.0f} {what}" if amount else "-",
             _mean(first["before"][some]), _mean(first["after"][some]), reasons[reason] if 0 <= reason < len(reasons) else "",
         ])  # fmt: skip
     return lines
 
 
-def _moves(run: Run) -> str:
+def _moves(moves: Mapping[Way, Floats]) -> str:
     """Return the work that each rank gave to each other."""
     parts: list[str] = []
-    for way in Way:
-        moved = matrix(run, way)
+    for way, moved in moves.items():
         if not moved.any():
             continue
         picture = square(moved)
-        data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
+        data: dict[str, Any] = {"rows": picture.height, "hosts": [], "unit": UNITS[way]}
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
-        top = binned(moved)[0].max()
-        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
-        if picture.each > 1:
-            caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
+        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {moved.max():,.0f}, white: none."
         parts.append(_figure(picture, data, caption, "paper"))
     if not parts:
         return ""
     return f"<h2>Work moved between ranks</h2>{''.join(parts)}"
 
 
-def _ranks(run: Run) -> str:
+def _ranks(run: Run, moves: Mapping[Way, Floats]) -> str:
     totals = run.totals
     phases = [phase for phase in Phase if totals[:, phase].any()]
     called = {Driver(driver) for one in run.ranks for driver in np.unique(one.steps["driver"]).tolist()}
     units = sorted({DRIVERS[driver][1] for driver in called})
     header = ["rank", "host", "speed", "seconds", *(f"{SHORT[phase]} %" for phase in phases)]
     header += [*(f"{unit} {'made' if unit == 'exchanges' else 'computed'}" for unit in units), "got", "gave"]
-    got, gave = (sum((matrix(run, way).sum(axis=axis) for way in Way), np.zeros(run.size)) for axis in (0, 1))
+    got, gave = (sum(moved.sum(axis=axis) for moved in moves.values()) for axis in (0, 1))
     speeds = [float(np.average(one.steps["speed"], weights=one.steps["n"])) if len(one.steps) else 1.0 for one in run.ranks]
     lines = []
     for one, spent, speed in zip(run.ranks, totals, speeds, strict=True):

@@ -92,8 +92,7 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
     assert stored.steps["acted"].sum() == 2_000
     assert stored.steps["before"] == pytest.approx(0.5)
     assert (np.diff(stored.steps["began"]) > 0).all()
-    assert len(stored.moves) <= MOVES
-    assert stored.moves["began"] == pytest.approx(record.moves.each * np.arange(len(stored.moves)))
+    assert stored.moves["began"].tolist() == list(range(MOVES))
     assert stored.flows["amount"].sum() == 8_000
     assert len(stored.reasons) == REASONS
     assert len(stored.costs) == COSTS
@@ -177,8 +176,7 @@ def test_drafts_on_their_way() -> None:
     drafts.turn(6.0, [], [(2, Message(Kind.DRAFTING, 1, 3)), (0, Message(Kind.WORK, 2, 7, payload=b"1"))])
     drafts.turn(6.5, [], [(2, Message(Kind.ADMISSION, 1, 3))])
     drafts.turn(7.0, [(2, Message(Kind.NOWORK, 1, 3))], [])
-    moves = [Move(*move) for move in record.moves.all.tolist()]
-    assert moves == [
+    assert record.moves == [
         Move(Way.DRAFT, -1, 1.0, 2.0, 0.0, 0.0),
         Move(Way.DRAFT, 10, 3.0, 5.0, 1.0, 5.0),
         Move(Way.DRAFT, 12, 6.0, 7.0, 0.0, 0.0),

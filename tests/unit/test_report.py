@@ -123,7 +123,7 @@ def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(wor
     run = assemble(files)
     assert headline(run).next_step.startswith(words)
     text = page(run)
-    assert "<th>done" in text
+    assert "<td>5 exchanges" in text  # of the plan, not of all ranks together
     empty = ("moved", "without lending", "decision", "got", "gave")
     assert not any(f"<th>{name}" in text for name in empty)
 
@@ -148,9 +148,7 @@ def test_timeline_holds_each_second_once() -> None:
     parts = timeline(run, 60)
     assert parts.sum(axis=2) == pytest.approx(np.ones((3, 60)), abs=1e-3)
     assert parts[:, :9, Phase.OWN] == pytest.approx(np.ones((3, 9)), abs=1e-3)
-    pixels, each = strip_pixels(parts)
-    assert each == 1
-    assert set(np.unique(pixels)) == {Phase.OWN, Phase.WAITING, NOTHING}
+    assert set(np.unique(strip_pixels(parts))) == {Phase.OWN, Phase.WAITING, NOTHING}
 
 
 def test_clocks_of_hosts_are_aligned() -> None:
@@ -196,8 +194,6 @@ def test_pictures_are_png() -> None:
     width, height, pixels = decoded(encode(np.array([[0, 1, 2], [7, 0, 0]], dtype=np.uint8), [*COLOURS.values()]))
     assert (width, height, pixels) == (3, 2, b"\x00\x01\x20\x00\x70\x00")
     assert decoded(square(np.zeros((2, 2))).png)[2] == b"\x00\xff\x00\xff"
-    many = square(np.ones((600, 600)))
-    assert (many.width, many.each) == (200, 3)
 
 
 class Reader(html.parser.HTMLParser):
