@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 
     code: int  # of mpiexec, 0 to 255
     ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds from the start to their reports
-    gone: Sequence[str] = ()  # hosts that are gone
+    gone: Sequence[str] = ()  # a line for each host that is gone
     hung: bool = False  # some rank hung
     lost_nothing: bool = False  # it was a restart, and ended before the program reported anything
     n_saved: int = 0  # number of saves since the start

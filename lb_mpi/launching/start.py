@@ -175,7 +175,7 @@ class _Run:
         found = Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
             ends=self._ends,
-            gone=self._watch.gone if self._gone else (),
+            gone=self._gone,
             hung=bool(self._hung),
             lost_nothing=self._again and not any(state.spoke for state in states),
             n_saved=sum(state.n_saved for state in states),
@@ -306,13 +306,12 @@ class MpiJob:
         if record is not None:
             os.makedirs(record, exist_ok=True)
             self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
-        self.reached: set[str] = set()  # hosts that have connected to this one over their network
 
-    def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
+    def start(self, before: Outcome | None) -> Outcome | int:
         """Check the hosts, and start; return the outcome, or the exit code if nothing was started.
 
         The first time, an unusable host is an error.  After a start `before`, it is left out, and the rest of the list is
-        used, also the hosts that were gone then, if they answer about as soon.
+        used, also the hosts that were gone then, if they answer.
 
         Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
         only requests a save: a program that can't save goes on.
@@ -325,9 +324,7 @@ class MpiJob:
         with contextlib.ExitStack() as stack:
             link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))
             word = link.parent.name if link else ""
-            watch = stack.enter_context(
-                Watch(names, ssh, self.python, mark, word, may_restart=may_restart, reached=self.reached)
-            )
+            watch = stack.enter_context(Watch(names, ssh, self.python, mark, word))
             ranks = self.placed(watch, before)
             if not ranks:
                 return 1
@@ -368,7 +365,7 @@ class MpiJob:
 
     def placed(self, watch: Watch, before: Outcome | None) -> list[int]:
         """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""
-        problems = watch.reach(before.gone if before else ())
+        problems = watch.reach()
         has = watch.here.facts.get("MPI library")
         if has is not None and has != self.mpi.library:
             say(f"{self.mpi.path} belongs to {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
@@ -397,7 +394,7 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
         if options.progress and record is not None:
             stack.enter_context(followed(record))
         n_restarts, before = 0, None  # the outcome of the previous start
-        while not isinstance(outcome := job.start(before, may_restart=n_restarts < options.restarts), int):
+        while not isinstance(outcome := job.start(before), int):
             decision = decide(outcome, n_restarts, options.restarts)
             if decision.why:
                 say(decision.why)

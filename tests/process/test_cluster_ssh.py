@@ -16,6 +16,7 @@ from lb_mpi.emulation.network import PORT, check_ssh
 from lb_mpi.errors import ClusterError
 from tests.process.emulation import ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, needs_sshd, status
 from tests.process.lab import until
+from tests.process.test_cluster import COUNTING
 
 NAME = f"s{os.getpid()}"
 OTHER = f"v{os.getpid()}"  # made and removed within a test
@@ -170,6 +171,22 @@ def test_a_host_that_is_not_in_reach(servers: None) -> None:
     subprocess.run([*route, "delete", *there], check=True)
     assert "host h2: ssh: connect to host h2 port 2222: No route to host" in said
     assert "whether it is running" in said
+
+
+@needs_mpiexec
+def test_a_run_whose_host_is_cut_off_goes_on_without_it(servers: None, tmp_path: Path) -> None:
+    link = ["ip", "-n", f"lbmpi-{NAME}-h2", "link", "set", "eth0"]
+    program = ("python", "-c", COUNTING, str(tmp_path))
+    with ThreadPoolExecutor(1) as other:
+        run = other.submit(cluster, "run", "--restarts", "1", "--", *program, name=NAME)
+        until(lambda: len(list(tmp_path.glob("1-*"))) == 3 or run.done())
+        subprocess.run([*link, "down"], check=True)
+        done = run.result(120)
+    subprocess.run([*link, "up"], check=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "start 2, 2 ranks"
+    assert "run: host h2 is gone: no sign of life for " in done.stderr
+    assert "run: left out: host h2: ssh: connect to host h2 port 2222: " in done.stderr
 
 
 # The last that uses these servers: one of them is killed.

@@ -17,7 +17,6 @@ import pytest
 
 from lb_mpi.hosts import Host
 from lb_mpi.launching import commands, start, watch
-from lb_mpi.launching.heard import RankState
 from lb_mpi.launching.start import Mpiexec, command, fill, identify
 from tests.process import kills
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
@@ -268,25 +267,12 @@ def test_this_machine_is_not_gone_when_it_is_silent(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], restarts: str
 ) -> None:
     monkeypatch.setattr(watch, "SIGN_S", 1.0)
-    monkeypatch.setattr(watch, "SOON_S", 1.0)
     monkeypatch.setattr(watch, "ASK_S", 0.1)
     arguments = lab.arguments(socket.gethostname(), "--restarts", restarts, "--", sys.executable, "-c", STOPS_HERE)
     code = start.main(arguments, "run")
     err = capfd.readouterr().err
     assert code == 0, err
     assert " is gone: " not in err
-
-
-def test_a_silent_host_is_given_up_soon_only_where_that_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(watch, "SOON_S", 0.0)
-    mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
-    for may_restart in (True, False):
-        with watch.Watch(["far"], mute, sys.executable, "mark", may_restart=may_restart) as one:
-            one.hosts[0].answers.silent_s = 5.0
-            assert one.lost() == []
-            one.hosts[0].states["0"] = RankState("0", "far", n_saved=1)
-            assert one.lost() == ["host far is gone: no sign of life for 0 s"] * may_restart
 
 
 def test_what_others_print_where_a_host_answers_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,23 +283,6 @@ def test_what_others_print_where_a_host_answers_is_no_answer(monkeypatch: pytest
     with watch.Watch(["far"], ["sh", "-c", f"{script}exit 3"], sys.executable, "mark") as one:
         assert one.reach() == {"far": r"host far: \x1b[2Jhi (exit code 3)"}
         assert one.ends() == one.states() == []
-
-
-SHELL = 'exec sh -c "$(printf %s "$1" | sed "s/ exec / sleep 3 \\&\\& exec /")"'  # whose Python starts late
-
-
-@pytest.mark.parametrize(
-    ("there", "answers"), [(SHELL, True), ("exec cat > /dev/null", False)], ids=["busy", "dead"]
-)
-def test_a_host_that_was_gone_is_waited_for_if_a_shell_answers(
-    monkeypatch: pytest.MonkeyPatch, there: str, answers: bool
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(watch, "DOUBT_S", 0.5)
-    with watch.Watch(["far"], ["sh", "-c", there], sys.executable, "mark") as one:
-        found = one.reach(["far"])
-        assert bool(one.hosts[0].facts) == answers
-        assert ("no answer within" in found.get("far", "")) != answers
 
 
 def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
