@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
-from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
+from lb_mpi.launching.hangs import Awaited, Hang, stuck_inside
 from lb_mpi.launching.heard import End
 from lb_mpi.launching.progress import PREFIX, SHOWN, followed, remove_records
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
@@ -121,23 +121,21 @@ def say(*lines: object) -> None:
 
 
 class _Run:
-    """A run under way: mpiexec is `process`, `hosts` are those of the ranks, and `came` are the signals received.
+    """A run under way: mpiexec is `process`, and `came` are the signals received.
 
     It prints what dies or hangs.  `again` : it is a restart.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], came: list[int], job: MpiJob,
-        *, again: bool,
-    ) -> None:  # fmt: skip
+        self, process: subprocess.Popen[bytes], watch: Watch, n_ranks: int, came: list[int], job: MpiJob, *, again: bool
+    ) -> None:
         self._process, self._watch, self._came, self._again = process, watch, came, again
         self._hang_s, self._grace_s = job.hang_s, job.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
         self._hung: list[Hang] = []
-        self._start = Start(hosts, job.hang_s)
-        self._awaited = Awaited(len(hosts), job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._awaited = Awaited(n_ranks, job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
 
     def goes_on(self) -> bool:
@@ -152,8 +150,7 @@ class _Run:
         if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
         states = self._watch.states()
-        at_start = self._start.stuck(now, states)
-        self._hung = stuck_inside(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
+        self._hung = stuck_inside(states, self._hang_s) or self._awaited.stuck(now, states)
         return not self._hung
 
     def outcome(self) -> Outcome:
@@ -266,7 +263,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
         "%(default)g). In a call of lb_mpi, a rank hangs if it neither computes nor answers, or is stopped. Outside of "
         "lb_mpi, it hangs if all others wait for it in lb_mpi, and it is blocked in MPI, or has reached its end, or neither "
-        "computes, reads, writes nor sleeps. It also hangs if its program does not begin for S seconds, or 30 if S is less.")
+        "computes, reads, writes nor sleeps.")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
@@ -345,8 +342,7 @@ class MpiJob:
                     if "LB_MPI_RECORD" in self.recording:
                         remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-                    hosts = [self.hosts[index].name for index in ranks]
-                    run = _Run(process, watch, hosts, came, self, again=before is not None)
+                    run = _Run(process, watch, len(ranks), came, self, again=before is not None)
                     while run.goes_on():
                         time.sleep(LOOK_S)
                     return run.outcome()
