@@ -74,7 +74,7 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 class Connection:
     """A connection to one host.  It uses one socket for all, since file descriptors are scarce with many hosts."""
 
-    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str, word: str) -> None:
+    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str) -> None:
         self.name = name
         self.facts: dict[str, str] = {}
         self.answered = 0  # number of the last question that it has answered
@@ -95,7 +95,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C reaches this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
-        self.tell(f"{mark} {word}")
+        self.tell(mark)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the host has sent something, or is gone."""
@@ -174,18 +174,16 @@ class Connection:
 class Watch(contextlib.AbstractContextManager["Watch"]):
     """All connections; a context manager that closes them.  This machine is always watched, for comparison."""
 
-    def __init__(
-        self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str, word: str = ""
-    ) -> None:
-        """Start to connect to all hosts."""
+    def __init__(self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str) -> None:
+        """Start to connect to all hosts with `launcher`, such as SSH."""
         self._asked, self._n_asked = 0.0, 0  # time and number of the last question
         self._looked = time.monotonic()
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
-        self.here = Connection(socket.gethostname(), launcher, python, mark, word)
+        self.here = Connection(socket.gethostname(), launcher, python, mark)
         self.hosts: list[Connection] = []
         try:
             for name in names:
-                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark, word))
+                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark))
         except BaseException:
             self.close()
             raise
@@ -329,8 +327,3 @@ def _facts(line: str) -> dict[str, str]:
 def is_here(name: str) -> bool:
     """Return whether the name means this machine, which mpiexec reaches without ssh."""
     return name in ("localhost", "127.0.0.1", socket.gethostname())
-
-
-def launcher(given: str | None) -> list[str]:
-    """Return the command that precedes a host and a command line."""
-    return [given] if given else list(SSH)
