@@ -24,7 +24,7 @@ from typing import NamedTuple, NoReturn
 from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.launching import limit
 from lb_mpi.launching.host import TICK_S, descendants, read_at_once
-from lb_mpi.launching.rank import FORWARDED, NUMBER, become, end_as, prctl
+from lb_mpi.launching.rank import FORWARDED, NUMBER, become, end_as, number, prctl
 
 PERIOD_S = 5e-3  # of one slice to run and one to rest, if the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
@@ -256,19 +256,12 @@ def _forward(program: Program, number: int) -> None:
 
 def rank(variables: Mapping[str, str]) -> int:
     """Return this process's rank among those that mpiexec started; ValueError if it is unknown."""
-    found = {name: variables[name] for name in NUMBER if variables.get(name)}
-    found = found or {name: variables[name] for name in ("SLURM_PROCID",) if variables.get(name)}
-    if not found:
+    found = number(variables)
+    if not (found.isascii() and found.isdigit()):
         raise ValueError(
             f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed"
         )
-    told = " and ".join(f"{name}={value}" for name, value in found.items())
-    if len(set(found.values())) > 1:
-        raise ValueError(f"{told} contradict each other: unset those of another job")
-    value = next(iter(found.values()))
-    if not value.isascii() or not value.isdigit():
-        raise ValueError(f"{told}: expected a rank")
-    return int(value)
+    return int(found)
 
 
 def own_speed(text: str, variables: Mapping[str, str]) -> float:
