@@ -36,7 +36,9 @@ TEXTS = {
     "rows": "calls of Balancer.map_rows, with and without balancing",
     "tasks": "maps of a pool, compared with a fixed distribution and with a shared counter",
 }
-KNOWN = ("nothing", "speeds", "costs", "both")
+THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
+ROW_BYTES = 256  # of a row, and of its result
+WITHIN_S = 2e-6  # that a message of a pool takes within a host
 SHOWN = 20  # lines of a table in the text output
 
 
@@ -127,8 +129,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1 (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link (%(default)s)")
-    parser.add_argument("--threshold", type=float, default=4.0, metavar="J",
-        help="a rank gives nodes away only if it has more than this (%(default)s)")
     add_route(parser)
     _common(parser)
 
@@ -153,7 +153,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
         bytes_per_s=_bandwidth(options),
         seed=seed,
         options=Options(
-            threshold=options.threshold,
+            threshold=THRESHOLD,
             pause_s=searches.pause_for(options.ranks, latency[1]),
             seed=seed,
             route=route_of(options),
@@ -211,15 +211,10 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1 (%(default)s)"
     )
-    parser.add_argument("--row-bytes", type=int, default=256, help="bytes of a row, and of its result (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link (%(default)g)")
-    parser.add_argument(
-        "--noise", type=float, default=0.0, help="relative standard deviation of the times, such as 0.05 (%(default)s)"
-    )
     parser.add_argument("--scheme", choices=(AUTO, *ROWS_SCHEMES), default=AUTO,
         help="direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of first or "
         "second order; auto: direct up to 512 ranks (%(default)s)")
-    parser.add_argument("--tolerance", type=float, default=0.05, help="an imbalance up to this is accepted (%(default)s)")
     _common(parser, speeds="uniform:1:4")
 
 
@@ -238,10 +233,8 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         graph,
         _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
         scheme=options.scheme,
-        tolerance=options.tolerance,
         network=network,
-        row_bytes=integer("row_bytes", options.row_bytes, 0),
-        noise=options.noise,
+        row_bytes=ROW_BYTES,
         seed=seed,
         world_class=rounds.World if recorded is None else recorded.world,
     )
@@ -302,10 +295,6 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
     parser.add_argument("--repeat", action="store_true", help="the same tasks in each map, whose costs are learned")
-    parser.add_argument("--known", choices=KNOWN, default="nothing",
-        help="which of speeds and costs the pool knows at the start; it measures speeds in each map (%(default)s)")
-    parser.add_argument("--within", type=pair, default=(2e-6, 2e-6), metavar="S[,S]",
-        help="seconds that a message takes within a host; two numbers: drawn log-uniformly between them (2e-6)")
     _common(parser, latency_s=50e-6, between=" between hosts")
 
 
@@ -325,8 +314,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     pool = pools.SimulatedPool(
         hosts,
         _speeds(options, size),
-        speeds_known=options.known in ("speeds", "both"),
-        network=Network(check_span("within", options.within), check_span("latency", options.latency)),
+        network=Network((WITHIN_S, WITHIN_S), check_span("latency", options.latency)),
         seed=seed,
         records=records,
     )
@@ -334,7 +322,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     for k in range(n_maps):
         draw = seed if options.repeat else seed + k
         costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, spread=options.spread, seed=draw)
-        done.append(pool.map(costs, costs_known=options.known in ("costs", "both"), items=b"%d" % draw))
+        done.append(pool.map(costs, items=b"%d" % draw))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
         _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")
