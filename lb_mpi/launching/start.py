@@ -115,13 +115,13 @@ def say(*lines: object) -> None:
 class _Run:
     """A run under way: mpiexec is `process`, and `came` are the signals received.
 
-    It prints what dies or hangs.  `again` : it is a restart.
+    It prints what dies or hangs.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], watch: Watch, n_ranks: int, came: list[int], job: MpiJob, *, again: bool
+        self, process: subprocess.Popen[bytes], watch: Watch, n_ranks: int, came: list[int], job: MpiJob
     ) -> None:
-        self._process, self._watch, self._came, self._again = process, watch, came, again
+        self._process, self._watch, self._came = process, watch, came
         self._hang_s, self._grace_s = job.hang_s, job.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
@@ -166,7 +166,6 @@ class _Run:
             ends=self._ends,
             gone=self._gone,
             hung=bool(self._hung),
-            lost_nothing=self._again and not any(state.spoke for state in states),
             n_saved=sum(state.n_saved for state in states),
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
@@ -329,7 +328,7 @@ class MpiJob:
                     if "LB_MPI_RECORD" in self.recording:
                         remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-                    run = _Run(process, watch, len(ranks), came, self, again=before is not None)
+                    run = _Run(process, watch, len(ranks), came, self)
                     while run.goes_on():
                         time.sleep(LOOK_S)
                     return run.outcome()
