@@ -10,7 +10,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, number, show
@@ -122,18 +122,9 @@ def say(text: str, code: int = 0) -> int:
     return code
 
 
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text on stderr, in one line that ends with the block; the first after a second."""
-    line = StatusLine(PATIENCE_S)
-
-    def show(text: str) -> None:
-        line.show(text)
-
-    try:
-        yield show
-    finally:
-        line.clear()
+def progress() -> StatusLine:
+    """Return a line on stderr that ends with its block; the first one is shown after a second."""
+    return StatusLine(PATIENCE_S)
 
 
 def speaks() -> bool:

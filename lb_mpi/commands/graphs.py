@@ -211,9 +211,13 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
         speeds = _speeds_of(hosts, graph, options.hosts)
     arrange("mesh:2x2", [1, 2, 3, 4])  # a small one first, so that compiling or loading the kernels isn't timed
     begin = time.perf_counter()
-    with progress() as show:
+    with progress() as line:
         settings = {name: getattr(options, name) for name in ("objective", "method", "seed", "tolerance")}
-        found = arrange(graph, speeds, progress=lambda text, done: show(f"{text} {done:.0%}"), **settings)
+
+        def show(text: str, done: float) -> None:
+            line.show(f"{text} {done:.0%}")
+
+        found = arrange(graph, speeds, progress=show, **settings)
     seconds = time.perf_counter() - begin
     result = {
         "graph": options.graph,

@@ -93,8 +93,8 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     """
     folder, quiet = Path(options.folder), options.quiet_machine
     try:
-        with progress() as show:
-            found = [advise(one, show, quiet=quiet) for one in _replays(folder, quiet=quiet)]
+        with progress() as line:
+            found = [advise(one, line.show, quiet=quiet) for one in _replays(folder, quiet=quiet)]
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
     answer: list[dict[str, Any]] = []

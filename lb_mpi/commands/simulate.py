@@ -241,11 +241,11 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
 
     def on_call(number: int, call: Call) -> None:
-        show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
+        line.show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
         if recorded is not None:
             recorded.called(cluster, call)
 
-    with progress() as show:
+    with progress() as line:
         done = rounds.simulate(cluster, costs, options.calls, on_call)
     if recorded is not None:
         what = f"--graph {options.graph} --calls {options.calls}"
@@ -347,14 +347,8 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
          f"{each['steals']:,}", f"{each['messages']:,}"]
         for k, each in _some(maps)
     ]  # fmt: skip
-    last = maps[-1]
-    ranks = [
-        [f"{rank}", f"{speed:.3f}", f"{tasks:,}", f"{busy_s:.4f}", f"{_ratio(busy_s, last['seconds']):.0%}"]
-        for rank, (speed, tasks, busy_s) in enumerate(zip(answer["speeds"], last["tasks"], last["busy_s"], strict=True))
-    ]
     return [
         str(Table(header, lines)),
-        str(Table(("rank", "speed", "tasks", "busy s", "busy, in the last map"), ranks, most=SHOWN)),
         f"{answer['ranks']:,} ranks, {len(maps)} maps: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
         f"the bound ({answer['ratio_later']:.3f} in the later half); without stealing {answer['ratio_dealt']:.3f}; "
         f"with an ideal shared counter {answer['ratio_counter']:.3f}",
