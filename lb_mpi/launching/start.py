@@ -122,12 +122,12 @@ class _Run:
         self, process: subprocess.Popen[bytes], watch: Watch, n_ranks: int, came: list[int], job: MpiJob
     ) -> None:
         self._process, self._watch, self._came = process, watch, came
-        self._hang_s, self._grace_s = job.hang_s, job.grace_s
+        self._hang_s, self._grace_s = job.options.hang_s, job.options.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
         self._hung: list[Hang] = []
-        self._awaited = Awaited(n_ranks, job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._awaited = Awaited(n_ranks, self._hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
 
     def goes_on(self) -> bool:
@@ -287,9 +287,7 @@ class MpiJob:
         self.launcher = find(options.launcher) if options.launcher else None  # replaces ssh
         self.program = [find(program[0]), *program[1:]] if program else []
         self.python = interpreter(self.program)
-        self.emulated: bool = options.emulated
-        self.hang_s: float = options.hang_s
-        self.grace_s: float = options.grace_s  # for a program that saves after Ctrl-C or SIGTERM
+        self.options = options
         self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
         if record is not None:
             os.makedirs(record, exist_ok=True)
@@ -304,7 +302,7 @@ class MpiJob:
         Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
         only requests a save: a program that can't save goes on.
         """
-        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.emulated))
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
         with Watch(names, [self.launcher] if self.launcher else SSH, self.python, mark) as watch:
@@ -339,7 +337,7 @@ class MpiJob:
         """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
         argv = command(self.mpi, self.hosts, ranks, self.launcher, env)
         rank = commands.argv(self.python, "rank")
-        if not self.emulated:
+        if not self.options.emulated:
             return argv + rank
         free = ["--bind-to", "none"] if self.mpi.is_open_mpi else []  # each host would take the same core first
         speeds = ",".join(f"{self.hosts[index].speed:g}" for index in ranks)

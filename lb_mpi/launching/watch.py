@@ -21,34 +21,19 @@ from lb_mpi.launching.heard import End, RankState, Stack, parse, printable, read
 
 # The first match wins: the message about a changed key ends like that about an unknown one.
 _ADVICE = (
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Its key has changed. If you know why, run `ssh-keygen -R {host}`"),
+    ("Host key verification failed", "Its key is not known here: run `ssh {host}` once by hand, and accept the key"),
+    ("Permission denied", "It accepts none of your keys: run `ssh-copy-id {host}`"),
+    ("Could not resolve hostname", "It has no address: correct the hostfile, or add the name to DNS or /etc/hosts"),
+    ("Connection refused", "It is running, but has no ssh server"),
     (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "Its key has changed. If you know why, run `ssh-keygen -R {host}`, then `ssh {host}` by hand",
-    ),
-    (
-        r"Host key verification failed",
-        "Its key is not known here: run `ssh {host}` once by hand, and accept the key",
-    ),
-    (
-        r"Permission denied",
-        "It accepts none of your keys: run `ssh-copy-id {host}`; a key with a passphrase needs ssh-agent",
-    ),
-    (
-        r"Could not resolve hostname",
-        "It has no address: correct the hostfile, or add the name to DNS or /etc/hosts",
-    ),
-    (r"Connection refused", "It is running, but has no ssh server"),
-    (
-        r"timed out|No route to host|Network is unreachable|Connection (?:closed|reset)",
+        "timed out|No route to host|Network is unreachable|Connection (?:closed|reset)",
         "Check with `ssh {host}` whether it is running and can be reached",
     ),
+    (r"\bcd: ", "The folder {folder} must exist there under the same path"),
     (
-        r"\bcd: ",
-        "The folder {folder} must exist there under the same path, on a shared file system or as a copy",
-    ),
-    (
-        r"not found|No such file or directory|can't find '__main__'",
-        "Python and lb_mpi must exist there under the same path as here, on a shared file system or installed on each host",
+        "not found|No such file or directory|can't find '__main__'",
+        "Python and lb_mpi must exist there under the same path",
     ),
 )
 
@@ -181,18 +166,16 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
         self.here = Connection(socket.gethostname(), launcher, python, mark)
         self.hosts: list[Connection] = []
+        self._all = {self.here}
         try:
             for name in names:
                 self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark))
+                self._all.add(self.hosts[-1])
         except BaseException:
             self.close()
             raise
         for connection in self._all:
             self._ready.register(connection, selectors.EVENT_READ, connection)
-
-    @property
-    def _all(self) -> set[Connection]:
-        return {self.here, *self.hosts}
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -223,15 +206,8 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one))}
 
     def keep(self, names: Iterable[str]) -> None:
-        """Keep only these hosts, and this machine."""
+        """Judge only these hosts from now on: no rank is on the others."""
         kept = {self.here.name if is_here(name) else name for name in names}
-        for one in self._all - {self.here}:
-            if one.name not in kept:
-                self.hosts.remove(one)
-                if one.fileno() in self._ready.get_map():
-                    self._ready.unregister(one)
-                one.hang_up()
-                one.close(0.0)
         self.hosts = [one for one in self.hosts if one.name in kept]
 
     def _problem(self, one: Connection) -> str:
