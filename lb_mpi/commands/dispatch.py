@@ -101,8 +101,8 @@ def _parse(name: str, entry: Entry, arguments: Sequence[str]) -> tuple[Command, 
     return command, parser.parse_args(arguments)
 
 
-def _complain(error: Exception, code: int) -> int:
-    print(f"{PROG}: error: {error}", file=sys.stderr)
+def _complain(error: object, code: int, prog: str = PROG) -> int:
+    print(f"{prog}: error: {error}", file=sys.stderr)
     return code
 
 
@@ -134,9 +134,7 @@ def speaks() -> bool:
 
 def mistake(error: object, prog: str) -> int:
     """Print on rank 0 the error in a call of `prog`; return the exit code."""
-    if speaks():
-        print(f"{prog}: error: {error}", file=sys.stderr)
-    return MISTAKE
+    return _complain(error, MISTAKE, prog) if speaks() else MISTAKE
 
 
 def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
