@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from lb_mpi.checks import comma_list, emulated_speed
 from lb_mpi.emulation.network import MTU, need, run, say_ready, start_daemon
-from lb_mpi.emulation.slow import check_speed
 from lb_mpi.errors import ClusterError
 from lb_mpi.hosts import Host, format_hosts, read_hosts
 from lb_mpi.launching import commands, limit
@@ -303,10 +303,10 @@ def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
     """Return the hosts h1, h2 ...; ValueError for unusable numbers."""
     if not 1 <= n_hosts <= MOST_HOSTS:
         raise ValueError(f"--hosts {n_hosts}: expected 1 to {MOST_HOSTS}")
-    given = ["1"] * n_hosts if speeds is None else speeds.split(",")
-    if len(given) != n_hosts:
-        raise ValueError(f"--speeds has {len(given)} numbers: expected {n_hosts}, one for each host")
-    return [Host(f"h{k}", slots, check_speed(text, f"--speeds: host h{k}")) for k, text in enumerate(given, start=1)]
+    given = [1.0] * n_hosts if speeds is None else comma_list("--speeds", speeds, n_hosts)
+    return [
+        Host(f"h{k}", slots, emulated_speed(speed, f"--speeds: host h{k}")) for k, speed in enumerate(given, start=1)
+    ]
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
