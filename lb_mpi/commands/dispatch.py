@@ -111,14 +111,12 @@ def say(text: str, code: int = 0) -> int:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        code = NO_READER
     except OSError as error:
-        code = _complain(OSError(error.errno, error.strerror, "standard output"), FAILED)
-    else:
-        return code
-    with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
+        with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return NO_READER
+        return _complain(OSError(error.errno, error.strerror, "standard output"), FAILED)
     return code
 
 

@@ -252,11 +252,7 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
 
 def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
     if len(hosts) != graph.n:
-        ranks = sum(host.slots for host in hosts)
-        hint = ""
-        if ranks == graph.n:  # a list can't interleave the slots of its hosts
-            hint = "; a hostfile cannot state the place of each rank of a host: use lb_mpi.reorder_ranks in the program"
-        raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph{hint}")
+        raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph")
     return np.array([host.slots * host.speed for host in hosts])
 
 

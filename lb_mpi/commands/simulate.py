@@ -63,23 +63,12 @@ def describe(answer: dict[str, Any]) -> list[str]:
 # --- common to all subjects -------------------------------------------------------------------------------------------
 
 
-def pair(text: str) -> tuple[float, float]:
-    """Parse "LOW,HIGH", or one number for both."""
-    try:
-        numbers = comma_list("", text)
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected one number, or two with a comma")
-    return numbers[0], numbers[-1]
-
-
 def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
     parser.add_argument("--speeds", default=speeds,
         help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is repeated if it "
         "has fewer numbers than there are ranks (%(default)s)")
-    parser.add_argument("--latency", type=pair, default=(latency_s, latency_s), metavar="S[,S]",
-        help=f"seconds that a message{between} takes; two numbers: drawn log-uniformly between them ({latency_s:g})")
+    parser.add_argument("--latency", type=float, default=latency_s, metavar="S",
+        help=f"seconds that a message{between} takes (%(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
     parser.add_argument("--record", metavar="FOLDER", help="write a record to FOLDER, for python -m lb_mpi report FOLDER")
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")

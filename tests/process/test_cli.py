@@ -44,7 +44,6 @@ def test_simulated_search_is_exact_and_deterministic(capsys: pytest.CaptureFixtu
         (["search", "--speeds", "uniform:4"], "speeds = 'uniform:4': expected uniform:LOW:HIGH"),
         (["search", "--speeds", "uniform:4:3"], "speeds = 3.0: expected a finite number >= 4"),
         (["search", "--speeds", "normal:4:5"], "speeds = 'normal:4:5'"),
-        (["rows", "--latency", "2,1"], "latency = (2.0, 1.0): expected"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(

@@ -373,7 +373,6 @@ def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_pat
         (["--graph", "mesh:4x4", "--method", "exhaustive"], "at most 9"),
         (["--graph", "ring:3", "--tolerance", "-1"], "tolerance"),
         (["--graph", "ring:3", "--hosts", "HOSTS"], "one for each vertex"),
-        (["--graph", "mesh:1x4", "--hosts", "HOSTS"], "lb_mpi.reorder_ranks"),
         (["--graph", "ring:3", "--hosts", "BAD"], "BAD:1"),
     ],
 )

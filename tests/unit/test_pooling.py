@@ -295,7 +295,6 @@ def test_one_seed_gives_one_run() -> None:
         (["--maps", "0"], "maps = 0"),
         (["--spread", "nan"], "spread = nan"),
         (["--task-s", "0"], "task_s = 0"),
-        (["--latency", "2,1"], "latency = (2.0, 1.0): expected"),
         (["--seed", "-1"], "seed = -1"),
     ],
 )
