@@ -53,10 +53,10 @@ from lb_mpi.errors import SaveError as SaveError
 from lb_mpi.errors import SearchError as SearchError
 from lb_mpi.errors import Stopped as Stopped
 from lb_mpi.errors import TaskError as TaskError
-from lb_mpi.launching import beginning
 from lb_mpi.searching.problem import Problem as Problem
 from lb_mpi.searching.problem import Savable as Savable
 from lb_mpi.searching.problem import TreeSearch as TreeSearch
+from lb_mpi.signs import guard as _guard
 
 if TYPE_CHECKING:
     from lb_mpi.arranging.arrange import Arrangement as Arrangement
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from lb_mpi.searching.bound import Bound as Bound
 
 __version__ = "0.1.0"
-beginning.guard()
+_guard()
 
 _LATER = {  # names that need numpy, scipy or mpi4py, by module
     "arranging.arrange": "Arrangement arrange",

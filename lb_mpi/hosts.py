@@ -22,14 +22,14 @@ from pathlib import Path
 from lb_mpi import checks
 
 MAX_SLOTS = 1_000_000
-_NAME = re.compile(r"(?!-)[A-Za-z0-9._:-]+")
+_NAME = re.compile(r"(?!-)[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
 class Host:
     """One line of a host list; ValueError, naming the field, for invalid values.
 
-    name   letters, digits, ".", "_", "-" and, in an IPv6 address, ":"; doesn't begin with "-"
+    name   letters, digits, ".", "_" and "-"; doesn't begin with "-"
     slots  number of its ranks, 1 to MAX_SLOTS
     speed  of one rank there, relative to the other hosts' ranks, above 0
     """
@@ -39,10 +39,9 @@ class Host:
     speed: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name) or self.name.count(":") == 1:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"host name {self.name!r}: expected letters, digits, '.', '_', '-', not beginning with '-', "
-                "or an IPv6 address"
+                f"host name {self.name!r}: expected letters, digits, '.', '_', '-', not beginning with '-'"
             )
         object.__setattr__(self, "slots", checks.integer(f"host {self.name}: slots", self.slots, 1, MAX_SLOTS))
         object.__setattr__(self, "speed", checks.number(f"host {self.name}: speed", self.speed, above=0.0))
@@ -91,7 +90,7 @@ def format_hosts(hosts: Iterable[Host]) -> str:
 
 def _host(words: list[str]) -> Host:
     name, *options = words
-    if name.count(":") == 1:  # an IPv6 address has at least two
+    if ":" in name:
         name, _, slots = name.partition(":")
         if not slots.isascii() or not slots.isdigit():
             raise ValueError(f"{words[0]!r}: expected a name, or name:slots")

@@ -9,11 +9,15 @@
     signs.saved(12)                     # save 12 is complete: if the run dies, it may be restarted
     signs.saves_at_signal(True)         # at SIGUSR1 this process saves, and ends with exit code SAVED
 
+`guard` calls `attend` when the program imports mpi4py.MPI.  A rank whose program ends early, for example by an error
+before its first call of lb_mpi, waits in MPI_Finalize for the other ranks, which wait for it in lb_mpi.  So its page records
+the end of the program, even without lb_mpi.
+
 The signs are in a page of memory that the parent process (launching/rank.py) has created, and that host.py on its host reads
 once a second.  So a sign is a write to memory, which never blocks, and the last sign of a killed program is preserved.
 Without a launcher the page is private to this process, and nobody reads it.
 
-Only the standard library is needed; MPI is not.
+Only the standard library is needed, and no other file of lb_mpi: launching/site/sitecustomize.py loads this one by its path.
 """
 
 from __future__ import annotations
@@ -21,11 +25,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import importlib.util
 import mmap
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import NamedTuple
 
 SAVED = os.EX_TEMPFAIL  # 75: the exit code of a program that has saved and stopped on request
@@ -50,11 +58,6 @@ class Seen(NamedTuple):
     mpi_pid: int = 0  # the process that has begun MPI; 0: none
     at_end: bool = False  # it has ended regularly, or finalized MPI
     asleep_s: float = 0.0  # time slept in lb_mpi so far, waiting for other ranks
-
-    @property
-    def spoke(self) -> bool:
-        """Return whether the program has reached lb_mpi."""
-        return any(self._replace(stack_pid=0, at_end=False))
 
 
 class _Page:
@@ -162,7 +165,60 @@ def _open() -> None:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
         _page.show(memoryview(mmap.mmap(file, BYTES)))
         if threading.current_thread() is threading.main_thread():
-            faulthandler.unregister(STACK_SIGNAL)  # launching/beginning.py has registered another copy of this module
+            faulthandler.unregister(STACK_SIGNAL)  # sitecustomize.py has registered another copy of this module
             signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # needed when Python, at its end, undoes the next line
             faulthandler.register(STACK_SIGNAL, file, all_threads=True)
             _page.words[_STACK_PID] = os.getpid()
+
+
+# --- the start of MPI -------------------------------------------------------------------------------------------------
+
+
+_MPI = "mpi4py.MPI"
+
+
+def guard() -> None:
+    """Attend to the process when it imports mpi4py.MPI, and let Ctrl-C kill it meanwhile; nothing if that is imported.
+
+    The import calls MPI_Init.  A KeyboardInterrupt raised afterwards would end the program only after MPI_Finalize, which
+    waits for the other ranks, while those wait for this one.  A killed process, however, ends the job, and launch/run names
+    it.
+    """
+    if _MPI not in sys.modules:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Find mpi4py.MPI once, with the other finders, and guard its execution."""
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _MPI:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            plain = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                with _deadly():
+                    attend()
+                    plain(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+@contextlib.contextmanager
+def _deadly() -> Iterator[None]:
+    """A block in which SIGINT kills the process, unless the user has replaced Python's handler."""
+    main = threading.current_thread() is threading.main_thread()
+    ours = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

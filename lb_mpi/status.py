@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
@@ -9,8 +10,10 @@ SHOWN_S, LINE_S = 0.2, 10.0  # before the line changes: on a terminal, and elsew
 WIDTH = 100  # of a line on a terminal, which must not wrap
 
 
-class StatusLine:
+class StatusLine(contextlib.AbstractContextManager["StatusLine"]):
     """A line that is rewritten in place on a terminal; elsewhere there is a new one every `LINE_S` seconds.
+
+    As a context manager, it is removed from a terminal at the end of the block.
 
     `after_s` : time before the first line
     """
@@ -35,6 +38,9 @@ class StatusLine:
         if self._shown:
             self._shown = False
             self._write("\r\x1b[K")
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def _write(self, text: str) -> None:
         sys.stderr.write(text)

@@ -21,10 +21,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from lb_mpi.emulation import cluster as emulated
 from lb_mpi.emulation.cluster import EmulatedCluster, wanted_hosts
-from lb_mpi.emulation.network import check_ssh
 from lb_mpi.errors import ClusterError
 from lb_mpi.hosts import Host
+from tools import openssh
 
 CLUSTER = EmulatedCluster("slurm")
 FOLDER = CLUSTER.folder / "slurm"
@@ -65,8 +66,8 @@ def node(host: Host, address: str) -> str:
 
 def check() -> None:
     """ClusterError unless all that is needed is here."""
-    check()
-    check_ssh()
+    emulated.check()
+    openssh.check()
     if os.geteuid() != 0:
         raise ClusterError("needs root: Slurm's daemons act for all users")
     tools = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
@@ -77,8 +78,9 @@ def check() -> None:
 
 def up(hosts: Sequence[Host]) -> None:
     """Make the cluster and start the daemons; on any way out but success, nothing is left of it."""
-    CLUSTER.up(hosts, 0.0, ssh=True)
+    CLUSTER.up(hosts, 0.0)
     try:
+        openssh.start(CLUSTER)
         FOLDER.mkdir(mode=0o755)
         CLUSTER.folder.chmod(0o755)  # munged asks that others can reach its socket
         addresses = CLUSTER.addresses(hosts)

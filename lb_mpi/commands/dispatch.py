@@ -10,7 +10,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, number, show
@@ -101,8 +101,8 @@ def _parse(name: str, entry: Entry, arguments: Sequence[str]) -> tuple[Command, 
     return command, parser.parse_args(arguments)
 
 
-def _complain(error: Exception, code: int) -> int:
-    print(f"{PROG}: error: {error}", file=sys.stderr)
+def _complain(error: object, code: int, prog: str = PROG) -> int:
+    print(f"{prog}: error: {error}", file=sys.stderr)
     return code
 
 
@@ -111,29 +111,18 @@ def say(text: str, code: int = 0) -> int:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        code = NO_READER
     except OSError as error:
-        code = _complain(OSError(error.errno, error.strerror, "standard output"), FAILED)
-    else:
-        return code
-    with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
+        with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return NO_READER
+        return _complain(OSError(error.errno, error.strerror, "standard output"), FAILED)
     return code
 
 
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text on stderr, in one line that ends with the block; the first after a second."""
-    line = StatusLine(PATIENCE_S)
-
-    def show(text: str) -> None:
-        line.show(text)
-
-    try:
-        yield show
-    finally:
-        line.clear()
+def progress() -> StatusLine:
+    """Return a line on stderr that ends with its block; the first one is shown after a second."""
+    return StatusLine(PATIENCE_S)
 
 
 def speaks() -> bool:
@@ -143,9 +132,7 @@ def speaks() -> bool:
 
 def mistake(error: object, prog: str) -> int:
     """Print on rank 0 the error in a call of `prog`; return the exit code."""
-    if speaks():
-        print(f"{prog}: error: {error}", file=sys.stderr)
-    return MISTAKE
+    return _complain(error, MISTAKE, prog) if speaks() else MISTAKE
 
 
 def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:

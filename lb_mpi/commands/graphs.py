@@ -4,11 +4,8 @@ each of several unequal nodes, `arrange` assigns nodes to the vertices of a proc
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +13,9 @@ import numpy as np
 from lb_mpi import checks
 from lb_mpi.checks import comma_list
 from lb_mpi.commands.dispatch import GRAPH, Command, draw, progress
-from lb_mpi.distributing import allocation
+from lb_mpi.distributing.allocation import allocate
 from lb_mpi.graph import Floats, Graph
-from lb_mpi.graph_files import as_graph, read_parts, write_parts
+from lb_mpi.graph_files import as_graph, write_parts
 from lb_mpi.hosts import Host, format_hosts, read_hosts
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import check_speeds
@@ -48,7 +45,6 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
         "ranks compute and communicate")
     add("--unit-s", type=float, metavar="S",
         help="with --machine: seconds that its fastest rank needs for a vertex of weight 1")
-    add("--parts", metavar="FILE.part", help="evaluate the partition in this file instead of computing one")
     add("--imbalance", type=float, default=0.03, metavar="X",
         help="fraction by which a part may exceed its target; 0.03 is 3 %% (%(default)s)")
     add("--effort", choices=EFFORTS, default="good",
@@ -59,7 +55,6 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     add("--aim", choices=AIMS, default="cut",
         help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest "
         "rank of the machine, whatever the weights; it is never longer than with cut (%(default)s)")
-    add("--fiedler", action="store_true", help="also print the Fiedler value and vector of the whole graph")
     add("-o", "--output", metavar="FILE.part", help="write the part of each vertex to this file, one per line")
 
 
@@ -68,33 +63,20 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
 
     `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
     vertices and `weights` per part, `connected` whether each part is connected, `disconnected` the parts that are not,
-    `seconds` of partitioning, `compiling_s` before that for kernels, long in the very first run.  With a machine, the
-    `cost`: `objective_s`, seconds until its last rank is done, of them `computing_s` and `communication_s` on each, and
-    `lower_bound_s`, a limit for all partitions; if that is the aim, `cost_by_cut`, of the initial partition. `fiedler`, on
-    request: second smallest eigenvalue `value` of the graph's Laplacian, and its `vector` of length 1.
+    `seconds` of partitioning, without compiling.  With a machine, the `cost`: `objective_s`, seconds until its last rank is
+    done, of them `computing_s` and `communication_s` on each, and `lower_bound_s`, a limit for all partitions.
     """
     machine = None if options.machine is None else read_machine(options.machine)
     targets = None if options.targets is None else comma_list("targets", options.targets)
     aims: dict[str, Any] = {"targets": targets, "machine": machine, "unit_s": options.unit_s}
     settings = {name: getattr(options, name) for name in ("imbalance", "effort", "seed", "method")} | aims
     graph = as_graph(options.graph)
-    if options.fiedler:
-        from lb_mpi.partitioning.multilevel import fiedler  # late: needs numba
+    partition("mesh:3x3", 2, method=options.method, effort=options.effort)  # small: compiling or loading isn't timed
     began = time.perf_counter()
-    if options.parts is None:  # a small one first, so that compiling or loading the kernels isn't timed
-        if sys.stderr.isatty():
-            print("loading the kernels (compiled the first time, for some seconds) ...", file=sys.stderr, flush=True)
-        partition("mesh:3x3", 2, method=options.method, effort=options.effort)
-    compiled = time.perf_counter()
-    if options.parts is None:
-        parts = partition(graph, options.k, aim=options.aim, **settings)
-    else:
-        parts = read_parts(options.parts, graph.n)
-    seconds = time.perf_counter() - compiled
+    parts = partition(graph, options.k, aim=options.aim, **settings)
+    seconds = time.perf_counter() - began
     figures = partition_metrics(graph, parts, options.k, **aims)
-    costs = {"cost": figures.cost}
-    if options.parts is None and options.aim == "time":
-        costs["cost_by_cut"] = partition_metrics(graph, partition(graph, options.k, **settings), options.k, **aims).cost
+    cost = figures.cost
     if options.output is not None:
         write_parts(options.output, parts)
     return {
@@ -102,7 +84,7 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
         "vertices": graph.n,
         "edges": graph.n_edges,
         "k": options.k,
-        "method": options.method if options.parts is None else options.parts,
+        "method": options.method,
         "effort": options.effort,
         "cut": figures.cut,
         "volume": figures.volume,
@@ -112,14 +94,8 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
         "connected": bool(figures.connected.all()),
         "disconnected": np.flatnonzero(~figures.connected).tolist(),
         "seconds": seconds,
-        "compiling_s": compiled - began,
-        **{name: _plain(vars(cost)) for name, cost in costs.items() if cost is not None},
-        **({"fiedler": _plain(fiedler(graph)._asdict())} if options.fiedler else {}),
+        **({"cost": {name: np.asarray(value).tolist() for name, value in vars(cost).items()}} if cost else {}),
     }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.asarray(value).tolist() for name, value in values.items()}
 
 
 def describe_partition(result: dict[str, Any]) -> list[str]:
@@ -130,19 +106,11 @@ def describe_partition(result: dict[str, Any]) -> list[str]:
         f"{result['graph']}: {result['vertices']} vertices, {result['edges']} edges",
         f"cut {result['cut']:g}, volume {result['volume']}, imbalance {result['imbalance']:.2%}, {pieces}",
         f"vertices per part: {_some(sizes, 'parts')}",
-        f"{result['method']} took {result['seconds']:.3g} s, after {result['compiling_s']:.3g} s for its compiled kernels",
+        f"{result['method']} took {result['seconds']:.3g} s",
     ]
     if "cost" in result:
         seconds, bound = result["cost"]["objective_s"], result["cost"]["lower_bound_s"]
         lines.insert(2, f"on this machine {seconds:.4g} s, of which {bound:.4g} s could not be avoided")
-    if "cost_by_cut" in result:
-        before = result["cost_by_cut"]["objective_s"]
-        saved = 1.0 - seconds / before if before else 0.0
-        lines[2] += f"; with --aim cut {before:.4g} s, so {saved:.1%} are saved"
-    if "fiedler" in result:
-        vector = result["fiedler"]["vector"]
-        shown = ", ".join(f"{entry:.4f}" for entry in vector[:SHOWN]) + (", ..." if len(vector) > SHOWN else "")
-        lines.append(f"Fiedler value {result['fiedler']['value']:.6g}, vector {shown}")
     return lines
 
 
@@ -151,18 +119,14 @@ def describe_partition(result: dict[str, Any]) -> list[str]:
 
 def add_allocate(parser: argparse.ArgumentParser) -> None:
     """Add the options of `allocate`."""
-    add, several = parser.add_argument, "; one number: the same on all nodes (%(default)s)"
+    add = parser.add_argument
     add("--tasks", type=int, required=True, metavar="N", help="the number of tasks")
     add("--time", required=True, metavar="S,S,...", help="expected seconds of one task on each node")
     add("--edge-probability", type=float, default=0.0, metavar="E",
         help="probability that two tasks exchange data (%(default)s)")
-    add("--exchange", default="0", metavar="S,S,...", help="seconds of one exchange with a task on another node" + several)
-    add("--wait-probability", default="0", metavar="Q,Q,...",
-        help="probability that a node must wait in such an exchange" + several)
-    add("--wait", default="0", metavar="S,S,...", help="seconds of such a wait" + several)
+    add("--exchange", default="0", metavar="S,S,...",
+        help="seconds of one exchange with a task on another node; one number: the same on all nodes (%(default)s)")
     add("--cap", metavar="N,N,...", help="maximum number of tasks of each node; inf: no limit")
-    add("--method", choices=allocation.METHODS, default="exact",
-        help="exact: the optimum; paper: the method of Chen, Shi, Huang and Chen, for comparison (%(default)s)")
 
 
 def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
@@ -170,18 +134,14 @@ def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
 
     `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time, `seconds` of computing.
     """
-    times = comma_list("time", options.time)
-    each = {name: _same(comma_list(name, getattr(options, name))) for name in ("exchange", "wait_probability", "wait")}
+    times, exchange = comma_list("time", options.time), _same(comma_list("exchange", options.exchange))
     cap = None if options.cap is None else _same(comma_list("cap", options.cap))
     began = time.perf_counter()
-    result = allocation.allocate(
-        options.tasks, times, edge_probability=options.edge_probability, cap=cap, method=options.method, **each
-    )
+    result = allocate(options.tasks, times, edge_probability=options.edge_probability, exchange=exchange, cap=cap)
     return {
         "counts": result.counts.tolist(),
         "makespan": result.makespan,
         "lower_bound": result.lower_bound,
-        "method": result.method,
         "seconds": time.perf_counter() - began,
     }
 
@@ -192,9 +152,8 @@ def _same(values: list[float]) -> list[float] | float:
 
 def describe_allocation(result: dict[str, Any]) -> list[str]:
     """Summarise an allocation."""
-    counts, makespan, bound = result["counts"], result["makespan"], result["lower_bound"]
-    above = f", {makespan / bound - 1:.2%} above the optimum of {bound:.6g} s" if makespan > bound else ", the optimum"
-    return [f"tasks per node: {_some(counts, 'nodes')}", f"the last node finishes after {makespan:.6g} s{above}"]
+    counts = _some(result["counts"], "nodes")
+    return [f"tasks per node: {counts}", f"the last node finishes after {result['makespan']:.6g} s, the optimum"]
 
 
 # --- arrange ----------------------------------------------------------------------------------------------------------
@@ -208,8 +167,8 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
     add("--graph", required=True, help=GRAPH)
     nodes = parser.add_mutually_exclusive_group()
     nodes.add_argument("--speeds", metavar="X,X,...",
-                       help="speeds of the nodes: drawn from uniform:LOW:HIGH, a list 1,2,... with one per vertex, or "
-                       "a file with such numbers (uniform:1:10)")
+                       help="speeds of the nodes: drawn from uniform:LOW:HIGH, or a list 1,2,... with one per vertex "
+                       "(uniform:1:10)")
     nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
     add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal (%(default)s)")
     add("--objective", choices=arranging.OBJECTIVES, default="uniform",
@@ -225,10 +184,9 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
 def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
     """Arrange as the options say; return a dictionary ready for JSON.  ValueError for odd values, OSError for files.
 
-    `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T
-    and `lambda_2` that of the objective's matrix, both with their `_before`; `steps_predicted` of fos to the tolerance;
-    `seconds` of computing, without compiling; `note` says why nothing was gained, if so; `hosts` is the list in its new
-    order.
+    `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T,
+    and `p_before`; `steps_predicted` of fos to the tolerance; `seconds` of computing, without compiling; `note` says why
+    nothing was gained, if so; `hosts` is the list in its new order.
     """
     from lb_mpi.arranging.arrange import arrange  # late: needs numba
 
@@ -236,15 +194,20 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
     checks.seed(options.seed)
     hosts: list[Host] = []
     if options.hosts is None:
-        speeds = read_speeds(options.speeds or "uniform:1:10", graph.n, options.seed)
+        rng = np.random.default_rng(options.seed)
+        speeds = check_speeds(draw("speeds", options.speeds or "uniform:1:10", graph.n, rng), graph.n)
     else:
         hosts = read_hosts(options.hosts)
         speeds = _speeds_of(hosts, graph, options.hosts)
     arrange("mesh:2x2", [1, 2, 3, 4])  # a small one first, so that compiling or loading the kernels isn't timed
     begin = time.perf_counter()
-    with progress() as show:
+    with progress() as line:
         settings = {name: getattr(options, name) for name in ("objective", "method", "seed", "tolerance")}
-        found = arrange(graph, speeds, progress=lambda text, done: show(f"{text} {done:.0%}"), **settings)
+
+        def show(text: str, done: float) -> None:
+            line.show(f"{text} {done:.0%}")
+
+        found = arrange(graph, speeds, progress=show, **settings)
     seconds = time.perf_counter() - begin
     result = {
         "graph": options.graph,
@@ -255,8 +218,6 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         "p_before": found.p_before,
         "p": found.p,
-        "lambda_2_before": found.spectrum_before.low,
-        "lambda_2": found.spectrum.low,
         "positions": found.positions.tolist(),
         "speeds": speeds[found.positions].tolist(),
         "tolerance": found.tolerance,
@@ -277,8 +238,7 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
         f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
         f"{result['objective']} tau in {result['seconds']:.3g} s",
         f"p = lambda_P / lambda_2, to which the steps of diffusion are proportional: {result['p_before']:.2f} before, "
-        f"{result['p']:.2f} now; lambda_2 for this tau: "
-        f"{result['lambda_2_before']:.4g} before, {result['lambda_2']:.4g} now",
+        f"{result['p']:.2f} now",
         f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "
         f"{result['steps_predicted']} now (predicted)",
     ]
@@ -290,24 +250,9 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
     return [comment + line for line in lines] + hosts
 
 
-def read_speeds(text: str, n: int, seed: int) -> Floats:
-    """Return (n,) speeds: drawn, listed, or from a file with numbers separated by blanks, commas or line ends."""
-    if text.startswith("uniform:") or not os.path.isfile(text):
-        return check_speeds(draw("speeds", text, n, np.random.default_rng(seed)), n)
-    try:
-        numbers = comma_list("speeds", ",".join(Path(text).read_text().replace(",", " ").split()))
-    except ValueError:  # also UnicodeDecodeError
-        raise ValueError(f"{text}: expected only numbers, the speeds") from None
-    return check_speeds(numbers, n, name=f"{text}: speeds")
-
-
 def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
     if len(hosts) != graph.n:
-        ranks = sum(host.slots for host in hosts)
-        hint = ""
-        if ranks == graph.n:  # a list can't interleave the slots of its hosts
-            hint = "; a hostfile cannot state the place of each rank of a host: use lb_mpi.reorder_ranks in the program"
-        raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph{hint}")
+        raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph")
     return np.array([host.slots * host.speed for host in hosts])
 
 

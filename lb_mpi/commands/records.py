@@ -88,9 +88,9 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     """
     folder = Path(options.folder)
     try:
-        with progress() as show:
+        with progress() as line:
             run = gather(folder)
-            found = [advise(one, show) for one in replays(run)]
+            found = [advise(one, line.show) for one in replays(run)]
             if not found:
                 raise ValueError(
                     "the record contains nothing that can be replayed: expected a search, a call of map_rows, a map of a "

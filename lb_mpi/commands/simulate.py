@@ -36,7 +36,9 @@ TEXTS = {
     "rows": "calls of Balancer.map_rows, with and without balancing",
     "tasks": "maps of a pool, compared with a fixed distribution and with a shared counter",
 }
-KNOWN = ("nothing", "speeds", "costs", "both")
+THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
+ROW_BYTES = 256  # of a row, and of its result
+WITHIN_S = 2e-6  # that a message of a pool takes within a host
 SHOWN = 20  # lines of a table in the text output
 
 
@@ -61,23 +63,12 @@ def describe(answer: dict[str, Any]) -> list[str]:
 # --- common to all subjects -------------------------------------------------------------------------------------------
 
 
-def pair(text: str) -> tuple[float, float]:
-    """Parse "LOW,HIGH", or one number for both."""
-    try:
-        numbers = comma_list("", text)
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected one number, or two with a comma")
-    return numbers[0], numbers[-1]
-
-
 def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
     parser.add_argument("--speeds", default=speeds,
         help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is repeated if it "
         "has fewer numbers than there are ranks (%(default)s)")
-    parser.add_argument("--latency", type=pair, default=(latency_s, latency_s), metavar="S[,S]",
-        help=f"seconds that a message{between} takes; two numbers: drawn log-uniformly between them ({latency_s:g})")
+    parser.add_argument("--latency", type=float, default=latency_s, metavar="S",
+        help=f"seconds that a message{between} takes (%(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
     parser.add_argument("--record", metavar="FOLDER", help="write a record to FOLDER, for python -m lb_mpi report FOLDER")
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
@@ -127,8 +118,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1 (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link (%(default)s)")
-    parser.add_argument("--threshold", type=float, default=4.0, metavar="J",
-        help="a rank gives nodes away only if it has more than this (%(default)s)")
     add_route(parser)
     _common(parser)
 
@@ -153,7 +142,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
         bytes_per_s=_bandwidth(options),
         seed=seed,
         options=Options(
-            threshold=options.threshold,
+            threshold=THRESHOLD,
             pause_s=searches.pause_for(options.ranks, latency[1]),
             seed=seed,
             route=route_of(options),
@@ -211,15 +200,10 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1 (%(default)s)"
     )
-    parser.add_argument("--row-bytes", type=int, default=256, help="bytes of a row, and of its result (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link (%(default)g)")
-    parser.add_argument(
-        "--noise", type=float, default=0.0, help="relative standard deviation of the times, such as 0.05 (%(default)s)"
-    )
     parser.add_argument("--scheme", choices=(AUTO, *ROWS_SCHEMES), default=AUTO,
         help="direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of first or "
         "second order; auto: direct up to 512 ranks (%(default)s)")
-    parser.add_argument("--tolerance", type=float, default=0.05, help="an imbalance up to this is accepted (%(default)s)")
     _common(parser, speeds="uniform:1:4")
 
 
@@ -238,19 +222,17 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         graph,
         _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
         scheme=options.scheme,
-        tolerance=options.tolerance,
         network=network,
-        row_bytes=integer("row_bytes", options.row_bytes, 0),
-        noise=options.noise,
+        row_bytes=ROW_BYTES,
         seed=seed,
         recorded=recorded,
     )
     costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
 
     def on_call(number: int, call: Call) -> None:
-        show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
+        line.show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
 
-    with progress() as show:
+    with progress() as line:
         done = rounds.simulate(cluster, costs, options.calls, on_call)
     if recorded is not None:
         what = f"--graph {options.graph} --calls {options.calls}"
@@ -300,10 +282,6 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
     parser.add_argument("--repeat", action="store_true", help="the same tasks in each map, whose costs are learned")
-    parser.add_argument("--known", choices=KNOWN, default="nothing",
-        help="which of speeds and costs the pool knows at the start; it measures speeds in each map (%(default)s)")
-    parser.add_argument("--within", type=pair, default=(2e-6, 2e-6), metavar="S[,S]",
-        help="seconds that a message takes within a host; two numbers: drawn log-uniformly between them (2e-6)")
     _common(parser, latency_s=50e-6, between=" between hosts")
 
 
@@ -323,8 +301,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     pool = pools.SimulatedPool(
         hosts,
         _speeds(options, size),
-        speeds_known=options.known in ("speeds", "both"),
-        network=Network(check_span("within", options.within), check_span("latency", options.latency)),
+        network=Network((WITHIN_S, WITHIN_S), check_span("latency", options.latency)),
         seed=seed,
         records=records,
     )
@@ -332,7 +309,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     for k in range(n_maps):
         draw = seed if options.repeat else seed + k
         costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, spread=options.spread, seed=draw)
-        done.append(pool.map(costs, costs_known=options.known in ("costs", "both"), items=b"%d" % draw))
+        done.append(pool.map(costs, items=b"%d" % draw))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
         _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")
@@ -357,14 +334,8 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
          f"{each['steals']:,}", f"{each['messages']:,}"]
         for k, each in _some(maps)
     ]  # fmt: skip
-    last = maps[-1]
-    ranks = [
-        [f"{rank}", f"{speed:.3f}", f"{tasks:,}", f"{busy_s:.4f}", f"{_ratio(busy_s, last['seconds']):.0%}"]
-        for rank, (speed, tasks, busy_s) in enumerate(zip(answer["speeds"], last["tasks"], last["busy_s"], strict=True))
-    ]
     return [
         str(Table(header, lines)),
-        str(Table(("rank", "speed", "tasks", "busy s", "busy, in the last map"), ranks, most=SHOWN)),
         f"{answer['ranks']:,} ranks, {len(maps)} maps: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
         f"the bound ({answer['ratio_later']:.3f} in the later half); without stealing {answer['ratio_dealt']:.3f}; "
         f"with an ideal shared counter {answer['ratio_counter']:.3f}",

@@ -7,7 +7,7 @@ is touched.  All parts of a cluster bear its name, so that `down` finds them eve
     /run/netns/lbmpi-NAME-switch, /run/netns/lbmpi-NAME-h1 ...  and the processes in them
     /run/lbmpi-NAME/hosts.txt                                   the host list
     /run/lbmpi-NAME/enter, names                                runs a command on a host; names and addresses of the hosts
-    /run/lbmpi-NAME/bin/ssh                                     replaces ssh, or calls it (see network.py)
+    /run/lbmpi-NAME/bin/ssh                                     replaces ssh
 
 The hosts share the machine's files and cores.
 
@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from lb_mpi.emulation.network import MTU, check_ssh, need, run, say_ready, start_daemon, start_ssh
-from lb_mpi.emulation.slow import check_speed
+from lb_mpi.checks import comma_list, emulated_speed
+from lb_mpi.emulation.network import MTU, need, run, say_ready, start_daemon
 from lb_mpi.errors import ClusterError
 from lb_mpi.hosts import Host, format_hosts, read_hosts
 from lb_mpi.launching import commands, limit
@@ -102,7 +102,7 @@ class EmulatedCluster(NamedTuple):
         pattern = re.compile(re.escape(self.prefix) + "(switch|h[0-9]+)")
         return sorted(path.name for path in NETNS.glob(self.prefix + "*") if pattern.fullmatch(path.name))
 
-    def up(self, hosts: Sequence[Host], delay_s: float, *, ssh: bool = False) -> None:
+    def up(self, hosts: Sequence[Host], delay_s: float) -> None:
         """Create the cluster; if that fails, nothing of it is left."""
         if self.folder.exists() or self.namespaces():
             raise ClusterError(f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name")
@@ -110,10 +110,7 @@ class EmulatedCluster(NamedTuple):
             self.folder.mkdir(mode=0o700)
             self._make_network(self.addresses(hosts), delay_s)
             self._write("enter", ENTER)
-            if ssh:
-                start_ssh(self.folder, self.addresses(hosts))
-            else:
-                self._write("bin/ssh", STAND_IN)
+            self._write("bin/ssh", STAND_IN)
             (self.folder / "hosts.txt").write_text(format_hosts(hosts))
         except BaseException:
             self.down()
@@ -306,10 +303,10 @@ def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
     """Return the hosts h1, h2 ...; ValueError for unusable numbers."""
     if not 1 <= n_hosts <= MOST_HOSTS:
         raise ValueError(f"--hosts {n_hosts}: expected 1 to {MOST_HOSTS}")
-    given = ["1"] * n_hosts if speeds is None else speeds.split(",")
-    if len(given) != n_hosts:
-        raise ValueError(f"--speeds has {len(given)} numbers: expected {n_hosts}, one for each host")
-    return [Host(f"h{k}", slots, check_speed(text, f"--speeds: host h{k}")) for k, text in enumerate(given, start=1)]
+    given = [1.0] * n_hosts if speeds is None else comma_list("--speeds", speeds, n_hosts)
+    return [
+        Host(f"h{k}", slots, emulated_speed(speed, f"--speeds: host h{k}")) for k, speed in enumerate(given, start=1)
+    ]
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -326,8 +323,6 @@ def parser(prog: str) -> argparse.ArgumentParser:
     up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
         help="delay of each frame between two hosts, in milliseconds (default: 0)")
-    up.add_argument("--ssh", action="store_true",
-        help="run an OpenSSH server on each host, with keys made for the cluster, instead of a script that replaces ssh")
     status = parsers.add_parser("status", help="print the address and the network traffic of each host")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     run = parsers.add_parser(
@@ -344,9 +339,7 @@ def act(cluster: EmulatedCluster, options: argparse.Namespace, rest: Sequence[st
         if not 0 <= options.delay_ms <= 1000:
             raise ValueError(f"--delay-ms {options.delay_ms:g}: expected 0 to 1000")
         hosts = wanted_hosts(options.hosts, options.slots, options.speeds)
-        if options.ssh:
-            check_ssh()
-        cluster.up(hosts, options.delay_ms / 1000, ssh=options.ssh)
+        cluster.up(hosts, options.delay_ms / 1000)
         print(f"cluster {cluster.name}: {', '.join(host.name for host in hosts)} in {cluster.folder}/hosts.txt")
     elif options.command == "status":
         show(cluster.status(), as_json=options.json)

@@ -1,14 +1,4 @@
-"""The network of an emulated cluster: OpenSSH between its hosts, and a switch that delays every frame.
-
-All keys are made for the cluster, and all files lie in its folder.  ~/.ssh and /etc/ssh are neither read nor written.
-
-    bin/ssh                      the client with its configuration; first in the PATH of what `run` starts
-    ssh/config, id, known_hosts  of the client
-    ssh/h1/key, authorized_keys  of the server on h1, which reads the latter at each login
-    ssh/h1/config, log           also of the server
-
-A server admits only the user who created the cluster, and only by key.  As with any sshd, a login starts the user's shell
-with the variables of a login, in the home folder.
+"""The network of an emulated cluster: a switch that delays every frame; and how a cluster runs its tools.
 
 `python lb_mpi/launching switch DELAY_S HOME NAMESPACE ...` puts a device eth0 (TAP) into each network namespace, prints
 "ready", and carries frames between them until it is ended.  It runs in the namespace HOME, and its devices vanish when it
@@ -21,7 +11,6 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import pwd
 import select
 import shlex
 import shutil
@@ -29,44 +18,10 @@ import struct
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from lb_mpi.errors import ClusterError
-
-PORT = 2222  # an ordinary user's server can't use a port below 1024
-READY_S = 20.0
-CLIENT = """Host *
-    User {user}
-    Port {port}
-    IdentityFile "{folder}/id"
-    IdentitiesOnly yes
-    IdentityAgent none
-    UserKnownHostsFile "{folder}/known_hosts"
-    GlobalKnownHostsFile none
-    UpdateHostKeys no
-"""
-# StrictModes: in a user namespace, / belongs to an unknown user; the folder is closed to others anyway.
-SERVER = """Port {port}
-ListenAddress {address}
-HostKey "{folder}/key"
-AuthorizedKeysFile "{folder}/authorized_keys"
-StrictModes no
-AllowUsers {user}
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-UsePAM no
-PidFile none
-PrintMotd no
-PrintLastLog no
-"""
-# Root's sshd needs a folder /run/sshd.  It sees a private one there, and otherwise only the cluster's folder in /run.
-OWN_RUN = """
-exec 3<"$1" && mount -t tmpfs -o mode=755 tmpfs /run && mkdir -p /run/sshd "$1" &&
-mount --no-canonicalize --bind /proc/self/fd/3 "$1" && exec 3<&- && shift && exec "$@"
-"""
 
 
 def need(*tools: tuple[str, str]) -> None:
@@ -111,65 +66,6 @@ def say_ready() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (1, 2):
         os.dup2(nothing, number)
-
-
-def check_ssh() -> None:
-    """ClusterError unless OpenSSH's server and client are installed."""
-    need(("sshd", "openssh-server"), ("ssh", "openssh-client"), ("ssh-keygen", "openssh-client"))
-
-
-def start_ssh(folder: Path, addresses: Mapping[str, str]) -> None:
-    """Make keys and files in the cluster's `folder`, start a server on each host, and log in to each; or ClusterError."""
-    own, user = folder / "ssh", login_user()
-    own.mkdir()
-    _make_key(own / "id")
-    known = ""
-    for host, address in addresses.items():
-        (own / host).mkdir()
-        _make_key(own / host / "key")
-        shutil.copy(own / "id.pub", own / host / "authorized_keys")
-        server = SERVER.format(port=PORT, address=address, folder=own / host, user=user.pw_name)
-        (own / host / "config").write_text(server)
-        known += f"[{host}]:{PORT},[{address}]:{PORT} {(own / host / 'key.pub').read_text()}"
-    (own / "known_hosts").write_text(known)
-    (own / "config").write_text(CLIENT.format(port=PORT, folder=own, user=user.pw_name))
-    ssh = folder / "bin" / "ssh"
-    ssh.parent.mkdir()
-    ssh.write_text(f'#!/bin/sh\nexec {which("ssh")} -F "{own}/config" "$@"\n')
-    ssh.chmod(0o700)
-    for host in addresses:
-        files = ["-f", str(own / host / "config"), "-E", str(own / host / "log")]
-        run([str(folder / "enter"), host, *_before(folder, user), str(which("sshd")), *files])
-    first = next(iter(addresses))
-    for host in addresses:
-        _wait([str(folder / "enter"), first, str(ssh), "-o", "BatchMode=yes", host, "true"], own / host / "log")
-
-
-def login_user() -> pwd.struct_passwd:
-    """Return the user who created the cluster: root, or the user mapped to root in this user namespace."""
-    outside, count = map(int, Path("/proc/self/uid_map").read_text().split()[1:3])
-    return pwd.getpwuid(outside if count == 1 else os.geteuid())
-
-
-def _before(folder: Path, user: pwd.struct_passwd) -> list[str]:
-    """Return the words before sshd.  As root, sshd changes to other users; if only one exists, it must not be root."""
-    if user.pw_uid == os.geteuid():
-        return ["sh", "-c", OWN_RUN, "sh", str(folder)]
-    return ["unshare", "--user", f"--map-user={user.pw_uid}", f"--map-group={user.pw_gid}"]
-
-
-def _make_key(path: Path) -> None:
-    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lbmpi", "-f", str(path)])
-
-
-def _wait(login: list[str], log: Path) -> None:
-    """Log in until it succeeds: a server needs a moment after its start."""
-    deadline = time.monotonic() + READY_S
-    while (done := subprocess.run(login, stdin=subprocess.DEVNULL, capture_output=True, text=True)).returncode:
-        if time.monotonic() > deadline:
-            told = log.read_text().strip() if log.exists() else "nothing"
-            raise ClusterError(f"can't log in: {done.stderr.strip()}; the server reported: {told}")
-        time.sleep(0.1)
 
 
 # --- the switch --------------------------------------------------------------------------------------------------------

@@ -21,10 +21,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
+from lb_mpi.checks import comma_list, emulated_speed
 from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.launching import limit
 from lb_mpi.launching.host import TICK_S, descendants, read_at_once
-from lb_mpi.launching.rank import FORWARDED, NUMBER, become, end_as, prctl
+from lb_mpi.launching.rank import FORWARDED, NUMBER, become, end_as, number, prctl
 
 PERIOD_S = 5e-3  # of one slice to run and one to rest, if the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
@@ -256,40 +257,22 @@ def _forward(program: Program, number: int) -> None:
 
 def rank(variables: Mapping[str, str]) -> int:
     """Return this process's rank among those that mpiexec started; ValueError if it is unknown."""
-    found = {name: variables[name] for name in NUMBER if variables.get(name)}
-    found = found or {name: variables[name] for name in ("SLURM_PROCID",) if variables.get(name)}
-    if not found:
+    found = number(variables)
+    if not (found.isascii() and found.isdigit()):
         raise ValueError(
             f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed"
         )
-    told = " and ".join(f"{name}={value}" for name, value in found.items())
-    if len(set(found.values())) > 1:
-        raise ValueError(f"{told} contradict each other: unset those of another job")
-    value = next(iter(found.values()))
-    if not value.isascii() or not value.isdigit():
-        raise ValueError(f"{told}: expected a rank")
-    return int(value)
+    return int(found)
 
 
 def own_speed(text: str, variables: Mapping[str, str]) -> float:
     """Return this rank's speed of "0.8,0.4,0.2"; ValueError unless each rank has a valid speed."""
-    speeds = [check_speed(part, f"--speeds: rank {k}") for k, part in enumerate(text.split(","))]
+    speeds = [emulated_speed(speed, f"--speeds: rank {k}") for k, speed in enumerate(comma_list("--speeds", text))]
     own = rank(variables)
     size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), str(own + 1))
     if own >= len(speeds) or (size.isdigit() and int(size) > len(speeds)):
         raise ValueError(f"--speeds has {len(speeds)} numbers: expected one for each of the {size} ranks")
     return speeds[own]
-
-
-def check_speed(text: str, name: str = "--speed") -> float:
-    """Read a speed; ValueError unless it is above 0 and at most 1."""
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not 0.0 < speed <= 1.0:
-        raise ValueError(f"{name} = {text}: expected a number above 0 and at most 1 (1: full speed)")
-    return speed
 
 
 def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
@@ -334,7 +317,10 @@ def main(arguments: Sequence[str], prog: str) -> NoReturn:
     if not argv:
         parser.error("no PROGRAM: expected a program to run")
     try:
-        speed = own_speed(options.speeds, os.environ) if options.speed is None else check_speed(options.speed)
+        if options.speeds is not None:
+            speed = own_speed(options.speeds, os.environ)
+        else:
+            speed = emulated_speed(comma_list("--speed", options.speed, 1)[0], "--speed")
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     run(argv, speed, report=options.report)

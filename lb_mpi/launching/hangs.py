@@ -1,14 +1,9 @@
-"""Detect ranks that hang: in a call of lb_mpi, at their start, or while all other ranks wait for them.   (pure)
+"""Detect ranks that hang: in a call of lb_mpi, or while all other ranks wait for them.   (pure)
 
 A rank hangs in a call of lb_mpi, or stopped, if it has been idle for long (host.py): no turn (`lb_mpi.signs`), no
-computing, no reading or writing.  The other rules:
+computing, no reading or writing.
 
-A start
--------
-Before the program of a rank begins, rank.py reports the rank.  If ranks are missing, the last one was reported `limit_s`
-ago, no program has reached lb_mpi, and mpiexec still runs, the missing ranks hang.  Their programs have not begun.
-
-Not detected: a start in which every rank is present and silent.  It can't be distinguished from a program that never calls
+Not detected: a start in which ranks are missing or silent.  It can't be distinguished from a program that never calls
 lb_mpi, and waits or computes.
 
 A rank that all others wait for
@@ -30,7 +25,6 @@ repeatedly until something happens that never does; one that waits for a dead fi
 from __future__ import annotations
 
 import linecache
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -63,30 +57,6 @@ def stuck_inside(states: Sequence[RankState], hang_s: float) -> list[Hang]:
     return found
 
 
-START_S = 30.0  # minimum for a start: all hosts read Python from a file server at once
-
-
-class Start:
-    """The start of ranks on `hosts` (the host name of each rank); `hang_s`: time after which a rank hangs (0: never)."""
-
-    def __init__(self, hosts: Sequence[str], hang_s: float) -> None:
-        self._hosts = {str(rank): host for rank, host in enumerate(hosts)}
-        self._limit_s = max(hang_s, START_S) if hang_s else float("inf")
-        self._n_came, self._came_s = 0, 0.0
-
-    def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
-        """Return the ranks that hang before their programs, `now` seconds after the start began."""
-        if len(states) != self._n_came:
-            self._n_came, self._came_s = len(states), now
-        came, missing_s = {state.rank for state in states}, now - self._came_s
-        if missing_s < self._limit_s or any(state.spoke for state in states):
-            return []
-        if not came <= self._hosts.keys():  # another kind of mpiexec numbers its ranks differently
-            return []
-        missing = [(rank, host) for rank, host in self._hosts.items() if rank not in came]
-        return [Hang(*one, missing_s, ", in its start, before its program") for one in missing]
-
-
 MOST_ASKED = 4  # idle ranks to ask; if more compute, or seem to, none is asked
 N_LOOKS = 4  # at a stack
 # Blocking methods of mpi4py, except names that other libraries use for computations.
@@ -96,6 +66,14 @@ _BLOCKING = re.compile(
 )
 _SLEEP = re.compile(r"\bsleep\(")
 _MAIN = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in .*\n(  .*\n)*', re.MULTILINE)
+
+
+class Look(NamedTuple):
+    """A look at the stack of a rank."""
+
+    since: float  # when the stack was first seen to be this one
+    stack: str
+    line: str  # the innermost one
 
 
 class Awaited:
@@ -108,8 +86,7 @@ class Awaited:
 
     def __init__(self, n_ranks: int, hang_s: float, stack: Callable[[str], str]) -> None:
         self._n_ranks, self._hang_s, self._stack = n_ranks, hang_s, stack
-        self._blocked: dict[str, tuple[float, str]] = {}  # by rank: time of the first look, and its stack
-        self._slept: dict[str, float] = {}  # by rank: when it was last seen to sleep on purpose
+        self._looks: dict[str, Look] = {}  # the last one at each rank
         self._look_at = 0.0
 
     def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
@@ -117,7 +94,7 @@ class Awaited:
         waiting = [state for state in states if state.waits_s >= self._hang_s / 2]
         late = [state for state in states if state.waits_s < self._hang_s / 2]
         if not self._hang_s or len(states) < self._n_ranks or not waiting or not late:
-            self._forget()
+            self._looks.clear()
             return []
         self._look([state for state in late if not state.at_end], now)
         waited_s = min(state.waits_s for state in waiting)
@@ -125,38 +102,28 @@ class Awaited:
         hangs = [Hang(state.rank, state.host, waited_s, where, self._how(state, now)) for state in late]
         return hangs if waited_s >= self._hang_s and all(hang.how for hang in hangs) else []
 
-    def _forget(self) -> None:
-        self._blocked.clear()
-        self._slept.clear()
-
     def _how(self, state: RankState, now: float) -> str:
         if state.at_end:
             return "at the end of its program"
+        look = self._looks.get(state.rank, Look(now, "", ""))
         if state.idle_s >= self._hang_s:
-            sleeps = now - self._slept.get(state.rank, -math.inf) < self._hang_s / 2
-            return "" if state.phase or state.stopped or sleeps else NEITHER
-        since = self._blocked[state.rank][0] if state.rank in self._blocked else now
-        return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
+            return "" if state.phase or state.stopped or _SLEEP.search(look.line) else NEITHER
+        blocked = _BLOCKING.search(look.line) and now - look.since >= self._hang_s / 2
+        return "in a blocking call of MPI" if blocked else ""
 
     def _look(self, late: Sequence[RankState], now: float) -> None:
         """Look at the stacks of these ranks from time to time."""
         resting = [state.rank for state in late if state.idle_s >= self._hang_s / 2]
         computing = [state.rank for state in late if state.rank not in resting]
         if len(computing) > MOST_ASKED:
-            self._forget()
-            return
-        if now < self._look_at:
-            return
-        self._look_at = now + self._hang_s / 2 / N_LOOKS
-        looked = {}
-        for rank in computing + resting[:MOST_ASKED]:
-            stack, line = innermost(self._stack(rank))
-            if _SLEEP.search(line):
-                self._slept[rank] = now
-            elif _BLOCKING.search(line):
-                since, before = self._blocked.get(rank, (now, stack))
-                looked[rank] = since if stack == before else now, stack
-        self._blocked = looked
+            self._looks.clear()
+        elif now >= self._look_at:
+            self._look_at = now + self._hang_s / 2 / N_LOOKS
+            before, self._looks = self._looks, {}
+            for rank in computing + resting[:MOST_ASKED]:
+                stack, line = innermost(self._stack(rank))
+                same = rank in before and before[rank].stack == stack
+                self._looks[rank] = Look(before[rank].since if same else now, stack, line)
 
 
 def innermost(stacks: str) -> tuple[str, str]:

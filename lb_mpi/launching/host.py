@@ -1,11 +1,10 @@
 """The part of launch/run on each host: `python lb_mpi/launching host`, in the program's working folder.
 
     input       output
-    MARK [WORD] (the first line: the mark of the run's processes, and a word in their command lines: limit.py)
+    MARK                             (the first line: the mark of the run's processes: limit.py)
                 lb_mpi {...}         at the start: facts of the host (lb_mpi.mpi.common.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has reported something new, or is quiet
                 lb_mpi alive K
-    network HOST PORT TOKEN          (it also connects there, and repeats alive K: watch.py)
     save                             (it asks the ranks that can to save and end, see lb_mpi.signs)
     stack RANK  lb_mpi stack {...}   its Python stack; a stopped rank is continued for that
     look RANK   lb_mpi stack {...}   the same, but a stopped rank stays stopped, and has no stack
@@ -16,7 +15,7 @@ must be a process of this user that bears MARK; and the end of a known rank must
 ignored.  The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
 
 When its input ends, or nothing arrives for LOST_S, the program is over, or this host is cut off.  Then all processes on this
-host that bear MARK or have WORD in their command lines are ended.
+host that bear MARK are ended.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ import stat
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -115,7 +113,7 @@ class Rank:
         if max(idle_s, waits_s) < QUIET_S:
             idle_s, waits_s, used, seen = 0.0, 0.0, used._replace(stopped=False), seen._replace(phase="")
         return RankState(
-            self.number, self._host, used.stopped, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
+            self.number, self._host, used.stopped, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid),
             idle_s, waits_s, seen.at_end,
         )  # fmt: skip
 
@@ -215,7 +213,6 @@ def _used(pid: int) -> Used:
 
 
 LOST_S = 20.0
-CONNECT_S = 10.0
 MOST_BYTES = 4096  # of a datagram
 _CREDENTIALS = struct.Struct("3i")  # of a sender, from the kernel: process, user, group
 _FILE = struct.Struct("i")
@@ -269,7 +266,6 @@ class Side:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self._network: socket.socket | None = None
         self._pids: set[int] = set()  # of the rank.py of all ranks so far
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, RankState] = {}
@@ -304,10 +300,7 @@ class Side:
         *lines, self._text = (self._text + data).split(b"\n")
         for line in lines:
             word, _, about = line.decode().partition(" ")
-            if word == "network":
-                # resolving the name of the other host may take long
-                threading.Thread(target=self._connect, args=about.split(), daemon=True).start()
-            elif word == "save":
+            if word == "save":
                 for one in self._ranks.values():
                     one.save()
             elif word in ("stack", "look"):
@@ -317,28 +310,13 @@ class Side:
                 for one in self._ranks.values():
                     self._tell_state(one)
                 say(f"alive {about}")
-                if self._network is not None:
-                    with contextlib.suppress(OSError):
-                        self._network.send(f"{about}\n".encode())
         return bool(data)
-
-    def _connect(self, host: str, port: str, token: str) -> None:
-        with contextlib.suppress(OSError):
-            self._network = connect(host, int(port), token, CONNECT_S)
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {told(state)}")
-
-
-def connect(host: str, port: int, token: str, wait_s: float) -> socket.socket:
-    """Connect to launch/run on `host`; OSError when it can't be reached."""
-    line = socket.create_connection((host, port), wait_s)
-    line.sendall(f"{token}\n".encode())
-    line.setblocking(False)
-    return line
 
 
 def serve(side: Side, from_ranks: socket.socket) -> None:
@@ -354,7 +332,7 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
     """Answer, then end all remaining processes."""
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
         with open(0, "rb", buffering=0, closefd=False) as file:  # keeps the lines after the first one for later
-            mark, _, word = file.readline().decode().strip().partition(" ")
+            mark = file.readline().decode().strip()
         if not mark:
             return 0
         side = Side(mark)
@@ -367,5 +345,5 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark, word=word)
+            limit.end(mark)
     return 0

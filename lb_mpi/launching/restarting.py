@@ -5,8 +5,8 @@ The law
 - A program that fails by itself would fail again, so it isn't restarted.  The death of a rank or a host may be chance.
 - The first end is the cause: mpiexec ends the other ranks.  But ranks may fail because one died, before its death is
   reported: within `SETTLE_S`, a death counts before a failure.
-- Without a save since the start, a restart would only repeat it.  Exception: a restart that hangs before the program has
-  reported anything (hangs.py), or loses a host; that is not its fault, and everything saved is still there.
+- Without a save since the start, a restart would only repeat it.  Exception: a restart that loses a host; that is not its
+  fault, and everything saved is still there.
 - A run that people have ended is not restarted.
 - If no rank has reported its end, the code of mpiexec decides: a signal (Open MPI: 128 and more, MPICH: 9), saved and
   stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to report), or a failure.
@@ -21,9 +21,8 @@ STOPPED  a rank with 75: it has saved on request       over: 75                 
 FAILED   a rank with another exit code, or as above    over: that of mpiexec        over: that of mpiexec
 DIED     a rank by a signal                            again                        over: that of mpiexec
 GONE     a host                                        again                        over: that of mpiexec
-         the same, in a restart without any report     again, without a save        over: that of mpiexec
+         the same, in a restart                        again, without a save        over: that of mpiexec
 HUNG     a rank neither computes nor answers           again                        over: 124
-         the same, in a restart without any report     again, without a save        over: 124
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ class Outcome(NamedTuple):
 
     code: int  # of mpiexec, 0 to 255
     ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds from the start to their reports
-    gone: Sequence[str] = ()  # hosts that are gone
+    gone: Sequence[str] = ()  # a line for each host that is gone
     hung: bool = False  # some rank hung
-    lost_nothing: bool = False  # it was a restart, and ended before the program reported anything
     n_saved: int = 0  # number of saves since the start
     saved: int = 0  # the number of the last one
     seconds: float = 0.0  # duration of the run
@@ -116,14 +114,11 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
     if n_restarts == allowed:
         made = "the one allowed restart was" if allowed == 1 else f"all {allowed} allowed restarts were"
         return RestartDecision(False, code, f"no restart: {made} made")
-    if found in (How.GONE, How.HUNG) and outcome.lost_nothing:
-        return RestartDecision(
-            True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s: the program had not begun"
-        )
-    if not outcome.n_saved:
+    if not outcome.n_saved and not (found is How.GONE and n_restarts):
         return RestartDecision(False, code, "no restart: nothing was saved since the last start")
+    save = f"save {outcome.saved}" if outcome.n_saved else "the same save"
     return RestartDecision(
-        True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from save {outcome.saved}"
+        True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from {save}"
     )
 
 

@@ -19,17 +19,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
-from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
+from lb_mpi.launching.hangs import Awaited, Hang, stuck_inside
 from lb_mpi.launching.heard import End
 from lb_mpi.launching.progress import PREFIX, SHOWN, followed, remove_records
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
-from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
+from lb_mpi.launching.watch import LOOK_S, SSH, Watch
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 ASK_S = 20.0
@@ -82,28 +82,20 @@ def command(
     ranks: Sequence[int],
     launcher: str | None,
     variables: Mapping[str, str],
-    link: Path | None = None,
 ) -> list[str]:
     """Return the start of a command line that starts rank k on hosts[ranks[k]], in ascending order; the program follows.
 
-    `launcher` replaces ssh.  `link` links to it, or to ssh, from a folder named with this run's word, so the daemons'
-    command lines contain the word: MPICH passes the path of its launcher on to them, and Open MPI all parameters, known or
-    not.  ValueError for a host that can't be named to mpiexec.
+    `launcher` replaces ssh.
     """
     counts = Counter(ranks)
     used = sorted(counts)
-    for index in used:
-        if ":" in hosts[index].name:
-            raise ValueError(f"host {hosts[index].name}: mpiexec accepts no IPv6 address: expected a name")
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
     if mpi.is_open_mpi:
         # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
         argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
-        argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
         argv += ["--host", listed, "--map-by", "slot"]
         argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
     else:
-        launcher = str(link) if link else launcher
         argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", launcher] if launcher else []), "-hosts", listed]
     return [*argv, "-n", str(len(ranks))]
 
@@ -121,23 +113,21 @@ def say(*lines: object) -> None:
 
 
 class _Run:
-    """A run under way: mpiexec is `process`, `hosts` are those of the ranks, and `came` are the signals received.
+    """A run under way: mpiexec is `process`, and `came` are the signals received.
 
-    It prints what dies or hangs.  `again` : it is a restart.
+    It prints what dies or hangs.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], came: list[int], job: MpiJob,
-        *, again: bool,
-    ) -> None:  # fmt: skip
-        self._process, self._watch, self._came, self._again = process, watch, came, again
-        self._hang_s, self._grace_s = job.hang_s, job.grace_s
+        self, process: subprocess.Popen[bytes], watch: Watch, n_ranks: int, came: list[int], job: MpiJob
+    ) -> None:
+        self._process, self._watch, self._came = process, watch, came
+        self._hang_s, self._grace_s = job.options.hang_s, job.options.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
         self._hung: list[Hang] = []
-        self._start = Start(hosts, job.hang_s)
-        self._awaited = Awaited(len(hosts), job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._awaited = Awaited(n_ranks, self._hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
 
     def goes_on(self) -> bool:
@@ -152,8 +142,7 @@ class _Run:
         if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
         states = self._watch.states()
-        at_start = self._start.stuck(now, states)
-        self._hung = stuck_inside(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
+        self._hung = stuck_inside(states, self._hang_s) or self._awaited.stuck(now, states)
         return not self._hung
 
     def outcome(self) -> Outcome:
@@ -175,9 +164,8 @@ class _Run:
         found = Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
             ends=self._ends,
-            gone=self._watch.gone if self._gone else (),
+            gone=self._gone,
             hung=bool(self._hung),
-            lost_nothing=self._again and not any(state.spoke for state in states),
             n_saved=sum(state.n_saved for state in states),
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
@@ -266,7 +254,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
         "%(default)g). In a call of lb_mpi, a rank hangs if it neither computes nor answers, or is stopped. Outside of "
         "lb_mpi, it hangs if all others wait for it in lb_mpi, and it is blocked in MPI, or has reached its end, or neither "
-        "computes, reads, writes nor sleeps. It also hangs if its program does not begin for S seconds, or 30 if S is less.")
+        "computes, reads, writes nor sleeps.")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
@@ -299,35 +287,25 @@ class MpiJob:
         self.launcher = find(options.launcher) if options.launcher else None  # replaces ssh
         self.program = [find(program[0]), *program[1:]] if program else []
         self.python = interpreter(self.program)
-        self.emulated: bool = options.emulated
-        self.hang_s: float = options.hang_s
-        self.grace_s: float = options.grace_s  # for a program that saves after Ctrl-C or SIGTERM
+        self.options = options
         self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
         if record is not None:
             os.makedirs(record, exist_ok=True)
             self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
-        self.reached: set[str] = set()  # hosts that have connected to this one over their network
 
-    def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
+    def start(self, before: Outcome | None) -> Outcome | int:
         """Check the hosts, and start; return the outcome, or the exit code if nothing was started.
 
         The first time, an unusable host is an error.  After a start `before`, it is left out, and the rest of the list is
-        used, also the hosts that were gone then, if they answer about as soon.
+        used, also the hosts that were gone then, if they answer.
 
         Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
         only requests a save: a program that can't save goes on.
         """
-        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.emulated))
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
-        self.argv(self.ranks, env)  # reports a host that can't be named before asking any
-        ssh = launcher(self.launcher)
-        with contextlib.ExitStack() as stack:
-            link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))
-            word = link.parent.name if link else ""
-            watch = stack.enter_context(
-                Watch(names, ssh, self.python, mark, word, may_restart=may_restart, reached=self.reached)
-            )
+        with Watch(names, [self.launcher] if self.launcher else SSH, self.python, mark) as watch:
             ranks = self.placed(watch, before)
             if not ranks:
                 return 1
@@ -339,28 +317,27 @@ class MpiJob:
                 say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
             if not self.program:
                 return 0
+            argv = [*self.argv(ranks, env), *self.program]
             if before is None:
-                say(shlex.join([*self.argv(ranks, env), *self.program]))
+                say(shlex.join(argv))
             process = None
             try:
                 with limit.held() as came:
-                    argv = [*self.argv(ranks, env, link), *self.program]
                     if "LB_MPI_RECORD" in self.recording:
                         remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-                    hosts = [self.hosts[index].name for index in ranks]
-                    run = _Run(process, watch, hosts, came, self, again=before is not None)
+                    run = _Run(process, watch, len(ranks), came, self)
                     while run.goes_on():
                         time.sleep(LOOK_S)
                     return run.outcome()
             finally:
                 limit.end(mark, process)
 
-    def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
+    def argv(self, ranks: Sequence[int], env: Mapping[str, str]) -> list[str]:
         """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
-        argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
+        argv = command(self.mpi, self.hosts, ranks, self.launcher, env)
         rank = commands.argv(self.python, "rank")
-        if not self.emulated:
+        if not self.options.emulated:
             return argv + rank
         free = ["--bind-to", "none"] if self.mpi.is_open_mpi else []  # each host would take the same core first
         speeds = ",".join(f"{self.hosts[index].speed:g}" for index in ranks)
@@ -368,7 +345,7 @@ class MpiJob:
 
     def placed(self, watch: Watch, before: Outcome | None) -> list[int]:
         """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""
-        problems = watch.reach(before.gone if before else ())
+        problems = watch.reach()
         has = watch.here.facts.get("MPI library")
         if has is not None and has != self.mpi.library:
             say(f"{self.mpi.path} belongs to {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
@@ -397,7 +374,7 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
         if options.progress and record is not None:
             stack.enter_context(followed(record))
         n_restarts, before = 0, None  # the outcome of the previous start
-        while not isinstance(outcome := job.start(before, may_restart=n_restarts < options.restarts), int):
+        while not isinstance(outcome := job.start(before), int):
             decision = decide(outcome, n_restarts, options.restarts)
             if decision.why:
                 say(decision.why)
@@ -405,20 +382,6 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
                 return decision.code
             n_restarts, before = n_restarts + 1, outcome
         return outcome
-
-
-@contextlib.contextmanager
-def link_to(ssh: str) -> Iterator[Path]:
-    """Link to `ssh`, under its own name, in a new folder that is removed at the end of the block.
-
-    Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it to a shell.
-    """
-    place = tempfile.gettempdir()
-    place = place if place == shlex.quote(place) else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=place, ignore_cleanup_errors=True) as folder:
-        link = Path(folder, os.path.basename(ssh))
-        link.symlink_to(ssh)
-        yield link
 
 
 def main(arguments: Sequence[str], prog: str) -> int:

@@ -1,9 +1,6 @@
 """Connections to the hosts, from before the start of a program to its end: what each host has, and whether it is alive.
 
-At the other end is host.py, started by ssh or its replacement.  That connection may use another network than MPI.  So each
-host.py also connects to a port of launch/run under its host's name, as the daemons of both MPIs do with mpiexec, and answers
-all questions there as well.  A host that has never connected, for example because of a firewall, is not judged by this.
-Anybody may connect, but a peer is ignored unless its first line is the token that a host received over ssh.
+At the other end is host.py, started by ssh or its replacement.
 """
 
 from __future__ import annotations
@@ -11,49 +8,32 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
-import secrets
 import selectors
 import shlex
 import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from lb_mpi.launching.commands import argv
 from lb_mpi.launching.heard import End, RankState, Stack, parse, printable, read
 
 # The first match wins: the message about a changed key ends like that about an unknown one.
 _ADVICE = (
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Its key has changed. If you know why, run `ssh-keygen -R {host}`"),
+    ("Host key verification failed", "Its key is not known here: run `ssh {host}` once by hand, and accept the key"),
+    ("Permission denied", "It accepts none of your keys: run `ssh-copy-id {host}`"),
+    ("Could not resolve hostname", "It has no address: correct the hostfile, or add the name to DNS or /etc/hosts"),
+    ("Connection refused", "It is running, but has no ssh server"),
     (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "Its key has changed. If you know why, run `ssh-keygen -R {host}`, then `ssh {host}` by hand",
-    ),
-    (
-        r"Host key verification failed",
-        "Its key is not known here: run `ssh {host}` once by hand, and accept the key",
-    ),
-    (
-        r"Permission denied",
-        "It accepts none of your keys: run `ssh-copy-id {host}`; a key with a passphrase needs ssh-agent",
-    ),
-    (
-        r"Could not resolve hostname",
-        "It has no address: correct the hostfile, or add the name to DNS or /etc/hosts",
-    ),
-    (r"Connection refused", "It is running, but has no ssh server"),
-    (
-        r"timed out|No route to host|Network is unreachable|Connection (?:closed|reset)",
+        "timed out|No route to host|Network is unreachable|Connection (?:closed|reset)",
         "Check with `ssh {host}` whether it is running and can be reached",
     ),
+    (r"\bcd: ", "The folder {folder} must exist there under the same path"),
     (
-        r"\bcd: ",
-        "The folder {folder} must exist there under the same path, on a shared file system or as a copy",
-    ),
-    (
-        r"not found|No such file or directory|can't find '__main__'",
-        "Python and lb_mpi must exist there under the same path as here, on a shared file system or installed on each host",
+        "not found|No such file or directory|can't find '__main__'",
+        "Python and lb_mpi must exist there under the same path",
     ),
 )
 
@@ -67,103 +47,8 @@ def advice(said: Iterable[str], host: str, folder: str) -> str:
     return ""
 
 
-MOST_BYTES = 4096  # of an incomplete line
-MOST_UNKNOWN = 64  # connections that have not identified themselves
-
-
-class Answers:
-    """The answers of a host over one connection."""
-
-    def __init__(self) -> None:
-        self.number = 0  # of the last question answered
-        self.silent_s = 0.0  # seconds without an answer; the caller counts them
-
-    def take(self, number: int) -> None:
-        """Note the answer to a question."""
-        self.number, self.silent_s = number, 0.0
-
-
-class _Peer:
-    """A connection to the port; its token shows which host it belongs to."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self.socket = line
-        self.answers: Answers | None = None  # of the host, once it is known
-        self.text = b""
-
-
-class AnswerPort:
-    """The port to which hosts connect, and their answers.  It is opened when the first host is invited."""
-
-    def __init__(self) -> None:
-        self._server: socket.socket | None = None
-        self._ready = selectors.DefaultSelector()
-        self._tokens: dict[str, str] = {}  # host names, by token
-        self._peers: list[_Peer] = []
-        self.answers: dict[str, Answers] = {}  # by connected host
-
-    def invite(self, name: str) -> str:
-        """Return the line that tells the host.py of the host `name` where to connect."""
-        if self._server is None:
-            both = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if both else socket.AF_INET
-            self._server = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
-            self._server.setblocking(False)
-            self._ready.register(self._server, selectors.EVENT_READ)
-        token = secrets.token_hex(16)
-        self._tokens[token] = name
-        return f"network {socket.gethostname()} {self._server.getsockname()[1]} {token}"
-
-    def listen(self) -> None:
-        """Receive available data, and accept new connections."""
-        for key, _ in self._ready.select(0.0):
-            with contextlib.suppress(OSError):
-                if key.data is None and self._server is not None:
-                    self._accept(self._server.accept()[0])
-                elif key.data in self._peers:  # not dropped a moment ago
-                    self._hear(key.data)
-
-    def close(self) -> None:
-        """Stop listening."""
-        for one in [self._server, *(peer.socket for peer in self._peers), self._ready]:
-            if one is not None:
-                one.close()
-
-    def _accept(self, line: socket.socket) -> None:
-        line.setblocking(False)
-        peer = _Peer(line)
-        self._ready.register(line, selectors.EVENT_READ, peer)
-        self._peers.append(peer)
-        unknown = [one for one in self._peers if one.answers is None]
-        if len(unknown) > MOST_UNKNOWN:
-            self._drop(unknown[0])
-
-    def _hear(self, peer: _Peer) -> None:
-        said = b""
-        with contextlib.suppress(OSError):
-            said = peer.socket.recv(MOST_BYTES)
-        *lines, peer.text = (peer.text + said).split(b"\n")
-        try:
-            if not said or len(peer.text) > MOST_BYTES:
-                raise ValueError("expected more lines")
-            for line in lines:
-                if peer.answers is None:
-                    peer.answers = self.answers[self._tokens.pop(line.decode())] = Answers()
-                else:
-                    peer.answers.take(int(line))
-        except (KeyError, ValueError):  # it has closed the connection, or isn't a host of this run
-            self._drop(peer)
-
-    def _drop(self, peer: _Peer) -> None:
-        self._ready.unregister(peer.socket)
-        peer.socket.close()
-        self._peers.remove(peer)
-
-
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # another host is given up after this time without a sign of life
-SOON_S = 5.0  # the same where giving up costs little, since the run goes on without the host from what it has saved
-DOUBT_S = 5.0  # for a host given up to answer a shell's echo, after all others have answered
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
 MOST_LINES = 40  # kept of a host's output before it answers: banners, warnings
@@ -174,18 +59,17 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 class Connection:
     """A connection to one host.  It uses one socket for all, since file descriptors are scarce with many hosts."""
 
-    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str, word: str) -> None:
+    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str) -> None:
         self.name = name
         self.facts: dict[str, str] = {}
-        self.greeted = False  # something was received
-        self.answers = Answers()
+        self.answered = 0  # number of the last question that it has answered
+        self.silent_s = 0.0  # seconds without an answer; the caller counts them
         self.ends: list[End] = []  # of its ranks, not yet read by the caller
         self.states: dict[str, RankState] = {}  # of its ranks, as last reported
         self.stacks: dict[str, str] = {}  # of ranks, on request
         self.said: deque[str] = deque(maxlen=MOST_LINES)  # lines not from host.py: why there is no connection
         self._text = b""
-        # A shell answers at once; on a busy host, Python takes seconds to start.
-        there = f"echo lb_mpi alive 0; cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
+        there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -196,7 +80,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C reaches this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
-        self.tell(f"{mark} {word}")
+        self.tell(mark)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the host has sent something, or is gone."""
@@ -229,7 +113,7 @@ class Connection:
         if said.startswith("{"):
             self.facts = _facts(said)
         elif what == "alive":
-            self.answers.take(int(about))
+            self.answered, self.silent_s = int(about), 0.0
         elif what == "state":
             state = read(RankState, about)
             self.states[state.rank] = state
@@ -240,7 +124,6 @@ class Connection:
             self.stacks[stack.rank] = stack.text
         else:
             raise ValueError(f"{line}: expected what host.py says")
-        self.greeted = True
 
     def tell(self, line: str) -> None:
         """Send host.py a line; "? K" asks for a sign of life."""
@@ -276,46 +159,23 @@ class Connection:
 class Watch(contextlib.AbstractContextManager["Watch"]):
     """All connections; a context manager that closes them.  This machine is always watched, for comparison."""
 
-    def __init__(
-        self,
-        names: Iterable[str],
-        launcher: Sequence[str],
-        python: str,
-        mark: str,
-        word: str = "",
-        *,
-        may_restart: bool = False,
-        reached: set[str] | None = None,
-    ) -> None:
-        """Start to connect to all hosts.  If something is saved and the run `may_restart`, a silent host is given up soon.
-
-        `reached`: hosts that connected over the network in a previous start, and must do so again; new ones are added.
-        """
-        names = list(names)
-        self._may_restart = may_restart
-        self._reached = set() if reached is None else reached
-        self._gone: set[str] = set()
+    def __init__(self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str) -> None:
+        """Start to connect to all hosts with `launcher`, such as SSH."""
         self._asked, self._n_asked = 0.0, 0  # time and number of the last question
         self._looked = time.monotonic()
-        _allow_files(2 * len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
-        self._network = AnswerPort()
-        self.here = Connection(socket.gethostname(), launcher, python, mark, word)
+        self.here = Connection(socket.gethostname(), launcher, python, mark)
         self.hosts: list[Connection] = []
+        self._all = {self.here}
         try:
             for name in names:
-                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark, word))
+                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark))
+                self._all.add(self.hosts[-1])
         except BaseException:
             self.close()
             raise
         for connection in self._all:
             self._ready.register(connection, selectors.EVENT_READ, connection)
-            if connection is not self.here:
-                connection.tell(self._network.invite(connection.name))
-
-    @property
-    def _all(self) -> set[Connection]:
-        return {self.here, *self.hosts}
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -336,78 +196,46 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             connection.listen()
             if connection.ended() is not None:  # no more output will come
                 self._ready.unregister(connection)
-        self._network.listen()
-        self._reached.update(self._network.answers)
 
-    def reach(self, gone: Collection[str] = ()) -> dict[str, str]:
-        """Wait until all hosts have reported what they have; return a line, by name, for each host with a problem.
-
-        Hosts that were `gone` are not waited for much longer than the others, unless they have greeted: those are busy.
-        """
-        began = now = doubted = time.monotonic()  # since `doubted`, only hosts that were gone are missing
-        waiting = self._all
-        while waiting and now < min(began + REACH_S, doubted + DOUBT_S):
+    def reach(self) -> dict[str, str]:
+        """Wait until all hosts have reported what they have; return a line, by name, for each host with a problem."""
+        deadline = time.monotonic() + REACH_S
+        while any(not one.facts and one.ended() is None for one in self._all) and time.monotonic() < deadline:
             self._listen(LOOK_S)
-            now = time.monotonic()
-            waiting = {one for one in waiting if not (one.facts and self._is_reached(one)) and one.ended() is None}
-            if any(one.name not in gone or (one.greeted and not one.facts) for one in waiting):
-                doubted = now
             time.sleep(0.01)
-        waited_s = now - began
-        return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one, waited_s))}
+        return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one))}
 
     def keep(self, names: Iterable[str]) -> None:
-        """Keep only these hosts, and this machine."""
+        """Judge only these hosts from now on: no rank is on the others."""
         kept = {self.here.name if is_here(name) else name for name in names}
-        for one in self._all - {self.here}:
-            if one.name not in kept:
-                self.hosts.remove(one)
-                if one.fileno() in self._ready.get_map():
-                    self._ready.unregister(one)
-                one.hang_up()
-                one.close(0.0)
         self.hosts = [one for one in self.hosts if one.name in kept]
 
-    def _problem(self, one: Connection, waited_s: float) -> str:
+    def _problem(self, one: Connection) -> str:
         if not one.facts:
             why = one.ended()
             words = advice(one.said, one.name, os.getcwd()) if why else ""
-            return f"host {one.name}: {why or f'no answer within {waited_s:.0f} s'}{words and f'. {words}'}"
+            return f"host {one.name}: {why or f'no answer within {REACH_S:.0f} s'}{words and f'. {words}'}"
         if "error" in one.facts:
             return f"host {one.name}: {one.facts['error']}"
-        if not self._is_reached(one):
-            return f"host {one.name}: it cannot connect to {self.here.name} within {waited_s:.0f} s; before, it could"
         own = {**self.here.facts, "host": one.facts["host"]}
         differs = [
             f"{what} {one.facts.get(what)}, here {own[what]}" for what in own if one.facts.get(what) != own[what]
         ]
         return f"host {one.name}: {'; '.join(differs)}" if differs else ""
 
-    @property
-    def _sign_s(self) -> float:
-        """Return how long another host may be silent.  This machine counts as busy while its host.py exists."""
-        return SOON_S if self._may_restart and any(state.n_saved for state in self.states()) else SIGN_S
-
-    @property
-    def gone(self) -> tuple[str, ...]:
-        """The names of hosts that `lost` or `silent` found to be gone."""
-        return tuple(sorted(self._gone))
-
     def lost(self) -> list[str]:
-        """Listen; return a line for each host that is gone."""
+        """Listen; return a line for each host that is gone.  This machine counts as busy while its host.py exists."""
         self._listen(0.0)
         now = time.monotonic()
         waited_s = min(now - self._looked, ASK_S)  # time in which this process was stopped does not count as waiting
         self._looked = now
-        lines, sign_s = [], self._sign_s
+        lines = []
         for one in self.hosts:
             why = one.ended()
-            for answers, where in self._answers(one):
-                answers.silent_s += waited_s
-                if why is None and one is not self.here and answers.silent_s > sign_s:
-                    why = f"no sign of life{where} for {sign_s:g} s"
+            one.silent_s += waited_s
+            if why is None and one is not self.here and one.silent_s > SIGN_S:
+                why = f"no sign of life for {SIGN_S:g} s"
             if why is not None:
-                self._gone.add(one.name)
                 lines.append(f"host {one.name} is gone: {why}")
         return list(dict.fromkeys(lines))
 
@@ -439,26 +267,20 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             self._listen(LOOK_S)
         return found[0] if found else ""
 
-    def hear(self, seconds: float) -> dict[str, str]:
-        """Ask all hosts for news, for at most `seconds`; return those that have not answered by then, and where not."""
+    def hear(self, seconds: float) -> list[str]:
+        """Ask all hosts for news, for at most `seconds`; return the names of those that have not answered by then."""
         deadline, asked = time.monotonic() + seconds, self._ask()
         while True:
             self._listen(0.0)
-            late = {
-                one.name: where
-                for one in self.hosts
-                for answers, where in reversed(self._answers(one))
-                if answers.number < asked and one.ended() is None
-            }
+            late = [one.name for one in self.hosts if one.answered < asked and one.ended() is None]
             if not late or time.monotonic() > deadline:
                 return late
             time.sleep(LOOK_S)
 
     def silent(self) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life when asked."""
-        late = {name: where for name, where in self.hear(self._sign_s).items() if name != self.here.name}
-        self._gone.update(late)
-        lines = [f"host {name} is gone: no sign of life{where}" for name, where in late.items()]
+        late = [name for name in self.hear(SIGN_S) if name != self.here.name]
+        lines = [f"host {name} is gone: no sign of life" for name in late]
         return list(dict.fromkeys(self.lost() + lines))
 
     def close(self) -> None:
@@ -467,19 +289,8 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         for one in self._all:
             one.hang_up()
         for one in self._all:
-            silent = one.name in self._gone and one.answers.number < self._n_asked - 1
-            one.close(0.0 if silent else deadline - time.monotonic())
+            one.close(deadline - time.monotonic())
         self._ready.close()
-        self._network.close()
-
-    def _is_reached(self, one: Connection) -> bool:
-        """Return whether a host has connected over the network; True for one that never does."""
-        return one is self.here or one.name not in self._reached or one.name in self._network.answers
-
-    def _answers(self, one: Connection) -> list[tuple[Answers, str]]:
-        """Return a host's answers on its connections; those over the network if it is judged by that."""
-        both = [(one.answers, ""), (self._network.answers.get(one.name), " over the network")]
-        return [(answers, where) for answers, where in both if answers is not None]
 
 
 def _facts(line: str) -> dict[str, str]:
@@ -489,19 +300,6 @@ def _facts(line: str) -> dict[str, str]:
     return {printable(what): printable(has) for what, has in facts.items()}
 
 
-def _allow_files(n: int) -> None:
-    """Raise the limit of open files to `n`, or as far as allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < n:
-        most = n if hard == resource.RLIM_INFINITY else min(n, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 def is_here(name: str) -> bool:
     """Return whether the name means this machine, which mpiexec reaches without ssh."""
     return name in ("localhost", "127.0.0.1", socket.gethostname())
-
-
-def launcher(given: str | None) -> list[str]:
-    """Return the command that precedes a host and a command line."""
-    return [given] if given else list(SSH)

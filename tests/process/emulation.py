@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from lb_mpi.emulation.cluster import NETNS, RUN, check
-from lb_mpi.emulation.network import check_ssh
 from lb_mpi.errors import ClusterError
 from tests.process.lab import ROOT
+from tools import openssh
 
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 NAME = f"t{os.getpid()}"
@@ -35,7 +35,7 @@ def missing() -> str:
 def missing_ssh() -> str:
     """Why its hosts can have no OpenSSH server here."""
     try:
-        check_ssh()
+        openssh.check()
     except ClusterError as error:
         return str(error)
     return missing()
@@ -46,7 +46,6 @@ def no_mpiexec() -> str:
 
 
 needs_root = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
-needs_sshd = pytest.mark.skipif(bool(missing_ssh()), reason=missing_ssh() or "-")
 needs_mpiexec = pytest.mark.skipif(bool(no_mpiexec()), reason=no_mpiexec() or "-")
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.emulation.cluster import EmulatedCluster
-from lb_mpi.emulation.network import PORT, check_ssh
 from lb_mpi.errors import ClusterError
-from tests.process.emulation import ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, needs_sshd, status
+from tests.process.emulation import ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, status
 from tests.process.lab import until
+from tests.process.test_cluster import COUNTING
+from tools import openssh
+from tools.openssh import PORT
 
 NAME = f"s{os.getpid()}"
-OTHER = f"v{os.getpid()}"  # made and removed within a test
 FOLDER = EmulatedCluster(NAME).folder / "ssh"
 SECONDS = 30.0  # within which a refusal is told, on a busy machine; ssh itself gives up after 10
 
@@ -26,7 +27,7 @@ SECONDS = 30.0  # within which a refusal is told, on a busy machine; ssh itself 
 def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool, path: None if tool == "sshd" else f"/bin/{tool}")
     with pytest.raises(ClusterError, match="needs the command sshd: install openssh-server"):
-        check_ssh()
+        openssh.check()
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +35,16 @@ def lab() -> Iterator[None]:
     """A cluster of three hosts with servers."""
     if missing_ssh():
         pytest.skip(missing_ssh())
+    before = others()
     try:
-        up = cluster("up", "--hosts", "3", "--ssh", name=NAME)
+        up = cluster("up", "--hosts", "3", name=NAME)
         assert (up.returncode, up.stderr) == (0, "")
+        openssh.start(EmulatedCluster(NAME))
         yield
     finally:
         assert cluster("down", name=NAME).returncode == 0
     assert leftovers(NAME) == []
+    assert others() == before
 
 
 @pytest.fixture
@@ -172,6 +176,22 @@ def test_a_host_that_is_not_in_reach(servers: None) -> None:
     assert "whether it is running" in said
 
 
+@needs_mpiexec
+def test_a_run_whose_host_is_cut_off_goes_on_without_it(servers: None, tmp_path: Path) -> None:
+    link = ["ip", "-n", f"lbmpi-{NAME}-h2", "link", "set", "eth0"]
+    program = ("python", "-c", COUNTING, str(tmp_path))
+    with ThreadPoolExecutor(1) as other:
+        run = other.submit(cluster, "run", "--restarts", "1", "--", *program, name=NAME)
+        until(lambda: len(list(tmp_path.glob("1-*"))) == 3 or run.done())
+        subprocess.run([*link, "down"], check=True)
+        done = run.result(120)
+    subprocess.run([*link, "up"], check=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "start 2, 2 ranks"
+    assert "run: host h2 is gone: no sign of life for " in done.stderr
+    assert "run: left out: host h2: ssh: connect to host h2 port 2222: " in done.stderr
+
+
 # The last that uses these servers: one of them is killed.
 @needs_mpiexec
 def test_a_host_that_dies_while_a_program_runs(servers: None, tmp_path: Path) -> None:
@@ -195,15 +215,3 @@ def others() -> list[tuple[Path, int]]:
     """Files of ssh that are not the cluster's, and when they were written."""
     folders = (Path("/etc/ssh"), Path.home() / ".ssh", Path("/run/sshd"))
     return [(path, path.stat().st_mtime_ns) for one in folders if one.is_dir() for path in [one, *one.rglob("*")]]
-
-
-@needs_sshd
-def test_nothing_is_left_of_a_start_that_is_killed() -> None:
-    before = others()
-    command = [str(ROOT / "launch" / "cluster"), "--name", OTHER, "up", "--hosts", "3", "--ssh"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-        until((EmulatedCluster(OTHER).folder / "ssh" / "h2" / "log").exists)
-        process.kill()
-    assert cluster("down", name=OTHER).returncode == 0
-    assert leftovers(OTHER) == []
-    assert others() == before

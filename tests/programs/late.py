@@ -1,12 +1,11 @@
-"""A program for launch/run whose rank 1 may stop before MPI begins: `python tests/programs/late.py stopped` or `nothing`."""
+"""A program for launch/run whose rank 1 stops before MPI begins."""
 
 import os
 import signal
-import sys
 
 from lb_mpi.launching.rank import number
 
-if sys.argv[1] == "stopped" and number(os.environ) == "1":
+if number(os.environ) == "1":
     os.kill(os.getpid(), signal.SIGSTOP)
 
 from mpi4py import MPI

@@ -62,24 +62,14 @@ def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
         (Outcome(1, hung=True), 0, 0, (False, 124, "")),
         (Outcome(1, hung=True), 1, 3, (False, 124, "no restart: nothing was saved since the last start")),
         (
-            Outcome(1, hung=True, lost_nothing=True, seconds=61.0),
+            Outcome(255, gone=GONE, seconds=0.5),
             1,
             3,
-            (True, 124, "restart 2 of 3, after 61.0 s: the program had not begun"),
+            (True, 255, "restart 2 of 3, after 0.5 s, from the same save"),
         ),
-        (
-            Outcome(255, gone=GONE, lost_nothing=True, seconds=0.5),
-            1,
-            3,
-            (True, 255, "restart 2 of 3, after 0.5 s: the program had not begun"),
-        ),
-        (Outcome(1, hung=True, lost_nothing=True), 3, 3, (False, 124, "no restart: all 3 allowed restarts were made")),
-        (
-            Outcome(9, [(1.0, KILLED)], lost_nothing=True),
-            1,
-            3,
-            (False, 9, "no restart: nothing was saved since the last start"),
-        ),
+        (Outcome(255, gone=GONE), 0, 3, (False, 255, "no restart: nothing was saved since the last start")),
+        (Outcome(255, gone=GONE), 3, 3, (False, 255, "no restart: all 3 allowed restarts were made")),
+        (Outcome(9, [(1.0, KILLED)]), 1, 3, (False, 9, "no restart: nothing was saved since the last start")),
         (
             Outcome(75, [(1.0, SAVED)], n_saved=1, saved=7),
             0,
@@ -106,18 +96,17 @@ def test_the_law_holds_for_all_small_outcomes() -> None:
             assert {cause(Outcome(code, some[::-1])), first} <= {end for _, end in some}
             if all(end.code < 0 for _, end in some) and not (gone or hung):
                 assert found is How.DIED
-        before = [(0, False), (0, True), (1, False)]  # saves, and whether it was a restart that has said nothing
-        for (n_saved, lost_nothing), n_restarts, allowed in itertools.product(before, range(3), range(3)):
-            outcome = Outcome(code, some, gone, hung, lost_nothing, n_saved=n_saved)
+        for n_saved, n_restarts, allowed in itertools.product((0, 1), range(3), range(3)):
+            outcome = Outcome(code, some, gone, hung, n_saved=n_saved)
             again, ended, why = decide(outcome, n_restarts, allowed)
             n_cases += 1
             may = found in (How.DIED, How.GONE, How.HUNG) and n_saved > 0
-            may |= found in (How.GONE, How.HUNG) and lost_nothing
+            may |= found is How.GONE and n_restarts > 0
             assert again == (may and n_restarts != allowed and allowed > 0)
             assert (ended == 0) == (found is How.DONE)
             assert (ended == 75) == (found is How.STOPPED) or code == 75
             assert bool(why) == (found is How.STOPPED or (found is not How.DONE and allowed > 0))
-    assert n_cases == 5 * len(ends) * 4 * 27
+    assert n_cases == 5 * len(ends) * 4 * 18
 
 
 def test_ranks_are_placed_on_what_is_left() -> None:

@@ -333,15 +333,13 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert given_answer["steps_predicted"] == expected.steps_predicted
 
 
-def test_speeds_and_graphs_of_every_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_graphs_of_every_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "a.graph").write_text("4 3\n2\n1 3\n2 4\n3\n")
-    (tmp_path / "speeds").write_text("1, 2\n3 4\n")
     answers = []
     for graph in ("mesh:1x4", "2/1,3/2,4/3", str(tmp_path / "a.graph")):
-        for speeds in ("1,2,3,4", str(tmp_path / "speeds")):
-            assert main(["arrange", "--graph", graph, "--speeds", speeds, "--method", "exhaustive", "--json"]) == 0
-            answers.append(json.loads(capsys.readouterr().out)["positions"])
-    assert answers == [answers[0]] * 6
+        assert main(["arrange", "--graph", graph, "--speeds", "1,2,3,4", "--method", "exhaustive", "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out)["positions"])
+    assert answers == [answers[0]] * 3
 
 
 def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -371,12 +369,10 @@ def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_pat
         (["--graph", "ring:3", "--speeds", "1,2"], "speeds of shape"),
         (["--graph", "ring:3", "--speeds", "1,x,2"], "1,x,2"),
         (["--graph", "ring:3", "--speeds", "uniform:0:0"], "speeds"),
-        (["--graph", "ring:3", "--speeds", "BAD"], "only numbers, the speeds"),
         (["--graph", "ring:3", "--seed", "-1"], "seed"),
         (["--graph", "mesh:4x4", "--method", "exhaustive"], "at most 9"),
         (["--graph", "ring:3", "--tolerance", "-1"], "tolerance"),
         (["--graph", "ring:3", "--hosts", "HOSTS"], "one for each vertex"),
-        (["--graph", "mesh:1x4", "--hosts", "HOSTS"], "lb_mpi.reorder_ranks"),
         (["--graph", "ring:3", "--hosts", "BAD"], "BAD:1"),
     ],
 )

@@ -20,7 +20,7 @@ GENERAL = b"%%MatrixMarket matrix coordinate integer general\n3 3 4\n1 2 1\n2 1 
 PARTS = b"0\n3\n1\n1\n2\n"
 MACHINE = b"""{"format": "lb_mpi machine", "version": 1, "hosts": ["a", "b"], "speeds": [3, 1],
 "latency_s": [[0, 0.5], [0.5, 0]], "s_per_byte": [[0, 0.25], [0.25, 0]]}"""
-HOSTS = b"# our lab\nfast slots=4 speed=2.5\nslow:2\n::1 speed=1e-1\n"
+HOSTS = b"# our lab\nfast slots=4 speed=2.5\nslow:2\nold speed=1e-1\n"
 
 FILES: dict[str, tuple[list[bytes], Callable[[Path], Any], type, str]] = {
     "a.graph": ([METIS], as_graph, Graph, r":\d+: "),

@@ -13,7 +13,7 @@ LETTERS = string.ascii_letters + string.digits + "._-"
 names = st.text(LETTERS, min_size=1, max_size=12).filter(lambda name: not name.startswith("-"))
 hosts = st.builds(
     Host,
-    st.one_of(names, st.sampled_from(["::1", "fe80::2:3", "2001:db8:0:0:0:0:0:7"])),
+    names,
     st.integers(1, MAX_SLOTS),
     st.floats(0, exclude_min=True, allow_infinity=False),
 )
@@ -26,8 +26,6 @@ fast   slots=4 speed=2.5   # new
 slow-1 speed=.5
 slow_2:2\t
 10.77.0.3 speed=1e-1 slots=8
-fe80::1
-::1 slots=2
 n5:3 speed=2\r
 """
     assert parse_hosts(text, "lab") == [
@@ -35,8 +33,6 @@ n5:3 speed=2\r
         Host("slow-1", 1, 0.5),
         Host("slow_2", 2, 1.0),
         Host("10.77.0.3", 8, 0.1),
-        Host("fe80::1", 1, 1.0),
-        Host("::1", 2, 1.0),
         Host("n5", 3, 2.0),
     ]
 
@@ -59,6 +55,7 @@ def test_what_is_written_is_read_again(some: list[Host]) -> None:
         ("h1\x00", "host name"),
         ("-", "host name '-'"),
         ("a:b", "'a:b': expected a name, or name:slots"),
+        ("fe80::1", "'fe80::1': expected a name, or name:slots"),
         ("a:", "'a:': expected a name, or name:slots"),
         (":4", "host name ''"),
         ("-h:4", "host name '-h'"),

@@ -295,8 +295,6 @@ def test_one_seed_gives_one_run() -> None:
         (["--maps", "0"], "maps = 0"),
         (["--spread", "nan"], "spread = nan"),
         (["--task-s", "0"], "task_s = 0"),
-        (["--within", "0"], "within = (0.0, 0.0)"),
-        (["--latency", "2,1"], "latency = (2.0, 1.0): expected"),
         (["--seed", "-1"], "seed = -1"),
     ],
 )
@@ -309,7 +307,7 @@ def test_mistakes_at_the_command_line(capsys: pytest.CaptureFixture[str], argume
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["simulate", "tasks", "--hosts", "2,1,1", "--speeds", "4,2,1,1", "--maps", "3", "--known", "costs"]
+    given = ["simulate", "tasks", "--hosts", "2,1,1", "--speeds", "4,2,1,1", "--maps", "3"]
     assert main([*given, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ranks"] == len(answer["speeds"]) == 4

@@ -1,6 +1,6 @@
 """Code that Python runs at the start of each rank of launch/run (rank.py puts this folder first in PYTHONPATH).
 
-It guards the start of MPI (../beginning.py), removes its folder from the path again, and runs the sitecustomize that it has
+It guards the start of MPI (lb_mpi/signs.py), removes its folder from the path again, and runs the sitecustomize that it has
 hidden, if there is one.
 """
 
@@ -18,7 +18,7 @@ def _main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(left)
     if not any(left):
         del os.environ["PYTHONPATH"]
-    spec = importlib.util.spec_from_file_location("_lb_mpi_beginning", Path(folder).parent / "beginning.py")
+    spec = importlib.util.spec_from_file_location("_lb_mpi_signs", Path(folder).parents[1] / "signs.py")
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
