@@ -10,7 +10,7 @@ import hashlib
 import pickle
 import struct
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -41,8 +41,13 @@ class MapOptions(TypedDict, total=False):
     callback: Callable[[Any], object] | None
 
 
-def check_options(function: Any, options: MapOptions) -> tuple[int, Progress | None]:
-    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback."""
+def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[int, Progress | None]:
+    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback.
+
+    `alone`: the other ranks serve.
+    """
+    if alone and options.get("to") == "all":
+        raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
     if unknown := options.keys() - MapOptions.__annotations__.keys():
         raise TypeError(f"a map got an unexpected keyword argument {min(unknown)!r}")
     checks.function("callback", options.get("callback"), optional=True)
@@ -67,8 +72,13 @@ def _progress_line() -> Progress:
     return show
 
 
-def check_items(*given: Any) -> Any:
-    """Check the user's items, or several iterables of arguments; return a range, an array or a list."""
+def check_items(given: Sequence[Any], *, ordered: bool) -> Any:
+    """Check the user's items, or several iterables of arguments; return a range, an array or a list.
+
+    `ordered`: they must have the same order in each run.
+    """
+    if ordered and (sets := [one for one in given if isinstance(one, set | frozenset)]):
+        raise TypeError(f"items = {show(sets[0])}: expected items in a fixed order, such as sorted(items)")
     items = _check_iterable(given[0] if given else None)
     if len(given) > 1:
         items = zip(*map(_rows, map(_check_iterable, given)), strict=False)

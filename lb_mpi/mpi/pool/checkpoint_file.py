@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from lb_mpi.pooling import checkpoint
 class CheckpointFile:
     """The checkpoint (see `lb_mpi.pooling.checkpoint`) at `path`: read when a map begins, written before results count.
 
-    `done` are its results, by task number.  ValueError for other files, functions or tasks; OSError, also if another run
+    `done` are its results, by task number.  ValueError for other files, functions or items; OSError, also if another run
     writes to it.  Truncated or corrupt parts are dropped with a UserWarning.
     """
 
-    def __init__(self, path: Any, digest: bytes, n: int) -> None:
+    def __init__(self, path: Any, function: Callable[..., Any], items: Any, *, star: bool) -> None:
+        checkpoint.check_returns(function)
+        digest = checkpoint.digest(function, items, star=star)
         if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
             raise TypeError(f"checkpoint = {show(path)}: expected the name of a file")
         if Path(name).exists() and not Path(name).is_file():
@@ -30,7 +33,7 @@ class CheckpointFile:
         self._file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
         self._warned = False  # that the file is gone
         try:
-            self.done = self._read(digest, n)
+            self.done = self._read(digest, len(items))
         except BaseException:
             self._file.close()
             raise
@@ -49,8 +52,7 @@ class CheckpointFile:
         if read.dropped:
             warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
             self._file.truncate(read.n_good)
-        if not read.n_good:
-            self._write(checkpoint.header(digest, n))
+        self._write(read.start)
         return read.done
 
     def write(self, tasks: list[int], values: list[Any]) -> None:

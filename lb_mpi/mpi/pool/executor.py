@@ -37,9 +37,10 @@ from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
+from lb_mpi.mpi.pool.maps import serve
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, read_results, task_error
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import BATCH_S, run_batch, serve
+from lb_mpi.mpi.pool.serving import BATCH_S, run_batch
 from lb_mpi.mpi.pool.session import Operation, Session, need_level
 from lb_mpi.pooling.account import PoolReport, RankTasks
 from lb_mpi.record.events import Phase
