@@ -178,14 +178,6 @@ def _plain(value: Any, depth: int) -> Any:
     raise TypeError(_refusal(kind, " of objects" if isinstance(value, np.ndarray | np.generic) else ""))
 
 
-def check_returns(function: Callable[..., Any]) -> None:
-    """TypeError if the function's annotation returns a named tuple or a dataclass, which a checkpoint can't keep."""
-    if isinstance(kind := getattr(function, "__annotations__", {}).get("return"), str):
-        kind = getattr(function, "__globals__", {}).get(kind)
-    if isinstance(kind, type) and _instead(kind):
-        raise TypeError(_refusal(kind))
-
-
 def _refusal(kind: type, what: str = "") -> str:
     name = f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
     return f"result of type {name}{what} can't be written to a checkpoint: expected {TYPES}{_instead(kind)}"
