@@ -148,8 +148,9 @@ class Pool:
         used.  In a pool whose methods all ranks call, every rank raises the error; but a rank whose own task raised
         SystemExit or KeyboardInterrupt raises that.
         """
+        call = MapCall(function, star=len(items) > 1)
         options = MapOptions(costs=costs, to=to, chunksize=chunksize, checkpoint=checkpoint, callback=callback)
-        return self._collect(MapCall(function, star=len(items) > 1), items, options)
+        return self._collect(call, items, options)
 
     def starmap(
         self, function: Callable[..., T], items: Any = None, **options: Unpack[MapOptions]
@@ -169,9 +170,10 @@ class Pool:
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
+        call = MapCall(function, star=len(items) > 1)
         with self._session.claimed():
             self._check_open()
-            begun = self._maps.begin_map(MapCall(function, star=len(items) > 1), items, options)
+            begun = self._maps.begin_map(call, items, options)
         return begun.each()
 
     def imap_unordered(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
