@@ -44,6 +44,7 @@ from lb_mpi.mpi.pool.messages import (
     digest_of,
     dumps,
     failure_of,
+    own_error,
     read_results,
     results_parcel,
     task_error,
@@ -72,8 +73,10 @@ class MapCall(NamedTuple):
 class PoolMaps:
     """The maps of one pool: the one under way, and what the root has learned from earlier ones.
 
-    `speeds`: the user's, or None.
+    `speeds`: the user's, or None.  `own_errors`: a map raises its task's own exception, not a TaskError.
     """
+
+    own_errors = False
 
     def __init__(self, session: Session, speeds: Sequence[float] | None) -> None:
         self.session = session
@@ -462,7 +465,7 @@ class RootMap(LocalMap):
             return own
         error = task_error(failure)
         error.__cause__ = own or error.__cause__
-        return error
+        return own_error(error) if self._maps.own_errors else error
 
     def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
         fresh, self._fresh = self._fresh, []

@@ -72,7 +72,6 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +104,15 @@ def task_error(failure: TaskFailure) -> TaskError:
     except Exception:  # an exception whose __init__ needs other arguments
         error.__cause__ = None
     return error
+
+
+def own_error(error: TaskError) -> BaseException:
+    """Return the task's own exception, caused by its TaskError; or the latter, if the exception was not sent."""
+    own, error.__cause__ = error.__cause__, None
+    if own is None:
+        return error
+    own.__cause__ = error
+    return own
 
 
 def pickled_error(error: BaseException) -> bytes:

@@ -74,7 +74,10 @@ class Pool:
         initargs: Iterable[Any] = (),
     ) -> None:
         def check(own: MPI.Intracomm) -> dict[str, Any]:
-            given = _check(own.size, root, speeds, emulated_speed)
+            checks.emulated_speed(emulated_speed)
+            if root is not None:
+                checks.integer("root", root, least=0, most=own.size - 1)
+            given = None if speeds is None else check_speeds(speeds, own.size).tolist()
             checks.function("initializer", initializer, optional=True)
             if initializer is not None:
                 initializer(*initargs)
@@ -379,11 +382,3 @@ def _in_order(pairs: Iterator[tuple[int, T]]) -> Iterator[T]:
 
 def _no_wait() -> NoReturn:
     raise Error("wait: expected a pool made with root=")
-
-
-def _check(size: int, root: int | None, speeds: Sequence[float] | None, emulated_speed: float) -> list[float] | None:
-    """Check the arguments of a pool; return the speeds, if any."""
-    checks.emulated_speed(emulated_speed)
-    if root is not None:
-        checks.integer("root", root, least=0, most=size - 1)
-    return None if speeds is None else check_speeds(speeds, size).tolist()
