@@ -53,7 +53,8 @@ class Checkpoint(NamedTuple):
 
     done: dict[int, Any]  # results by task number
     n_good: int  # number of trusted bytes: the next record belongs there
-    dropped: str  # description of dropped data; "": none
+    dropped: str = ""  # description of dropped data; "": none
+    start: bytes = b""  # of an empty checkpoint: what to write before the first record
 
 
 def header(digest: bytes, n: int) -> bytes:
@@ -71,16 +72,17 @@ def record(numbers: Sequence[int], values: Sequence[Any]) -> bytes:
 def read(data: bytes | memoryview, digest: bytes, n: int) -> Checkpoint:
     """Read a checkpoint of this digest and n tasks.
 
-    A checkpoint with a truncated header counts as empty (n_good is 0: write the header anew).  ValueError for any other
-    file, another version, another function or other tasks.
+    A checkpoint with a truncated header counts as empty.  ValueError for any other file, another version, another function
+    or other tasks.
     """
     if not len(data):
-        return Checkpoint({}, 0, "")
+        return Checkpoint({}, 0, start=header(digest, n))
     view = memoryview(data)
     _check_start(bytes(view[: _START.size]))
     payload, at = _payload(view, _START.size)
     if payload is None:
-        return Checkpoint({}, 0, f"{len(view):,} bytes from the first on: the header is torn or flipped")
+        dropped = f"{len(view):,} bytes from the first on: the header is torn or flipped"
+        return Checkpoint({}, 0, dropped, header(digest, n))
     _check_header(payload, digest, n)
     done: dict[int, Any] = {}
     while at < len(view):
@@ -91,7 +93,7 @@ def read(data: bytes | memoryview, digest: bytes, n: int) -> Checkpoint:
         for number, value in results:
             done.setdefault(number, value)
         at = end
-    return Checkpoint(done, at, "")
+    return Checkpoint(done, at)
 
 
 def _check_start(start: bytes) -> None:
@@ -174,14 +176,6 @@ def _plain(value: Any, depth: int) -> Any:
     if (kind is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
         return msgpack.ExtType(_ARRAY if kind is np.ndarray else _NUMBER, _array(np.asarray(value)))
     raise TypeError(_refusal(kind, " of objects" if isinstance(value, np.ndarray | np.generic) else ""))
-
-
-def check_returns(function: Callable[..., Any]) -> None:
-    """TypeError if the function's annotation returns a named tuple or a dataclass, which a checkpoint can't keep."""
-    if isinstance(kind := getattr(function, "__annotations__", {}).get("return"), str):
-        kind = getattr(function, "__globals__", {}).get(kind)
-    if isinstance(kind, type) and _instead(kind):
-        raise TypeError(_refusal(kind))
 
 
 def _refusal(kind: type, what: str = "") -> str:

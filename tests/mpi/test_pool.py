@@ -107,10 +107,10 @@ def test_costs_are_learned_from_a_map_of_the_same_items(root: int | None) -> Non
         for given in (items, items, items[:5], items):
             assert pool.map(wait, given if pool.is_root else None) == (given if pool.is_root else None)
             if pool.is_root and SIZE > 1:
-                learned = pool._memory.predict(name_of(wait), sample_of(given), len(given))
+                learned = pool._maps.memory.predict(name_of(wait), sample_of(given), len(given))
                 assert learned is not None or given is items  # another process may have disturbed one of two maps
                 assert learned is None or (learned.shape == (len(given),) and (learned > 1e-3).all())
-        assert not pool.is_root or pool._memory.predict(name_of(wait), sample_of(items[1:]), 11) is None
+        assert not pool.is_root or pool._maps.memory.predict(name_of(wait), sample_of(items[1:]), 11) is None
         assert pool.map(square, [3, 1, 2] if pool.is_root else None) == ([9, 1, 4] if pool.is_root else None)
 
 
@@ -217,12 +217,6 @@ def test_results_that_can_not_be_sent_to_all_are_told_to_all(pool: lb_mpi.Pool) 
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 
-def test_exceptions_as_results(pool: lb_mpi.Pool) -> None:
-    results = pool.map(lambda k: 1 // (k % 3), 300, return_exceptions=True, to="all")
-    assert results is not None
-    assert [isinstance(result, ZeroDivisionError) for result in results] == [k % 3 == 0 for k in range(300)]
-
-
 def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
     root: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: pool.map(square, "abc"), TypeError, "items = 'abc': expected"),
@@ -237,7 +231,7 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
         (lambda: pool.map(square, 3, chunksize=2**70), ValueError, f"chunksize = {2**70}: expected"),
         (lambda: pool.map(square, 3, to="me"), ValueError, "to = 'me': expected one of root, all"),
         (lambda: pool.map(None, 3), TypeError, "function = None: expected a function"),  # type: ignore[arg-type]
-        (lambda: pool.map(square, 3, progress=3), TypeError, "progress = 3: expected a function"),  # type: ignore[arg-type]
+        (lambda: pool.map(square, 3, callback=3), TypeError, "callback = 3: expected a function"),  # type: ignore[arg-type]
     ]
     for call, kind, words in root:
         with pytest.raises(kind, match=words):
@@ -375,19 +369,6 @@ def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(lb_mpi.Error if RANK else MemoryError, match="no room"):
         run()
     COMM.Barrier()
-
-
-@pytest.mark.parametrize("root", [None, 0])
-def test_what_progress_raises_at_the_end_reaches_all(root: int | None) -> None:
-    def progress(done: int, n: int) -> None:
-        if done == n:
-            raise ZeroDivisionError("at the end")
-
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        if pool is not None:
-            with pytest.raises(lb_mpi.TaskError, match="rank 0: ZeroDivisionError: at the end"):
-                pool.map(square, 30, progress=progress)
-            assert pool.map(square, [2]) == ([4] if RANK == 0 else None)
 
 
 def test_pools_that_fail_on_all_ranks_are_freed() -> None:

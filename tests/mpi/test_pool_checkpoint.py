@@ -75,20 +75,6 @@ def test_a_disk_without_room_is_named_and_what_is_on_it_stays_whole(pool: lb_mpi
         assert pool.map(big, 30, checkpoint=path, to="all") == [big(k) for k in range(30)]
 
 
-def test_a_log_that_is_removed_meanwhile_is_told(pool: lb_mpi.Pool, path: Path) -> None:
-    def remove(k: int) -> int:
-        if k == 5:
-            path.unlink()
-        return k
-
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        assert pool.map(remove, 10, checkpoint=path, chunksize=1, to="all") == list(range(10))
-    texts = [str(one.message) for one in told if "removed while in use" in str(one.message)]
-    assert len(texts) == (RANK == 0)
-    assert all(str(path) in text for text in texts)
-
-
 def test_what_is_no_name_of_a_file(pool: lb_mpi.Pool, path: Path) -> None:
     for wrong in (3.5, b"log", True):
         with pytest.raises(TypeError, match=r"checkpoint = .*: expected the name of a file"):

@@ -1,7 +1,6 @@
 """The arguments of a map: what users pass, checked, and the items as they are sent.
 
-Items are sent in the order of their positions in the map: the rows of an array raw, a range as two numbers, a list in
-pickled blocks, of which a rank reads only those that it needs.
+Items are sent in the order of their positions in the map, in pickled blocks, of which a rank reads only those that it needs.
 """
 
 from __future__ import annotations
@@ -9,10 +8,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import struct
-import time
-from collections.abc import Callable, Hashable, Iterable
-from enum import IntEnum
-from itertools import islice
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypedDict
 
@@ -24,9 +20,7 @@ from lb_mpi.checks import show
 from lb_mpi.metrics import as_numbers
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import MOST
-from lb_mpi.status import StatusLine
 
-Progress = Callable[[int, int], None]
 SAMPLED, SAMPLED_BYTES = 32, 1 << 20  # items, and their bytes, by which a map is known to have the same ones as the last
 
 
@@ -36,39 +30,33 @@ class MapOptions(TypedDict, total=False):
     costs: Any
     to: str
     chunksize: int | None
-    progress: Progress | bool | None
     checkpoint: Any
     callback: Callable[[Any], object] | None
 
 
-def check_options(function: Any, options: MapOptions) -> tuple[int, Progress | None]:
-    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback."""
+def check_options(function: Any, options: MapOptions, *, alone: bool) -> int:
+    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive).
+
+    `alone`: the other ranks serve.
+    """
+    if alone and options.get("to") == "all":
+        raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
     if unknown := options.keys() - MapOptions.__annotations__.keys():
         raise TypeError(f"a map got an unexpected keyword argument {min(unknown)!r}")
     checks.function("callback", options.get("callback"), optional=True)
     checks.function("function", function)
     checks.choice("to", options.get("to", "root"), ("root", "all"))
-    if (chunksize := options.get("chunksize")) is not None:
-        chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
-    if isinstance(progress := options.get("progress"), bool):
-        progress = _progress_line() if progress else None
-    return chunksize or 0, checks.function("progress", progress, optional=True)
+    chunksize = options.get("chunksize")
+    return 0 if chunksize is None else checks.integer("chunksize", chunksize, least=1, most=MOST)
 
 
-def _progress_line() -> Progress:
-    """Return a callback that shows "123 of 2,000 tasks, 12 s, about 180 s left"."""
-    line, began = StatusLine(), time.perf_counter()
+def check_items(given: Sequence[Any], *, ordered: bool) -> Any:
+    """Check the user's items, or several iterables of arguments; return a range, an array or a list.
 
-    def show(done: int, of: int) -> None:
-        spent = time.perf_counter() - began
-        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
-        line.show(f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}", last=done == of)
-
-    return show
-
-
-def check_items(*given: Any) -> Any:
-    """Check the user's items, or several iterables of arguments; return a range, an array or a list."""
+    `ordered`: they must have the same order in each run.
+    """
+    if ordered and (sets := [one for one in given if isinstance(one, set | frozenset)]):
+        raise TypeError(f"items = {show(sets[0])}: expected items in a fixed order, such as sorted(items)")
     items = _check_iterable(given[0] if given else None)
     if len(given) > 1:
         items = zip(*map(_rows, map(_check_iterable, given)), strict=False)
@@ -138,80 +126,58 @@ def sample_of(items: Any) -> bytes:
 
 # --- items, as they are sent ------------------------------------------------------------------------------------------
 
-BLOCK = 256  # items in a block of a list, at most
+BLOCK = 256  # items in a block, at most
 BLOCKS_A_RANK = 8  # at least, if there are enough items
-_ITEMS = struct.Struct("<qqq")  # ItemKind; items in a block, or bytes of the range or of (dtype, shape); numbers, or blocks
+_BLOCKS = struct.Struct("<qq")  # items in a block, blocks; their ends follow, and then the blocks
 
 
-class ItemKind(IntEnum):
-    """The form in which items travel."""
-
-    RANGE = 1
-    ARRAY = 2
-    LIST = 3
-
-
-def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes | memoryview]:
+def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes]:
     """Encode a range, an array, or a list by position, for `size` ranks; TypeError, naming the item, if pickling fails."""
-    if isinstance(items, range):
-        numbers = order[:0] if np.array_equal(order, np.arange(len(order))) else order
-        about = pickle.dumps(items, pickle.HIGHEST_PROTOCOL)
-        return [_ITEMS.pack(ItemKind.RANGE, len(about), len(numbers)), about, numbers.tobytes()]
-    if isinstance(items, np.ndarray) and not items.dtype.hasobject:
-        rows = items[order]
-        about = pickle.dumps((rows.dtype, rows.shape), pickle.HIGHEST_PROTOCOL)
-        return [_ITEMS.pack(ItemKind.ARRAY, len(about), 0), about, rows.tobytes()]
     n_block = max(1, min(BLOCK, len(order) // (size * BLOCKS_A_RANK)))
-    numbers_left = iter(order.tolist())
+    as_given = isinstance(items, range) and np.array_equal(order, np.arange(len(order)))
     blocks = []
-    while places := list(islice(numbers_left, n_block)):
-        blocks.append(_pickled_block(items, places))
+    for lo in range(0, len(order), n_block):
+        some = items[lo : lo + n_block] if as_given else _some(items, order[lo : lo + n_block])
+        try:
+            blocks.append(pickle.dumps(some, pickle.HIGHEST_PROTOCOL))
+        except Exception:
+            _name_unpicklable(items, order[lo : lo + n_block])
+            raise
     ends = np.cumsum([0, *map(len, blocks)])
-    return [_ITEMS.pack(ItemKind.LIST, n_block, len(blocks)), ends.astype(np.int64).tobytes(), *blocks]
+    return [_BLOCKS.pack(n_block, len(blocks)), ends.astype(np.int64).tobytes(), *blocks]
 
 
-def _pickled_block(items: Any, places: list[int]) -> bytes:
-    try:
-        return pickle.dumps([items[k] for k in places], pickle.HIGHEST_PROTOCOL)
-    except Exception:
-        for k in places:
-            try:
-                pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
-            except Exception as error:
-                raise TypeError(f"items[{k}] can't be pickled: {type(error).__name__}: {error}") from error
-        raise
+def _some(items: Any, places: NDArray[np.int64]) -> Any:
+    return items[places] if isinstance(items, np.ndarray) else [items[k] for k in places.tolist()]
+
+
+def _name_unpicklable(items: Any, places: NDArray[np.int64]) -> None:
+    for k in places.tolist():
+        try:
+            pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise TypeError(f"items[{k}] can't be pickled: {type(error).__name__}: {error}") from error
 
 
 class ReceivedItems:
     """Items by position, as encoded by `encode`."""
 
     def __init__(self, data: memoryview) -> None:
-        kind, self._first, n = _ITEMS.unpack_from(data)
-        self._kind, self._data = ItemKind(kind), data[_ITEMS.size :]
-        self._block, self._block_number = list[Any](), -1
-        if self._kind is ItemKind.LIST:
-            self._ends = np.frombuffer(self._data, np.int64, count=n + 1)
-            self._data = self._data[self._ends.nbytes :]
-        elif self._kind is ItemKind.ARRAY:
-            dtype, shape = pickle.loads(self._data[: self._first])
-            self._array: NDArray[Any] = np.ndarray(shape, dtype, self._data, self._first)
-        else:
-            self._range: range = pickle.loads(self._data[: self._first])
-            self._numbers = np.frombuffer(self._data[self._first :], np.int64, count=n)
+        self._n_block, n = _BLOCKS.unpack_from(data)
+        self._ends = np.frombuffer(data, np.int64, n + 1, offset=_BLOCKS.size)
+        self._data = data[_BLOCKS.size + self._ends.nbytes :]
+        self._block: Any = []
+        self._block_number = -1
 
     def some(self, lo: int, hi: int) -> list[Any]:
-        """Return the items at positions lo..hi-1."""
-        if self._kind is ItemKind.RANGE:
-            return [self._range[k] for k in (self._numbers[lo:hi].tolist() if len(self._numbers) else range(lo, hi))]
-        if self._kind is ItemKind.ARRAY:
-            return [copied(row) for row in self._array[lo:hi]]
+        """Return the items at positions lo..hi-1, each once: rows of an array are part of this rank's copy."""
         found = []
         for k in range(lo, hi):
-            if k // self._first != self._block_number:
-                self._block_number = k // self._first
+            if k // self._n_block != self._block_number:
+                self._block_number = k // self._n_block
                 begin, end = self._ends[self._block_number : self._block_number + 2].tolist()
                 self._block = pickle.loads(self._data[begin:end])
-            found.append(self._block[k % self._first])
+            found.append(self._block[k % self._n_block])
         return found
 
 

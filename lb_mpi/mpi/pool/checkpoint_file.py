@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +19,47 @@ from lb_mpi.pooling import checkpoint
 class CheckpointFile:
     """The checkpoint (see `lb_mpi.pooling.checkpoint`) at `path`: read when a map begins, written before results count.
 
-    `done` are its results, by task number.  ValueError for other files, functions or tasks; OSError, also if another run
+    `done` are its results, by task number.  ValueError for other files, functions or items; OSError, also if another run
     writes to it.  Truncated or corrupt parts are dropped with a UserWarning.
     """
 
-    def __init__(self, path: Any, digest: bytes, n: int) -> None:
+    def __init__(self, path: Any, function: Callable[..., Any], items: Any, *, star: bool) -> None:
+        digest = checkpoint.digest(function, items, star=star)
+        self._file = self._open(path)
+        try:
+            try:
+                read = checkpoint.read(self._file.read(), digest, len(items))
+            except ValueError as error:
+                raise ValueError(f"checkpoint {self._name}: {error}") from None
+            if read.dropped:
+                warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
+                self._file.truncate(read.n_good)
+            self._write(read.start)
+        except BaseException:
+            self._file.close()
+            raise
+        self.done = read.done
+        self._n_written = len(self.done)
+
+    def _open(self, path: Any) -> io.FileIO:
+        """Open the file, which no other run may write to meanwhile."""
         if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
             raise TypeError(f"checkpoint = {show(path)}: expected the name of a file")
         if Path(name).exists() and not Path(name).is_file():
             raise ValueError(f"checkpoint = {show(path)}: expected a file")
         self._name = os.path.abspath(name)  # the working directory may change
-        self._file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
-        self._warned = False  # that the file is gone
+        file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
         try:
-            self.done = self._read(digest, n)
-        except BaseException:
-            self._file.close()
-            raise
-        self._n_written = len(self.done)
-
-    def _read(self, digest: bytes, n: int) -> dict[int, Any]:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            file.close()
             raise OSError(f"{self._name}: another run writes to this checkpoint") from None
-        self._file.seek(0)
-        try:
-            read = checkpoint.read(self._file.read(), digest, n)
-        except ValueError as error:
-            raise ValueError(f"checkpoint {self._name}: {error}") from None
-        if read.dropped:
-            warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
-            self._file.truncate(read.n_good)
-        if not read.n_good:
-            self._write(checkpoint.header(digest, n))
-        return read.done
+        file.seek(0)
+        return file
 
     def write(self, tasks: list[int], values: list[Any]) -> None:
         """Write results to disk; TypeError for an unsupported type; OSError, with the file unchanged, if that fails."""
         self._write(checkpoint.record(tasks, values))
-        self._check_name()
         self._n_written += len(tasks)
         signs.saved(self._n_written)
 
@@ -75,13 +78,3 @@ class CheckpointFile:
             with contextlib.suppress(OSError):
                 self._file.truncate(end)  # data after a truncated record can't be read
             raise OSError(error.errno, error.strerror, self._name) from None
-
-    def _check_name(self) -> None:
-        """Warn once if the file was removed or replaced: results are still written, but another run won't find them."""
-        try:
-            there = os.path.samestat(os.stat(self._name), os.fstat(self._file.fileno()))
-        except OSError:
-            there = False
-        if not there and not self._warned:
-            self._warned = True
-            warnings.warn(f"checkpoint {self._name}: removed while in use; a restart will repeat all tasks", stacklevel=2)

@@ -37,9 +37,10 @@ from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
-from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, read_results, task_error
+from lb_mpi.mpi.pool.maps import serve
+from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_results, task_error
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import BATCH_S, run_batch, serve
+from lb_mpi.mpi.pool.serving import BATCH_S, run_batch
 from lb_mpi.mpi.pool.session import Operation, Session, need_level
 from lb_mpi.pooling.account import PoolReport, RankTasks
 from lb_mpi.record.events import Phase
@@ -51,7 +52,6 @@ BATCH_MOST = 256  # tasks
 AHEAD = 2  # batches at a rank, if there are more tasks than ranks: the running one, and the next
 LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
 IDLE_S = 0.25  # between two looks for a failure while no results can arrive
-_NONE: Set[str] = frozenset()
 
 
 class Executor(MPIPoolExecutor):
@@ -120,11 +120,6 @@ class Executor(MPIPoolExecutor):
         made._session, made._queue = session, _Queue(session.hosts, [*range(1, session.size), 0], gives_way=True)
         made._dispatcher = None
         return made
-
-    @staticmethod
-    def n_ranks() -> int:
-        """Return the number of ranks that an executor uses by default."""
-        return MPI.COMM_WORLD.size
 
     @property
     def num_workers(self) -> int:
@@ -232,7 +227,7 @@ class Executor(MPIPoolExecutor):
 class _Task(NamedTuple):
     future: Future[Any]
     data: bytes  # (function, args, kwargs)
-    arrays: Set[str] = _NONE  # keys of its large arrays
+    arrays: Set[str] = frozenset()  # keys of its large arrays
     what: str = ""  # of a task that one rank needs before others, and that breaks the executor if it fails
 
 
@@ -637,12 +632,8 @@ def _settle(future: Future[Any], frame: Frame) -> None:
 
 
 def _error(data: bytes | memoryview) -> BaseException:
-    """Return the exception of a task, caused by a TaskError with the traceback, or only the TaskError if it wasn't sent."""
+    """Return the exception of a task, whose cause has its traceback."""
     failure = pickle.loads(data)
-    told = task_error(failure)
-    told.add_note(failure.traceback)
-    error, told.__cause__ = told.__cause__, None
-    if error is None:
-        return told
-    error.__cause__ = told
-    return error
+    error = task_error(failure)
+    error.add_note(failure.traceback)
+    return own_error(error)

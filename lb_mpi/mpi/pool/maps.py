@@ -1,6 +1,9 @@
-"""A map: one rank's part in it, on the root and on the other ranks.
+"""A map, from its beginning to its end, on the root and on the other ranks.
 
-On the root: check and plan it, begin it on all ranks, collect results, and end it on all ranks.
+    root       RootMap: check, plan; START -> Session.work -> RootMap.turn: a chunk -> put             -> collect; END
+    others     WorkerMap, made of a START  -> Session.work -> WorkerMap.turn: a chunk -> put, RESULTS  -> RootMap.take
+
+A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carrier's loop, which receives messages meanwhile.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.waiting import Interrupts, own_s
 from lb_mpi.mpi.pool.arguments import (
     MapOptions,
@@ -41,13 +44,13 @@ from lb_mpi.mpi.pool.messages import (
     digest_of,
     dumps,
     failure_of,
-    pickled_error,
+    own_error,
     read_results,
     results_parcel,
     task_error,
 )
+from lb_mpi.mpi.pool.serving import Serving
 from lb_mpi.mpi.pool.session import MAP, Operation, Session
-from lb_mpi.pooling import checkpoint
 from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
 from lb_mpi.pooling.deal import Speeds, deal
 from lb_mpi.pooling.intervals import Interval, meets
@@ -55,7 +58,6 @@ from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
 
-REPORT_S = 0.25
 FLUSH_S = 20e-3  # how long results wait for others to be sent along
 FLUSH_BYTES = 256 << 10
 UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
@@ -66,7 +68,47 @@ class MapCall(NamedTuple):
 
     function: Callable[..., Any]
     star: bool = False  # function(*item)
-    keep_exceptions: bool = False  # exceptions are results
+
+
+class PoolMaps:
+    """The maps of one pool: the one under way, and what the root has learned from earlier ones.
+
+    `speeds`: the user's, or None.  `own_errors`: a map raises its task's own exception, not a TaskError.
+    """
+
+    own_errors = False
+
+    def __init__(self, session: Session, speeds: Sequence[float] | None) -> None:
+        self.session = session
+        self.speeds, self.memory = Speeds(session.size, speeds), Memory()
+        self.current: RootMap | None = None  # under way, on the root
+        self.report: PoolReport | None = None  # of the last one that has ended, on the root
+
+    def begin_map(self, call: MapCall, items: Sequence[Any], options: MapOptions) -> RootMap | WorkerMap:
+        """Begin a map on all ranks; if an argument is wrong on any of them, all that call this raise."""
+        session = self.session
+        session.check()
+        with contextlib.ExitStack() as opened:  # closed if not all ranks begin the map
+
+            def plan() -> RootMap | None:
+                if session.is_root:
+                    return RootMap(self, call, items, options, opened)
+                check_options(call.function, options, alone=False)
+                return None
+
+            if session.alone:
+                planned = plan()
+            else:
+                with in_call(MAP, watched=True):
+                    planned = session.meet("map", plan)
+            if planned is not None:
+                planned.begin_all()
+            opened.pop_all()
+        if planned is not None:
+            return planned
+        with session.presence.telling():
+            session.work(Serving(session), MAP)
+            return WorkerMap(session, call.function)
 
 
 class LocalMap(Operation):
@@ -142,7 +184,7 @@ class LocalMap(Operation):
 
     def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
         lo, hi = chunk.lo, chunk.hi
-        function, star, keep = self._call
+        function, star = self._call
         session, worker = self.session, self.session.worker
         values: list[Any] = []
         failed: BaseException | None = None
@@ -152,12 +194,7 @@ class LocalMap(Operation):
             arguments = self.arguments(lo, hi)
             with interrupts.allowed():
                 for argument in arguments:
-                    try:
-                        values.append(function(*argument) if star else function(argument))
-                    except Exception as error:
-                        if not keep:
-                            raise
-                        values.append(error if pickled_error(error) else RuntimeError(failure_of(error, -1).text))
+                    values.append(function(*argument) if star else function(argument))
         except BaseException as error:
             failed = error
         after = session.clocks.after()
@@ -190,32 +227,28 @@ class RootMap(LocalMap):
     """
 
     def __init__(
-        self,
-        session: Session,
-        call: MapCall,
-        items: Sequence[Any],
-        options: MapOptions,
-        learned: Speeds,
-        memory: Memory,
-        opened: contextlib.ExitStack,
+        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, opened: contextlib.ExitStack
     ) -> None:
+        session = maps.session
         super().__init__(session, call)
-        self._learned, self._memory = learned, memory
-        chunksize, self._progress = check_options(call.function, options)
-        self._items = check_items(*items)
+        self._maps = maps
+        chunksize = check_options(call.function, options, alone=session.alone)
+        path = options.get("checkpoint")
+        self._items = check_items(items, ordered=path is not None)
         self._n = len(self._items)
         self._sample = b""  # of the items, by which their costs are remembered
         self._costs = check_costs(options.get("costs"), self._n)
         if self._costs is None and session.size > 1:
             self._sample = sample_of(self._items)
-            self._costs = memory.predict(name_of(call.function), self._sample, self._n)
+            self._costs = maps.memory.predict(name_of(call.function), self._sample, self._n)
         self._to_all = options.get("to") == "all"
         self._callback = options.get("callback")
         self._file: CheckpointFile | None = None
         tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
         self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
-        if options.get("checkpoint") is not None:
-            self._file = opened.enter_context(contextlib.closing(self._open(options["checkpoint"], items)))
+        if path is not None:
+            file = CheckpointFile(path, call.function, self._items, star=call.star)
+            self._file = opened.enter_context(contextlib.closing(file))
             done = self._file.done
             tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
             self._fresh.append((list(done), list(done.values())))
@@ -223,13 +256,13 @@ class RootMap(LocalMap):
         if session.alone and session.size > 1:
             function = dumps(call.function, "function", call.function)
             digest = digest_of(function)
-        self._speeds: list[float] = learned.values.tolist()
+        self._speeds: list[float] = maps.speeds.values.tolist()
         self._order, bounds = deal(tasks, self._speeds, None if self._costs is None else self._costs[tasks])
         if digest in session.functions:
             function = b""
-        self._parts = [learned.values.tobytes(), function, *encode(self._items, self._order, session.size)]
+        self._parts = [maps.speeds.values.tobytes(), function, *encode(self._items, self._order, session.size)]
         self._epoch = session.epoch + 1
-        how = self._costs is not None, call.star, call.keep_exceptions, len(function), digest
+        how = self._costs is not None, call.star, len(function), digest
         self._starts = [
             StartOrder(self._epoch, lo, hi, chunksize, *how) for lo, hi in itertools.pairwise(bounds.tolist())
         ]
@@ -244,20 +277,10 @@ class RootMap(LocalMap):
         self._write_at = 0.0
         self._collector = Collector(self._epoch, len(self._order))
 
-    def _open(self, path: Any, items: Sequence[Any]) -> CheckpointFile:
-        """Open the checkpoint of these items; raises ValueError, TypeError or OSError."""
-        for one in items:
-            if isinstance(one, set | frozenset):
-                raise TypeError(f"items = {show(one)}: expected items in a fixed order, such as sorted(items)")
-        function, star, _ = self._call
-        checkpoint.check_returns(function)
-        return CheckpointFile(path, checkpoint.digest(function, self._items, star=star), self._n)
-
-    def begin_all(self, ended: Callable[[PoolReport], None]) -> None:
-        """Begin it on all ranks; `ended` is called when it is over."""
+    def begin_all(self) -> None:
+        """Begin it on all ranks."""
         session = self.session
-        self._ended = ended
-        self._began = self._reported = time.perf_counter()
+        self._began = time.perf_counter()
         how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
         session.record.use("pool", how)
         with session.presence.telling():
@@ -266,6 +289,7 @@ class RootMap(LocalMap):
                 session.functions.keep(self._starts[0].digest, self._call.function)
             session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
             self.begin(self._starts[session.rank], self._speeds, self._began)
+        self._maps.current = self
         self._starts, self._parts = [], []  # free memory
 
     def collect(self) -> list[Any]:
@@ -366,10 +390,7 @@ class RootMap(LocalMap):
         self.failed = self.failed or error
 
     def flush(self, now: float, *, idle: bool) -> None:
-        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint.  Report the progress now and then."""
-        if now > self._reported + REPORT_S:
-            self._reported = now
-            self._tell_progress()
+        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint."""
         self._rank_tasks[self.session.rank] = self.done
         if self._unwritten and (idle or now > self._write_at):
             self._write_at = now + FLUSH_S
@@ -390,10 +411,8 @@ class RootMap(LocalMap):
             self._write()
             if self._file is not None:
                 self._file.close()
-            if self.failure is None:
-                self._tell_progress()
-                if self._to_all and not self._collector.missing:
-                    payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+            if self._to_all and self.failure is None and not self._collector.missing:
+                payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
         except BaseException as error:
             self.fail(failure_of(error, session.rank), error)
         if self.failure is not None and not dropped:
@@ -401,7 +420,8 @@ class RootMap(LocalMap):
         session.send_all(Tag.END, [b""] * session.size, [payload])
         seconds = time.perf_counter() - self._began
         self._learn()
-        self._ended(PoolReport.of(len(self._order), seconds, [*self._rank_tasks], session.emulated_speeds))
+        self._maps.current = None
+        self._maps.report = PoolReport.of(len(self._order), seconds, [*self._rank_tasks], session.emulated_speeds)
 
     def _learn(self) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
@@ -409,12 +429,12 @@ class RootMap(LocalMap):
         done, costs_done = self._by >= 0, None
         if self._costs is not None:
             costs_done = sums_by_rank(self._costs[self._order][done], self._by[done], self.session.size)
-        self._learned.observe(n, costs_done, busy_s)
+        self._maps.speeds.observe(n, costs_done, busy_s)
         if not self._sample or self._collector.missing or len(self._order) < self._n:
             return
         costs = np.empty(self._n)
-        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, self._learned.values)
-        self._memory.observe(name_of(self._call.function), self._sample, costs)
+        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, self._maps.speeds.values)
+        self._maps.memory.observe(name_of(self._call.function), self._sample, costs)
 
     def leave(self, _error: BaseException | None) -> None:
         """See `Operation`."""
@@ -445,15 +465,11 @@ class RootMap(LocalMap):
             return own
         error = task_error(failure)
         error.__cause__ = own or error.__cause__
-        return error
+        return own_error(error) if self._maps.own_errors else error
 
     def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
         fresh, self._fresh = self._fresh, []
         return fresh
-
-    def _tell_progress(self) -> None:
-        if self._progress is not None:
-            self._progress(len(self._order) - self._collector.missing, len(self._order))
 
     def _write(self) -> None:
         """Write pending results to the checkpoint, and count them."""
@@ -490,7 +506,7 @@ class WorkerMap(LocalMap):
     def __init__(self, session: Session, function: Callable[..., Any] | None = None) -> None:
         header, data = session.next_order(Tag.START)
         start = StartOrder(*START.unpack_from(header))
-        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
+        super().__init__(session, MapCall(function or _unknown, start.star))
         speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
         self._epoch = start.epoch
         self._frames: list[Frame] = []  # results to send
@@ -578,3 +594,16 @@ class WorkerMap(LocalMap):
             self._since = time.perf_counter()
         self._frames.append(Frame(lo, hi, data, seconds))
         self._bytes += len(data)
+
+
+def serve(session: Session) -> None:
+    """Follow all orders of the root until it closes the pool."""
+    with session.presence.telling():
+        while True:
+            session.work(Serving(session))
+            if session.orders[0][0] != Tag.START:
+                session.next_order(Tag.CLOSE)
+                return
+            _, error = WorkerMap(session).finish()
+            if isinstance(error, KeyboardInterrupt):
+                raise error

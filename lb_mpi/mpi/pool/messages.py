@@ -35,7 +35,6 @@ class StartOrder(NamedTuple):
     chunksize: int  # 0: adaptive
     largest_first: bool  # costs are known
     star: bool  # function(*item)
-    keep_exceptions: bool  # exceptions are results
     function_bytes: int  # 0: known by its digest
     digest: bytes  # of the function
 
@@ -49,7 +48,7 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<iiii???q16s")
+START = struct.Struct("<iiii??q16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks
@@ -71,7 +70,6 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
         frames.append(Frame(lo, hi, rest[at : at + n_bytes], 1e-9 * nanoseconds))
         at += n_bytes
     return epoch, RankTasks(*done), frames
-
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -106,6 +104,15 @@ def task_error(failure: TaskFailure) -> TaskError:
     except Exception:  # an exception whose __init__ needs other arguments
         error.__cause__ = None
     return error
+
+
+def own_error(error: TaskError) -> BaseException:
+    """Return the task's own exception, caused by its TaskError; or the latter, if the exception was not sent."""
+    own, error.__cause__ = error.__cause__, None
+    if own is None:
+        return error
+    own.__cause__ = error
+    return own
 
 
 def pickled_error(error: BaseException) -> bytes:

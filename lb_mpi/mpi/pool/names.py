@@ -10,11 +10,9 @@ import importlib
 import multiprocessing.context
 import multiprocessing.pool
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from lb_mpi import checks
-from lb_mpi.errors import TaskError
 from lb_mpi.mpi.pool.executor import Executor
 from lb_mpi.mpi.pool.pool import Callback, Pool
 
@@ -37,43 +35,25 @@ class ProcessPool(Pool):
     ) -> None:
         super().__init__(initializer=initializer, initargs=initargs)
         self._processes = self.size  # which samplers read
+        self._maps.own_errors = True
 
     def map(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None, callback: Callback | None = None
     ) -> Any:
         """See multiprocessing; `callback` is called with each result, as in schwimmbad's MultiPool."""
-        with _own_exceptions():
-            return super().map(func, iterable, chunksize=chunksize, callback=callback)
+        return super().map(func, iterable, chunksize=chunksize, callback=callback)
 
     def starmap(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Any:  # type: ignore[override]
         """See multiprocessing."""
-        with _own_exceptions():
-            return super().starmap(func, iterable, chunksize=chunksize)
+        return super().starmap(func, iterable, chunksize=chunksize)
 
     def imap(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Iterator[Any]:
         """See multiprocessing; the results come from a generator, without its method next(timeout)."""
-        return _each(super().imap(func, iterable, chunksize=chunksize))
+        return super().imap(func, iterable, chunksize=chunksize)
 
     def imap_unordered(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Iterator[Any]:
         """See `imap`."""
-        return _each(super().imap_unordered(func, iterable, chunksize=chunksize))
-
-
-@contextmanager
-def _own_exceptions() -> Iterator[None]:
-    """Raise the exception of a task itself, caused by the TaskError, which has its traceback."""
-    try:
-        yield
-    except TaskError as error:
-        own, error.__cause__ = error.__cause__, None
-        if own is None:
-            raise
-        raise own from error
-
-
-def _each(results: Iterator[Any]) -> Iterator[Any]:
-    with _own_exceptions():
-        yield from results
+        return super().imap_unordered(func, iterable, chunksize=chunksize)
 
 
 def _context_pool(_context: Any, *arguments: Any, **options: Any) -> ProcessPool:

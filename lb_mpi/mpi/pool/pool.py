@@ -1,11 +1,7 @@
 """lb_mpi.Pool: independent tasks on all ranks of a communicator, the root among them.
 
-`lb_mpi.pooling.worker` decides which rank runs which tasks.  Here the ranks cooperate, map by map:
-
-    root       Pool.map -> RootMap: check, plan, START -> Session.work -> RootMap.turn: a chunk -> put    -> collect, END
-    others     Pool.map -> WorkerMap, made of a START  -> Session.work -> WorkerMap.turn: a chunk -> put -> RootMap.take
-
-A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carrier's loop, which receives messages meanwhile.
+This is the user's side.  `lb_mpi.mpi.pool.maps` has a map from its beginning to its end, `lb_mpi.pooling.worker` decides
+which rank runs which tasks, and `lb_mpi.mpi.pool.executor` runs the asynchronous ones.
 """
 
 from __future__ import annotations
@@ -13,38 +9,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from functools import partial
 from multiprocessing.pool import AsyncResult, MapResult
 from types import SimpleNamespace, TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
 
-import numpy as np
 from mpi4py import MPI
 
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import hint
-from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.presence import closed
-from lb_mpi.mpi.common.recorder import running
-from lb_mpi.mpi.pool.arguments import MapOptions, check_options
+from lb_mpi.mpi.pool.arguments import MapOptions
 from lb_mpi.mpi.pool.executor import Executor, initialize
-from lb_mpi.mpi.pool.maps import MapCall, RootMap, WorkerMap
+from lb_mpi.mpi.pool.maps import MapCall, PoolMaps, serve
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import Serving, serve
-from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.pooling.account import PoolReport
-from lb_mpi.pooling.deal import Speeds
-from lb_mpi.pooling.learning import Memory
-from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
 Callback = Callable[[Any], object]
-_OPS = ("map", "wait", "close")  # methods that all ranks call together
 
 
 class Pool:
@@ -89,8 +74,10 @@ class Pool:
         initargs: Iterable[Any] = (),
     ) -> None:
         def check(own: MPI.Intracomm) -> dict[str, Any]:
-            given = _check(own.size, root, speeds, emulated_speed)
-            self._speeds, self._memory = Speeds(own.size, given), Memory()
+            checks.emulated_speed(emulated_speed)
+            if root is not None:
+                checks.integer("root", root, least=0, most=own.size - 1)
+            given = None if speeds is None else check_speeds(speeds, own.size).tolist()
             checks.function("initializer", initializer, optional=True)
             if initializer is not None:
                 initializer(*initargs)
@@ -102,9 +89,8 @@ class Pool:
             initialize(self._session, initializer, initargs)
         calls = self._session.alone and self.is_root
         self._executor = Executor.of_pool(self._session) if calls else None  # of asynchronous tasks
-        self._map: RootMap | None = None  # the map of this pool under way, on the root
+        self._maps = PoolMaps(self._session, speeds)
         self._closed = False
-        self._report: PoolReport | None = None  # of the last map, on the root
 
     @property
     def size(self) -> int:
@@ -127,7 +113,7 @@ class Pool:
         queued_s (seconds for which tasks had no core, on all ranks) and ranks; ranks[r] has the fields tasks, busy_s,
         work_s, steals and sent_bytes of rank r.
         """
-        return self._report
+        return self._maps.report
 
     def map(
         self,
@@ -136,8 +122,6 @@ class Pool:
         costs: Any = None,
         to: str = "root",
         chunksize: int | None = None,
-        progress: Callable[[int, int], None] | bool | None = None,
-        return_exceptions: bool = False,
         checkpoint: Any = None,
         callback: Callable[[T], object] | None = None,
     ) -> list[T] | None:
@@ -157,9 +141,6 @@ class Pool:
         to : "root", or "all" to return the results on every rank (only in a pool whose methods all ranks call).
         chunksize : number of items, >= 1, that a rank runs between two looks at its messages; None: adaptive, about
             half a millisecond.
-        progress : a function that the root calls as progress(tasks done, all tasks) four times a second; True: shows
-            the progress in a line on stderr.
-        return_exceptions : True: an exception that a task raises is its result.
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
             bytes, arrays, or tuples, lists and dicts of these.
@@ -170,29 +151,18 @@ class Pool:
         used.  In a pool whose methods all ranks call, every rank raises the error; but a rank whose own task raised
         SystemExit or KeyboardInterrupt raises that.
         """
-        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        options = MapOptions(
-            costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint, callback=callback
-        )
+        call = MapCall(function, star=len(items) > 1)
+        options = MapOptions(costs=costs, to=to, chunksize=chunksize, checkpoint=checkpoint, callback=callback)
         return self._collect(call, items, options)
 
     def starmap(
-        self,
-        function: Callable[..., T],
-        items: Any = None,
-        *,
-        return_exceptions: bool = False,
-        **options: Unpack[MapOptions],
+        self, function: Callable[..., T], items: Any = None, **options: Unpack[MapOptions]
     ) -> list[T] | None:
         """Return a list of function(*item) for each of the root's items; see `map` for the other arguments."""
-        return self._collect(MapCall(function, star=True, keep_exceptions=return_exceptions), (items,), options)
+        return self._collect(MapCall(function, star=True), (items,), options)
 
     def imap_indexed(
-        self,
-        function: Callable[..., T],
-        *items: Any,
-        return_exceptions: bool = False,
-        **options: Unpack[MapOptions],
+        self, function: Callable[..., T], *items: Any, **options: Unpack[MapOptions]
     ) -> Iterator[tuple[int, T]]:
         """Yield (index of the item, function(item)) on the root as results arrive; nothing on the other ranks.
 
@@ -203,9 +173,10 @@ class Pool:
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        call = MapCall(function, star=len(items) > 1)
         with self._session.claimed():
-            begun = self._begin(call, items, options)
+            self._check_open()
+            begun = self._maps.begin_map(call, items, options)
         return begun.each()
 
     def imap_unordered(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
@@ -282,7 +253,7 @@ class Pool:
             raise closed("pool")
         self._session.presence.check()
         if not self._session.alone:
-            self._meet("wait", _no_wait)
+            self._session.meet("wait", _no_wait)
         if self.is_root:
             return
         try:
@@ -300,15 +271,15 @@ class Pool:
             return
         session = self._session
         operation = session.operation
-        if operation is not None and operation.refuses() and (operation is self._map or not session.shared):
+        if operation is not None and operation.refuses() and (operation is self._maps.current or not session.shared):
             raise Error("close() in a task or callback of the pool: expected a call after it")
         try:
             if self._executor is not None:
                 self._executor.shutdown()
-            if self._map is not None:
-                self._map.end(dropped=True)  # nobody has asked for all results
+            if self._maps.current is not None:
+                self._maps.current.end(dropped=True)  # nobody has asked for all results
             if not session.presence.failed and not session.alone:
-                self._meet("close", lambda: None)
+                session.meet("close", lambda: None)
         except BaseException as error:
             if not session.shared:  # the other ranks can't know that this one has closed it
                 session.presence.spread(error, alone=True)
@@ -354,61 +325,8 @@ class Pool:
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
         with self._session.claimed():
-            return self._begin(call, items, options).collect()
-
-    def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> RootMap | WorkerMap:
-        """Begin a map, on all ranks."""
-        session = self._session
-        self._check_open()
-        session.check()
-        with ExitStack() as opened:  # closed if not all ranks begin the map
-            if session.alone:
-                begun = self._plan(call, items, options, opened)
-            else:
-                with in_call(MAP, watched=True):
-                    begun = self._meet("map", lambda: self._plan(call, items, options, opened))
-            if begun is None:
-                with session.presence.telling():
-                    session.work(Serving(session), MAP)
-                    return WorkerMap(session, call.function)
-            begun.begin_all(self._ended)
-            self._map = begun
-            opened.pop_all()
-        return begun
-
-    def _plan(self, call: MapCall, items: tuple[Any, ...], options: MapOptions, opened: ExitStack) -> RootMap | None:
-        """Check the arguments, items, costs and checkpoint of the root only; None on the other ranks."""
-        if self._session.alone and options.get("to") == "all":
-            raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
-        if self.is_root:
-            return RootMap(self._session, call, items, options, self._speeds, self._memory, opened)
-        check_options(call.function, options)
-        return None
-
-    def _ended(self, report: PoolReport) -> None:
-        self._map, self._report = None, report
-
-    def _meet(self, op: str, make: Callable[[], T]) -> T:
-        """Collective: return make() of this rank; all ranks raise if it raises on any, or if they call different methods."""
-        presence = self._session.presence
-        error, value = None, None
-        try:
-            value = make()
-        except BaseException as caught:
-            error = caught
-        number = _OPS.index(op)
-        mine = np.array([error is not None, number, -number], dtype=np.int32)
-        result = np.zeros_like(mine)
-        with running(self._session.record, Phase.WAITING):
-            request = presence.comm.Iallreduce(mine, result, MPI.MAX)
-            presence.wait(request.Test, keep=(mine, result), name=f"{op} of lb_mpi.Pool")
-        failed, last, first = result.tolist()
-        if failed:
-            raise_together(presence.comm, error)
-        if last != -first:
-            names = f"{_OPS[-first]} is called on one rank of the pool, {_OPS[last]} on another"
-            raise presence.together(ValueError(f"{names}: expected one method"))
-        return value  # type: ignore[return-value]
+            self._check_open()
+            return self._maps.begin_map(call, items, options).collect()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -464,11 +382,3 @@ def _in_order(pairs: Iterator[tuple[int, T]]) -> Iterator[T]:
 
 def _no_wait() -> NoReturn:
     raise Error("wait: expected a pool made with root=")
-
-
-def _check(size: int, root: int | None, speeds: Sequence[float] | None, emulated_speed: float) -> list[float] | None:
-    """Check the arguments of a pool; return the speeds, if any."""
-    checks.emulated_speed(emulated_speed)
-    if root is not None:
-        checks.integer("root", root, least=0, most=size - 1)
-    return None if speeds is None else check_speeds(speeds, size).tolist()

@@ -1,4 +1,4 @@
-"""A rank that serves: it follows the root's orders, completes each map, and runs tasks of executors."""
+"""A rank between two maps: it waits for the root's orders, and runs tasks of executors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import Interrupts, own_s
 from lb_mpi.mpi.pool import arrays
-from lb_mpi.mpi.pool.maps import WorkerMap
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel
 from lb_mpi.mpi.pool.session import TASK, Operation, Session
 from lb_mpi.pooling.account import RankTasks
@@ -21,7 +20,7 @@ from lb_mpi.record.record import OFF
 
 
 class Serving(Operation):
-    """A rank other than the root between two maps: it waits for orders, and runs tasks of executors."""
+    """A rank other than the root, until its next order that is no TASK."""
 
     @property
     def over(self) -> bool:
@@ -39,19 +38,6 @@ class Serving(Operation):
             done, frames = run_batch(session, *batch)
         session.parcels.send(session.root, Tag.RESULTS, results_parcel(NO_MAP, done, frames))
         return True
-
-
-def serve(session: Session) -> None:
-    """Follow all orders of the root until it closes the pool."""
-    with session.presence.telling():
-        while True:
-            session.work(Serving(session))
-            if session.orders[0][0] != Tag.START:
-                session.next_order(Tag.CLOSE)
-                return
-            _, error = WorkerMap(session).finish()
-            if isinstance(error, KeyboardInterrupt):
-                raise error
 
 
 # --- tasks of an executor, on the root, too ---------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -20,7 +20,7 @@ from mpi4py import MPI
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.mpi.common.carrier import Part, Spent, carry
-from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate
+from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate, raise_together
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
@@ -33,8 +33,10 @@ from lb_mpi.pooling.worker import Send, StealMessage, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
+T = TypeVar("T")
 MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Executor"
+_METHODS = ("map", "wait", "close")  # that all ranks call together
 INLINE_BYTES = 64 << 10  # longer data is broadcast
 _N_BYTES = struct.Struct("<q")  # at the start of an order: of the data that all ranks get
 LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
@@ -158,6 +160,28 @@ class Session:
         self.presence.check()
         if (operation := self.operation) is not None and not operation.complete():
             raise Error(operation.refusal)
+
+    def meet(self, method: str, make: Callable[[], T]) -> T:
+        """Collective: return make() of this rank; all ranks raise if it raises on any, or if they call different methods."""
+        presence = self.presence
+        error, value = None, None
+        try:
+            value = make()
+        except BaseException as caught:
+            error = caught
+        number = _METHODS.index(method)
+        mine = np.array([error is not None, number, -number], dtype=np.int32)
+        result = np.zeros_like(mine)
+        with running(self.record, Phase.WAITING):
+            request = presence.comm.Iallreduce(mine, result, MPI.MAX)
+            presence.wait(request.Test, keep=(mine, result), name=f"{method} of lb_mpi.Pool")
+        failed, last, first = result.tolist()
+        if failed:
+            raise_together(presence.comm, error)
+        if last != -first:
+            names = f"{_METHODS[-first]} is called on one rank of the pool, {_METHODS[last]} on another"
+            raise presence.together(ValueError(f"{names}: expected one method"))
+        return value  # type: ignore[return-value]
 
     def work(self, operation: Operation, call: str = "") -> None:
         """Receive messages and work until the operation is over; `call`: its name, if all ranks must reach it."""
