@@ -217,6 +217,12 @@ def test_results_that_can_not_be_sent_to_all_are_told_to_all(pool: lb_mpi.Pool) 
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 
+def test_exceptions_as_results(pool: lb_mpi.Pool) -> None:
+    results = pool.map(lambda k: 1 // (k % 3), 300, return_exceptions=True, to="all")
+    assert results is not None
+    assert [isinstance(result, ZeroDivisionError) for result in results] == [k % 3 == 0 for k in range(300)]
+
+
 def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
     root: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: pool.map(square, "abc"), TypeError, "items = 'abc': expected"),

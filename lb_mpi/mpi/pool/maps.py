@@ -45,6 +45,7 @@ from lb_mpi.mpi.pool.messages import (
     dumps,
     failure_of,
     own_error,
+    pickled_error,
     read_results,
     results_parcel,
     task_error,
@@ -68,6 +69,7 @@ class MapCall(NamedTuple):
 
     function: Callable[..., Any]
     star: bool = False  # function(*item)
+    keep_exceptions: bool = False  # exceptions are results
 
 
 class PoolMaps:
@@ -184,7 +186,7 @@ class LocalMap(Operation):
 
     def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
         lo, hi = chunk.lo, chunk.hi
-        function, star = self._call
+        function, star, keep = self._call
         session, worker = self.session, self.session.worker
         values: list[Any] = []
         failed: BaseException | None = None
@@ -194,7 +196,12 @@ class LocalMap(Operation):
             arguments = self.arguments(lo, hi)
             with interrupts.allowed():
                 for argument in arguments:
-                    values.append(function(*argument) if star else function(argument))
+                    try:
+                        values.append(function(*argument) if star else function(argument))
+                    except Exception as error:
+                        if not keep:
+                            raise
+                        values.append(error if pickled_error(error) else RuntimeError(failure_of(error, -1).text))
         except BaseException as error:
             failed = error
         after = session.clocks.after()
@@ -262,7 +269,7 @@ class RootMap(LocalMap):
             function = b""
         self._parts = [maps.speeds.values.tobytes(), function, *encode(self._items, self._order, session.size)]
         self._epoch = session.epoch + 1
-        how = self._costs is not None, call.star, len(function), digest
+        how = self._costs is not None, call.star, call.keep_exceptions, len(function), digest
         self._starts = [
             StartOrder(self._epoch, lo, hi, chunksize, *how) for lo, hi in itertools.pairwise(bounds.tolist())
         ]
@@ -506,7 +513,7 @@ class WorkerMap(LocalMap):
     def __init__(self, session: Session, function: Callable[..., Any] | None = None) -> None:
         header, data = session.next_order(Tag.START)
         start = StartOrder(*START.unpack_from(header))
-        super().__init__(session, MapCall(function or _unknown, start.star))
+        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
         speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
         self._epoch = start.epoch
         self._frames: list[Frame] = []  # results to send

@@ -35,6 +35,7 @@ class StartOrder(NamedTuple):
     chunksize: int  # 0: adaptive
     largest_first: bool  # costs are known
     star: bool  # function(*item)
+    keep_exceptions: bool  # exceptions are results
     function_bytes: int  # 0: known by its digest
     digest: bytes  # of the function
 
@@ -48,7 +49,7 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<iiii??q16s")
+START = struct.Struct("<iiii???q16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks

@@ -122,6 +122,7 @@ class Pool:
         costs: Any = None,
         to: str = "root",
         chunksize: int | None = None,
+        return_exceptions: bool = False,
         checkpoint: Any = None,
         callback: Callable[[T], object] | None = None,
     ) -> list[T] | None:
@@ -141,6 +142,7 @@ class Pool:
         to : "root", or "all" to return the results on every rank (only in a pool whose methods all ranks call).
         chunksize : number of items, >= 1, that a rank runs between two looks at its messages; None: adaptive, about
             half a millisecond.
+        return_exceptions : True: an exception that a task raises is its result.
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
             bytes, arrays, or tuples, lists and dicts of these.
@@ -151,18 +153,27 @@ class Pool:
         used.  In a pool whose methods all ranks call, every rank raises the error; but a rank whose own task raised
         SystemExit or KeyboardInterrupt raises that.
         """
-        call = MapCall(function, star=len(items) > 1)
+        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         options = MapOptions(costs=costs, to=to, chunksize=chunksize, checkpoint=checkpoint, callback=callback)
         return self._collect(call, items, options)
 
     def starmap(
-        self, function: Callable[..., T], items: Any = None, **options: Unpack[MapOptions]
+        self,
+        function: Callable[..., T],
+        items: Any = None,
+        *,
+        return_exceptions: bool = False,
+        **options: Unpack[MapOptions],
     ) -> list[T] | None:
         """Return a list of function(*item) for each of the root's items; see `map` for the other arguments."""
-        return self._collect(MapCall(function, star=True), (items,), options)
+        return self._collect(MapCall(function, star=True, keep_exceptions=return_exceptions), (items,), options)
 
     def imap_indexed(
-        self, function: Callable[..., T], *items: Any, **options: Unpack[MapOptions]
+        self,
+        function: Callable[..., T],
+        *items: Any,
+        return_exceptions: bool = False,
+        **options: Unpack[MapOptions],
     ) -> Iterator[tuple[int, T]]:
         """Yield (index of the item, function(item)) on the root as results arrive; nothing on the other ranks.
 
@@ -173,7 +184,7 @@ class Pool:
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        call = MapCall(function, star=len(items) > 1)
+        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         with self._session.claimed():
             self._check_open()
             begun = self._maps.begin_map(call, items, options)
