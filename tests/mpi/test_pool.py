@@ -237,7 +237,7 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
         (lambda: pool.map(square, 3, chunksize=2**70), ValueError, f"chunksize = {2**70}: expected"),
         (lambda: pool.map(square, 3, to="me"), ValueError, "to = 'me': expected one of root, all"),
         (lambda: pool.map(None, 3), TypeError, "function = None: expected a function"),  # type: ignore[arg-type]
-        (lambda: pool.map(square, 3, callback=3), TypeError, "callback = 3: expected a function"),  # type: ignore[arg-type]
+        (lambda: pool.map(square, 3, progress=3), TypeError, "progress = 3: expected a function"),  # type: ignore[arg-type]
     ]
     for call, kind, words in root:
         with pytest.raises(kind, match=words):
@@ -375,6 +375,19 @@ def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(lb_mpi.Error if RANK else MemoryError, match="no room"):
         run()
     COMM.Barrier()
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_what_progress_raises_at_the_end_reaches_all(root: int | None) -> None:
+    def progress(done: int, n: int) -> None:
+        if done == n:
+            raise ZeroDivisionError("at the end")
+
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is not None:
+            with pytest.raises(lb_mpi.TaskError, match="rank 0: ZeroDivisionError: at the end"):
+                pool.map(square, 30, progress=progress)
+            assert pool.map(square, [2]) == ([4] if RANK == 0 else None)
 
 
 def test_pools_that_fail_on_all_ranks_are_freed() -> None:

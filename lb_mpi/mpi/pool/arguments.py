@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import struct
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypedDict
@@ -20,7 +21,9 @@ from lb_mpi.checks import show
 from lb_mpi.metrics import as_numbers
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import MOST
+from lb_mpi.status import StatusLine
 
+Progress = Callable[[int, int], None]
 SAMPLED, SAMPLED_BYTES = 32, 1 << 20  # items, and their bytes, by which a map is known to have the same ones as the last
 
 
@@ -30,12 +33,13 @@ class MapOptions(TypedDict, total=False):
     costs: Any
     to: str
     chunksize: int | None
+    progress: Progress | bool | None
     checkpoint: Any
     callback: Callable[[Any], object] | None
 
 
-def check_options(function: Any, options: MapOptions, *, alone: bool) -> int:
-    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive).
+def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[int, Progress | None]:
+    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback.
 
     `alone`: the other ranks serve.
     """
@@ -46,8 +50,23 @@ def check_options(function: Any, options: MapOptions, *, alone: bool) -> int:
     checks.function("callback", options.get("callback"), optional=True)
     checks.function("function", function)
     checks.choice("to", options.get("to", "root"), ("root", "all"))
-    chunksize = options.get("chunksize")
-    return 0 if chunksize is None else checks.integer("chunksize", chunksize, least=1, most=MOST)
+    if (chunksize := options.get("chunksize")) is not None:
+        chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
+    if isinstance(progress := options.get("progress"), bool):
+        progress = _progress_line() if progress else None
+    return chunksize or 0, checks.function("progress", progress, optional=True)
+
+
+def _progress_line() -> Progress:
+    """Return a callback that shows "123 of 2,000 tasks, 12 s, about 180 s left"."""
+    line, began = StatusLine(), time.perf_counter()
+
+    def show(done: int, of: int) -> None:
+        spent = time.perf_counter() - began
+        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
+        line.show(f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}", last=done == of)
+
+    return show
 
 
 def check_items(given: Sequence[Any], *, ordered: bool) -> Any:

@@ -59,6 +59,7 @@ from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
 
+REPORT_S = 0.25
 FLUSH_S = 20e-3  # how long results wait for others to be sent along
 FLUSH_BYTES = 256 << 10
 UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
@@ -239,7 +240,7 @@ class RootMap(LocalMap):
         session = maps.session
         super().__init__(session, call)
         self._maps = maps
-        chunksize = check_options(call.function, options, alone=session.alone)
+        chunksize, self._progress = check_options(call.function, options, alone=session.alone)
         path = options.get("checkpoint")
         self._items = check_items(items, ordered=path is not None)
         self._n = len(self._items)
@@ -287,7 +288,7 @@ class RootMap(LocalMap):
     def begin_all(self) -> None:
         """Begin it on all ranks."""
         session = self.session
-        self._began = time.perf_counter()
+        self._began = self._reported = time.perf_counter()
         how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
         session.record.use("pool", how)
         with session.presence.telling():
@@ -397,7 +398,10 @@ class RootMap(LocalMap):
         self.failed = self.failed or error
 
     def flush(self, now: float, *, idle: bool) -> None:
-        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint."""
+        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint.  Report the progress now and then."""
+        if now > self._reported + REPORT_S:
+            self._reported = now
+            self._tell_progress()
         self._rank_tasks[self.session.rank] = self.done
         if self._unwritten and (idle or now > self._write_at):
             self._write_at = now + FLUSH_S
@@ -418,8 +422,10 @@ class RootMap(LocalMap):
             self._write()
             if self._file is not None:
                 self._file.close()
-            if self._to_all and self.failure is None and not self._collector.missing:
-                payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+            if self.failure is None:
+                self._tell_progress()
+                if self._to_all and not self._collector.missing:
+                    payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
         except BaseException as error:
             self.fail(failure_of(error, session.rank), error)
         if self.failure is not None and not dropped:
@@ -477,6 +483,10 @@ class RootMap(LocalMap):
     def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
         fresh, self._fresh = self._fresh, []
         return fresh
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(len(self._order) - self._collector.missing, len(self._order))
 
     def _write(self) -> None:
         """Write pending results to the checkpoint, and count them."""

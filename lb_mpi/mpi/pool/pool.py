@@ -122,6 +122,7 @@ class Pool:
         costs: Any = None,
         to: str = "root",
         chunksize: int | None = None,
+        progress: Callable[[int, int], None] | bool | None = None,
         return_exceptions: bool = False,
         checkpoint: Any = None,
         callback: Callable[[T], object] | None = None,
@@ -142,6 +143,8 @@ class Pool:
         to : "root", or "all" to return the results on every rank (only in a pool whose methods all ranks call).
         chunksize : number of items, >= 1, that a rank runs between two looks at its messages; None: adaptive, about
             half a millisecond.
+        progress : a function that the root calls as progress(tasks done, all tasks) four times a second; True: shows
+            the progress in a line on stderr.
         return_exceptions : True: an exception that a task raises is its result.
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
@@ -154,7 +157,9 @@ class Pool:
         SystemExit or KeyboardInterrupt raises that.
         """
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        options = MapOptions(costs=costs, to=to, chunksize=chunksize, checkpoint=checkpoint, callback=callback)
+        options = MapOptions(
+            costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint, callback=callback
+        )
         return self._collect(call, items, options)
 
     def starmap(
