@@ -59,6 +59,11 @@ class Seen(NamedTuple):
     at_end: bool = False  # it has ended regularly, or finalized MPI
     asleep_s: float = 0.0  # time slept in lb_mpi so far, waiting for other ranks
 
+    @property
+    def spoke(self) -> bool:
+        """Return whether the program has reached lb_mpi."""
+        return any(self._replace(stack_pid=0, at_end=False))
+
 
 class _Page:
     """The page of this process: private, until the launcher's is found."""

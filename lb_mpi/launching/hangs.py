@@ -1,9 +1,14 @@
-"""Detect ranks that hang: in a call of lb_mpi, or while all other ranks wait for them.   (pure)
+"""Detect ranks that hang: in a call of lb_mpi, at their start, or while all other ranks wait for them.   (pure)
 
 A rank hangs in a call of lb_mpi, or stopped, if it has been idle for long (host.py): no turn (`lb_mpi.signs`), no
-computing, no reading or writing.
+computing, no reading or writing.  The other rules:
 
-Not detected: a start in which ranks are missing or silent.  It can't be distinguished from a program that never calls
+A start
+-------
+Before the program of a rank begins, rank.py reports the rank.  If ranks are missing, the last one was reported `limit_s`
+ago, no program has reached lb_mpi, and mpiexec still runs, the missing ranks hang.  Their programs have not begun.
+
+Not detected: a start in which every rank is present and silent.  It can't be distinguished from a program that never calls
 lb_mpi, and waits or computes.
 
 A rank that all others wait for
@@ -55,6 +60,30 @@ def stuck_inside(states: Sequence[RankState], hang_s: float) -> list[Hang]:
             where = f", in {state.phase}" if state.phase else ""
             found.append(Hang(state.rank, state.host, state.idle_s, where, "stopped" if state.stopped else NEITHER))
     return found
+
+
+START_S = 30.0  # minimum for a start: all hosts read Python from a file server at once
+
+
+class Start:
+    """The start of ranks on `hosts` (the host name of each rank); `hang_s`: time after which a rank hangs (0: never)."""
+
+    def __init__(self, hosts: Sequence[str], hang_s: float) -> None:
+        self._hosts = {str(rank): host for rank, host in enumerate(hosts)}
+        self._limit_s = max(hang_s, START_S) if hang_s else float("inf")
+        self._n_came, self._came_s = 0, 0.0
+
+    def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
+        """Return the ranks that hang before their programs, `now` seconds after the start began."""
+        if len(states) != self._n_came:
+            self._n_came, self._came_s = len(states), now
+        came, missing_s = {state.rank for state in states}, now - self._came_s
+        if missing_s < self._limit_s or any(state.spoke for state in states):
+            return []
+        if not came <= self._hosts.keys():  # another kind of mpiexec numbers its ranks differently
+            return []
+        missing = [(rank, host) for rank, host in self._hosts.items() if rank not in came]
+        return [Hang(*one, missing_s, ", in its start, before its program") for one in missing]
 
 
 MOST_ASKED = 4  # idle ranks to ask; if more compute, or seem to, none is asked

@@ -42,6 +42,7 @@ class RankState(NamedTuple):
     n_saved: int = 0  # number of saves that it has reported
     saved: int = 0  # the number of the last save
     saves: bool = False  # at a signal it saves and ends
+    spoke: bool = False  # it has reported something
     idle_s: float = 0.0  # time without progress or computation, or since it was stopped
     waits_s: float = 0.0  # time in calls of lb_mpi, mostly asleep: it waits for other ranks
     at_end: bool = False  # it has reached the end of its program

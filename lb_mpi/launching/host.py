@@ -113,7 +113,7 @@ class Rank:
         if max(idle_s, waits_s) < QUIET_S:
             idle_s, waits_s, used, seen = 0.0, 0.0, used._replace(stopped=False), seen._replace(phase="")
         return RankState(
-            self.number, self._host, used.stopped, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid),
+            self.number, self._host, used.stopped, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
             idle_s, waits_s, seen.at_end,
         )  # fmt: skip
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
-from lb_mpi.launching.hangs import Awaited, Hang, stuck_inside
+from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
 from lb_mpi.launching.heard import End
 from lb_mpi.launching.progress import PREFIX, SHOWN, followed, remove_records
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
@@ -113,13 +113,13 @@ def say(*lines: object) -> None:
 
 
 class _Run:
-    """A run under way: mpiexec is `process`, and `came` are the signals received.
+    """A run under way: mpiexec is `process`, `hosts` are those of the ranks, and `came` are the signals received.
 
     It prints what dies or hangs.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], watch: Watch, n_ranks: int, came: list[int], job: MpiJob
+        self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], came: list[int], job: MpiJob
     ) -> None:
         self._process, self._watch, self._came = process, watch, came
         self._hang_s, self._grace_s = job.options.hang_s, job.options.grace_s
@@ -127,7 +127,8 @@ class _Run:
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
         self._hung: list[Hang] = []
-        self._awaited = Awaited(n_ranks, self._hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._start = Start(hosts, self._hang_s)
+        self._awaited = Awaited(len(hosts), self._hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
 
     def goes_on(self) -> bool:
@@ -142,7 +143,8 @@ class _Run:
         if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
         states = self._watch.states()
-        self._hung = stuck_inside(states, self._hang_s) or self._awaited.stuck(now, states)
+        at_start = self._start.stuck(now, states)
+        self._hung = stuck_inside(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
         return not self._hung
 
     def outcome(self) -> Outcome:
@@ -254,7 +256,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
         "%(default)g). In a call of lb_mpi, a rank hangs if it neither computes nor answers, or is stopped. Outside of "
         "lb_mpi, it hangs if all others wait for it in lb_mpi, and it is blocked in MPI, or has reached its end, or neither "
-        "computes, reads, writes nor sleeps.")
+        "computes, reads, writes nor sleeps. It also hangs if its program does not begin for S seconds, or 30 if S is less.")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
@@ -326,7 +328,8 @@ class MpiJob:
                     if "LB_MPI_RECORD" in self.recording:
                         remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-                    run = _Run(process, watch, len(ranks), came, self)
+                    hosts = [self.hosts[index].name for index in ranks]
+                    run = _Run(process, watch, hosts, came, self)
                     while run.goes_on():
                         time.sleep(LOOK_S)
                     return run.outcome()

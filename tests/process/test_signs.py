@@ -86,9 +86,9 @@ def test_a_program_that_never_comes_to_lb_mpi_says_only_that_it_ends(page: int) 
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert (seen(page).at_end, seen(page).stack_pid) == (False, process.pid)
+        assert (seen(page).at_end, seen(page).stack_pid, seen(page).spoke) == (False, process.pid, False)
         process.communicate(b"\n")
-    assert (seen(page).at_end, seen(page).mpi_pid) == (True, 0)
+    assert (seen(page).at_end, seen(page).spoke) == (True, False)
 
 
 def test_two_copies_of_the_module_say_the_same_and_give_the_stack(page: int) -> None:

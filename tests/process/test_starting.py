@@ -1,35 +1,145 @@
-"""A rank that is stopped at its start, and a folder of records to which a rank still writes."""
+"""A start that hangs: the law in all small courses of one, known-wrong variants, and stuck ranks on real mpiexec."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import shutil
+import socket
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lb_mpi.launching import limit, start
-from tests.process.lab import ROOT
+from lb_mpi.launching import hangs, limit, start
+from lb_mpi.launching.heard import RankState
+from tests.process.lab import ROOT, script
+from tests.protocol.test_protocol import changed_module
 from tools.environment import here
 
+HOSTS = ("a", "b", "c")
+STEP_S = 10.0
+LIMIT_S = 40.0
+COURSE = 12  # looks, STEP_S apart
+NEVER = 99
+# At which look a rank is there, and says something.
+LIVES = [(0, NEVER), (3, NEVER), (6, NEVER), (NEVER, NEVER), (0, 1), (0, 6), (6, 7)]
+
+
+def check_course(module: Any, lives: tuple[tuple[int, int], ...], hang_s: float) -> str:
+    """Check at each look that the law allows and asks for all that is said; return who is named first."""
+    one = module.Start(HOSTS, hang_s)
+    limit_s = max(hang_s, 30.0)
+    for look in range(COURSE):
+        now = look * STEP_S
+        states = [
+            RankState(str(rank), HOSTS[rank], spoke=look >= speaks)
+            for rank, (came, speaks) in enumerate(lives)
+            if look >= came
+        ]
+        missing = [str(rank) for rank, (came, _) in enumerate(lives) if look < came]
+        last_s = max((came * STEP_S for came, _ in lives if came <= look), default=0.0)
+        spoken = any(speaks <= look for _, speaks in lives)
+        found = one.stuck(now, states)
+        assert [each.rank for each in found] == (
+            missing if hang_s and not spoken and now - last_s >= limit_s else []
+        ), (lives, look)
+        for each in found:
+            assert each.host == HOSTS[int(each.rank)]
+            assert each.seconds == now - last_s
+        if found:
+            return found[0].rank
+    return ""
+
+
+def check_all(module: Any) -> list[str]:
+    """All courses of three ranks."""
+    settings = itertools.product(itertools.product(LIVES, repeat=3), (LIMIT_S, 5.0, 0.0))
+    return [check_course(module, *setting) for setting in settings]
+
+
+def test_all_small_courses_keep_the_law() -> None:
+    said = check_all(hangs)
+    assert len(said) == len(LIVES) ** 3 * 3
+    assert set(said) == {"", "0", "1", "2"}
+
+
+def test_ranks_without_known_numbers_may_do_what_they_like() -> None:
+    one = hangs.Start(HOSTS, LIMIT_S)
+    assert one.stuck(500.0, [RankState("?", "a")]) == []
+    assert one.stuck(900.0, [RankState("?", "a")]) == []
+
+
+def test_how_it_is_said() -> None:
+    one = hangs.Start(HOSTS[:2], LIMIT_S)
+    (missing,) = one.stuck(41.0, [RankState("0", "a")]) or one.stuck(90.0, [RankState("0", "a")])
+    assert str(missing) == (
+        "rank 1 on host b hangs: neither computing nor answering for 49 s, in its start, before its program"
+    )
+
+
+MUTANTS = [
+    ("any(state.spoke for state in states)", "all(state.spoke for state in states)"),
+    ("any(state.spoke for state in states)", "states and states[0].spoke"),
+    (" or any(state.spoke for state in states):", ":"),
+    ("max(hang_s, START_S) if hang_s else float(\"inf\")", "max(hang_s, START_S)"),
+    ("max(hang_s, START_S) if hang_s", "hang_s if hang_s"),
+    ("max(hang_s, START_S) if hang_s", "START_S if hang_s"),
+    ("missing_s < self._limit_s", "False"),
+    ("missing_s < self._limit_s", "missing_s <= self._limit_s"),
+    ("now - self._came_s", "now"),
+    ("len(states), now\n", "len(states), 0.0\n"),
+    ("self._n_came, self._came_s = len(states), now", "self._came_s = now"),
+    ("if rank not in came]", "if rank in came]"),
+    ("Hang(*one, missing_s", "Hang(*one[::-1], missing_s"),
+    ("Hang(*one, missing_s", "Hang(*one, now"),
+]
+
+
+def mutant(before: str, after: str) -> types.ModuleType:
+    return changed_module(hangs, before, after)
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    module = mutant(*MUTANTS[number])
+    with pytest.raises((AssertionError, TypeError)):
+        check_all(module)
+
+
+def test_the_unchanged_module_is_none_of_them() -> None:
+    check_all(mutant("START_S", "START_S"))
+
+
+# --- on real mpiexec -------------------------------------------------------------------------------------------------
+
 needs_mpiexec = pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
+
+# Rank 1 is stopped where rank.py would begin.
+STOPPED = """
+import os, signal, sys
+if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1" and "rank" in sys.argv:
+    os.kill(os.getpid(), signal.SIGSTOP)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """launch/run of tests/programs/late.py, in this process; no process of it is left."""
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(hangs, "START_S", 4.0)
     mark, env = limit.marked({**here().variables(), "PYTHONPATH": str(ROOT)})
     for name, value in env.items():
         monkeypatch.setenv(name, value)
 
-    def call(*options: str) -> tuple[int, str, str]:
-        program = [sys.executable, str(ROOT / "tests" / "programs" / "late.py")]
+    def call(how: str, *options: str, python: str = sys.executable) -> tuple[int, str, str]:
+        program = [python, str(ROOT / "tests" / "programs" / "late.py"), how]
         code = start.main(["-n", "3", *options, "--", *program], "run")
         return code, *capfd.readouterr()
 
@@ -59,12 +169,21 @@ def test_a_folder_of_records_that_someone_still_writes_to_changes_no_exit_code(
     assert [*tmp_path.glob("*/*")] == []
 
 
-def named(err: str) -> list[Any]:
+def named(err: str) -> list[str]:
     return re.findall(r"^run: (rank \d) on host .* hangs: (?:stopped|neither .*?) for \d+ s(.*)$", err, re.MULTILINE)
 
 
 @needs_mpiexec
 def test_a_rank_that_is_stopped_before_mpi_begins_is_named(run: Any) -> None:
-    code, _, err = run("--hang-s", "1")
+    code, _, err = run("stopped", "--hang-s", "1")
     assert code == limit.HUNG, err
     assert named(err) == [("rank 1", "")], err
+
+
+@needs_mpiexec
+def test_a_rank_that_is_stopped_before_its_program_is_named(run: Any, tmp_path: Path) -> None:
+    python = script(tmp_path / "python-stopped", STOPPED)
+    code, _, err = run("nothing", "--hang-s", "5", "--restarts", "2", python=python)
+    assert code == limit.HUNG, err
+    assert named(err) == [("rank 1", ", in its start, before its program")], err
+    assert f"rank 1 on host {socket.gethostname()} hangs" in err

@@ -1,11 +1,12 @@
-"""A program for launch/run whose rank 1 stops before MPI begins."""
+"""A program for launch/run whose rank 1 may stop before MPI begins: `python tests/programs/late.py stopped` or `nothing`."""
 
 import os
 import signal
+import sys
 
 from lb_mpi.launching.rank import number
 
-if number(os.environ) == "1":
+if sys.argv[1] == "stopped" and number(os.environ) == "1":
     os.kill(os.getpid(), signal.SIGSTOP)
 
 from mpi4py import MPI
