@@ -213,6 +213,25 @@ def conclude(advice: Advice) -> tuple[str, bool]:
     return f"nothing to change: no other variant is faster by more than the spread{compared}", True
 
 
+def collapsed(lines: Sequence[Prediction]) -> list[list[Prediction]]:
+    """Group the ways to run the program: those in a group differ from its first by less than the spread.
+
+    The recorded run is in the first group; options that can't be changed in the program are alone.
+    """
+    first, *others = lines
+    groups = [[first]]
+    variants = _changes(lines)
+    for line in sorted(variants, key=lambda line: line.predicted_s):
+        for group in groups:
+            of_s = first.measured_s if group[0] is first else group[0].predicted_s
+            if abs(line.predicted_s - of_s) <= max(0.01 * of_s, group[0].spread_s, line.spread_s):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return groups + [[line] for line in others if line not in variants]
+
+
 def _changes(lines: Sequence[Prediction]) -> list[Prediction]:
     """Return the variants, besides the recorded one, that are a change of the program and could be predicted."""
     return [

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lb_mpi.advising.advice import advise, conclude
+from lb_mpi.advising.advice import advise, collapsed, conclude
 from lb_mpi.advising.replay import gain, replays
 from lb_mpi.commands.dispatch import Command, progress
 from lb_mpi.files import write_whole
@@ -84,7 +84,7 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions (None: unknown),
     the `change` to make, the `driver`; the first of each driver is the recorded run, with the `conclusion` in a line,
-    `reliable` (False: the predictions mean nothing), and `notes`.
+    `reliable` (False: the predictions mean nothing), `alike` (equally good lines), and `notes`.
     """
     folder = Path(options.folder)
     try:
@@ -102,6 +102,7 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     answer: list[dict[str, Any]] = []
     for advice in found:
         conclusion, reliable = conclude(advice)
+        alike = [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines)]
         lines: list[dict[str, Any]] = [
             {
                 **{name: _known(getattr(line, name)) for name in ("predicted_s", "measured_s", "spread_s")},
@@ -109,7 +110,7 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
             }
             for line in advice.lines
         ]
-        lines[0] |= {"conclusion": conclusion, "reliable": reliable, "notes": advice.notes}
+        lines[0] |= {"conclusion": conclusion, "reliable": reliable, "alike": alike, "notes": advice.notes}
         answer += lines
     return answer
 
@@ -121,11 +122,13 @@ def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
         of_driver = list(group)
         first = of_driver[0]
         header = (driver, "predicted", "spread", "measured", "to recorded", "change")
-        cells = [
-            (line["what"], _seconds(line["predicted_s"], "not known"), _spread(line), _seconds(line["measured_s"]),
-             _part(line["predicted_s"], first["measured_s"]), line["change"])
-            for line in of_driver
-        ]  # fmt: skip
+        cells = []
+        for alike in first["alike"]:
+            line, names = of_driver[alike[0]], [of_driver[k]["what"] for k in alike]
+            cells.append((
+                ", ".join(names), _seconds(line["predicted_s"], "not known"), _spread(line), _seconds(line["measured_s"]),
+                _part(line["predicted_s"], first["measured_s"]), line["change"],
+            ))  # fmt: skip
         said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
         if first["reliable"]:
             said += [str(Table(header, cells, words=(0, 5))), *(f"note: {note}" for note in first["notes"])]

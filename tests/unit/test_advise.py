@@ -17,6 +17,7 @@ from lb_mpi.advising.advice import (
     Replayed,
     Variant,
     advise,
+    collapsed,
     conclude,
     core_share,
     ranked,
@@ -280,8 +281,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"pool: {told[0]['conclusion']}"
     assert said[1].split() == ["pool", "predicted", "spread", "measured", "to", "recorded", "change"]
-    assert len([line for line in said if not line.startswith("note: ")]) == 2 + len(told)
-    assert said[2].startswith("as recorded: pool ")
+    assert len([line for line in said if not line.startswith("note: ")]) == 2 + len(told[0]["alike"])
+    assert said[2].startswith("as recorded: pool, a fixed share each, by speed ")  # equal tasks
 
 
 def advice_of(*seconds: tuple[str, float, float], measured_s: float = 10.0, **more: Any) -> Advice:
@@ -310,6 +311,12 @@ def test_a_model_that_is_far_off_gives_no_advice() -> None:
     assert "it is too small" in conclude(advice_of(("as recorded", 0.001, 0.0), measured_s=0.05))[0]
     assert conclude(advice_of(("as recorded", 10.0, 0.0), talk_s=6.0)) == (
         "too small: exchanges take 60% of the time, whatever the distribution", False)  # fmt: skip
+
+
+def test_ways_within_the_spread_are_one_line() -> None:
+    found = advice_of(("as recorded", 9.9, 0.1), ("a", 12.1, 0.3), ("b", 10.05, 0.2), ("c", 12.0, 0.3), ("d", math.nan, 0.0))
+    groups = [[line.variant.what for line in group] for group in collapsed(found.lines)]
+    assert groups == [["as recorded", "b"], ["c", "a"], ["d"]]
 
 
 def damaged(what: str) -> list[tuple[str, bytes]]:
