@@ -29,49 +29,27 @@ from lb_mpi.partitioning.refine import find_bounds, refine
 FAINT = 0.1  # total weight of all virtual edges, relative to the lightest real one: no real edge is cut to spare them
 
 
-@njit(cache=True)
-def first_of_components(indptr: Ints, indices: Ints) -> Ints:
-    """Return (components,) the first vertex of each connected component, ascending."""
-    n = len(indptr) - 1
-    seen = np.zeros(n, np.bool_)
-    stack = np.empty(n, np.int64)
-    firsts = np.empty(n, np.int64)
-    count = 0
-    for start in range(n):
-        if seen[start]:
-            continue
-        firsts[count] = start
-        count += 1
-        seen[start] = True
-        stack[0] = start
-        size = 1
-        while size > 0:
-            size -= 1
-            v = stack[size]
-            for e in range(indptr[v], indptr[v + 1]):
-                u = indices[e]
-                if not seen[u]:
-                    seen[u] = True
-                    stack[size] = u
-                    size += 1
-    return firsts[:count].copy()
-
-
 def connected(graph: Csr) -> Csr:
     """Return `graph` itself if it is connected, else a copy in which faint virtual edges join its components."""
-    firsts = first_of_components(graph.indptr, graph.indices)
+    _, labels = scipy.sparse.csgraph.connected_components(adjacency(graph), directed=False)
+    firsts = np.sort(np.unique(labels, return_index=True)[1])
     if len(firsts) <= 1:
         return graph
     real = graph.weights[graph.weights > 0]
     weight = FAINT * float(real.min()) / len(firsts) if len(real) else 1.0
     ends = (np.append(firsts[:-1], firsts[1:]), np.append(firsts[1:], firsts[:-1]))
     joined = adjacency(graph) + scipy.sparse.csr_array((np.full(len(ends[0]), weight), ends), (graph.n, graph.n))
-    return Csr(joined.indptr.astype(np.int64), joined.indices.astype(np.int64), joined.data, graph.vertex_weights)
+    return of_matrix(joined, graph.vertex_weights)
 
 
 def adjacency(graph: Csr) -> scipy.sparse.csr_array:
     """Return the weighted adjacency matrix; edges of weight 0 are stored zeros."""
     return scipy.sparse.csr_array((graph.weights, graph.indices, graph.indptr), (graph.n, graph.n))
+
+
+def of_matrix(matrix: scipy.sparse.csr_array, vertex_weights: Floats) -> Csr:
+    """Return the graph of this weighted adjacency matrix."""
+    return Csr(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data, vertex_weights)
 
 
 # --- Spectral bisection: the Fiedler vector, and the cut where it reaches the target ----------------------------------
@@ -288,38 +266,11 @@ def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Star
     result = np.empty(graph.n, np.int64)
     below = starts._replace(spectral=starts.spectral - 1)
     for side, chosen, offset in ((0, slice(0, half), 0), (1, slice(half, k), half)):
-        piece, vertices = side_of(graph, part, side)
+        vertices = np.flatnonzero(part == side)
         if len(vertices):
+            piece = of_matrix(adjacency(graph)[vertices][:, vertices], graph.vertex_weights[vertices])
             result[vertices] = offset + bisect_recursively(piece, targets[chosen], bounds[chosen], below, state)
     return result
-
-
-@njit(cache=True)
-def side_of(graph: Csr, part: Ints, side: int) -> tuple[Csr, Ints]:
-    """Return the subgraph of the vertices with part[v] == side, and these vertices, ascending."""
-    n = len(part)
-    number = np.full(n, -1)
-    count, size = 0, 0
-    for v in range(n):
-        if part[v] == side:
-            number[v] = count
-            count += 1
-            size += graph.indptr[v + 1] - graph.indptr[v]
-    vertices = np.empty(count, np.int64)
-    indptr = np.zeros(count + 1, np.int64)
-    indices = np.empty(size, np.int64)
-    weights = np.empty(size)
-    end = 0
-    for v in range(n):
-        if number[v] >= 0:
-            vertices[number[v]] = v
-            for e in range(graph.indptr[v], graph.indptr[v + 1]):
-                if number[graph.indices[e]] >= 0:
-                    indices[end] = number[graph.indices[e]]
-                    weights[end] = graph.weights[e]
-                    end += 1
-            indptr[number[v] + 1] = end
-    return Csr(indptr, indices[:end].copy(), weights[:end].copy(), graph.vertex_weights[vertices]), vertices
 
 
 # --- Cycles: down to the coarsest graph and up again ------------------------------------------------------------------
