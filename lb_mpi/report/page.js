@@ -58,13 +58,13 @@ function view(figure) {
 
   function rankLabels(height) {
     const {y, h} = window_, n = data.rows, shown = n * h;
-    const every = Math.max(1, round(shown * 16 / height));
+    const every = Math.max(1, round(shown * data.each * 16 / height));
     pen.textAlign = "right";
     if (data.hosts.length > 1 && shown * 15 > height) return hostLabels(height);
     for (let k = Math.ceil(y * n - .5); k < (y + h) * n; k += 1) {
       const at = top + ((k + .5) / n - y) / h * height;
-      const rank = data.time ? data.names[k] : k;
-      if (rank % every === 0 && at > top && at < top + height) pen.fillText(data.time ? "rank " + rank : rank, left - 6, at);
+      const rank = data.time ? data.names[k] : k * data.each;
+      if (rank % every < data.each && at > top && at < top + height) pen.fillText(data.time ? "rank " + rank : rank, left - 6, at);
     }
     if (data.time) lines(height);
   }
@@ -94,8 +94,8 @@ function view(figure) {
     const {x, w} = window_;
     pen.textAlign = "center";
     if (!data.time) {
-      const n = data.rows, every = Math.max(1, round(n * w * 36 / width));
-      for (let k = 0; k < n; k += every) pen.fillText(k, left + (k + .5) / n * width, top + height + 12);
+      const n = data.rows, every = Math.max(1, round(n * data.each * w * 36 / width));
+      for (let k = 0; k < n; k += 1) if (k * data.each % every < data.each) pen.fillText(k * data.each, left + (k + .5) / n * width, top + height + 12);
       pen.fillText("to rank", left + width / 2, top + height + 27);
       pen.save(); pen.translate(8, top + height / 2); pen.rotate(-Math.PI / 2); pen.fillText("from rank", 0, 0); pen.restore();
       return;
@@ -120,7 +120,8 @@ function view(figure) {
     const rgba = source.getImageData(px, py, 1, 1).data;
     if (!data.time) {
       const amount = data.values ? ": " + data.values[row][column].toLocaleString() + " " + data.unit : "";
-      told.textContent = "from " + row + " to " + column + amount;
+      const name = k => data.each > 1 ? k * data.each + " to " + ((k + 1) * data.each - 1) : k;
+      told.textContent = "from " + name(row) + " to " + name(column) + amount;
       return;
     }
     const hex = "#" + [...rgba.slice(0, 3)].map(part => part.toString(16).padStart(2, "0")).join("");

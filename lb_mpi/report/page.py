@@ -74,6 +74,7 @@ class Picture(NamedTuple):
     png: bytes
     width: int  # pixels
     height: int  # pixels
+    each: int = 1  # ranks per row of pixels; 1 if each rank has at least one row
 
     @property
     def url(self) -> str:
@@ -86,36 +87,48 @@ def strip(parts: Floats) -> Picture:
     for halving in range(HALVINGS + 1):
         if halving:
             parts = 0.5 * (parts[:, 0::2] + parts[:, 1::2])
-        pixels = strip_pixels(parts)
-        picture = Picture(encode(pixels, [*COLOURS.values()]), pixels.shape[1], len(pixels))
+        pixels, each = strip_pixels(parts)
+        picture = Picture(encode(pixels, [*COLOURS.values()]), pixels.shape[1], len(pixels), each)
         if len(picture.png) <= MOST_BYTES:
             break
     return picture
 
 
-def strip_pixels(parts: Floats) -> NDArray[np.uint8]:
-    """Return a timeline as colour indices, (rows, columns): of up to 20 rows for each rank."""
+def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
+    """Return a timeline as colour indices, (rows, columns), and the number of ranks in one row."""
+    each = -(-len(parts) // MOST_ROWS)
+    if each > 1:
+        parts = np.add.reduceat(parts, np.arange(0, len(parts), each)) / each
     n_ranks, n_columns, n_phases = parts.shape
-    pixels: NDArray[np.uint8]
     if n_ranks > MOST_ROWS // 4:  # one row of pixels for each: the longest phase
         pixels = parts.argmax(axis=2).astype(np.uint8)
         pixels[parts.sum(axis=2) < 0.5] = NOTHING
-        return pixels
+        return pixels, each
     rows = max(3, min(ROW_PIXELS, MOST_ROWS // n_ranks))
     levels = (np.arange(rows) + 0.5) / rows
     sums = np.cumsum(parts, axis=2)
-    pixels = (sums[:, None, :, :] < levels[None, :, None, None]).sum(axis=3).astype(np.uint8)
-    pixels[pixels >= n_phases] = NOTHING
+    stacked = (sums[:, None, :, :] < levels[None, :, None, None]).sum(axis=3).astype(np.uint8)
+    stacked[stacked >= n_phases] = NOTHING
     if rows >= 8:
-        pixels[:, -1] = NOTHING  # a gap between ranks
-    return pixels.reshape(n_ranks * rows, n_columns)
+        stacked[:, -1] = NOTHING  # a gap between ranks
+    return stacked.reshape(n_ranks * rows, n_columns), each
 
 
 def square(values: Floats) -> Picture:
-    """Draw a matrix (n, n) of numbers >= 0, darker for larger values."""
+    """Draw a matrix (n, n) of numbers >= 0, darker for larger values; in a large one, neighbours are added up."""
+    values, each = binned(values)
     most = float(values.max(initial=0.0))
     pixels = np.ceil(LEVELS * np.sqrt(values / most)).astype(np.uint8) if most else np.zeros(values.shape, np.uint8)
-    return Picture(encode((LEVELS - pixels).astype(np.uint8), _ramp()), values.shape[1], values.shape[0])
+    return Picture(encode((LEVELS - pixels).astype(np.uint8), _ramp()), values.shape[1], values.shape[0], each)
+
+
+def binned(values: Floats) -> tuple[Floats, int]:
+    """Return a matrix of at most 256 rows, and the number of rows and columns merged into one."""
+    each = -(-len(values) // 256)
+    if each > 1:
+        edges = np.arange(0, len(values), each)
+        values = np.add.reduceat(np.add.reduceat(values, edges, axis=0), edges, axis=1)
+    return values, each
 
 
 def _ramp() -> list[str]:
@@ -280,12 +293,17 @@ def _strips(run: Run, parts: Floats) -> str:
     totals = run.totals
     key = _key((NAMES[phase], COLOURS[phase]) for phase in Phase if totals[:, phase].any())
     picture = strip(parts)
-    hosts = [one.about.host for one in run.ranks]
+    each = picture.each
+    shown = run.ranks[::each]
+    firsts = [
+        (name, next(k for k, one in enumerate(run.ranks) if one.about.host == name) // each) for name in run.hosts
+    ]
     data = {
         "time": run.seconds,
-        "rows": len(run.ranks),
-        "names": [one.about.rank for one in run.ranks],
-        "hosts": [(name, hosts.index(name)) for name in run.hosts] if len(run.hosts) > 1 else [],
+        "rows": len(shown),
+        "each": each,
+        "names": [one.about.rank for one in shown],
+        "hosts": firsts if len(run.hosts) > 1 else [],
         "phases": {colour: NAMES[phase] for phase, colour in COLOURS.items()},
     }
     how = (
@@ -293,7 +311,8 @@ def _strips(run: Run, parts: Floats) -> str:
         if len(run.ranks) > MOST_ROWS // 4
         else "One strip per rank. The height of each colour is its share of that time slice"
     )
-    caption = f"{how}. Ranks are grouped by host; {picture.width} time slices."
+    many = f" Each line stands for {each} ranks." if each > 1 else ""
+    caption = f"{how}. Ranks are grouped by host; {picture.width} time slices.{many}"
     return f"<h2>What each rank did when</h2>{key}{_figure(picture, data, caption)}"
 
 
@@ -341,10 +360,13 @@ def _moves(moves: Mapping[Way, Floats]) -> str:
         if not moved.any():
             continue
         picture = square(moved)
-        data: dict[str, Any] = {"rows": picture.height, "hosts": [], "unit": UNITS[way]}
+        data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
-        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {moved.max():,.0f}, white: none."
+        top = binned(moved)[0].max()
+        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
+        if picture.each > 1:
+            caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
         parts.append(_figure(picture, data, caption, "paper"))
     if not parts:
         return ""

@@ -148,7 +148,9 @@ def test_timeline_holds_each_second_once() -> None:
     parts = timeline(run, 60)
     assert parts.sum(axis=2) == pytest.approx(np.ones((3, 60)), abs=1e-3)
     assert parts[:, :9, Phase.OWN] == pytest.approx(np.ones((3, 9)), abs=1e-3)
-    assert set(np.unique(strip_pixels(parts))) == {Phase.OWN, Phase.WAITING, NOTHING}
+    pixels, each = strip_pixels(parts)
+    assert each == 1
+    assert set(np.unique(pixels)) == {Phase.OWN, Phase.WAITING, NOTHING}
 
 
 def test_clocks_of_hosts_are_aligned() -> None:
@@ -194,6 +196,8 @@ def test_pictures_are_png() -> None:
     width, height, pixels = decoded(encode(np.array([[0, 1, 2], [7, 0, 0]], dtype=np.uint8), [*COLOURS.values()]))
     assert (width, height, pixels) == (3, 2, b"\x00\x01\x20\x00\x70\x00")
     assert decoded(square(np.zeros((2, 2))).png)[2] == b"\x00\xff\x00\xff"
+    many = square(np.ones((600, 600)))
+    assert (many.width, many.each) == (200, 3)
 
 
 class Reader(html.parser.HTMLParser):
