@@ -1,7 +1,7 @@
 """The part of launch/run on each host: `python lb_mpi/launching host`, in the program's working folder.
 
     input       output
-    MARK                             (the first line: the mark of the run's processes: limit.py)
+    MARK [WORD] (the first line: the mark of the run's processes, and a word in their command lines: limit.py)
                 lb_mpi {...}         at the start: facts of the host (lb_mpi.mpi.common.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has reported something new, or is quiet
                 lb_mpi alive K
@@ -15,7 +15,7 @@ must be a process of this user that bears MARK; and the end of a known rank must
 ignored.  The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
 
 When its input ends, or nothing arrives for LOST_S, the program is over, or this host is cut off.  Then all processes on this
-host that bear MARK are ended.
+host that bear MARK or have WORD in their command lines are ended.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
     """Answer, then end all remaining processes."""
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
         with open(0, "rb", buffering=0, closefd=False) as file:  # keeps the lines after the first one for later
-            mark = file.readline().decode().strip()
+            mark, _, word = file.readline().decode().strip().partition(" ")
         if not mark:
             return 0
         side = Side(mark)
@@ -345,5 +345,5 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark)
+            limit.end(mark, word=word)
     return 0

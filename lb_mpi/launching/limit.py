@@ -4,7 +4,8 @@ MPI can't be trusted with the first: a hung rank hangs its mpiexec, and both MPI
 process groups or sessions, which a signal to the command's group doesn't reach.  So every process that a command starts
 inherits a mark in its environment, and all bearers of the mark are ended, whatever their parent is by then.
 
-ssh starts mpiexec's daemons on other hosts without the mark: they end by themselves when mpiexec has ended.
+ssh starts mpiexec's daemons on other hosts without the mark, and they outlive an mpiexec that is killed or cut off while
+they start.  So the command lines of a run on several hosts contain a word unique to the run (start.py).
 
 A killed MPI can't remove its shared memory, which is megabytes a job, nor Open MPI its folders.  `end` removes them.
 """
@@ -40,10 +41,11 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     return mark, {**env, MARK: f"{env.get(MARK, '')}:{mark}"}  # runs may be nested
 
 
-def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
+def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
     """End all processes that bear `mark` or are in the session of `process`; then remove what a killed MPI leaves.
 
-    stderr gets a line for each process that still exists LEFT_S later.
+    This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process
+    that still exists LEFT_S later.
     """
     leader = process.pid if process else -1
     asked = {leader}  # another process may have killed it before
@@ -51,7 +53,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
     def find() -> set[int]:
         if process:
             process.poll()  # a dead leader must not count as left
-        found = bearers(mark, leader)
+        found = bearers(mark, leader, word)
         asked.update(found)
         return found
 
@@ -100,13 +102,14 @@ def cannot_be_ended(pid: int) -> str:
     return f"left behind: process {pid} (state {state}) is still there {LEFT_S:g} s after SIGKILL: {command}\n"
 
 
-def bearers(mark: str, session: int = -1) -> set[int]:
-    """Return the processes that bear `mark`, or are in the session `session`."""
+def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
+    """Return the processes that bear `mark`, or are in the session `session`, or have `word` in their command line."""
     found = set()
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended meanwhile, or another user's
             state, _, _, of = (path / "stat").read_text().rpartition(")")[2].split()[:4]
-            if state not in "ZX" and (int(of) == session or mark in _marks((path / "environ").read_bytes())):
+            named = word and path.stat().st_uid == os.geteuid() and word.encode() in (path / "cmdline").read_bytes()
+            if state not in "ZX" and (named or int(of) == session or mark in _marks((path / "environ").read_bytes())):
                 found.add(int(path.name))
     return found
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
 from lb_mpi.launching.heard import End
 from lb_mpi.launching.progress import PREFIX, SHOWN, followed, remove_records
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
-from lb_mpi.launching.watch import LOOK_S, SSH, Watch
+from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 ASK_S = 20.0
@@ -82,20 +82,28 @@ def command(
     ranks: Sequence[int],
     launcher: str | None,
     variables: Mapping[str, str],
+    link: Path | None = None,
 ) -> list[str]:
     """Return the start of a command line that starts rank k on hosts[ranks[k]], in ascending order; the program follows.
 
-    `launcher` replaces ssh.
+    `launcher` replaces ssh.  `link` links to it, or to ssh, from a folder named with this run's word, so the daemons'
+    command lines contain the word: MPICH passes the path of its launcher on to them, and Open MPI all parameters, known or
+    not.  ValueError for a host that can't be named to mpiexec.
     """
     counts = Counter(ranks)
     used = sorted(counts)
+    for index in used:
+        if ":" in hosts[index].name:
+            raise ValueError(f"host {hosts[index].name}: mpiexec accepts no IPv6 address: expected a name")
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
     if mpi.is_open_mpi:
         # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
         argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
+        argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
         argv += ["--host", listed, "--map-by", "slot"]
         argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
     else:
+        launcher = str(link) if link else launcher
         argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", launcher] if launcher else []), "-hosts", listed]
     return [*argv, "-n", str(len(ranks))]
 
@@ -307,7 +315,12 @@ class MpiJob:
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
-        with Watch(names, [self.launcher] if self.launcher else SSH, self.python, mark) as watch:
+        self.argv(self.ranks, env)  # reports a host that can't be named before asking any
+        ssh = launcher(self.launcher)
+        with contextlib.ExitStack() as stack:
+            link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))
+            word = link.parent.name if link else ""
+            watch = stack.enter_context(Watch(names, ssh, self.python, mark, word))
             ranks = self.placed(watch, before)
             if not ranks:
                 return 1
@@ -319,12 +332,12 @@ class MpiJob:
                 say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
             if not self.program:
                 return 0
-            argv = [*self.argv(ranks, env), *self.program]
             if before is None:
-                say(shlex.join(argv))
+                say(shlex.join([*self.argv(ranks, env), *self.program]))
             process = None
             try:
                 with limit.held() as came:
+                    argv = [*self.argv(ranks, env, link), *self.program]
                     if "LB_MPI_RECORD" in self.recording:
                         remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -336,9 +349,9 @@ class MpiJob:
             finally:
                 limit.end(mark, process)
 
-    def argv(self, ranks: Sequence[int], env: Mapping[str, str]) -> list[str]:
+    def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
         """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
-        argv = command(self.mpi, self.hosts, ranks, self.launcher, env)
+        argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
         rank = commands.argv(self.python, "rank")
         if not self.options.emulated:
             return argv + rank
@@ -385,6 +398,20 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
                 return decision.code
             n_restarts, before = n_restarts + 1, outcome
         return outcome
+
+
+@contextlib.contextmanager
+def link_to(ssh: str) -> Iterator[Path]:
+    """Link to `ssh`, under its own name, in a new folder that is removed at the end of the block.
+
+    Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it to a shell.
+    """
+    place = tempfile.gettempdir()
+    place = place if place == shlex.quote(place) else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=place, ignore_cleanup_errors=True) as folder:
+        link = Path(folder, os.path.basename(ssh))
+        link.symlink_to(ssh)
+        yield link
 
 
 def main(arguments: Sequence[str], prog: str) -> int:

@@ -59,7 +59,7 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 class Connection:
     """A connection to one host.  It uses one socket for all, since file descriptors are scarce with many hosts."""
 
-    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str) -> None:
+    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str, word: str) -> None:
         self.name = name
         self.facts: dict[str, str] = {}
         self.answered = 0  # number of the last question that it has answered
@@ -80,7 +80,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C reaches this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
-        self.tell(mark)
+        self.tell(f"{mark} {word}")
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the host has sent something, or is gone."""
@@ -159,17 +159,19 @@ class Connection:
 class Watch(contextlib.AbstractContextManager["Watch"]):
     """All connections; a context manager that closes them.  This machine is always watched, for comparison."""
 
-    def __init__(self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str) -> None:
-        """Start to connect to all hosts with `launcher`, such as SSH."""
+    def __init__(
+        self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str, word: str = ""
+    ) -> None:
+        """Start to connect to all hosts."""
         self._asked, self._n_asked = 0.0, 0  # time and number of the last question
         self._looked = time.monotonic()
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
-        self.here = Connection(socket.gethostname(), launcher, python, mark)
+        self.here = Connection(socket.gethostname(), launcher, python, mark, word)
         self.hosts: list[Connection] = []
         self._all = {self.here}
         try:
             for name in names:
-                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark))
+                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark, word))
                 self._all.add(self.hosts[-1])
         except BaseException:
             self.close()
@@ -303,3 +305,8 @@ def _facts(line: str) -> dict[str, str]:
 def is_here(name: str) -> bool:
     """Return whether the name means this machine, which mpiexec reaches without ssh."""
     return name in ("localhost", "127.0.0.1", socket.gethostname())
+
+
+def launcher(given: str | None) -> list[str]:
+    """Return the command that precedes a host and a command line."""
+    return [given] if given else list(SSH)

@@ -45,6 +45,9 @@ def test_options_of_mpich() -> None:
     )
     other = command(MPICH, HOSTS, [0, 2, 2], "/my/ssh", {})
     assert other[3:] == ["-launcher-exec", "/my/ssh", "-hosts", "fast:1,slow:2", "-n", "3"]
+    link = Path("/tmp/lb_mpi-word/ssh")  # its path is in the command lines of the daemons
+    for launcher in (None, "/my/ssh"):
+        assert command(MPICH, HOSTS, [0], launcher, {}, link)[3:5] == ["-launcher-exec", str(link)]
 
 
 def test_options_of_open_mpi() -> None:
@@ -56,6 +59,14 @@ def test_options_of_open_mpi() -> None:
     ssh += ["--prtemca", "plm_ssh_agent", "/my/ssh"]
     other = ["/bin/mpiexec", *ssh, "--host", "fast:1,slow:2", "--map-by", "slot", "-n", "3"]
     assert command(OPEN_MPI, HOSTS, [0, 2, 2], "/my/ssh", {}) == other
+    other[7:7] = ["--prtemca", "lb_mpi_run", "lb_mpi-word"]
+    assert command(OPEN_MPI, HOSTS, [0, 2, 2], "/my/ssh", {}, Path("/tmp/lb_mpi-word/ssh")) == other
+
+
+@pytest.mark.parametrize("mpi", [MPICH, OPEN_MPI])
+def test_an_ipv6_address_is_nothing_for_mpiexec(mpi: Mpiexec) -> None:
+    with pytest.raises(ValueError, match="host fe80::1: mpiexec accepts no IPv6 address"):
+        command(mpi, [Host("fe80::1")], [0], None, {})
 
 
 @pytest.mark.parametrize(
@@ -166,6 +177,7 @@ def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
         ("one -oProxyCommand=x", ["--check"], "hosts.txt:2: host name '-oProxyCommand=x'"),
         ("a;b", ["--check"], "hosts.txt:1: host name 'a;b'"),
         ("one:2", ["-n", "3", "--check"], "-n 3: expected 1 to 2"),
+        ("fe80::1", ["--check"], "host fe80::1: mpiexec accepts no IPv6 address"),
         ("one", ["nosuchprogram"], "nosuchprogram: not found"),
         ("one", [], "expected a PROGRAM, or --check"),
         ("one", ["--mpiexec", "/nosuch", "--check"], "/nosuch: not found"),
@@ -347,10 +359,21 @@ def test_nothing_is_left_however_it_is_ended(
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     with busy(lab) as (process, ranks):
+        (folder,) = scratch.glob("lb_mpi-*")  # of the link to what stands for ssh
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "ssh").resolve() == Path(lab.launcher).resolve()
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert "Traceback" not in err
     hosts = [int(path.read_text()) for path in lab.pids.iterdir()]
     until(lambda: all(map(gone, [*ranks, *hosts])))
-    assert list(scratch.iterdir()) == []
+    assert folder.exists() == (number == signal.SIGKILL)
+
+
+def test_a_link_to_ssh_is_where_a_shell_needs_no_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "my files"))
+    with start.link_to("/usr/bin/ssh") as link:
+        assert str(link) == shlex.quote(str(link))
+        assert os.readlink(link) == "/usr/bin/ssh"
+    assert not link.parent.exists()
