@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from lb_mpi.diffusion.diffusion import Diffusion, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import assemble
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.metrics import check_loads, check_speeds
 
 ROWS = 6  # numbers of a transfer
 Lots = deque[tuple[int, float]]  # work that is passed on: owner, amount
@@ -77,12 +76,9 @@ def plan_of(table: Floats) -> Plan:
 def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Plan:
     """The transfers that apply the (E,) flow to the (P,) loads, at (P,) speeds; cycles in the flow are cancelled.
 
-    A rank that has to give more than it has gives all it has.  ValueError for invalid loads, speeds or flow.
+    A rank that has to give more than it has gives all it has.
     """
-    work, speeds = check_loads(loads, graph.n), check_speeds(speeds, graph.n)
-    flow = np.asarray(flow, dtype=float)
-    if flow.shape != (graph.n_edges,) or not np.isfinite(flow).all():
-        raise ValueError(f"flow of shape {flow.shape}: expected {graph.n_edges} finite numbers, one per edge")
+    work, speeds = np.asarray(loads, dtype=float), np.asarray(speeds, dtype=float)
     try:
         amounts = _transfers(graph, flow, work)
     except CycleError:

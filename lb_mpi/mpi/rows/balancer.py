@@ -271,13 +271,12 @@ class Balancer:
         course.hear(verdict, lending.round.learned.late_ticks)
         if verdict.problem:
             self._raise(lending.failed, lending.rows.spec.words)
-        steps = 0
+        plan, steps = verdict.plan, int(verdict.plan is not None)
         if verdict.decision.act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
-            plan = verdict.plan  # made by the root alone; otherwise all ranks make it together
-            if verdict.decision.reason is not BalanceReason.HOME:
-                plan, steps = (plan, 1) if plan is not None else plans.plan()
+            if isinstance(plans, Neighbours) and verdict.decision.reason is not BalanceReason.HOME:
+                plan, steps = plans.plan()  # all ranks make it together; that of a root comes with its verdict
             course.follow(plan)
             judging_s += time.perf_counter() - began
             plans.changed(plan, judging_s)

@@ -80,12 +80,11 @@ class Root:
         n_transfers = int(answer["n_transfers"][0])
         return verdict if n_transfers < 0 else verdict._replace(plan=self._send(plan, n_transfers)), seconds
 
-    def plan(self, moving: float | None = None) -> tuple[Plan, int]:
+    def plan(self, moving: float) -> tuple[Plan, int]:
         """Return a plan that levels all ranks, and the number of steps, 1.
 
         `moving`: this rank's work, in any unit, of rows that change their owner.  A plan to lend comes with a verdict.
         """
-        assert moving is not None
         comm, judge, loads = self._comm, self.judge, self._gather(moving)
         made = agree(comm, lambda: None if judge is None else judge.plan(loads, self._course.speeds))
         n = np.array([0 if made is None else len(made.amounts)])
