@@ -37,7 +37,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.profiling.profile import NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
+from lb_mpi.profiling.profile import NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
@@ -50,7 +50,6 @@ class Known(NamedTuple):
 
     peers: tuple[int, ...]  # rank in the program of each of its (remote) ranks; NOBODY: of another program
     stream: Stream | None  # of its collectives; None: there is nobody to wait for
-    neighbours: int = 0  # the kind of its neighbourhood collectives in this stream
 
 
 def _is_of_the_program(file: str) -> bool:
@@ -136,10 +135,7 @@ class Recorder:
         own = peers = self._in_world(comm.Get_group())
         if comm.Is_inter():
             peers = self._in_world(comm.Get_remote_group())  # type: ignore[attr-defined]
-        stream = self.calls.stream(own if peers is own else own + peers)
-        if stream is None or not isinstance(comm, MPI.Topocomm):
-            return Known(peers, stream)
-        return Known(peers, stream, stream.kind_of([peers[rank] for rank in comm.inedges if rank >= 0]))
+        return Known(peers, self.calls.stream(own if peers is own else own + peers))
 
     def _in_world(self, group: MPI.Group) -> tuple[int, ...]:
         ranks: Sequence[int] = group.Translate_ranks(None, self._world)
@@ -319,16 +315,16 @@ class Installed:
 
     def _collective(self, call: TimedCall, *, kind: int) -> None:
         """Begin a blocking collective; the awaited rank is determined at the end of the run."""
-        stream, its = self._stream(call, kind)
+        stream = self._recorder.known(call.args[0]).stream
         if stream is not None:
-            call.left = lambda left: self._recorder.calls.join(stream, its, call.number, call.entered, left)
+            call.left = lambda left: self._recorder.calls.join(stream, kind, call.number, call.entered, left)
 
     def _begin_collective(self, call: TimedCall, *, kind: int) -> None:
         """Begin a nonblocking collective; its request waits."""
-        stream, its = self._stream(call, kind)
+        stream = self._recorder.known(call.args[0]).stream
         posted = Posted(stream=stream)
         if stream is not None:
-            posted.index = self._recorder.calls.join(stream, its, call.number, call.entered, call.entered)
+            posted.index = self._recorder.calls.join(stream, kind, call.number, call.entered, call.entered)
         # Idup also returns a communicator
         call.came = lambda result: self._post(result[1] if isinstance(result, tuple) else result, posted)
 
@@ -356,11 +352,6 @@ class Installed:
                 self._waits(call, every[index], asked)
 
         call.came = came
-
-    def _stream(self, call: TimedCall, kind: int) -> tuple[Stream | None, int]:
-        """Return the stream of a collective call, and its kind in there."""
-        _, stream, neighbours = self._recorder.known(call.args[0])
-        return stream, neighbours if kind == NEIGHBOURS else kind
 
     def _post(self, request: MPI.Request, posted: Posted) -> None:
         self._posted[request.handle] = posted
@@ -417,8 +408,8 @@ STARTS = (
 )
 COLLECTIVES = {
     TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
-    PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
-    NEIGHBOURS: "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
+    PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan Neighbor_allgather Neighbor_allgatherv "
+    "Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
 }  # and their other forms: bcast, Ibcast
 MAKES_TOGETHER = (
     "Dup Clone Dup_with_info Split Split_type Create Create_cart Create_graph Create_dist_graph "
