@@ -260,6 +260,7 @@ class Installed:
             for word in words.split():
                 of_comm[word] = of_comm[word.lower()] = partial(self._collective, kind=kind)
                 of_comm[f"I{word.lower()}"] = partial(self._begin_collective, kind=kind)
+                of_comm[f"{word}_init"] = self._start
         of_comm |= dict.fromkeys(MAKES_TOGETHER.split(), partial(self._collective, kind=TOGETHER))
         of_comm |= dict.fromkeys(("Free", "Disconnect"), partial(self._collective, kind=PARTLY))
         of_comm |= dict.fromkeys(("Idup", "Idup_with_info"), partial(self._begin_collective, kind=TOGETHER))
@@ -269,7 +270,8 @@ class Installed:
         waits |= dict.fromkeys(("test", "testall", "testany", "testsome"), self._call)
         of_message: dict[str, Begin] = dict.fromkeys(("recv", "Recv"), self._receive_message)
         of_message |= dict.fromkeys(("probe", "Probe"), self._talk)
-        of_message |= dict.fromkeys(("irecv", "Irecv", "iprobe", "Iprobe"), self._call)
+        of_message |= dict.fromkeys(("irecv", "Irecv"), self._start_message)
+        of_message |= dict.fromkeys(("iprobe", "Iprobe"), self._call)
         return {
             **dict.fromkeys(COMMUNICATORS, of_comm),
             MPI.Request: waits | {word.capitalize(): begin for word, begin in waits.items()},
@@ -307,8 +309,13 @@ class Installed:
         """Begin a receive of a probed message: it waits for the sender."""
         call.whom = self._senders.pop(call.args[0].handle, NOBODY)
 
+    def _start_message(self, call: TimedCall) -> None:
+        """Begin a receive of a probed message whose request waits for the sender."""
+        posted = Posted(self._senders.pop(call.args[0].handle, NOBODY))
+        call.came = lambda request: self._post(request, posted)
+
     def _start(self, call: TimedCall) -> None:
-        """Begin a call whose result is a message's request."""
+        """Begin a call whose result is the request of a message, or of a persistent collective, which waits for no rank."""
         comm, rank = call.args[0], call.other()
         posted = Posted(self._recorder.peer(comm, rank), comm if rank == MPI.ANY_SOURCE else None)
         call.came = lambda request: self._post(request, posted)
@@ -369,7 +376,6 @@ class Installed:
             index, posted.index = posted.index, -1
             call.left = lambda left: stream.waited(index, call.entered, left, call.number)
 
-
     def _last(self, requests: Sequence[MPI.Request]) -> tuple[Posted, MPI.Status | None]:
         """Wait until all are complete; return the last one's operation, and its status if that names the source."""
         last, asked = _NOTHING, None
@@ -410,7 +416,7 @@ COLLECTIVES = {
     TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
     PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan Neighbor_allgather Neighbor_allgatherv "
     "Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
-}  # and their other forms: bcast, Ibcast
+}  # and their other forms: bcast, Ibcast, Bcast_init
 MAKES_TOGETHER = (
     "Dup Clone Dup_with_info Split Split_type Create Create_cart Create_graph Create_dist_graph "
     "Create_dist_graph_adjacent Sub Merge"
