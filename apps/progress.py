@@ -1,4 +1,4 @@
-"""How an app shows how it goes: --progress, the same as that of launch/run and of report --follow."""
+"""How an app shows how it goes: --progress, the same as that of launch/run."""
 
 from __future__ import annotations
 

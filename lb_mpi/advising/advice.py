@@ -33,8 +33,7 @@ class Variant(NamedTuple):
     what: str
     predict: Callable[[], tuple[float, float]]  # seconds, NaN: unknown; and their spread
     change: str = ""  # the lines to change; "": none to show
-    elsewhere: bool = False  # on another machine, or ideal: not a change of the program
-    model_only: bool = False  # the time that the recorded run needed beyond the model is not added
+    elsewhere: bool = False  # on another machine: not a change of the program
 
 
 class Replayed(NamedTuple):
@@ -72,7 +71,7 @@ def advise(replayed: Replayed, progress: Progress) -> Advice:
     for variant in replayed.variants:
         progress(f"replaying {replayed.driver}: {variant.what}")
         predicted_s, spread_s = variant.predict()
-        lines.append(Prediction(variant, predicted_s + (0.0 if variant.model_only else extra_s), spread_s))
+        lines.append(Prediction(variant, predicted_s + extra_s, spread_s))
         if len(lines) == 1:
             extra_s = beyond(replayed.measured_s, predicted_s)
     lines[0] = lines[0]._replace(measured_s=replayed.measured_s)

@@ -49,7 +49,6 @@ from lb_mpi.searching.simulate import search
 NOISE = 0.05  # of a block's time: standard deviation of its logarithm
 ROWS = 48  # of a rank on the virtual clock, at most
 FIRST, CALLS = 8, 24  # the first calls are played one by one; of the others, some represent the rest
-MOST_RANKS = 256  # for searches, where each rank has a tree
 
 
 class RecordedRows(NamedTuple):
@@ -214,11 +213,9 @@ def replay_search(run: Run, ranks: list[Stored]) -> Replayed | None:
     if recorded is None:
         return None
     balanced, speeds = bool(recorded.how.get("balance", True)), recorded.speeds  # balanced: work moved to idle ranks
-    played = len(ranks) <= MOST_RANKS
-    bound_s = float(recorded.units.sum() / speeds.sum())
 
     def with_it(of: Floats) -> Callable[[], tuple[float, float]]:
-        return partial(over_seeds, partial(_play_search, recorded, of)) if played else lambda: (math.nan, math.nan)
+        return partial(over_seeds, partial(_play_search, recorded, of))
 
     def without() -> tuple[float, float]:
         alone_s, chance_s = (math.nan, math.nan) if recorded.shares is None else alone(recorded.shares, speeds)
@@ -229,12 +226,8 @@ def replay_search(run: Run, ranks: list[Stored]) -> Replayed | None:
         Variant("no balancing", without, "lb_mpi.search(comm, problem, balance=False)"),
     ]
     first, second = variants if balanced else reversed(variants)
-    variants = [
-        first._replace(what=f"as recorded: {first.what}", change=""),
-        second,
-        Variant("perfect: all ranks do nothing but work", lambda: (bound_s, 0.0), elsewhere=True, model_only=True),
-    ]
-    for change in machines(ranks, speeds) if played else []:
+    variants = [first._replace(what=f"as recorded: {first.what}", change=""), second]
+    for change in machines(ranks, speeds):
         changed = with_it(speeds[change.ranks] * np.array(change.factors))
         variants.append(Variant(f"balancing, {change.what}", changed, change.words, True))
     notes = [
@@ -249,8 +242,6 @@ def replay_search(run: Run, ranks: list[Stored]) -> Replayed | None:
             "no balancing: with the first parts that were dealt in this run; another run deals others, the spread is that "
             "between deals of these"
         )
-    if not played:
-        notes.append(f"more than {MOST_RANKS} ranks: balancing isn't replayed; it needs at least {bound_s:.3f} s")
     return Replayed("search", recorded.measured_s, variants, notes, recorded.core_share)
 
 
@@ -494,6 +485,9 @@ def replays(run: Run) -> Iterator[Replayed]:
     for replay in REPLAYS:
         if (found := replay(run, ranks)) is not None:
             yield found
+
+
+MOST_RANKS = 256  # of a run whose gain is predicted for the page: a replay of more takes long
 
 
 def gain(run: Run) -> float:

@@ -25,7 +25,6 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the options of `report`."""
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
-    add("--follow", action="store_true", help="show the progress of the run until it ends, then write the page")
     add("-o", dest="output", default="report.html", metavar="FILE", help="file for the page (%(default)s)")
 
 
@@ -35,10 +34,6 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
     Returns the headline's numbers, `notes` on missing data, the `file` written, the page's `bytes`, and `cpu_seconds`.
     """
     began = time.process_time()
-    if options.follow:
-        from lb_mpi.report.live import follow
-
-        follow(lambda: gather(Path(options.folder)))
     found = gather(Path(options.folder))
     gained = gain(found)
     text = page(found, gained)

@@ -42,7 +42,7 @@ NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
 MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 40 bytes each
 
-TOGETHER, PARTLY, NEIGHBOURS = 0, 1, 2  # the kinds of a collective; 2 + k: waits for list k of `Stream.needs`
+TOGETHER, PARTLY = 0, 1  # the kinds of a collective
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -80,7 +80,6 @@ class Stream:
         # For each call: its kind; when this rank arrived (from then on, the others don't wait for it), when it began to
         # wait, and when it continued; the index in `Calls.lines`.
         self._calls = array("q")
-        self.needs: list[tuple[int, ...]] = []  # ranks that neighbourhood collectives wait for
 
     def __len__(self) -> int:
         return len(self._calls) // 5
@@ -89,13 +88,6 @@ class Stream:
     def calls(self) -> Ints:
         """Return (5, calls): kinds, posted, entered, left, places."""
         return np.array(self._calls, dtype=np.int64).reshape(-1, 5).T
-
-    def kind_of(self, neighbours: Sequence[int]) -> int:
-        """Return the kind of a collective that waits for these ranks."""
-        ranks = tuple(sorted(set(neighbours)))
-        if ranks not in self.needs:
-            self.needs.append(ranks)
-        return NEIGHBOURS + self.needs.index(ranks)
 
     def waited(self, index: int, entered: int, left: int, place: int) -> None:
         """Record the wait, at `place`, for the earlier call `index`."""
@@ -168,26 +160,20 @@ def common_times(times: Ints, first: ClockLook, last: ClockLook) -> Ints:
     return common
 
 
-def lateness(
-    row: int, members: Sequence[int], calls: Ints, needs: Sequence[Sequence[int]]
-) -> tuple[Ints, Ints]:
+def lateness(row: int, members: Sequence[int], calls: Ints) -> tuple[Ints, Ints]:
     """Compute how long one of P ranks waited in each of K collective calls, in ns, and for whom: two (K,) arrays.
 
     A rank waits from its entry until the last rank that it needs has arrived, or until it leaves, if that is earlier.  It
-    needs all ranks if none can leave before all have arrived (TOGETHER; barrier, allreduce); its NEIGHBOURS in those
-    collectives; otherwise (PARTLY; bcast, scan) the ranks that arrived before it left.  The rest is communication.
+    needs all ranks if none can leave before all have arrived (TOGETHER; barrier, allreduce); otherwise (PARTLY; bcast, scan,
+    collectives of neighbours) the ranks that arrived before it left.  The rest is communication.
 
-    row : the rank is members[row]; members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock;
-    needs : the rank's lists of neighbours.
+    row : the rank is members[row]; members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock.
     If ranks report different kinds for a call, it has no waits: NOBODY, 0.
     """
     kinds, posted, entered, left = calls
     ranks = np.asarray(members, dtype=np.int64)
-    same = (np.minimum(kinds, NEIGHBOURS) == np.minimum(kinds[0], NEIGHBOURS)).all(axis=0)
-    needed = np.broadcast_to(kinds[row] == TOGETHER, posted.shape).copy()
-    needed |= (kinds[row] == PARTLY) & (posted <= left[row])
-    for k, neighbours in enumerate(needs):
-        needed |= (kinds[row] == NEIGHBOURS + k) & np.isin(ranks, neighbours)[:, None]
+    same = (kinds == kinds[0]).all(axis=0)
+    needed = (kinds[row] == TOGETHER) | (posted <= left[row])
     came = np.where(needed, posted, _NEVER)
     last = came.argmax(axis=0)
     until = np.minimum(came.max(axis=0), left[row])

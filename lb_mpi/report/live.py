@@ -1,7 +1,6 @@
 """Show the progress of a run from its records, which ranks write about once a second, in a line on standard error.
 
-`report --follow` runs it; launch/run and the apps start `python -m lb_mpi.report.live FOLDER`, which stops at the end of its
-standard input.
+launch/run and the apps start `python -m lb_mpi.report.live FOLDER`, which stops at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ import contextlib
 import os
 import select
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +21,6 @@ from lb_mpi.report.run import DRIVERS, USEFUL, Run, gather
 from lb_mpi.status import StatusLine
 
 LOOK_S = 1.0
-SILENT_S = 60.0  # a run without new records for this time counts as dead
 
 
 class Totals(NamedTuple):
@@ -92,32 +88,21 @@ def _unit(run: Run) -> str:
     return next((unit for name, unit, _ in DRIVERS.values() if name in called), "units")
 
 
-def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None) -> None:
-    """Show the progress until the run is over or silent for `SILENT_S`; `read` raises ValueError before the run starts.
-
-    `wait` : waits for some seconds between two looks, and returns whether to stop; None: never stop.
-    """
+def follow(folder: Path) -> None:
+    """Show the progress of the run recorded in `folder` until it is over, or standard input ends."""
     line = StatusLine()
-    seen: Totals | None = None  # at the last look
     shown: Totals | None = None  # in the last line
-    changed = time.monotonic()
     while True:
         with contextlib.suppress(ValueError, FileNotFoundError):  # no record, or an incomplete one
-            run = read()
+            run = gather(folder)
             found = totals(run)
             over = len(run.ranks) == run.size and all(one.ended for one in run.ranks)
-            if seen is None or found.seconds.tolist() != seen.seconds.tolist():
-                seen, changed = found, time.monotonic()
-                if line.show(words(run, shown), last=over):
-                    shown = found
+            fresh = shown is None or found.seconds.tolist() != shown.seconds.tolist()
+            if (fresh or over) and line.show(words(run, shown), last=over):
+                shown = found
             if over:
                 return
-        if time.monotonic() > changed + SILENT_S:
-            line.show(f"no new record for {SILENT_S:g} s: the run has not started to record, or has died", last=True)
-            return
-        if wait is None:
-            time.sleep(LOOK_S)
-        elif wait(LOOK_S):
+        if wait_for_eof(LOOK_S):
             line.clear()
             return
 
@@ -130,4 +115,4 @@ def wait_for_eof(seconds: float) -> bool:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        follow(lambda: gather(Path(sys.argv[1])), wait_for_eof)
+        follow(Path(sys.argv[1]))

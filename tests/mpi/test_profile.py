@@ -252,6 +252,9 @@ def test_messages_of_all_kinds(recorder: Recorder) -> None:
     message = world.mprobe()
     assert isinstance(message, MPI.Message)
     assert message.recv() == [left]
+    again = world.isend([RANK], right)
+    assert world.mprobe().irecv().wait() == [left]
+    again.wait()
     assert MPI.Request.waitany([sent])[0] == 0
     if SIZE > 1:
         found = lines(recorder)

@@ -1,6 +1,5 @@
 """What is shown of a run that is under way."""
 
-import json
 import subprocess
 import sys
 import time
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from lb_mpi import status
-from lb_mpi.__main__ import main
 from lb_mpi.launching.progress import followed
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, place, snapshot
@@ -105,29 +103,18 @@ def test_it_stops_when_who_started_it_is_gone(tmp_path: Path) -> None:
     assert subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=120, capture_output=True).returncode == 0
 
 
-def test_following_ends_with_the_run_and_its_page(
+def test_it_ends_with_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "LINE_S", 0.0)
     looks: list[list[tuple[str, bytes]]] = [[], files(4.0), files(8.0), files(9.0, ended=True)]
 
-    def sleep(_seconds: float) -> None:
+    def wait(_seconds: float) -> bool:
         for name, data in looks.pop(0):
             (tmp_path / name).write_bytes(data)
+        return False
 
-    monkeypatch.setattr(time, "sleep", sleep)
-    out = tmp_path / "report.html"
-    assert main(["report", "--follow", str(tmp_path), "-o", str(out), "--json"]) == 0
+    monkeypatch.setattr(live, "wait_for_eof", wait)
+    live.follow(tmp_path)
     told = capsys.readouterr()
     assert [line.partition(":")[0] for line in told.err.splitlines()] == ["4 s", "8 s", "9 s"]
-    assert json.loads(told.out)["ranks"] == SIZE
-    assert out.exists()
-
-
-def test_a_run_that_writes_nothing_is_not_followed_for_ever(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "SILENT_S", 0.05)
-    monkeypatch.setattr(live, "LOOK_S", 0.01)
-    assert main(["report", "--follow", str(tmp_path)]) == 2
-    assert "the run has not started to record, or has died" in " ".join(capsys.readouterr().err.split())

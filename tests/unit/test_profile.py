@@ -8,7 +8,6 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.profiling.profile import (
     MOST_CALLS,
-    NEIGHBOURS,
     NOBODY,
     PARTLY,
     SOMEBODY,
@@ -28,12 +27,11 @@ from lb_mpi.profiling.profile import (
 S = 1_000_000_000
 
 
-def split(kinds, posted, entered, left, *, members=None, needs=None):
+def split(kinds, posted, entered, left, *, members=None):
     """Waits and whom of P ranks in calls, as lists; each argument has a row for each rank."""
     members = range(len(posted)) if members is None else members
     calls = np.array([np.broadcast_to(kinds, np.shape(posted)), posted, entered, left])
-    needs = needs or [[] for _ in members]
-    waits, whom = zip(*(lateness(row, members, calls, needs[row]) for row in range(len(posted))), strict=True)
+    waits, whom = zip(*(lateness(row, members, calls) for row in range(len(posted))), strict=True)
     return [row.tolist() for row in waits], [row.tolist() for row in whom]
 
 
@@ -48,15 +46,6 @@ def test_where_ranks_may_leave_early_they_wait_for_those_who_had_come() -> None:
     waits, whom = split(PARTLY, came, came, left)
     assert waits == [[1], [0], [0], [8]]  # rank 0 left when rank 3 was there, rank 3 stayed until rank 2 was
     assert whom == [[3], [NOBODY], [NOBODY], [2]]
-
-
-def test_neighbours_wait_for_neighbours() -> None:
-    came = [[0], [4], [9]]
-    waits, whom = split(
-        [[NEIGHBOURS + 1], [NEIGHBOURS], [NEIGHBOURS]], came, came, [[9]] * 3, needs=[[(), (1,)], [(2,)], [()]]
-    )
-    assert waits == [[4], [5], [0]]
-    assert whom == [[1], [2], [NOBODY]]
 
 
 def test_a_collective_that_was_begun_before_is_a_wait_from_the_wait_on() -> None:
@@ -124,8 +113,6 @@ def test_streams_are_those_of_the_ranks_and_have_a_bound() -> None:
     assert stream is not None
     assert [calls.join(stream, TOGETHER, 0, 1, 2) for _ in range(3)] == [0, 1, -1]
     assert (len(stream), calls.n_lost) == (2, 1)
-    assert stream.kind_of([2, 2]) == stream.kind_of([2]) == NEIGHBOURS
-    assert stream.kind_of([0]) == NEIGHBOURS + 1
     assert 5 * 8 * MOST_CALLS < 100e6  # bytes
 
 

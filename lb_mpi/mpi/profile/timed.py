@@ -37,7 +37,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.profiling.profile import NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
+from lb_mpi.profiling.profile import NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
@@ -50,7 +50,6 @@ class Known(NamedTuple):
 
     peers: tuple[int, ...]  # rank in the program of each of its (remote) ranks; NOBODY: of another program
     stream: Stream | None  # of its collectives; None: there is nobody to wait for
-    neighbours: int = 0  # the kind of its neighbourhood collectives in this stream
 
 
 def _is_of_the_program(file: str) -> bool:
@@ -136,10 +135,7 @@ class Recorder:
         own = peers = self._in_world(comm.Get_group())
         if comm.Is_inter():
             peers = self._in_world(comm.Get_remote_group())  # type: ignore[attr-defined]
-        stream = self.calls.stream(own if peers is own else own + peers)
-        if stream is None or not isinstance(comm, MPI.Topocomm):
-            return Known(peers, stream)
-        return Known(peers, stream, stream.kind_of([peers[rank] for rank in comm.inedges if rank >= 0]))
+        return Known(peers, self.calls.stream(own if peers is own else own + peers))
 
     def _in_world(self, group: MPI.Group) -> tuple[int, ...]:
         ranks: Sequence[int] = group.Translate_ranks(None, self._world)
@@ -264,6 +260,7 @@ class Installed:
             for word in words.split():
                 of_comm[word] = of_comm[word.lower()] = partial(self._collective, kind=kind)
                 of_comm[f"I{word.lower()}"] = partial(self._begin_collective, kind=kind)
+                of_comm[f"{word}_init"] = self._start
         of_comm |= dict.fromkeys(MAKES_TOGETHER.split(), partial(self._collective, kind=TOGETHER))
         of_comm |= dict.fromkeys(("Free", "Disconnect"), partial(self._collective, kind=PARTLY))
         of_comm |= dict.fromkeys(("Idup", "Idup_with_info"), partial(self._begin_collective, kind=TOGETHER))
@@ -273,7 +270,8 @@ class Installed:
         waits |= dict.fromkeys(("test", "testall", "testany", "testsome"), self._call)
         of_message: dict[str, Begin] = dict.fromkeys(("recv", "Recv"), self._receive_message)
         of_message |= dict.fromkeys(("probe", "Probe"), self._talk)
-        of_message |= dict.fromkeys(("irecv", "Irecv", "iprobe", "Iprobe"), self._call)
+        of_message |= dict.fromkeys(("irecv", "Irecv"), self._start_message)
+        of_message |= dict.fromkeys(("iprobe", "Iprobe"), self._call)
         return {
             **dict.fromkeys(COMMUNICATORS, of_comm),
             MPI.Request: waits | {word.capitalize(): begin for word, begin in waits.items()},
@@ -311,24 +309,29 @@ class Installed:
         """Begin a receive of a probed message: it waits for the sender."""
         call.whom = self._senders.pop(call.args[0].handle, NOBODY)
 
+    def _start_message(self, call: TimedCall) -> None:
+        """Begin a receive of a probed message whose request waits for the sender."""
+        posted = Posted(self._senders.pop(call.args[0].handle, NOBODY))
+        call.came = lambda request: self._post(request, posted)
+
     def _start(self, call: TimedCall) -> None:
-        """Begin a call whose result is a message's request."""
+        """Begin a call whose result is the request of a message, or of a persistent collective, which waits for no rank."""
         comm, rank = call.args[0], call.other()
         posted = Posted(self._recorder.peer(comm, rank), comm if rank == MPI.ANY_SOURCE else None)
         call.came = lambda request: self._post(request, posted)
 
     def _collective(self, call: TimedCall, *, kind: int) -> None:
         """Begin a blocking collective; the awaited rank is determined at the end of the run."""
-        stream, its = self._stream(call, kind)
+        stream = self._recorder.known(call.args[0]).stream
         if stream is not None:
-            call.left = lambda left: self._recorder.calls.join(stream, its, call.number, call.entered, left)
+            call.left = lambda left: self._recorder.calls.join(stream, kind, call.number, call.entered, left)
 
     def _begin_collective(self, call: TimedCall, *, kind: int) -> None:
         """Begin a nonblocking collective; its request waits."""
-        stream, its = self._stream(call, kind)
+        stream = self._recorder.known(call.args[0]).stream
         posted = Posted(stream=stream)
         if stream is not None:
-            posted.index = self._recorder.calls.join(stream, its, call.number, call.entered, call.entered)
+            posted.index = self._recorder.calls.join(stream, kind, call.number, call.entered, call.entered)
         # Idup also returns a communicator
         call.came = lambda result: self._post(result[1] if isinstance(result, tuple) else result, posted)
 
@@ -357,11 +360,6 @@ class Installed:
 
         call.came = came
 
-    def _stream(self, call: TimedCall, kind: int) -> tuple[Stream | None, int]:
-        """Return the stream of a collective call, and its kind in there."""
-        _, stream, neighbours = self._recorder.known(call.args[0])
-        return stream, neighbours if kind == NEIGHBOURS else kind
-
     def _post(self, request: MPI.Request, posted: Posted) -> None:
         self._posted[request.handle] = posted
 
@@ -377,7 +375,6 @@ class Installed:
         if stream is not None and posted.index >= 0:
             index, posted.index = posted.index, -1
             call.left = lambda left: stream.waited(index, call.entered, left, call.number)
-
 
     def _last(self, requests: Sequence[MPI.Request]) -> tuple[Posted, MPI.Status | None]:
         """Wait until all are complete; return the last one's operation, and its status if that names the source."""
@@ -417,9 +414,9 @@ STARTS = (
 )
 COLLECTIVES = {
     TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
-    PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
-    NEIGHBOURS: "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
-}  # and their other forms: bcast, Ibcast
+    PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan Neighbor_allgather Neighbor_allgatherv "
+    "Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
+}  # and their other forms: bcast, Ibcast, Bcast_init
 MAKES_TOGETHER = (
     "Dup Clone Dup_with_info Split Split_type Create Create_cart Create_graph Create_dist_graph "
     "Create_dist_graph_adjacent Sub Merge"
