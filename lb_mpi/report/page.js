@@ -170,4 +170,13 @@ function view(figure) {
   matchMedia("(prefers-color-scheme:dark)").addEventListener("change", draw);
 }
 
-addEventListener("load", () => document.querySelectorAll("[data-view]").forEach(view));
+// On a phone, lines of a table become blocks, with the name of its column above each cell.
+function name(table) {
+  const names = [...table.querySelectorAll("th")].map(head => head.textContent);
+  table.querySelectorAll("tbody tr").forEach(line => [...line.cells].forEach((cell, k) => { cell.dataset.name = names[k]; }));
+}
+
+addEventListener("load", () => {
+  document.querySelectorAll("[data-view]").forEach(view);
+  document.querySelectorAll("table").forEach(name);
+});
