@@ -255,20 +255,15 @@ def _forward(program: Program, number: int) -> None:
     program.send(signal.SIGCONT)  # a stopped program doesn't handle signals
 
 
-def rank(variables: Mapping[str, str]) -> int:
-    """Return this process's rank among those that mpiexec started; ValueError if it is unknown."""
+def own_speed(text: str, variables: Mapping[str, str]) -> float:
+    """Return this rank's speed of "0.8,0.4,0.2"; ValueError unless each rank has a valid speed."""
+    speeds = [emulated_speed(speed, f"--speeds: rank {k}") for k, speed in enumerate(comma_list("--speeds", text))]
     found = number(variables)
     if not (found.isascii() and found.isdigit()):
         raise ValueError(
             f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed"
         )
-    return int(found)
-
-
-def own_speed(text: str, variables: Mapping[str, str]) -> float:
-    """Return this rank's speed of "0.8,0.4,0.2"; ValueError unless each rank has a valid speed."""
-    speeds = [emulated_speed(speed, f"--speeds: rank {k}") for k, speed in enumerate(comma_list("--speeds", text))]
-    own = rank(variables)
+    own = int(found)
     size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), str(own + 1))
     if own >= len(speeds) or (size.isdigit() and int(size) > len(speeds)):
         raise ValueError(f"--speeds has {len(speeds)} numbers: expected one for each of the {size} ranks")
