@@ -169,8 +169,6 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
     add("--method", choices=arranging.METHODS, default="swap",
         help="exhaustive: try all arrangements (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, "
         "anneal: in this order ever better and slower (%(default)s)")
-    add("--tolerance", type=float, default=1e-6,
-        help="predict the steps until no rank exceeds the mean time by more than this fraction (%(default)s)")
 
 
 def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
@@ -192,7 +190,7 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
         hosts = read_hosts(options.hosts)
         speeds = _speeds_of(hosts, graph, options.hosts)
     with progress() as line:
-        settings = {name: getattr(options, name) for name in ("objective", "method", "seed", "tolerance")}
+        settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
 
         def show(text: str, done: float) -> None:
             line.show(f"{text} {done:.0%}")

@@ -157,11 +157,7 @@ def _kill_main_thread(pid: int, number: int) -> None:
     In a process that was stopped, any thread can handle a signal to the whole process, for example one of the MPI library's.
     By the time it has written the stacks, the main thread has gone on.
     """
-    tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it, since 2.30; Python's os doesn't
-    if tgkill is None:
-        os.kill(pid, number)
-    else:
-        tgkill(pid, pid, number)
+    ctypes.CDLL(None).tgkill(pid, pid, number)  # glibc has it, since 2.30; Python's os doesn't
 
 
 def read_at_once(path: str) -> bytes:

@@ -33,8 +33,7 @@ def test_what_cannot_be_ended_is_told_and_not_waited_for(
             limit.end(mark)
         assert process.poll() is None
     told = capsys.readouterr().err
-    assert f"left behind: process {process.pid} (state " in told
-    assert "time.sleep(60)" in told
+    assert f"left behind: process {process.pid} is still there " in told
 
 
 def test_what_tests_start_heeds_ctrl_c_where_they_do_not() -> None:

@@ -371,7 +371,6 @@ def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_pat
         (["--graph", "ring:3", "--speeds", "uniform:0:0"], "speeds"),
         (["--graph", "ring:3", "--seed", "-1"], "seed"),
         (["--graph", "mesh:4x4", "--method", "exhaustive"], "at most 9"),
-        (["--graph", "ring:3", "--tolerance", "-1"], "tolerance"),
         (["--graph", "ring:3", "--hosts", "HOSTS"], "one for each vertex"),
         (["--graph", "ring:3", "--hosts", "BAD"], "BAD:1"),
     ],
