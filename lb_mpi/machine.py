@@ -25,6 +25,7 @@ from lb_mpi.graph_files import PathLike
 from lb_mpi.metrics import check_speeds
 
 FORMAT, VERSION = "lb_mpi machine", 1
+FIELDS = ("hosts", "speeds", "latency_s", "s_per_byte")
 ALIKE = 1.5  # cores of one host whose speeds differ by a smaller factor are of one kind
 
 
@@ -97,12 +98,11 @@ def read_machine(path: PathLike) -> Machine:
         raise ValueError(f'{where}: expected a JSON object with "format": "{FORMAT}"')
     if given.get("version") != VERSION:
         raise ValueError(f"{where}: version = {given.get('version')!r}: expected {VERSION}")
-    fields = ("hosts", "speeds", "latency_s", "s_per_byte")
-    for name in fields:
+    for name in FIELDS:
         if name not in given:
             raise ValueError(f"{where}: {name} is missing")
     try:
-        return Machine(**{name: given[name] for name in fields})
+        return Machine(**{name: given[name] for name in FIELDS})
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
 
@@ -112,10 +112,7 @@ def as_json(machine: Machine) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "hosts": list(machine.hosts),
-        "speeds": machine.speeds.tolist(),
-        "latency_s": machine.latency_s.tolist(),
-        "s_per_byte": machine.s_per_byte.tolist(),
+        **{name: np.asarray(getattr(machine, name)).tolist() for name in FIELDS},
     }
 
 

@@ -4,7 +4,6 @@ each of several unequal nodes, `arrange` assigns nodes to the vertices of a proc
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,18 +62,15 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
 
     `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
     vertices and `weights` per part, `connected` whether each part is connected, `disconnected` the parts that are not,
-    `seconds` of partitioning, without compiling.  With a machine, the `cost`: `objective_s`, seconds until its last rank is
-    done, of them `computing_s` and `communication_s` on each, and `lower_bound_s`, a limit for all partitions.
+    and with a machine the `cost`: `objective_s`, seconds until its last rank is done, of them `computing_s` and
+    `communication_s` on each, and `lower_bound_s`, a limit for all partitions.
     """
     machine = None if options.machine is None else read_machine(options.machine)
     targets = None if options.targets is None else comma_list("targets", options.targets)
     aims: dict[str, Any] = {"targets": targets, "machine": machine, "unit_s": options.unit_s}
     settings = {name: getattr(options, name) for name in ("imbalance", "effort", "seed", "method")} | aims
     graph = as_graph(options.graph)
-    partition("mesh:3x3", 2, method=options.method, effort=options.effort)  # small: compiling or loading isn't timed
-    began = time.perf_counter()
     parts = partition(graph, options.k, aim=options.aim, **settings)
-    seconds = time.perf_counter() - began
     figures = partition_metrics(graph, parts, options.k, **aims)
     cost = figures.cost
     if options.output is not None:
@@ -93,7 +89,6 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
         "weights": figures.weights.tolist(),
         "connected": bool(figures.connected.all()),
         "disconnected": np.flatnonzero(~figures.connected).tolist(),
-        "seconds": seconds,
         **({"cost": {name: np.asarray(value).tolist() for name, value in vars(cost).items()}} if cost else {}),
     }
 
@@ -106,7 +101,6 @@ def describe_partition(result: dict[str, Any]) -> list[str]:
         f"{result['graph']}: {result['vertices']} vertices, {result['edges']} edges",
         f"cut {result['cut']:g}, volume {result['volume']}, imbalance {result['imbalance']:.2%}, {pieces}",
         f"vertices per part: {_some(sizes, 'parts')}",
-        f"{result['method']} took {result['seconds']:.3g} s",
     ]
     if "cost" in result:
         seconds, bound = result["cost"]["objective_s"], result["cost"]["lower_bound_s"]
@@ -132,17 +126,15 @@ def add_allocate(parser: argparse.ArgumentParser) -> None:
 def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
     """Allocate as the options say; return a dictionary ready for JSON.  ValueError for odd values.
 
-    `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time, `seconds` of computing.
+    `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time.
     """
     times, exchange = comma_list("time", options.time), _same(comma_list("exchange", options.exchange))
     cap = None if options.cap is None else _same(comma_list("cap", options.cap))
-    began = time.perf_counter()
     result = allocate(options.tasks, times, edge_probability=options.edge_probability, exchange=exchange, cap=cap)
     return {
         "counts": result.counts.tolist(),
         "makespan": result.makespan,
         "lower_bound": result.lower_bound,
-        "seconds": time.perf_counter() - began,
     }
 
 
@@ -177,16 +169,14 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
     add("--method", choices=arranging.METHODS, default="swap",
         help="exhaustive: try all arrangements (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, "
         "anneal: in this order ever better and slower (%(default)s)")
-    add("--tolerance", type=float, default=1e-6,
-        help="predict the steps until no rank exceeds the mean time by more than this fraction (%(default)s)")
 
 
 def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
     """Arrange as the options say; return a dictionary ready for JSON.  ValueError for odd values, OSError for files.
 
     `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T,
-    and `p_before`; `steps_predicted` of fos to the tolerance; `seconds` of computing, without compiling; `note` says why
-    nothing was gained, if so; `hosts` is the list in its new order.
+    and `p_before`; `steps_predicted` of fos to the tolerance; `note` says why nothing was gained, if so; `hosts` is the list
+    in its new order.
     """
     from lb_mpi.arranging.arrange import arrange  # late: needs numba
 
@@ -199,16 +189,13 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
     else:
         hosts = read_hosts(options.hosts)
         speeds = _speeds_of(hosts, graph, options.hosts)
-    arrange("mesh:2x2", [1, 2, 3, 4])  # a small one first, so that compiling or loading the kernels isn't timed
-    begin = time.perf_counter()
     with progress() as line:
-        settings = {name: getattr(options, name) for name in ("objective", "method", "seed", "tolerance")}
+        settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
 
         def show(text: str, done: float) -> None:
             line.show(f"{text} {done:.0%}")
 
         found = arrange(graph, speeds, progress=show, **settings)
-    seconds = time.perf_counter() - begin
     result = {
         "graph": options.graph,
         "ranks": graph.n,
@@ -224,7 +211,6 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
         "steps_before": found.steps_before,
         "steps_predicted": found.steps_predicted,
         "note": found.note,
-        "seconds": seconds,
     }
     if hosts:
         result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
@@ -236,7 +222,7 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
     comment = "# " if "hosts" in result else ""
     lines = [
         f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
-        f"{result['objective']} tau in {result['seconds']:.3g} s",
+        f"{result['objective']} tau",
         f"p = lambda_P / lambda_2, to which the steps of diffusion are proportional: {result['p_before']:.2f} before, "
         f"{result['p']:.2f} now",
         f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "

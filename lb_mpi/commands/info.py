@@ -14,7 +14,7 @@ from typing import Any
 
 from lb_mpi import __version__
 from lb_mpi.commands.dispatch import Command
-from lb_mpi.machine import Machine
+from lb_mpi.machine import FIELDS, Machine
 from lb_mpi.table import Table
 
 LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
@@ -56,8 +56,7 @@ def describe(answer: dict[str, Any]) -> list[str]:
         f"{size} rank{'s' * (size > 1)} on {n_hosts} host{'s' * (n_hosts > 1)}",
     ]
     if "machine" in answer:
-        fields = ("hosts", "speeds", "latency_s", "s_per_byte")
-        return lines + table(Machine(**{name: answer["machine"][name] for name in fields}))
+        return lines + table(Machine(**{name: answer["machine"][name] for name in FIELDS}))
     for host in dict.fromkeys(hosts):
         lines.append(f"  {host}: {_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
     return lines

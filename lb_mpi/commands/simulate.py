@@ -31,11 +31,6 @@ from lb_mpi.searching.guard import Options
 from lb_mpi.table import Table
 from lb_mpi.virtual import Network, check_span
 
-TEXTS = {
-    "search": "an unbalanced tree search, message by message",
-    "rows": "calls of Balancer.map_rows, with and without balancing",
-    "tasks": "maps of a pool, compared with a fixed distribution and with a shared counter",
-}
 THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
 ROW_BYTES = 256  # of a row, and of its result
 WITHIN_S = 2e-6  # that a message of a pool takes within a host
@@ -45,19 +40,18 @@ SHOWN = 20  # lines of a table in the text output
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a parser for each subject."""
     subjects = parser.add_subparsers(dest="subject", required=True, metavar="SUBJECT", title="subjects")
-    for name, subject in SUBJECTS.items():
-        text = TEXTS[name]
+    for name, (text, subject) in SUBJECTS.items():
         subject.add_arguments(subjects.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}."))
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Simulate as the options say; ValueError for odd values.  Returns the subject's answer, and its name."""
-    return {"subject": options.subject, **SUBJECTS[options.subject].run(options)}
+    return {"subject": options.subject, **SUBJECTS[options.subject][1].run(options)}
 
 
 def describe(answer: dict[str, Any]) -> list[str]:
     """Return the answer as lines for people."""
-    return SUBJECTS[answer["subject"]].describe(answer)
+    return SUBJECTS[answer["subject"]][1].describe(answer)
 
 
 # --- common to all subjects -------------------------------------------------------------------------------------------
@@ -160,11 +154,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
         "tree": options.tree,
         "ranks": options.ranks,
         **count._asdict(),
-        "efficiency": result.efficiency,
-        "balances": result.balances,
-        "drafts": result.drafts,
-        "messages": result.messages,
-        "most_messages": result.most_messages,
+        **{name: getattr(result, name) for name in ("efficiency", "balances", "drafts", "messages", "most_messages")},
         "detection_seconds": result.detection_s,
         "virtual_seconds": result.virtual_seconds,
         "seconds": time.perf_counter() - began,
@@ -344,8 +334,11 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
 
 
 SUBJECTS = {
-    "search": Command(_add_search, _search, _describe_search),
-    "rows": Command(_add_rows, _rows, _describe_rows),
-    "tasks": Command(_add_tasks, _tasks, _describe_tasks),
+    "search": ("an unbalanced tree search, message by message", Command(_add_search, _search, _describe_search)),
+    "rows": ("calls of Balancer.map_rows, with and without balancing", Command(_add_rows, _rows, _describe_rows)),
+    "tasks": (
+        "maps of a pool, compared with a fixed distribution and with a shared counter",
+        Command(_add_tasks, _tasks, _describe_tasks),
+    ),
 }
 COMMANDS = {"simulate": Command(add_arguments, run, describe)}

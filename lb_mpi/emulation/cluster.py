@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, emulated_speed
 from lb_mpi.emulation.network import MTU, need, run, say_ready, start_daemon
@@ -162,27 +161,6 @@ class EmulatedCluster(NamedTuple):
         """Return the processes in its namespaces."""
         found = [_ip("netns", "pids", namespace).split() for namespace in self.namespaces()]
         return {int(pid) for pids in found for pid in pids} - {os.getpid()}
-
-    def status(self) -> list[dict[str, Any]]:
-        """Return the description of each host, with the bytes that its network device has carried."""
-        answer = []
-        addresses = self.addresses(self.hosts)
-        for host in self.hosts:
-            namespace = self.prefix + host.name
-            device = json.loads(_ip("-j", "-s", "-n", namespace, "link", "show", "dev", "eth0"))[0]
-            answer.append(
-                {
-                    "host": host.name,
-                    "address": addresses[host.name],
-                    "slots": host.slots,
-                    "speed": host.speed,
-                    "up": "UP" in device["flags"],
-                    "received_bytes": device["stats64"]["rx"]["bytes"],
-                    "sent_bytes": device["stats64"]["tx"]["bytes"],
-                    "processes": len(_ip("netns", "pids", namespace).split()),
-                }
-            )
-        return answer
 
     def run(self, arguments: Sequence[str]) -> NoReturn:
         """Become `launch/run` on the first host."""
@@ -323,8 +301,6 @@ def parser(prog: str) -> argparse.ArgumentParser:
     up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
         help="delay of each frame between two hosts, in milliseconds (default: 0)")
-    status = parsers.add_parser("status", help="print the address and the network traffic of each host")
-    status.add_argument("--json", action="store_true", help="print one JSON object")
     run = parsers.add_parser(
         "run", help="start a program on the cluster: options of launch/run, --, the program", add_help=False
     )
@@ -341,8 +317,6 @@ def act(cluster: EmulatedCluster, options: argparse.Namespace, rest: Sequence[st
         hosts = wanted_hosts(options.hosts, options.slots, options.speeds)
         cluster.up(hosts, options.delay_ms / 1000)
         print(f"cluster {cluster.name}: {', '.join(host.name for host in hosts)} in {cluster.folder}/hosts.txt")
-    elif options.command == "status":
-        show(cluster.status(), as_json=options.json)
     elif options.command == "run":
         cluster.run(rest)
     else:
@@ -370,12 +344,3 @@ def main(arguments: Sequence[str], prog: str) -> int:
             print(f"{top.prog}: {error}", file=sys.stderr)
             return 1
     return 0
-
-
-def show(status: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Print the result of `EmulatedCluster.status`."""
-    if as_json:
-        print(json.dumps(status))
-        return
-    for host in status:
-        print("  ".join(f"{name} {value}" for name, value in host.items()))

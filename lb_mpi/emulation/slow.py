@@ -240,35 +240,22 @@ def _wait(program: Program, seconds: float) -> None:
     while (left_s := until - time.monotonic()) > 0.0:
         time.sleep(min(left_s, LOOK_S))
         # With a timeout, Python 3.11 invents a signal if this process itself was stopped meanwhile.
-        info = signal.sigtimedwait(FORWARDED | {signal.SIGTSTP}, 0)
+        info = signal.sigtimedwait(FORWARDED, 0)
         if info is not None:
-            _forward(program, info.si_signo)
+            program.send(info.si_signo)
+            program.send(signal.SIGCONT)  # a stopped program doesn't handle signals
             return
-
-
-def _forward(program: Program, number: int) -> None:
-    if number == signal.SIGTSTP:  # Ctrl-Z
-        program.send(signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-    else:
-        program.send(number)
-    program.send(signal.SIGCONT)  # a stopped program doesn't handle signals
-
-
-def rank(variables: Mapping[str, str]) -> int:
-    """Return this process's rank among those that mpiexec started; ValueError if it is unknown."""
-    found = number(variables)
-    if not (found.isascii() and found.isdigit()):
-        raise ValueError(
-            f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed"
-        )
-    return int(found)
 
 
 def own_speed(text: str, variables: Mapping[str, str]) -> float:
     """Return this rank's speed of "0.8,0.4,0.2"; ValueError unless each rank has a valid speed."""
     speeds = [emulated_speed(speed, f"--speeds: rank {k}") for k, speed in enumerate(comma_list("--speeds", text))]
-    own = rank(variables)
+    found = number(variables)
+    if not (found.isascii() and found.isdigit()):
+        raise ValueError(
+            f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed"
+        )
+    own = int(found)
     size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), str(own + 1))
     if own >= len(speeds) or (size.isdigit() and int(size) > len(speeds)):
         raise ValueError(f"--speeds has {len(speeds)} numbers: expected one for each of the {size} ranks")
@@ -278,7 +265,7 @@ def own_speed(text: str, variables: Mapping[str, str]) -> float:
 def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
     """Run `argv` at relative `speed`, then exit as it did: with its exit code, or by the same signal."""
     began = time.monotonic()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGTSTP})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     stops = Stops(os.environ)
     env = {**os.environ, **stops.variables, THROTTLED: f"{speed * throttled():g}"}
     program = Program(argv, env, mask)

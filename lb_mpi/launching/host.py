@@ -27,7 +27,6 @@ import os
 import select
 import signal
 import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -158,11 +157,7 @@ def _kill_main_thread(pid: int, number: int) -> None:
     In a process that was stopped, any thread can handle a signal to the whole process, for example one of the MPI library's.
     By the time it has written the stacks, the main thread has gone on.
     """
-    tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it, since 2.30; Python's os doesn't
-    if tgkill is None:
-        os.kill(pid, number)
-    else:
-        tgkill(pid, pid, number)
+    ctypes.CDLL(None).tgkill(pid, pid, number)  # glibc has it, since 2.30; Python's os doesn't
 
 
 def read_at_once(path: str) -> bytes:
@@ -255,12 +250,6 @@ def receive(from_ranks: socket.socket) -> Datagram:
     return Datagram(pid, uid, data, files)
 
 
-def is_page(file: int) -> bool:
-    """Return whether it can be a page of signs: all of it is readable without blocking."""
-    about = os.fstat(file)
-    return stat.S_ISREG(about.st_mode) and about.st_size >= signs.BYTES
-
-
 class Side:
     """Answer launch/run, and keep the state of this host's ranks, which bear `mark`."""
 
@@ -285,9 +274,8 @@ class Side:
 
     def _begin(self, came: Datagram) -> None:
         number = read(Begin, came.data).rank
-        if is_page(came.files[0]):
-            self._pids.add(came.pid)
-            self._ranks[number] = Rank(number, came.pid, came.files.pop(0))
+        self._pids.add(came.pid)
+        self._ranks[number] = Rank(number, came.pid, came.files.pop(0))
 
     def _end(self, end: End) -> None:
         if end.rank in self._ranks:

@@ -94,12 +94,8 @@ def end_found(find: Callable[[], set[int]]) -> set[int]:
 
 
 def cannot_be_ended(pid: int) -> str:
-    """Return a line that names the remaining process and its state (D: it waits in the kernel)."""
-    command, state = "?", "?"
-    with contextlib.suppress(OSError):
-        command = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        state = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    return f"left behind: process {pid} (state {state}) is still there {LEFT_S:g} s after SIGKILL: {command}\n"
+    """Return a line that names the remaining process."""
+    return f"left behind: process {pid} is still there {LEFT_S:g} s after SIGKILL\n"
 
 
 def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:

@@ -122,17 +122,13 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
     )
 
 
-class Place(NamedTuple):
-    """The hosts of the ranks of a program that is restarted."""
+def place(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> tuple[list[int], list[str]]:
+    """Place at most `wanted` ranks on the hosts without `problems` (lines, by host), slot by slot.
 
-    ranks: list[int]  # (n,) the host of each, by its number in the list; empty: nowhere
-    words: list[str]  # differences from the previous start
-
-
-def place(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> Place:
-    """Place at most `wanted` ranks on the hosts without `problems` (lines, by host), slot by slot."""
+    Return the host of each rank, by its number in the list, and in words what differs from the previous start.
+    """
     slots = [index for index, host in enumerate(hosts) for _ in range(host.slots) if index not in problems]
     words = [f"left out: {problems[index]}" for index in sorted(problems)]
     if len(slots) < wanted:
         words.append(f"{len(slots)} rank{'s' * (len(slots) != 1)} instead of {wanted}: there are no more slots")
-    return Place(slots[:wanted], words)
+    return slots[:wanted], words

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -55,8 +54,19 @@ def cluster(*arguments: str, name: str = NAME) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=120)
 
 
-def status(name: str = NAME) -> dict[str, Any]:
-    return {host["host"]: host for host in json.loads(cluster("status", "--json", name=name).stdout)}
+def status(name: str = NAME) -> dict[str, dict[str, int]]:
+    """The bytes that the network device of each host has carried, and the number of its processes."""
+    found = {}
+    for path in sorted(NETNS.glob(f"lbmpi-{name}-h*")):
+        show = ["ip", "-j", "-s", "-n", path.name, "link", "show", "dev", "eth0"]
+        device = json.loads(subprocess.run(show, capture_output=True, check=True).stdout)[0]["stats64"]
+        pids = subprocess.run(["ip", "netns", "pids", path.name], capture_output=True, check=True).stdout.split()
+        found[path.name.rpartition("-")[2]] = {
+            "received_bytes": device["rx"]["bytes"],
+            "sent_bytes": device["tx"]["bytes"],
+            "processes": len(pids),
+        }
+    return found
 
 
 def leftovers(name: str = NAME) -> list[Path]:

@@ -258,7 +258,7 @@ def test_down_removes_what_is_its_own_and_nothing_else() -> None:
     for other in others:
         subprocess.run(["ip", "netns", "delete", other], check=True)
     assert leftovers(OTHER) == []
-    said = cluster("status", name=OTHER)
+    said = cluster("run", "--", "true", name=OTHER)
     assert said.returncode == 1
     assert re.search("no cluster .*: start one with", said.stderr)
 

@@ -81,22 +81,21 @@ def test_a_program_runs_on_its_hosts(tmp_path: Path, delay_ms: str) -> None:
         pytest.skip("no /dev/net/tun")
     (tmp_path / "hosts.py").write_text(HOSTS)
     done = as_a_user(
-        f'"$@" up --hosts 3 --delay-ms {delay_ms} && "$@" run -- python {tmp_path}/hosts.py && '
-        f'"$@" status --json; code=$?; "$@" down; "$@" status; pgrep -f \'[k]eeper {NAME}\'; exit $code'
+        f'"$@" up --hosts 3 --delay-ms {delay_ms} && "$@" run -- python {tmp_path}/hosts.py; '
+        f'code=$?; "$@" down; "$@" run -- true; pgrep -f \'[k]eeper {NAME}\'; exit $code'
     )
     assert done.returncode == 0, done.stderr
-    up, told, status = done.stdout.splitlines()  # and no keeper
+    up, told = done.stdout.splitlines()  # and no keeper
     assert "h1, h2, h3" in up
     assert json.loads(told) == [[f"h{k}", f"10.77.0.{k}", 1] for k in (1, 2, 3)]
-    assert all(host["received_bytes"] > 1000 for host in json.loads(status))
     assert f"no cluster {NAME}: start one with" in done.stderr
 
 
 @needs_user_namespaces
 def test_one_cluster_of_a_name_and_nothing_left_of_one_that_fails() -> None:
     done = as_a_user(
-        '"$@" up --hosts 65; "$@" status; "$@" up --hosts 1 && "$@" up --hosts 1; '
-        f'kill -9 $(pgrep -f \'[k]eeper {NAME}\'); "$@" down; "$@" status'
+        '"$@" up --hosts 65; "$@" run -- true; "$@" up --hosts 1 && "$@" up --hosts 1; '
+        f'kill -9 $(pgrep -f \'[k]eeper {NAME}\'); "$@" down; "$@" run -- true'
     )
     said = done.stderr.splitlines()
     assert "--hosts 65: expected 1 to 64" in said[0]

@@ -33,8 +33,7 @@ def test_what_cannot_be_ended_is_told_and_not_waited_for(
             limit.end(mark)
         assert process.poll() is None
     told = capsys.readouterr().err
-    assert f"left behind: process {process.pid} (state " in told
-    assert "time.sleep(60)" in told
+    assert f"left behind: process {process.pid} is still there " in told
 
 
 def test_what_tests_start_heeds_ctrl_c_where_they_do_not() -> None:
@@ -110,7 +109,7 @@ def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None
     assert not segment.exists()
 
 
-@pytest.mark.parametrize("command", ["run --hosts x", "cluster status", "throttle --speed 0.5 sleep 60", "test", "demo"])
+@pytest.mark.parametrize("command", ["run --hosts x", "cluster down", "throttle --speed 0.5 sleep 60", "test", "demo"])
 def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path: Path, command: str) -> None:
     name, *arguments = command.split()
     script = ROOT / "launch" / name

@@ -115,9 +115,9 @@ def test_ranks_are_placed_on_what_is_left() -> None:
     assert place(hosts, {1: "host b: dead"}, 3) == ([0, 0, 2], ["left out: host b: dead"])
     less = ["left out: host a: dead", "3 ranks instead of 5: there are no more slots"]
     assert place(hosts, {0: "host a: dead"}, 5) == ([1, 2, 2], less)
-    one = place(hosts, {0: "x", 2: "y"}, 2)
-    assert one.ranks == [1]
-    assert one.words[-1] == "1 rank instead of 2: there are no more slots"
-    nowhere = place(hosts, dict.fromkeys(range(3), "gone"), 2)
-    assert nowhere.ranks == []
-    assert nowhere.words[-1] == "0 ranks instead of 2: there are no more slots"
+    ranks, words = place(hosts, {0: "x", 2: "y"}, 2)
+    assert ranks == [1]
+    assert words[-1] == "1 rank instead of 2: there are no more slots"
+    ranks, words = place(hosts, dict.fromkeys(range(3), "gone"), 2)
+    assert ranks == []
+    assert words[-1] == "0 ranks instead of 2: there are no more slots"
