@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 import joblib
-from mpi4py import MPI
 
-import lb_mpi.joblib  # noqa: F401  (registers the backend)
+import lb_mpi
+import lb_mpi.joblib
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     from sklearn.model_selection import GridSearchCV
 
     x, y = make_classification(2000, 70, random_state=0)  # 1.1 MB: is shared
-    n_ranks = MPI.COMM_WORLD.size
+    n_ranks = lb_mpi.Executor.n_ranks()
 
     def seconds(backend: str | None) -> tuple[float, Any]:
         forest = RandomForestClassifier(random_state=1, max_samples=0.1)

@@ -28,7 +28,6 @@ from joblib.parallel import (
     SequentialBackend,
     register_parallel_backend,
 )
-from mpi4py import MPI
 
 import lb_mpi
 
@@ -57,7 +56,7 @@ class JoblibBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             raise ValueError("n_jobs = 0: expected an integer other than 0, or None")
         if n_jobs is None:
             return 1
-        n_ranks = MPI.COMM_WORLD.size if self._given is None else self._given.num_workers
+        n_ranks = lb_mpi.Executor.n_ranks() if self._given is None else self._given.num_workers
         return max(1, n_ranks + 1 + n_jobs if n_jobs < 0 else min(n_jobs, n_ranks))
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, max_nbytes: int | None = MAX_NBYTES, **_: Any) -> int:

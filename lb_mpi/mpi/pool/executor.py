@@ -121,6 +121,11 @@ class Executor(MPIPoolExecutor):
         made._dispatcher = None
         return made
 
+    @staticmethod
+    def n_ranks() -> int:
+        """Return the number of ranks that an executor uses by default."""
+        return MPI.COMM_WORLD.size
+
     @property
     def num_workers(self) -> int:
         """Number of ranks that run tasks; 0 after a shutdown or a failure."""
