@@ -97,8 +97,8 @@ _SLEEP = re.compile(r"\bsleep\(")
 _MAIN = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in .*\n(  .*\n)*', re.MULTILINE)
 
 
-class Look(NamedTuple):
-    """A look at the stack of a rank."""
+class SeenStack(NamedTuple):
+    """The stack of a rank, as last seen."""
 
     since: float  # when the stack was first seen to be this one
     stack: str
@@ -115,7 +115,7 @@ class Awaited:
 
     def __init__(self, n_ranks: int, hang_s: float, stack: Callable[[str], str]) -> None:
         self._n_ranks, self._hang_s, self._stack = n_ranks, hang_s, stack
-        self._looks: dict[str, Look] = {}  # the last one at each rank
+        self._looks: dict[str, SeenStack] = {}  # the last one at each rank
         self._look_at = 0.0
 
     def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
@@ -134,7 +134,7 @@ class Awaited:
     def _how(self, state: RankState, now: float) -> str:
         if state.at_end:
             return "at the end of its program"
-        look = self._looks.get(state.rank, Look(now, "", ""))
+        look = self._looks.get(state.rank, SeenStack(now, "", ""))
         if state.idle_s >= self._hang_s:
             return "" if state.phase or state.stopped or _SLEEP.search(look.line) else NEITHER
         blocked = _BLOCKING.search(look.line) and now - look.since >= self._hang_s / 2
@@ -152,7 +152,7 @@ class Awaited:
             for rank in computing + resting[:MOST_ASKED]:
                 stack, line = innermost(self._stack(rank))
                 same = rank in before and before[rank].stack == stack
-                self._looks[rank] = Look(before[rank].since if same else now, stack, line)
+                self._looks[rank] = SeenStack(before[rank].since if same else now, stack, line)
 
 
 def innermost(stacks: str) -> tuple[str, str]:

@@ -263,8 +263,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
         "%(default)g). A rank hangs if it neither computes nor answers in a call of lb_mpi, or if all others wait for it "
-        "there while it does nothing, is blocked in MPI or has reached its end, or if its program does not begin for S seconds (at "
-        "least 30).")
+        "there while it does nothing, is blocked in MPI or has reached its end, or if its program does not begin for S "
+        "seconds (at least 30).")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
