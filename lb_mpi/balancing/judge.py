@@ -1,4 +1,4 @@
-"""Rules when to balance: the ranks' reports at the end of a round, speeds and worths fitted to them, and the decision.   (pure)
+"""Rules when to balance: reports of the ranks, speeds and worths fitted to them, and the decision.   (pure)
 
 Law.  A round's ticks measure what each rank computed, its own rows and others'.  Ticks * (seconds per tick) is the time
 that it needs for that.  The usual seconds per tick are used, so that a single delay does not trigger balancing.  Time *
