@@ -40,9 +40,9 @@ _EXPLAINED = (
 )
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
-MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 40 bytes each
+MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
 
-TOGETHER, PARTLY = 0, 1  # the kinds of a collective
+TOGETHER, PARTLY, NEIGHBOURS = 0, 1, 2  # the kinds of a collective; 2 + k: waits for list k of `Stream.needs`
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -72,30 +72,37 @@ class Line:
         return max(0.0, self.seconds - self.waiting_s)  # rounding
 
 
+class Kept(NamedTuple):
+    """The collective calls of a stream as arrays: one entry per call, in order."""
+
+    kinds: array[int]  # TOGETHER, ..
+    posted: array[int]  # when this rank arrived: from then on, the others don't wait for it
+    entered: array[int]  # when it began to wait
+    left: array[int]  # when it continued
+    places: array[int]  # indices in `Calls.lines`
+
+
 class Stream:
     """The collective calls of one set of ranks, on any communicator: all its ranks make them in the same order."""
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members  # ascending
-        # For each call: its kind; when this rank arrived (from then on, the others don't wait for it), when it began to
-        # wait, and when it continued; the index in `Calls.lines`.
-        self._calls = array("q")
+        self.kept = Kept(array("h"), array("q"), array("q"), array("q"), array("l"))
+        self.needs: list[tuple[int, ...]] = []  # ranks that neighbourhood collectives wait for
 
     def __len__(self) -> int:
-        return len(self._calls) // 5
+        return len(self.kept.kinds)
 
-    @property
-    def calls(self) -> Ints:
-        """Return (5, calls): kinds, posted, entered, left, places."""
-        return np.array(self._calls, dtype=np.int64).reshape(-1, 5).T
+    def kind_of(self, neighbours: Sequence[int]) -> int:
+        """Return the kind of a collective that waits for these ranks."""
+        ranks = tuple(sorted(set(neighbours)))
+        if ranks not in self.needs:
+            self.needs.append(ranks)
+        return NEIGHBOURS + self.needs.index(ranks)
 
     def waited(self, index: int, entered: int, left: int, place: int) -> None:
         """Record the wait, at `place`, for the earlier call `index`."""
-        self._calls[5 * index + 2 : 5 * index + 5] = array("q", (entered, left, place))
-
-    def add(self, kind: int, entered: int, left: int, place: int) -> None:
-        """Add a call: it waits from its arrival on."""
-        self._calls.extend((kind, entered, entered, left, place))
+        self.kept.entered[index], self.kept.left[index], self.kept.places[index] = entered, left, place
 
 
 class Calls:
@@ -135,45 +142,58 @@ class Calls:
             self.streams[key] = Stream(key)
         return self.streams[key]
 
-    def join(self, stream: Stream, kind: int, place: int, entered: int, left: int) -> int:
+    def join(self, stream: Stream, kind: int, place: int, posted: int, entered: int, left: int) -> int:
         """Add this rank's next collective call to a stream; return its index, or -1 if there is no room to keep it."""
         if self._room <= 0:
             self.n_lost += 1
             return -1
         self._room -= 1
-        stream.add(kind, entered, left, place)
-        return len(stream) - 1
+        kept = stream.kept
+        kept.kinds.append(kind)
+        kept.posted.append(posted)
+        kept.entered.append(entered)
+        kept.left.append(left)
+        kept.places.append(place)
+        return len(kept.kinds) - 1
 
 
-class ClockLook(NamedTuple):
-    """A comparison of this rank's clock with rank 0's."""
+class ClockModel(NamedTuple):
+    """One rank's clock against rank 0's, compared at the start and end of the run, and linear in between."""
 
-    at_ns: int  # by this rank's clock
-    offset_s: float  # rank 0's clock minus this one's
-    error_s: float  # at most
+    begin_ns: int = 0  # this rank's clock at the first comparison
+    end_ns: int = 1  # and at the last
+    begin_offset_s: float = 0.0  # rank 0's clock minus this one's
+    end_offset_s: float = 0.0
+    error_s: float = 0.0  # maximum error of the offsets
+
+    def common(self, times: Ints) -> Ints:
+        """Return this rank's times by rank 0's clock."""
+        offsets_s = self.begin_offset_s, self.end_offset_s
+        shift = 1e9 * np.interp(times, (self.begin_ns, self.end_ns), offsets_s)
+        common: Ints = times + np.rint(shift).astype(np.int64)
+        return common
 
 
-def common_times(times: Ints, first: ClockLook, last: ClockLook) -> Ints:
-    """Return this rank's times by rank 0's clock, which drifts evenly between two comparisons."""
-    shift = 1e9 * np.interp(times, (first.at_ns, last.at_ns), (first.offset_s, last.offset_s))
-    common: Ints = times + np.rint(shift).astype(np.int64)
-    return common
-
-
-def lateness(row: int, members: Sequence[int], calls: Ints) -> tuple[Ints, Ints]:
+def lateness(
+    row: int, members: Sequence[int], calls: Ints, needs: Sequence[Sequence[int]]
+) -> tuple[Ints, Ints]:
     """Compute how long one of P ranks waited in each of K collective calls, in ns, and for whom: two (K,) arrays.
 
     A rank waits from its entry until the last rank that it needs has arrived, or until it leaves, if that is earlier.  It
-    needs all ranks if none can leave before all have arrived (TOGETHER; barrier, allreduce); otherwise (PARTLY; bcast, scan,
-    collectives of neighbours) the ranks that arrived before it left.  The rest is communication.
+    needs all ranks if none can leave before all have arrived (TOGETHER; barrier, allreduce); its NEIGHBOURS in those
+    collectives; otherwise (PARTLY; bcast, scan) the ranks that arrived before it left.  The rest is communication.
 
-    row : the rank is members[row]; members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock.
+    row : the rank is members[row]; members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock;
+    needs : the rank's lists of neighbours.
     If ranks report different kinds for a call, it has no waits: NOBODY, 0.
     """
     kinds, posted, entered, left = calls
     ranks = np.asarray(members, dtype=np.int64)
-    same = (kinds == kinds[0]).all(axis=0)
-    needed = (kinds[row] == TOGETHER) | (posted <= left[row])
+    same = (np.minimum(kinds, NEIGHBOURS) == np.minimum(kinds[0], NEIGHBOURS)).all(axis=0)
+    needed = np.broadcast_to(kinds[row] == TOGETHER, posted.shape).copy()
+    needed |= (kinds[row] == PARTLY) & (posted <= left[row])
+    for k, neighbours in enumerate(needs):
+        needed |= (kinds[row] == NEIGHBOURS + k) & np.isin(ranks, neighbours)[:, None]
     came = np.where(needed, posted, _NEVER)
     last = came.argmax(axis=0)
     until = np.minimum(came.max(axis=0), left[row])

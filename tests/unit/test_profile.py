@@ -8,16 +8,16 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.profiling.profile import (
     MOST_CALLS,
+    NEIGHBOURS,
     NOBODY,
     PARTLY,
     SOMEBODY,
     TOGETHER,
     Calls,
-    ClockLook,
+    ClockModel,
     Line,
     Profile,
     RankProfile,
-    common_times,
     lateness,
     sentence,
     table,
@@ -27,11 +27,12 @@ from lb_mpi.profiling.profile import (
 S = 1_000_000_000
 
 
-def split(kinds, posted, entered, left, *, members=None):
+def split(kinds, posted, entered, left, *, members=None, needs=None):
     """Waits and whom of P ranks in calls, as lists; each argument has a row for each rank."""
     members = range(len(posted)) if members is None else members
     calls = np.array([np.broadcast_to(kinds, np.shape(posted)), posted, entered, left])
-    waits, whom = zip(*(lateness(row, members, calls) for row in range(len(posted))), strict=True)
+    needs = needs or [[] for _ in members]
+    waits, whom = zip(*(lateness(row, members, calls, needs[row]) for row in range(len(posted))), strict=True)
     return [row.tolist() for row in waits], [row.tolist() for row in whom]
 
 
@@ -46,6 +47,15 @@ def test_where_ranks_may_leave_early_they_wait_for_those_who_had_come() -> None:
     waits, whom = split(PARTLY, came, came, left)
     assert waits == [[1], [0], [0], [8]]  # rank 0 left when rank 3 was there, rank 3 stayed until rank 2 was
     assert whom == [[3], [NOBODY], [NOBODY], [2]]
+
+
+def test_neighbours_wait_for_neighbours() -> None:
+    came = [[0], [4], [9]]
+    waits, whom = split(
+        [[NEIGHBOURS + 1], [NEIGHBOURS], [NEIGHBOURS]], came, came, [[9]] * 3, needs=[[(), (1,)], [(2,)], [()]]
+    )
+    assert waits == [[4], [5], [0]]
+    assert whom == [[1], [2], [NOBODY]]
 
 
 def test_a_collective_that_was_begun_before_is_a_wait_from_the_wait_on() -> None:
@@ -77,18 +87,9 @@ def test_waits_as_told_call_by_call(seed: int) -> None:
 
 
 def test_a_clock_drifts_between_two_comparisons() -> None:
-    first, last = ClockLook(0, 100e-9, 0.0), ClockLook(1000, 200e-9, 0.0)
-    assert common_times(np.array([0, 500, 1000]), first, last).tolist() == [100, 650, 1200]
-
-
-def test_a_nonblocking_collective_waits_in_its_wait() -> None:
-    calls = Calls()
-    stream = calls.stream([0, 1])
-    assert stream is not None
-    index = calls.join(stream, PARTLY, 3, 10, 10)
-    calls.join(stream, TOGETHER, 3, 11, 15)
-    stream.waited(index, 20, 30, 4)
-    assert stream.calls.T.tolist() == [[PARTLY, 10, 20, 30, 4], [TOGETHER, 11, 11, 15, 3]]
+    clock = ClockModel(begin_ns=0, end_ns=1000, begin_offset_s=100e-9, end_offset_s=200e-9)
+    assert clock.common(np.array([0, 500, 1000])).tolist() == [100, 650, 1200]
+    assert ClockModel().common(np.array([7])).tolist() == [7]
 
 
 def test_calls_of_a_place_add_up() -> None:
@@ -111,9 +112,11 @@ def test_streams_are_those_of_the_ranks_and_have_a_bound() -> None:
     stream = calls.stream([2, 0])
     assert stream is calls.stream([0, 2])  # a duplicate, or in another order
     assert stream is not None
-    assert [calls.join(stream, TOGETHER, 0, 1, 2) for _ in range(3)] == [0, 1, -1]
+    assert [calls.join(stream, TOGETHER, 0, 1, 1, 2) for _ in range(3)] == [0, 1, -1]
     assert (len(stream), calls.n_lost) == (2, 1)
-    assert 5 * 8 * MOST_CALLS < 100e6  # bytes
+    assert stream.kind_of([2, 2]) == stream.kind_of([2]) == NEIGHBOURS
+    assert stream.kind_of([0]) == NEIGHBOURS + 1
+    assert sum(column.itemsize for column in stream.kept) * MOST_CALLS < 100e6
 
 
 def line(call: str, seconds: float, waited: dict[int, float], calls: int = 10) -> Line:

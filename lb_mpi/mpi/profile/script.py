@@ -30,11 +30,10 @@ from lb_mpi.mpi.profile.timed import Installed, Recorder
 from lb_mpi.profiling.profile import (
     NOBODY,
     Calls,
-    ClockLook,
+    ClockModel,
     Profile,
     RankProfile,
     Stream,
-    common_times,
     lateness,
     until_the_end,
 )
@@ -72,8 +71,7 @@ class ProfiledProgram:
         If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only
         after waiting 5 s for the others to end.
         """
-        self._clock = compared_clock(self._comm)
-        barrier = self._comm.Barrier  # not timed
+        self._look = ClockComparison(self._comm)
         self._recorder = Recorder(MPI.COMM_WORLD)
         self._installed = Installed(self._recorder)
         self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
@@ -85,7 +83,7 @@ class ProfiledProgram:
         main = sys.modules["__main__"] = ModuleType("__main__")
         code, names = self._load("__main__")
         main.__dict__.update(names)
-        barrier()
+        self._comm.Barrier()
         self._recorder.restart()
         try:
             exec(code, main.__dict__)
@@ -121,11 +119,10 @@ class ProfiledProgram:
         if not _all_come(own, PATIENCE_S if exits is not None and exits.code else math.inf):
             set_abort_status(exits)
             return
-        clock = compared_clock(own)
-        split_collectives(own, calls, self._clock, clock)
-        error_s = max(self._clock.error_s, clock.error_s)
+        clock = self._look.end()
+        split_collectives(own, calls, clock)
         mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines)
-        found = allgather(own, (mine, recorder.unseen, calls.n_lost, error_s))
+        found = allgather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
         is_root = own.rank == 0
         own.Free()
         if is_root:
@@ -161,49 +158,54 @@ def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_s:
 # --- the end: clocks, collectives, all profiles on rank 0 -------------------------------------------------------------
 
 
-def compared_clock(comm: MPI.Intracomm) -> ClockLook:
-    """Collective: compare this rank's clock with rank 0's."""
-    offset_s, error_s = compare_clocks(comm, allgather(comm, socket.gethostname()))
-    return ClockLook(time.perf_counter_ns(), offset_s, error_s)
+class ClockComparison:
+    """The first comparison with rank 0's clock, at the program's start; `end` makes the second.  Both are collective."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm, self._hosts = comm, allgather(comm, socket.gethostname())
+        self._begin = time.perf_counter_ns(), *compare_clocks(comm, self._hosts)
+
+    def end(self) -> ClockModel:
+        """Return the model of this rank's clock relative to rank 0's during the run."""
+        begin_ns, begin_offset_s, begin_error_s = self._begin
+        end_offset_s, end_error_s = compare_clocks(self._comm, self._hosts)
+        now = time.perf_counter_ns()
+        return ClockModel(begin_ns, now, begin_offset_s, end_offset_s, max(begin_error_s, end_error_s))
 
 
-def split_collectives(comm: MPI.Intracomm, calls: Calls, first: ClockLook, last: ClockLook) -> None:
-    """Collective: find for each line of `calls` the ranks for which its collectives waited.
-
-    first, last : this rank's clock at the start and at the end of the run
-    """
+def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel) -> None:
+    """Collective: find for each line of `calls` the ranks for which its collectives waited."""
     streams = {_digest(stream.members): stream for stream in calls.streams.values() if len(stream)}
     everyone = allgather(comm, {digest: len(stream) for digest, stream in streams.items()})
     for digest, stream in sorted(streams.items()):  # in the same order on all ranks
         counts = [one[digest] for one in everyone if digest in one]
         if len(counts) == len(stream.members):
-            n = min(counts)
-            kinds, *times, places = stream.calls[:, :n]
-            mine = np.stack([kinds, *(common_times(some, first, last) for some in times)])
-            _account(calls, places, *_split(comm, stream, mine))
+            _account(calls, stream, *_split(comm, stream, min(counts), clock))
 
 
 def _digest(members: tuple[int, ...]) -> bytes:
     return hashlib.blake2b(np.array(members, dtype=np.int64).tobytes(), digest_size=8).digest()
 
 
-def _split(comm: MPI.Intracomm, stream: Stream, mine: Ints) -> tuple[Ints, Ints]:
-    """Return this rank's waits in n calls of a stream, and the awaited ranks, two (n,) arrays; `mine` : see `lateness`."""
-    n = mine.shape[1]
+def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tuple[Ints, Ints]:
+    """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
+    kinds, posted, entered, left = (np.array(column[:n], dtype=np.int64) for column in stream.kept[:4])
+    mine = np.stack([kinds, clock.common(posted), clock.common(entered), clock.common(left)])
     group = comm.Get_group().Incl(stream.members)
     members = comm.Create_group(group, Tag.PROFILE)
     found = []
     for piece in np.array_split(mine, range(PIECE // members.size + 1, n, PIECE // members.size + 1), axis=1):
         every = np.empty((members.size, *piece.shape), dtype=np.int64)
         members.Allgather(np.ascontiguousarray(piece), every)
-        found.append(lateness(members.rank, stream.members, every.transpose(1, 0, 2)))
+        found.append(lateness(members.rank, stream.members, every.transpose(1, 0, 2), stream.needs))
     members.Free()
     group.Free()
     waits, whom = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return waits, whom
 
 
-def _account(calls: Calls, places: Ints, waits: Ints, whom: Ints) -> None:
+def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
+    places = np.array(stream.kept.places[: len(waits)], dtype=np.int64)
     pairs, inverse = np.unique(np.stack([places, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
     sums = np.zeros(pairs.shape[1], dtype=np.int64)
     np.add.at(sums, inverse.reshape(-1), waits[whom != NOBODY])
