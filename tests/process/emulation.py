@@ -57,7 +57,7 @@ def cluster(*arguments: str, name: str = NAME) -> subprocess.CompletedProcess[st
 def status(name: str = NAME) -> dict[str, dict[str, int]]:
     """The bytes that the network device of each host has carried, and the number of its processes."""
     found = {}
-    for path in sorted(NETNS.glob(f"lbmpi-{name}-h*")):
+    for path in sorted(NETNS.glob(f"lbmpi-{name}-h[0-9]*")):
         show = ["ip", "-j", "-s", "-n", path.name, "link", "show", "dev", "eth0"]
         device = json.loads(subprocess.run(show, capture_output=True, check=True).stdout)[0]["stats64"]
         pids = subprocess.run(["ip", "netns", "pids", path.name], capture_output=True, check=True).stdout.split()
