@@ -55,7 +55,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 
 UNIT = 2.0**-30  # of numbers that are summed as integers
 EVEN = 0.2  # of the tolerance: imbalance that is left by a plan
-SWEEPS = 16  # exchanges in which the worths are relaxed before a plan
+SWEEPS = 2  # exchanges in which the worths are relaxed before a plan, times log2 of the number of ranks
 MOMENTUM = 0.6  # of a change, added to the next: fewer sweeps are needed, and two ranks do not swap their values
 NOTHING = 1e-13  # of the work of all ranks: smaller flows are rounding errors
 STALLED, PATIENCE = 0.005, 4  # stop when the imbalance has not fallen by this part in so many answers
@@ -309,7 +309,7 @@ class NeighbourJudge:
         weight[:near] += theirs[:, 0]
         whole = float(weight.sum()) * (1.0 + PRIOR)
         logs, before = np.log(course.worth), math.log(course.worth[0])
-        for _ in range(SWEEPS):
+        for _ in range(SWEEPS * (self._size - 1).bit_length()):
             logs[self._near] = (yield LoadExchange(np.array([logs[0]])))[:, 0]
             if whole > 0.0:
                 mean = (float(weight @ logs[1:]) - ratio) / whole
