@@ -88,13 +88,10 @@ def command(
 
     `launcher` replaces ssh.  `link` links to it, or to ssh, from a folder named with this run's word, so the daemons'
     command lines contain the word: MPICH passes the path of its launcher on to them, and Open MPI all parameters, known or
-    not.  ValueError for a host that can't be named to mpiexec.
+    not.
     """
     counts = Counter(ranks)
     used = sorted(counts)
-    for index in used:
-        if ":" in hosts[index].name:
-            raise ValueError(f"host {hosts[index].name}: mpiexec accepts no IPv6 address: expected a name")
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
     if mpi.is_open_mpi:
         # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
@@ -315,7 +312,6 @@ class MpiJob:
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
-        self.argv(self.ranks, env)  # reports a host that can't be named before asking any
         ssh = launcher(self.launcher)
         with contextlib.ExitStack() as stack:
             link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))

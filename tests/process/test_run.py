@@ -63,12 +63,6 @@ def test_options_of_open_mpi() -> None:
     assert command(OPEN_MPI, HOSTS, [0, 2, 2], "/my/ssh", {}, Path("/tmp/lb_mpi-word/ssh")) == other
 
 
-@pytest.mark.parametrize("mpi", [MPICH, OPEN_MPI])
-def test_an_ipv6_address_is_nothing_for_mpiexec(mpi: Mpiexec) -> None:
-    with pytest.raises(ValueError, match="host fe80::1: mpiexec accepts no IPv6 address"):
-        command(mpi, [Host("fe80::1")], [0], None, {})
-
-
 @pytest.mark.parametrize(
     ("says", "library"),
     [
@@ -177,7 +171,6 @@ def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
         ("one -oProxyCommand=x", ["--check"], "hosts.txt:2: host name '-oProxyCommand=x'"),
         ("a;b", ["--check"], "hosts.txt:1: host name 'a;b'"),
         ("one:2", ["-n", "3", "--check"], "-n 3: expected 1 to 2"),
-        ("fe80::1", ["--check"], "host fe80::1: mpiexec accepts no IPv6 address"),
         ("one", ["nosuchprogram"], "nosuchprogram: not found"),
         ("one", [], "expected a PROGRAM, or --check"),
         ("one", ["--mpiexec", "/nosuch", "--check"], "/nosuch: not found"),
