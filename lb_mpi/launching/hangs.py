@@ -30,6 +30,7 @@ repeatedly until something happens that never does; one that waits for a dead fi
 from __future__ import annotations
 
 import linecache
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -97,14 +98,6 @@ _SLEEP = re.compile(r"\bsleep\(")
 _MAIN = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in .*\n(  .*\n)*', re.MULTILINE)
 
 
-class SeenStack(NamedTuple):
-    """The stack of a rank, as last seen."""
-
-    since: float  # when the stack was first seen to be this one
-    stack: str
-    line: str  # the innermost one
-
-
 class Awaited:
     """The ranks for which all others wait.
 
@@ -115,7 +108,8 @@ class Awaited:
 
     def __init__(self, n_ranks: int, hang_s: float, stack: Callable[[str], str]) -> None:
         self._n_ranks, self._hang_s, self._stack = n_ranks, hang_s, stack
-        self._looks: dict[str, SeenStack] = {}  # the last one at each rank
+        self._blocked: dict[str, tuple[float, str]] = {}  # by rank: time of the first look, and its stack
+        self._slept: dict[str, float] = {}  # by rank: when it was last seen to sleep on purpose
         self._look_at = 0.0
 
     def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
@@ -123,7 +117,7 @@ class Awaited:
         waiting = [state for state in states if state.waits_s >= self._hang_s / 2]
         late = [state for state in states if state.waits_s < self._hang_s / 2]
         if not self._hang_s or len(states) < self._n_ranks or not waiting or not late:
-            self._looks.clear()
+            self._forget()
             return []
         self._look([state for state in late if not state.at_end], now)
         waited_s = min(state.waits_s for state in waiting)
@@ -131,28 +125,38 @@ class Awaited:
         hangs = [Hang(state.rank, state.host, waited_s, where, self._how(state, now)) for state in late]
         return hangs if waited_s >= self._hang_s and all(hang.how for hang in hangs) else []
 
+    def _forget(self) -> None:
+        self._blocked.clear()
+        self._slept.clear()
+
     def _how(self, state: RankState, now: float) -> str:
         if state.at_end:
             return "at the end of its program"
-        look = self._looks.get(state.rank, SeenStack(now, "", ""))
         if state.idle_s >= self._hang_s:
-            return "" if state.phase or state.stopped or _SLEEP.search(look.line) else NEITHER
-        blocked = _BLOCKING.search(look.line) and now - look.since >= self._hang_s / 2
-        return "in a blocking call of MPI" if blocked else ""
+            sleeps = now - self._slept.get(state.rank, -math.inf) < self._hang_s / 2
+            return "" if state.phase or state.stopped or sleeps else NEITHER
+        since = self._blocked[state.rank][0] if state.rank in self._blocked else now
+        return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
 
     def _look(self, late: Sequence[RankState], now: float) -> None:
         """Look at the stacks of these ranks from time to time."""
         resting = [state.rank for state in late if state.idle_s >= self._hang_s / 2]
         computing = [state.rank for state in late if state.rank not in resting]
         if len(computing) > MOST_ASKED:
-            self._looks.clear()
-        elif now >= self._look_at:
-            self._look_at = now + self._hang_s / 2 / N_LOOKS
-            before, self._looks = self._looks, {}
-            for rank in computing + resting[:MOST_ASKED]:
-                stack, line = innermost(self._stack(rank))
-                same = rank in before and before[rank].stack == stack
-                self._looks[rank] = SeenStack(before[rank].since if same else now, stack, line)
+            self._forget()
+            return
+        if now < self._look_at:
+            return
+        self._look_at = now + self._hang_s / 2 / N_LOOKS
+        looked = {}
+        for rank in computing + resting[:MOST_ASKED]:
+            stack, line = innermost(self._stack(rank))
+            if _SLEEP.search(line):
+                self._slept[rank] = now
+            elif _BLOCKING.search(line):
+                since, before = self._blocked.get(rank, (now, stack))
+                looked[rank] = since if stack == before else now, stack
+        self._blocked = looked
 
 
 def innermost(stacks: str) -> tuple[str, str]:
