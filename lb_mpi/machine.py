@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ from lb_mpi.graph_files import PathLike
 from lb_mpi.metrics import check_speeds
 
 FORMAT, VERSION = "lb_mpi machine", 1
-FIELDS = ("hosts", "speeds", "latency_s", "s_per_byte")
 ALIKE = 1.5  # cores of one host whose speeds differ by a smaller factor are of one kind
 
 
@@ -76,12 +75,16 @@ def _check_costs(values: ArrayLike, size: int, name: str) -> Floats:
         raise ValueError(f"{name}: expected {size} lists of {size} numbers") from None
     if array.shape != (size, size):
         raise ValueError(f"{name} of shape {array.shape}: expected {(size, size)}, a number for each pair of ranks")
-    own = np.diag(np.diag(array))  # only the diagonal
-    for bad, expected in ((~(np.isfinite(array) & (array >= 0)), "a finite number >= 0"), (own != 0, "0")):
+    for bad, expected in ((~(np.isfinite(array) & (array >= 0)), "a finite number >= 0"), (_own(array) != 0, "0")):
         if bad.any():
             k, other = divmod(int(bad.argmax()), size)
             raise ValueError(f"{name}[{k}][{other}] = {array[k, other]}: expected {expected}")
     return array
+
+
+def _own(array: Floats) -> Floats:
+    """Return only the diagonal."""
+    return np.diag(np.diag(array))
 
 
 def read_machine(path: PathLike) -> Machine:
@@ -96,15 +99,26 @@ def read_machine(path: PathLike) -> Machine:
             raise ValueError(f"{where}: expected JSON") from None
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise ValueError(f'{where}: expected a JSON object with "format": "{FORMAT}"')
-    if given.get("version") != VERSION:
+    if given.get("version") != VERSION or isinstance(given["version"], bool):
         raise ValueError(f"{where}: version = {given.get('version')!r}: expected {VERSION}")
-    for name in FIELDS:
+    fields = ("hosts", "speeds", "latency_s", "s_per_byte")
+    for name in fields:
         if name not in given:
             raise ValueError(f"{where}: {name} is missing")
+        if any(isinstance(number, bool | str) for number in _leaves(given[name])) and name != "hosts":
+            raise ValueError(f"{where}: {name}: expected numbers")
     try:
-        return Machine(**{name: given[name] for name in FIELDS})
+        return Machine(**{name: given[name] for name in fields})
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def as_json(machine: Machine) -> dict[str, Any]:
@@ -112,7 +126,10 @@ def as_json(machine: Machine) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        **{name: np.asarray(getattr(machine, name)).tolist() for name in FIELDS},
+        "hosts": list(machine.hosts),
+        "speeds": machine.speeds.tolist(),
+        "latency_s": machine.latency_s.tolist(),
+        "s_per_byte": machine.s_per_byte.tolist(),
     }
 
 
