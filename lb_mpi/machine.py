@@ -25,6 +25,7 @@ from lb_mpi.graph_files import PathLike
 from lb_mpi.metrics import check_speeds
 
 FORMAT, VERSION = "lb_mpi machine", 1
+FIELDS = ("hosts", "speeds", "latency_s", "s_per_byte")
 ALIKE = 1.5  # cores of one host whose speeds differ by a smaller factor are of one kind
 
 
@@ -101,14 +102,13 @@ def read_machine(path: PathLike) -> Machine:
         raise ValueError(f'{where}: expected a JSON object with "format": "{FORMAT}"')
     if given.get("version") != VERSION or isinstance(given["version"], bool):
         raise ValueError(f"{where}: version = {given.get('version')!r}: expected {VERSION}")
-    fields = ("hosts", "speeds", "latency_s", "s_per_byte")
-    for name in fields:
+    for name in FIELDS:
         if name not in given:
             raise ValueError(f"{where}: {name} is missing")
         if any(isinstance(number, bool | str) for number in _leaves(given[name])) and name != "hosts":
             raise ValueError(f"{where}: {name}: expected numbers")
     try:
-        return Machine(**{name: given[name] for name in fields})
+        return Machine(**{name: given[name] for name in FIELDS})
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
 
