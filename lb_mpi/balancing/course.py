@@ -91,9 +91,9 @@ class RowCosts:
     def observe(self, timed: Iterable[tuple[Rowset, int, float]], worth: Floats) -> tuple[list[Observation], Floats]:
         """Update the costs from blocks of rows, each row in at most one: (rows, computing rank, ticks).
 
-        A block's ticks are spread over its rows in proportion to their known costs.  Returns observations of the worth
-        of other ranks' ticks, from blocks where most of the rows were last measured here, and hardly any by third ranks;
-        and the worths as improved by them.
+        `worth`: (P,) worths of a tick of each rank.  A block's ticks are spread over its rows in proportion to their known
+        costs.  Returns observations of the worth of other ranks' ticks, from blocks where most of the rows were last
+        measured here, and hardly any by third ranks; and the (P,) worths with these observations.
         """
         known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
         if not known:
@@ -121,8 +121,8 @@ class RowCosts:
             )
             for k in np.flatnonzero(tells).tolist()
         ]
-        if observed:  # in the first calls, they tell how to weigh rows of one block that different ranks have measured
-            worth = _improved(worth, self.rank, observed)
+        if observed:  # weigh with them the rows of one block that different ranks have measured
+            worth = _as_observed(worth, self.rank, observed)
             before = self.ticks[index] * worth[measured_by] / np.repeat(worth[by], counts)
             total = np.where(usable, np.add.reduceat(before, starts), 1.0)
         factor = ticks / total
@@ -134,8 +134,8 @@ class RowCosts:
         return observed, worth
 
 
-def _improved(worth: Floats, rank: int, observed: Sequence[Observation]) -> Floats:
-    """Return the worths with those that `rank` itself has just observed."""
+def _as_observed(worth: Floats, rank: int, observed: Sequence[Observation]) -> Floats:
+    """Return the (P,) worths with those that `rank` itself has observed in this round: means by weight."""
     other = np.array([one.other for one in observed])
     weight, log_ratio = np.array([one[1:] for one in observed]).T
     sums = np.bincount(other, weight, len(worth))

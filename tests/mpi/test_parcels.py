@@ -1,9 +1,10 @@
-"""Parcels of all sizes arrive, whole and in their order."""
+"""Parcels and objects of all sizes arrive, whole and in their order."""
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+from lb_mpi.mpi.common.collective import allgather, bcast, gather
 from lb_mpi.mpi.common.parcels import LOOK_BYTES, UNIT_BYTES, Parcels
 from lb_mpi.mpi.common.waiting import Nap
 from tests.mpi.sizes import parameters
@@ -46,4 +47,15 @@ def test_what_nobody_takes_is_drained() -> None:
         parcels.send((RANK + 1) % SIZE, 7, contents(RANK, 0, number))
     parcels.drain()
     assert not parcels.under_way
+    own.Free()
+
+
+@pytest.mark.parametrize("length", [0, 1, UNIT_BYTES - 1, UNIT_BYTES, 1_000_003])
+def test_objects_of_all_lengths_are_collected_in_the_order_of_the_ranks(length: int) -> None:
+    own = COMM.Dup()
+    expected = [(rank, bytes([rank]) * (length + rank)) for rank in range(SIZE)]
+    assert allgather(own, expected[RANK]) == expected
+    for root in range(SIZE):
+        assert gather(own, expected[RANK], root) == (expected if root == RANK else [])
+        assert bcast(own, expected[RANK] if root == RANK else None, root) == expected[root]
     own.Free()

@@ -27,6 +27,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError
 from lb_mpi.mpi.common.failure import Failed, failure, install
+from lb_mpi.mpi.common.parcels import UNIT_BYTES, unit
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.presence import duplicate as duplicate
 from lb_mpi.mpi.common.presence import wait as wait
@@ -119,20 +120,30 @@ def allgather(comm: MPI.Intracomm, value: T) -> list[T]:
     data, sizes = _pickled(value), np.empty(comm.size, dtype=np.int64)
     mine = np.array([len(data)], dtype=np.int64)
     wait(comm, comm.Iallgather(mine, sizes), (mine, sizes))
-    everything = np.empty(sizes.sum(), dtype=np.uint8)
-    wait(comm, comm.Iallgatherv([data, MPI.BYTE], [everything, sizes, MPI.BYTE]), (data, everything))
-    ends = sizes.cumsum().tolist()
-    return [pickle.loads(everything.data[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=True)]
+    everything = np.empty((sizes.sum(), UNIT_BYTES), dtype=np.uint8)
+    wait(comm, comm.Iallgatherv([data, mine[0], unit()], [everything, sizes, unit()]), (data, everything))
+    return _values(everything, sizes)
+
+
+def gather(comm: MPI.Intracomm, value: T, root: int = 0) -> list[T]:
+    """Collective: the values of all ranks, on the root; on other ranks none."""
+    data, sizes = _pickled(value), np.empty(comm.size if comm.rank == root else 0, dtype=np.int64)
+    mine = np.array([len(data)], dtype=np.int64)
+    wait(comm, comm.Igather(mine, sizes, root), (mine, sizes))
+    everything = np.empty((sizes.sum(), UNIT_BYTES), dtype=np.uint8)
+    whole = [everything, sizes, unit()] if comm.rank == root else None
+    wait(comm, comm.Igatherv([data, mine[0], unit()], whole, root), (data, everything))
+    return _values(everything, sizes)
 
 
 def bcast(comm: MPI.Intracomm, value: T | None, root: int = 0) -> T:
     """Collective: return the root's value on all ranks."""
-    data = _pickled(value) if comm.rank == root else np.empty(0, dtype=np.uint8)
+    data = _pickled(value) if comm.rank == root else np.empty((0, UNIT_BYTES), dtype=np.uint8)
     size = np.array([len(data)], dtype=np.int64)
     wait(comm, comm.Ibcast(size, root), size)
     if comm.rank != root:
-        data = np.empty(size[0], dtype=np.uint8)
-    wait(comm, comm.Ibcast([data, MPI.BYTE], root), data)
+        data = np.empty((size[0], UNIT_BYTES), dtype=np.uint8)
+    wait(comm, comm.Ibcast([data, size[0], unit()], root), data)
     found: Any = value if comm.rank == root else pickle.loads(data.data)
     return found  # type: ignore[no-any-return]
 
@@ -142,8 +153,16 @@ def barrier(comm: MPI.Comm) -> None:
     wait(comm, comm.Ibarrier())
 
 
-def _pickled(value: object) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    return np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), np.uint8)
+def _pickled(value: object) -> NDArray[np.uint8]:
+    """Return the pickle in rows of UNIT_BYTES, the units of messages; pickle.loads ignores what fills the last one."""
+    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return np.frombuffer(data + bytes(-len(data) % UNIT_BYTES), np.uint8).reshape(-1, UNIT_BYTES)
+
+
+def _values(everything: NDArray[np.uint8], sizes: NDArray[np.int64]) -> list[Any]:
+    """Return the values of (P,) `sizes` in units."""
+    ends = sizes.cumsum().tolist()
+    return [pickle.loads(everything[end - size : end].data) for end, size in zip(ends, sizes.tolist(), strict=True)]
 
 
 def _digest(value: object) -> int:

@@ -29,6 +29,7 @@ from lb_mpi.mpi.common.collective import (
     allgather,
     barrier,
     bcast,
+    gather,
     newest,
     noted,
     opened,
@@ -425,12 +426,12 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, step: Step, saving: Saving 
     _raise_together(comm, searcher)
     if stopped and saving is not None:
         saving.stopped(comm)
-    everyone = allgather(comm, (_stats(step), mine or b""))
-    merged = searcher.attempt(_merged, searcher, [result for _, result in everyone]) if comm.rank == ROOT else None
+    results = gather(comm, mine or b"", ROOT)
+    merged = searcher.attempt(_merged, searcher, results) if comm.rank == ROOT else None
     pickled = bcast(comm, merged)
     value = searcher.attempt(pickle.loads, pickled) if pickled else None
     _raise_together(comm, searcher)
-    ranks = [stats for stats, _ in everyone]
+    ranks = allgather(comm, _stats(step))
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
