@@ -92,6 +92,12 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
+def before_others() -> None:
+    """Let this process have a core as soon as it wakes, but not its children; without the privilege, do nothing."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+
+
 def main(argv: Sequence[str], _prog: str) -> NoReturn:
     """Run `argv` and end as it ends."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
