@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from lb_mpi.checks import show
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def check_speeds(speeds: ArrayLike, size: int | None = None, *, name: str = "speeds") -> Floats:
@@ -87,6 +88,19 @@ def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
 def efficiency(loads: ArrayLike, speeds: ArrayLike) -> float:
     """Return the used fraction of all ranks' speed until the slowest rank is done: 1 / (1 + imbalance)."""
     return 1.0 / (1.0 + imbalance(loads, speeds))
+
+
+def deal(weights: ArrayLike, n: int) -> Ints:
+    """Deal n cards to the owners of (k,) weights > 0, in proportion, at least one each; return (n,) owners, n >= k.
+
+    Owners take turns as evenly as possible: the j-th of an owner's m cards is at (j + 1/2) / m of the sequence.
+    """
+    sums = np.cumsum(np.asarray(weights, np.float64))
+    k = len(sums)
+    cards = 1 + np.diff(np.rint(sums / sums[-1] * (n - k)).astype(np.int64), prepend=0)
+    owners = np.repeat(np.arange(k), cards)
+    turns = (np.arange(n) - np.repeat(np.cumsum(cards) - cards, cards) + 0.5) / cards[owners]
+    return owners[np.argsort(turns, kind="stable")]
 
 
 QUEUED, QUEUED_S = 0.1, 0.1  # of the time at work, and seconds: less is not mentioned

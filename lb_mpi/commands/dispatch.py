@@ -155,7 +155,7 @@ def add_route(group: argparse._ActionsContainer) -> None:
 
     group.add_argument("--route", choices=("auto", "ring", "random"), default="auto",
         help="which ranks a rank without work asks: all round the ring, as in the paper, or random ones; auto: the "
-        f"ring on up to {MOST_ON_RING} ranks (default: auto)")
+        f"ring on up to {MOST_ON_RING} ranks of one host (default: auto)")
 
 
 def route_of(options: argparse.Namespace) -> str | None:

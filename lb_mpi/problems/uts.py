@@ -44,6 +44,7 @@ from numpy import uint32, uint64
 
 from lb_mpi import checks
 from lb_mpi.kernels import njit
+from lb_mpi.metrics import deal
 
 Words = npt.NDArray[np.uint32]
 Word = np.uint32
@@ -457,7 +458,7 @@ class UnbalancedTreeSearch:
         n = min(len(weights), in_hand)
         if n < 2:
             return []
-        owner = _deal(np.asarray(weights[:n], float), in_hand)
+        owner = deal(weights[:n], in_hand)
         nodes = self._stack[self._bottom : self._top]
         parts = [nodes[owner == k].astype("<u4").tobytes() for k in range(1, n)]
         keep = nodes[owner == 0]
@@ -512,18 +513,6 @@ class UnbalancedTreeSearch:
             self._stack = np.empty((2 * len(self._stack), WIDTH), np.uint32)
         self._stack[: len(in_hand)] = in_hand
         self._bottom, self._top = 0, len(in_hand)
-
-
-def _deal(weights: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.int64]:
-    """Deal n cards to len(weights) owners, at least one each; return shape (n,), the owner of each card in turn.
-
-    Owners take turns as evenly as possible: the j-th of an owner's m cards is at (j + 1/2) / m of the sequence.
-    """
-    exact = np.cumsum(weights) / weights.sum() * (n - len(weights))
-    cards = 1 + np.diff(np.rint(exact).astype(np.int64), prepend=0)
-    owners = np.repeat(np.arange(len(weights)), cards)
-    turns = (np.arange(n) - np.repeat(np.cumsum(cards) - cards, cards) + 0.5) / cards[owners]
-    return owners[np.argsort(turns, kind="stable")]
 
 
 @functools.lru_cache(maxsize=16)

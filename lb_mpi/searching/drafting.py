@@ -130,7 +130,7 @@ class Message(NamedTuple):
     seq: int = 0
     pid: int = NOBODY  # DRAFTING: the volunteer so far, of a walk the hops left; WORK of a walk: its sender; TOKEN: 1
     # when black; FINISH, STOP: the reason; COUNT: the sum; OWNED: its sender
-    load: float = 0.0  # DRAFTING: the claimed load; BOUND: the value
+    load: float = 0.0  # DRAFTING: the claimed load, of a walk, and STAND: the speed of its source; BOUND: the value
     payload: bytes = b""  # WORK, OWNED: the packed part; WRITTEN: receipts
 
 

@@ -17,7 +17,7 @@ from lb_mpi.checks import choice, integer, number, seed, show
 from lb_mpi.errors import SearchError
 from lb_mpi.searching.problem import Problem, Savable, outgoing, shares
 
-MOST_ON_RING = 32  # ranks for which the ring is the default route: a round of it has as many hops
+MOST_ON_RING = 32  # ranks of one host for which the ring is the default route: a round of it has as many hops
 MOST_UNITS = 1 << 40  # in one quantum
 METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
 
@@ -29,12 +29,12 @@ class Options(NamedTuple):
     pause_s: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again
     balance: bool = True  # False: each rank gets one initial share, and nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
-    route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks
+    route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks of one host
     save_every_s: float | None = None  # between two saves; inf: only on request; None: no saves
 
-    def route_on(self, size: int) -> str:
-        """Return the route of drafts on `size` ranks."""
-        return self.route or ("ring" if size <= MOST_ON_RING else "random")
+    def route_on(self, size: int, n_hosts: int = 1) -> str:
+        """Return the route of drafts on `size` ranks of `n_hosts`."""
+        return self.route or ("ring" if size <= MOST_ON_RING and n_hosts == 1 else "random")
 
     def checked(self) -> Options:
         """Return itself with Python's own numbers; ValueError with name, value and expectation."""

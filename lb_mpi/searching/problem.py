@@ -159,10 +159,10 @@ class TreeSearch:
     Every rank makes it in the same way.  The `value` of the search's result combines the contributions of all nodes; it
     is None if no node has contributed.
 
-    Of the nodes not yet visited, a rank visits the newest first, which keeps them few.  It gives away every other one,
-    so that both ranks have old nodes, with most of the tree below them.  The load is the number of nodes not yet
-    visited.  Nodes are sent as pickles, so the ranks must trust each other.  Nothing read from a disk is unpickled: a
-    search that is to be saved needs an `lb_mpi.Savable` instead.
+    Of the nodes not yet visited, a rank visits the newest first, which keeps them few.  It gives away every other one
+    (or more, to a faster rank), so that both ranks have old nodes, with most of the tree below them.  The load is the
+    number of nodes not yet visited.  Nodes are sent as pickles, so the ranks must trust each other.  Nothing read from
+    a disk is unpickled: a search that is to be saved needs an `lb_mpi.Savable` instead.
 
     Raises TypeError if an argument that must be a function is not one.
     """
@@ -210,11 +210,22 @@ class TreeSearch:
         return float(len(self._nodes))
 
     def split(self) -> bytes | None:
-        """Give away every other node, including the oldest; None if there is only one."""
-        if len(self._nodes) < 2:
-            return None
-        given, self._nodes = self._nodes[::2], self._nodes[1::2]
-        return pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
+        """Give away every other node; None if there is only one."""
+        parts = self.shares([1, 1])
+        return parts[0] if parts else None
+
+    def shares(self, weights: Sequence[int]) -> list[bytes]:
+        """Give away nodes of all ages to several ranks, by weight; the first weight is for the part kept."""
+        from lb_mpi.metrics import deal  # here, since `import lb_mpi` must not need numpy
+
+        n = min(len(weights), len(self._nodes))
+        if n < 2:
+            return []
+        parts: list[list[Any]] = [[] for _ in range(n)]
+        for node, owner in zip(self._nodes, deal(weights[:n], len(self._nodes)).tolist(), strict=True):
+            parts[owner].append(node)
+        self._nodes = parts[0]
+        return [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in parts[1:]]
 
     def absorb(self, payload: bytes) -> None:
         """Receive nodes from another rank."""

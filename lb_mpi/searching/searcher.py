@@ -95,7 +95,7 @@ class Searcher:
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first exception of the problem on this rank
         self._finished = False
-        self._now = 0.0  # time of the last turn
+        self._now, self._counted = 0.0, 0  # time of the last turn, and the units then
         if saved is not None:
             self.attempt(self._resume, saved)
         elif rank == ROOT:
@@ -135,7 +135,9 @@ class Searcher:
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
         """Process the messages in order, then choose what to do; return the messages to send, in order."""
-        self._now = now
+        if isinstance(self.drafting, Walking) and now > self._now and isinstance(self.job, Work):
+            self.drafting.worked(self.units - self._counted, now - self._now)
+        self._now, self._counted = now, self.units
         sends: list[Send] = []
         for _, message in arrived:
             if self.over:

@@ -30,7 +30,9 @@ turn serves its drafts, walks first, since they would otherwise move on; after `
 standing draft is first.  Ranks that ever had work are connected by edges of the binomial tree, which are edges of the
 hypercube.  So while any rank keeps having Q > J, its sleeping neighbours wake, and then theirs.
 
-One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work is split into n + 1 shares, by weight.
+One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work is split into n + 1 shares, by weight: the ranks
+behind a draft, times the speed of its source, in units of work per second as it has measured them lately.  A rank that has
+not worked yet counts as fast as the one that splits.
 
 The binomial tree and the hypercube
 -----------------------------------
@@ -58,6 +60,8 @@ from lb_mpi.searching.problem import Problem, shares
 __doc__ = (__doc__ or "").replace("(drawn from `lb_mpi.searching.drafting.TABLE`)", draw("random"))
 
 REACH = 16  # ranks that a walk visits; of 4, 8, 16 and 32 the best on 1,024 ranks
+FINE = 16  # weight of a share for one rank that is as fast as the one that splits
+KEEP = 0.9  # weight of the quanta before the last one, when a rank measures its speed
 EXPECTED = {(row.state, row.event) for row in TABLE if row.route == "random"}
 
 
@@ -101,6 +105,7 @@ class Draft(NamedTuple):
     seq: int  # of its walk; 0: a standing draft
     weight: int = 1  # ranks that it asks for
     left: int = 0  # hops that a walk may still make
+    speed: float = 0.0  # of the source, units of work per second; 0: unknown
 
 
 class Drafts:
@@ -162,10 +167,21 @@ class Walking:
         self.kept: list[bytes] = []  # parts of work that arrived while there was other work
         self.received = 0  # WORK messages received
         self.load = 0.0  # problem.load() at the end of the last `settle`
+        self._units = self._seconds = 0.0  # of the last quanta
 
     def start(self) -> None:
         """Note that this rank has work from the beginning."""
         self.state = State.BUSY
+
+    def worked(self, units: int, seconds: float) -> None:
+        """Measure this rank's speed: of `seconds` with work in hand, some may have passed without a quantum (0 units)."""
+        kept = KEEP if units else 1.0
+        self._units, self._seconds = kept * self._units + units, kept * self._seconds + seconds
+
+    @property
+    def speed(self) -> float:
+        """The units of work per second lately; 0: unknown."""
+        return self._units / self._seconds if self._seconds > 0.0 else 0.0
 
     def receive(self, message: Message, now: float) -> list[Send]:
         """Process one message, by the rows of the table."""
@@ -179,11 +195,11 @@ class Walking:
             if kind is Kind.OWNED:
                 return self._own(message.payload)
             if kind is Kind.STAND:
-                self.drafts.standing.append(Draft(source, 0))
+                self.drafts.standing.append(Draft(source, 0, speed=message.load))
                 return []
             if source == self.rank:
                 return self._own_walk_is_home()
-            self.drafts.walks.append(Draft(source, message.seq, left=message.pid))
+            self.drafts.walks.append(Draft(source, message.seq, left=message.pid, speed=message.load))
             return []
         raise ProtocolError(
             f"rank {self.rank} in {self.state.name} (walk {self.seq}, out {self.out}, stood with {sorted(self.stood)}) "
@@ -197,8 +213,9 @@ class Walking:
         if self.state is State.BUSY and self.drafts and (self.kept or load > self.terms.threshold):
             sends += self._serve(load)
             load = self._load()
-        for source, seq, _, left in self.drafts.walks:
-            sends.append((self._next(source) if left > 1 else source, Message(Kind.DRAFTING, source, seq, left - 1)))
+        for source, seq, _, left, speed in self.drafts.walks:
+            to = self._next(source) if left > 1 else source
+            sends.append((to, Message(Kind.DRAFTING, source, seq, left - 1, speed)))
         self.drafts.walks = []
         self.load = load
         if self.state is State.BUSY and not load > 0.0:
@@ -244,7 +261,7 @@ class Walking:
         self.state = State.ASLEEP
         new = [rank for rank in neighbours(self.rank, self.size) if rank not in self.stood]
         self.stood.update(new)
-        return [(rank, Message(Kind.STAND, self.rank)) for rank in new]
+        return [(rank, Message(Kind.STAND, self.rank, load=self.speed)) for rank in new]
 
     def _seek(self) -> list[Send]:
         """Draft, since no work is left."""
@@ -255,7 +272,7 @@ class Walking:
         if self.out:
             return []
         self.seq, self.out = self.seq + 1, True
-        return [(self._next(self.rank), Message(Kind.DRAFTING, self.rank, self.seq, self.terms.reach))]
+        return [(self._next(self.rank), Message(Kind.DRAFTING, self.rank, self.seq, self.terms.reach, self.speed))]
 
     def _next(self, source: int) -> int:
         """Return a random rank that is neither this one nor the source of the walk; the source if there is none."""
@@ -282,12 +299,19 @@ class Walking:
         waiting = drafts[len(parts) :]
         if waiting and load > self.terms.threshold:
             n = min(len(waiting), self._most(load))
-            mine = 1 + sum(draft.weight for draft in waiting[n:])  # for this rank, and those that it will have to serve
-            parts += shares(self.problem, [mine, *(draft.weight for draft in waiting[:n])])
+            weights = [self._weight(draft) for draft in waiting]
+            mine = FINE + sum(weights[n:])  # for this rank, and those that it will have to serve
+            parts += shares(self.problem, [mine, *weights[:n]])
         return [
             (draft.source, Message(Kind.WORK, draft.source, draft.seq, self.rank, payload=part))
             for draft, part in zip(self.drafts.serve(len(parts)), parts, strict=True)
         ]
+
+    def _weight(self, draft: Draft) -> int:
+        """Return the weight of a draft's share, at least 1."""
+        mine = self.speed
+        relative = draft.speed / mine if draft.speed > 0.0 and mine > 0.0 else 1.0
+        return max(1, round(FINE * draft.weight * relative))
 
     def _most(self, load: float) -> int:
         """Return the number of shares of a load above J, so that each has at least half of J."""

@@ -152,20 +152,20 @@ WALK_MUTANTS = [
     (walking, "self.out = False\n        if self.state", "if self.state"),
     (walking, "        if self.out:\n            return []\n", ""),  # two at a time
     (walking, "self._next(source) if left > 1 else source", "self._next(source)"),  # never home
-    (walking, "seq, left - 1)", "seq, left)"),
+    (walking, "left - 1, speed)", "left, speed)"),
     (walking, "to += to >= low", "pass"),  # to itself
     (walking, "        self.drafts.walks = []\n", ""),  # sent on, and kept
     (walking, "if self.state is State.BUSY:\n            return []\n        self.state", "self.state"),  # asleep with work
-    (walking, "self.drafts.walks.append(Draft(source, message.seq, left=message.pid))", "pass"),  # lost
+    (walking, "self.drafts.walks.append(Draft(source, message.seq, left=message.pid, speed=message.load))", "pass"),  # lost
     (walking, "Message(Kind.WORK, draft.source, draft.seq,", "Message(Kind.WORK, draft.source, 0,"),  # answered as if it stood
     # drafts that stand
     (walking, "self.standing = self.standing[n - n_walks :]", "pass"),  # kept after it was served
     (walking, "[*self.walks, *self.standing]\n", "[*self.walks]\n"),  # never served
-    (walking, "self.drafts.standing.append(Draft(source, 0))", "pass"),  # lost
+    (walking, "self.drafts.standing.append(Draft(source, 0, speed=message.load))", "pass"),  # lost
     (walking, " if rank not in self.stood]", "]"),  # a second one
     (walking, "self.stood.update(new)", "pass"),
     (walking, "self.stood.remove(message.pid)", "pass"),
-    (walking, "Message(Kind.STAND, self.rank)) for rank in new]", "Message(Kind.STAND, self.rank)) for rank in new[:1]]"),
+    (walking, "load=self.speed)) for rank in new]", "load=self.speed)) for rank in new[:1]]"),
     # ranks that are born asleep
     (walking, "{parent(rank)} if rank else set()", "set()"),
     (walking, "Drafts(born)", "Drafts()"),

@@ -1,6 +1,7 @@
 """The search of a tree given by a function: exact under any interleaving, on a virtual clock, and bad input."""
 
 import operator
+import pickle
 import random
 
 import pytest
@@ -74,6 +75,18 @@ def test_ends_when_until_is_true():
     assert 1 <= len(found.value) <= 3
     assert all(map(solution, found.value))
     assert any(tree.load() for tree in trees)  # it ended before all was done
+
+
+def test_shares_are_by_weight_and_of_all_ages():
+    tree = TreeSearch(0, lambda node: [])
+    tree.absorb(pickle.dumps(list(range(16))))
+    first, second = map(pickle.loads, tree.shares([1, 2, 1]))
+    assert (len(first), len(second), tree.load()) == (8, 4, 4.0)
+    for part in (first, second):
+        assert (min(part) < 4, max(part) >= 12) == (True, True)
+    tree.absorb(pickle.dumps([7, 8]))
+    assert [*map(pickle.loads, tree.shares([1, 100, 100]))] == [[8]]
+    assert tree.shares([1, 1]) == []
 
 
 def test_a_single_node_is_not_split():

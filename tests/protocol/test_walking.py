@@ -1,5 +1,7 @@
 """Walking drafts: their table row by row, every state of small searches, seeded simulations, and known-wrong variants."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from lb_mpi.errors import SearchError
@@ -115,6 +117,51 @@ def test_one_split_serves_walks_first_then_those_that_stand_as_far_as_it_is_enou
     assert [(to, message.kind, message.seq) for to, message in sends] == [(9, 4, 3), (2, 4, 6), (12, 4, 1)]
     assert sorted(item for _, message in sends for item in unpack(message.payload)) == [1, 2, 3, 5, 6, 7]
     assert (walk.problem.items, walk.drafts.standing) == ([0, 4], [Draft(7, 0), Draft(1, 0)])
+
+
+class Weighed(Heap):
+    """Remembers by which weights it was last divided."""
+
+    def shares(self, weights: Sequence[int]) -> list[bytes]:
+        self.weights = list(weights)
+        return super().shares(weights)
+
+
+def test_shares_are_in_proportion_to_speeds() -> None:
+    walk = make(9, rank=8, pile=Weighed)  # its children 9, 10 and 12, the last one with two more below it
+    walk.worked(100, 0.5)
+    walk.worked(0, 0.5)  # a slow rank rests between its quanta: 100 units a second
+    walk.receive(walked(2)._replace(load=300.0), 0.0)
+    walk.receive(walked(3)._replace(load=1.0), 0.0)
+    assert [to for to, _ in walk.settle(0.0)] == [2, 3, 12, 10, 9]
+    assert walk.problem.weights == [16, 48, 1, 16 * 4, 16 * 2, 16]
+    walk = make(9, pile=Weighed)  # has not worked yet
+    walk.receive(walked(2)._replace(load=300.0), 0.0)
+    assert [to for to, _ in walk.settle(0.0)] == [2]
+    assert walk.problem.weights == [16, 16]
+
+
+def test_a_speed_follows_the_last_quanta() -> None:
+    walk = make(1)
+    for _ in range(100):
+        walk.worked(10, 1.0)
+    assert walk.speed == pytest.approx(10.0)
+    for _ in range(30):
+        walk.worked(20, 1.0)
+    assert 19.0 < walk.speed < 20.0
+
+
+def test_a_draft_names_the_speed_of_its_source_wherever_it_goes() -> None:
+    walk = make(1)
+    walk.worked(10, 2.0)
+    walk.problem.items.clear()
+    assert walk.settle(0.0) == [(15, walked(ME)._replace(load=5.0))]
+    assert {message.load for _, message in walk.receive(walked(ME, left=0), 0.0)} == {5.0}
+    walk.receive(walked(9, 3, 2)._replace(load=7.0), 0.0)
+    assert walk.settle(0.0) == [(15, walked(9, 3, 1)._replace(load=7.0))]
+    busy = make(1)
+    busy.receive(Message(Kind.STAND, 7, load=8.0), 0.0)
+    assert busy.drafts.standing == [Draft(7, 0, speed=8.0)]
 
 
 def test_who_is_light_lets_walks_go_on_and_keeps_what_stands() -> None:
@@ -336,6 +383,7 @@ def test_what_belongs_to_ranks_is_checked() -> None:
 
 def test_the_number_of_ranks_chooses_the_route_and_an_option_forces_it() -> None:
     assert [Options().route_on(size) for size in (1, 32, 33)] == ["ring", "ring", "random"]
+    assert Options().route_on(2, n_hosts=2) == "random"
     assert {Options(route=route).route_on(size) == route for size in (1, 33) for route in ("ring", "random")} == {True}
     with pytest.raises(ValueError, match="route = 'line': expected one of ring, random"):
         Options(route="line").checked()

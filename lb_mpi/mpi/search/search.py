@@ -44,7 +44,7 @@ from lb_mpi.record.events import Phase, Step
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Kind, Message, Send
-from lb_mpi.searching.guard import Guard, Options, Quantum, check_problem, check_route, check_savable
+from lb_mpi.searching.guard import MOST_ON_RING, Guard, Options, Quantum, check_problem, check_route, check_savable
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Receipt, SavedSearch, do, unpack_parts
 from lb_mpi.searching.searcher import ROOT, DraftRecord, Reason, Searcher, Work, step
@@ -71,7 +71,7 @@ def search(
     """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991), a kind of work stealing.
 
     A rank without work sends a draft, which is a request for work (see `lb_mpi.searching.drafting`).  Drafts go round a
-    ring of all ranks; on more than 32 ranks they visit random ranks, and may wait at some (see
+    ring of all ranks; on more than 32 ranks, or on several hosts, they visit random ranks, and may wait at some (see
     `lb_mpi.searching.walking`).
 
     Collective.  Every rank passes a `problem` made in the same way (see `lb_mpi.Problem`); only that of rank 0 is
@@ -93,8 +93,9 @@ def search(
         `lb_mpi.throttle`); may differ by rank.
     quantum : units of work, >= 1, between two looks for messages; None: adaptive, so that polling costs less than 2 %.
     seed : integer >= 0, of the random numbers for pauses and random routes.
-    route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks, otherwise "random";
-        always "random" for a problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
+    route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks of one host, otherwise
+        "random"; always "random" for a problem whose work belongs to certain ranks (see
+        `lb_mpi.searching.problem.Owning`).
 
     Returns a `SearchResult`, the same on all ranks.
 
@@ -127,7 +128,15 @@ def search(
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
         with saved(own, save, problem, settings.bound) as saving, running(recorder(own)):
-            return _run(own, problem, settings, saving)
+            return _run(own, problem, settings._replace(options=_with_route(own, settings.options)), saving)
+
+
+def _with_route(comm: MPI.Intracomm, options: Options) -> Options:
+    """Collective: return the options with the route of drafts on these ranks."""
+    n_hosts = 1
+    if options.route is None and comm.size <= MOST_ON_RING:
+        n_hosts = len(set(allgather(comm, MPI.Get_processor_name())))
+    return options._replace(route=options.route_on(comm.size, n_hosts))
 
 
 class _Settings(NamedTuple):
