@@ -333,11 +333,23 @@ def box(tiles: Tiles, tile: int) -> tuple[int, int, int, int]:
 
 def tiles_of(tiles: Tiles, ways: Indices) -> Indices:
     """Return the tile that each way leads into, (n,); ValueError for a way to nowhere."""
-    cell = ways >> 4
-    if len(ways) and not 0 <= cell.min() <= cell.max() < tiles.cells.size:
-        raise ValueError(f"ways into cells {cell.min()} to {cell.max()}: expected 0 to {tiles.cells.size - 1}")
-    row, column = np.divmod(cell, tiles.width)
-    return np.asarray(row // tiles.side * -(-tiles.width // tiles.side) + column // tiles.side)
+    found = np.empty(len(ways), np.int64)
+    wrong = _tiles_of(tiles.cells.size, tiles.width, tiles.side, ways, found)
+    if wrong >= 0:
+        raise ValueError(f"a way into cell {ways[wrong] >> 4}: expected 0 to {tiles.cells.size - 1}")
+    return found
+
+
+@njit(cache=True)
+def _tiles_of(size: int, width: int, side: int, ways: Indices, found: Indices) -> int:
+    """Write the tile of each way into `found`; return the index of a way to nowhere, -1 if there is none."""
+    across = -(-width // side)
+    for k in range(ways.size):
+        cell = ways[k] >> 4
+        if not 0 <= cell < size:
+            return k
+        found[k] = cell // width // side * across + cell % width // side
+    return -1
 
 
 def flood(tiles: Tiles, hand: Hand, units: int) -> tuple[int, Indices]:

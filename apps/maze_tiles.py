@@ -242,8 +242,9 @@ class TiledMazeSearch:
             return
         tiles = maze_kernel.tiles_of(self._tiles, ways)
         order = np.argsort(tiles, kind="stable")
-        found, first = np.unique(tiles[order], return_index=True)
-        for tile, part in zip(found.tolist(), np.split(ways[order], first[1:]), strict=True):
+        tiles, ways, begin = tiles[order], ways[order], 0
+        for end in [*(np.flatnonzero(np.diff(tiles)) + 1).tolist(), len(ways)]:
+            tile, part, begin = int(tiles[begin]), ways[begin:end], end
             owner = int(self._deeds.owner[tile])
             if owner == UNKNOWN:
                 self._deeds.limbo.setdefault(tile, []).append(part)

@@ -213,7 +213,7 @@ def test_tiles_depend_on_the_maze() -> None:
     [
         (b"", "payload of 0 bytes on rank 0: expected"),
         (b"x" * 25, "25 bytes"),
-        (HEAD.pack(0, 1, WAYS) + b"\x7f" * 8, "ways into"),
+        (HEAD.pack(0, 1, WAYS) + b"\x7f" * 8, "a way into cell"),
     ],
 )
 def test_malformed_payloads_are_refused(payload: bytes, says: str) -> None:
