@@ -106,10 +106,10 @@ class Rival:
             if message.kind is Kind.STOP:
                 return self._stop()
             if message.kind is Kind.ACK:
-                self.termination.acknowledged()
+                self.termination.acknowledged(message.pid)
                 continue
             if message.kind is Kind.WORK:
-                sends += self.termination.received(message.source)
+                self.termination.received(message.source)
                 self.drafting.received += 1
                 self.kept.append(message.payload)
             sends += self.serve(message, now)

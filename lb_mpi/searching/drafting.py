@@ -129,7 +129,7 @@ class Message(NamedTuple):
     source: int
     seq: int = 0
     pid: int = NOBODY  # DRAFTING: the volunteer so far, of a walk the hops left; WORK of a walk: its sender; TOKEN: 1
-    # when black; FINISH, STOP: the reason; COUNT: the sum; OWNED: its sender
+    # when black; FINISH, STOP: the reason; COUNT: the sum; OWNED: its sender; ACK: of how many messages
     load: float = 0.0  # DRAFTING: the claimed load, of a walk, and STAND: the speed of its source; BOUND: the value
     payload: bytes = b""  # WORK, OWNED: the packed part; WRITTEN: receipts
 

@@ -263,7 +263,6 @@ class Searcher:
         if kind is Kind.BOUND and self.sharing is not None:
             self.sharing.receive(message)
             return []
-        acks: list[Send] = []
         if isinstance(self.termination, Termination):
             if kind is Kind.TOKEN:
                 self.termination.arrive(Token(message.seq, bool(message.pid)), now)
@@ -271,11 +270,11 @@ class Searcher:
             if kind is Kind.WORK:
                 self.termination.received()
         elif kind is Kind.ACK:
-            self.termination.acknowledged()
+            self.termination.acknowledged(message.pid)
             return []
         elif kind in MOVES:
-            acks = self.termination.received(message.pid)
-        return acks + self.drafting.receive(message, now)
+            self.termination.received(message.pid)
+        return self.drafting.receive(message, now)
 
     def _finish(self, reason: Reason) -> list[Send]:
         self._finished = True

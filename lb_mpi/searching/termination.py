@@ -31,32 +31,36 @@ Dijkstra and Scholten's tree
 Safra's token needs a hop for every rank and round.  Here a rank that gives work away gets an ACK when that work is done.
 The working ranks form a tree, which shrinks from its leaves, and all work is done when only the root is left.
 
-A rank is engaged or free.  An engaged rank other than the root has a `parent`, to which it owes one ACK.  The `deficit` of a
+A rank is engaged or free.  An engaged rank other than the root has a `parent`, to which it owes an ACK.  The `deficit` of a
 rank is the number of its WORK messages not yet acknowledged.
 
-- WORK makes a free rank the child of its sender.  WORK to an engaged rank is acknowledged at once.
-- An engaged rank without work and without a deficit sends its parent the ACK that it owes, and becomes free; the root in
-  that state knows that the search is over.
+- WORK makes a free rank the child of its sender.  WORK to an engaged rank is acknowledged once that rank has no work: one
+  message acknowledges all that one sender has sent.
+- An engaged rank without work and without a deficit sends its parent the ACK that it owes, too, and becomes free; the root
+  in that state knows that the search is over.
 - At the start all ranks are engaged, each as the child of its parent in the binomial tree (`walking`).  So any rank may have
   work from the start, as after a restart, and a rank without work is free after its first turn: one ACK a rank.
 
 Invariant, in each state and for any order of messages:
-    the deficit of a rank = the WORK from it under way + the ACKs to it under way + its engaged children
+    the deficit of a rank = the WORK from it under way + what the others owe it + what the ACKs to it under way acknowledge
+                            + its engaged children
     every rank that has work, or a deficit, is engaged
     from every engaged rank the parents lead to the root
-Summed over all ranks: deficits = WORK under way + ACKs under way + engaged ranks without the root.  So when the root has no
-deficit, its subtree is empty: no other rank is engaged, nothing is under way.
+    a rank without work owes none but its parent
+Summed over all ranks: deficits = WORK under way + what is owed or being acknowledged + engaged ranks without the root.  So
+when the root has no deficit, its subtree is empty: no other rank is engaged, nothing is under way.
 
 rank               event                              does                            is then
 -----------------  ---------------------------------  ------------------------------  -----------
 free               WORK                               parent = its sender             engaged
-engaged            WORK                               ACK to its sender               engaged
+engaged            WORK                               it owes its sender one ACK more  engaged
 engaged            WORK is sent                       deficit + 1                     engaged
-engaged            ACK                                deficit - 1                     engaged
-engaged, not root  no work and no deficit             ACK to the parent               free
+engaged            ACK of n                           deficit - n                     engaged
+engaged            no work                            ACK of all that it owes         engaged
+engaged, not root  no work and no deficit             ACK to the parent, too          free
 root               no work and no deficit             it is over                      engaged
 
-The cost: one ACK for each WORK, and nothing while no work moves.
+The cost: at most one ACK for each WORK, and nothing while no work moves.
 """
 
 from __future__ import annotations
@@ -138,6 +142,7 @@ class Scholten:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.parent = parent(rank)  # owed an ACK while this rank is engaged
+        self.owed: dict[int, int] = {}  # further ACKs, by rank, while this rank has work
         self.engaged = True
         self.deficit = len(children(rank, size))
         self.over = False
@@ -148,25 +153,27 @@ class Scholten:
             raise ProtocolError(f"rank {self.rank} sends work, but it isn't engaged")
         self.deficit += 1
 
-    def received(self, sender: int) -> list[Send]:
+    def received(self, sender: int) -> None:
         """Process the arrival of a WORK message from `sender`."""
         if self.engaged:
-            return [(sender, Message(Kind.ACK, self.rank))]
-        self.engaged, self.parent = True, sender
-        return []
+            self.owed[sender] = self.owed.get(sender, 0) + 1
+        else:
+            self.engaged, self.parent = True, sender
 
-    def acknowledged(self) -> None:
-        """Process an ACK; ProtocolError if none is due."""
-        if self.deficit < 1:
-            raise ProtocolError(f"rank {self.rank} got an ACK, but no rank owes it one")
-        self.deficit -= 1
+    def acknowledged(self, n: int) -> None:
+        """Process an ACK of n messages; ProtocolError if fewer are due."""
+        if not 1 <= n <= self.deficit:
+            raise ProtocolError(f"rank {self.rank} got an ACK of {n}, but the other ranks owe it {self.deficit}")
+        self.deficit -= n
 
     def settle(self, active: bool) -> list[Send]:
         """Continue after processing all messages; `active`: this rank has work.  Set `over` when all work is done."""
-        if active or self.deficit > 0 or not self.engaged:
+        if active or not self.engaged:
             return []
-        if self.rank == 0:
+        owed, self.owed = self.owed, {}
+        if self.deficit == 0 and self.rank == 0:
             self.over = True
-            return []
-        self.engaged = False
-        return [(self.parent, Message(Kind.ACK, self.rank))]
+        elif self.deficit == 0:
+            self.engaged = False
+            owed[self.parent] = owed.get(self.parent, 0) + 1
+        return [(rank, Message(Kind.ACK, self.rank, pid=n)) for rank, n in owed.items()]

@@ -113,20 +113,22 @@ class Engagements(Ends):
     """The tree of Dijkstra and Scholten."""
 
     def key_of(self, actor: Scholten) -> Hashable:
-        return actor.parent if actor.engaged else -1, actor.deficit, actor.over
+        return actor.parent if actor.engaged else -1, actor.deficit, actor.over, tuple(sorted(actor.owed.items()))
 
     def settle(self, state: State, rank: int, active: bool) -> State:
         return self.act(state, rank, lambda each: each.settle(active), ("settle", active))
 
     def receive(self, termination: Scholten, message: Message) -> list[Send] | None:
         work = message.kind is Kind.WORK
-        return termination.received(message.source) if work else termination.acknowledged()
+        return termination.received(message.source) if work else termination.acknowledged(message.pid)
 
     def law(self, state: State) -> None:
         flying = [(to, message) for (_, to), wire in state.wires.items() for message in wire]
         assert all(message.kind in (Kind.WORK, Kind.ACK) for _, message in flying)
         work = Counter(message.source for _, message in flying if message.kind is Kind.WORK)
-        acks = Counter(to for to, message in flying if message.kind is Kind.ACK)
+        acks: Counter[int] = Counter()
+        for to, message in flying:
+            acks[to] += message.pid if message.kind is Kind.ACK else 0
         check_engagement(state.actors, work, acks, state.rest[0])
 
 

@@ -172,7 +172,8 @@ class Walks(Searches):
         d, t, p = s.drafting, s.termination, s.problem
         return (
             d.state, d.seq, d.out, tuple(sorted(d.stood)), tuple(d.drafts.standing), d.drafts.overtaken, tuple(d.kept),
-            t.engaged and t.parent, t.engaged, t.deficit, s.reason, s._finished, s.error is None, type(s.job),
+            t.engaged and t.parent, t.engaged, t.deficit, tuple(sorted(t.owed.items())),
+            s.reason, s._finished, s.error is None, type(s.job),
             tuple(p.items), tuple(sorted(p.done)), tuple(getattr(p, "out", ())),
         )  # fmt: skip
 

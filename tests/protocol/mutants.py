@@ -126,23 +126,29 @@ SCHOLTEN_MUTANTS = [
     ("self.deficit = len(children(rank, size))", "self.deficit = 0"),
     ("self.engaged = True\n", "self.engaged = rank == 0\n"),
     ("        self.deficit += 1", "        pass"),
-    ("        self.deficit -= 1", "        pass"),
-    ("        self.deficit -= 1", "        self.deficit = 0"),
-    ("        if self.engaged:\n            return [", "        if self.engaged:\n            return [] and ["),
-    ("        if self.engaged:\n            return [(sender,", "        if self.engaged:\n            return [(self.parent,"),
-    ("        if self.engaged:\n            return [", "        if self.engaged and self.deficit:\n            return ["),
-    ("            return [(sender, Message(Kind.ACK, self.rank))]", "            return 2 * [(sender, Message(Kind.ACK, self.rank))]"),
+    ("        self.deficit -= n", "        pass"),
+    ("        self.deficit -= n", "        self.deficit = 0"),
+    ("        self.deficit -= n", "        self.deficit -= 1"),
+    ("self.owed.get(sender, 0) + 1", "self.owed.get(sender, 0)"),  # never acknowledged
+    ("self.owed.get(sender, 0) + 1", "1"),
+    ("self.owed[sender] = self.owed.get(sender, 0) + 1", "self.owed[self.parent] = self.owed.get(self.parent, 0) + 1"),
+    ("        if self.engaged:\n            self.owed", "        if self.engaged and self.deficit:\n            self.owed"),
     ("self.engaged, self.parent = True, sender", "self.parent = sender"),
     ("self.engaged, self.parent = True, sender", "self.engaged = True"),
-    ("self.parent = True, sender\n        return []", "self.parent = True, sender\n        return [(sender, Message(Kind.ACK, self.rank))]"),
-    ("if active or self.deficit > 0", "if self.deficit > 0"),
-    ("if active or self.deficit > 0", "if active or self.deficit > 1"),
-    ("if active or self.deficit > 0 or", "if active or"),
-    ("or not self.engaged:\n            return []", ":\n            return []"),
-    ("        self.engaged = False\n", ""),
-    ("        return [(self.parent, Message", "        return [] and [(self.parent, Message"),
-    ("        return [(self.parent, Message", "        return [(parent(self.rank), Message"),
-    ("if self.rank == 0:\n            self.over = True\n", "if self.rank == 0:\n            pass\n"),
+    ("self.engaged, self.parent = True, sender", "self.engaged, self.parent, self.owed[sender] = True, sender, 1"),
+    ("if active or not self.engaged", "if not self.engaged"),
+    ("if active or not self.engaged", "if active"),
+    ("if active or not self.engaged", "if active or self.deficit or not self.engaged"),  # two wait for each other
+    ("owed, self.owed = self.owed, {}", "owed = self.owed"),  # acknowledged twice
+    ("elif self.deficit == 0:", "elif self.deficit <= 1:"),
+    ("elif self.deficit == 0:", "else:"),
+    ("if self.deficit == 0 and self.rank == 0:", "if self.rank == 0:"),
+    ("            self.engaged = False\n", ""),
+    ("            owed[self.parent] = owed.get(self.parent, 0) + 1\n", ""),
+    ("            owed[self.parent] = owed.get(self.parent, 0) + 1\n", "            owed[self.parent] = 1\n"),
+    ("owed[self.parent] = owed.get(self.parent, 0) + 1", "owed[parent(self.rank)] = owed.get(parent(self.rank), 0) + 1"),
+    ("            self.over = True\n        elif", "            pass\n        elif"),
+    ("pid=n)", "pid=1)"),
 ]  # fmt: skip
 
 WALK_MUTANTS = [
@@ -189,9 +195,8 @@ WALK_MUTANTS = [
     (searcher, "pid=self.rank, payload=payload)) for to, payload in sends]", "pid=to, payload=payload)) for to, payload in sends]"),  # by nobody
     (searcher, "        sends += self._owned()\n        for", "        sends = self._owned()\n        for"),  # what else there was is lost
     # with the termination
-    (searcher, "            self.termination.acknowledged()\n", ""),
-    (searcher, "acks = self.termination.received(message.pid)", "self.termination.received(message.pid)"),
-    (searcher, "acks = self.termination.received(message.pid)", "pass"),
+    (searcher, "            self.termination.acknowledged(message.pid)\n", ""),
+    (searcher, "self.termination.received(message.pid)", "pass"),
     (searcher, "return self.termination.settle(active)", "return self.termination.settle(self.drafting.state == 3 and not active)"),
     (searcher, "below = children(self.rank, self.size) if", "below = children(self.rank, self.size)[1:] if"),  # STOP
     (searcher, "return [] if self._finished else self._finish(", "return [] if self._finished or self.rank else self._finish("),

@@ -173,7 +173,7 @@ def test_whenever_it_dies_the_result_is_exact() -> None:
 def test_what_one_kind_of_search_has_saved_the_other_goes_on_with() -> None:
     disk = Disk()
     with pytest.raises(Died):
-        run(103, disk=disk, dies_at=200)
+        run(103, disk=disk, dies_at=100)
     assert disk.newest is not None
     states = [unpack_parts(state)[0] for state in disk.newest]
     cells = maze_of(103)

@@ -32,8 +32,11 @@ class Law:
         if self.events % 16:
             return
         ranks: list[Any] = simulation.searchers
-        flying = [message.kind for _, _, message in simulation.under_way.values()]
-        debts = flying.count(Kind.WORK) + flying.count(Kind.ACK) + sum(rank.termination.engaged for rank in ranks[1:])
+        flying = [message for _, _, message in simulation.under_way.values()]
+        debts = sum(message.kind is Kind.WORK for message in flying)
+        debts += sum(message.pid for message in flying if message.kind is Kind.ACK)
+        debts += sum(sum(rank.termination.owed.values()) for rank in ranks)
+        debts += sum(rank.termination.engaged for rank in ranks[1:])
         if not any(rank.over for rank in ranks):
             assert sum(rank.termination.deficit for rank in ranks) == debts
             for rank in ranks:

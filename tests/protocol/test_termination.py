@@ -109,7 +109,7 @@ def test_neighbours_differ_in_one_bit(size: int) -> None:
 def free() -> Scholten:
     """Rank 1 of 2, after it had nothing to do."""
     rank = Scholten(1, 2)
-    assert rank.settle(False) == [(0, Message(Kind.ACK, 1))]
+    assert rank.settle(False) == [(0, Message(Kind.ACK, 1, pid=1))]
     assert not rank.engaged
     return rank
 
@@ -118,12 +118,21 @@ def test_who_has_no_work_at_the_start_is_free_after_its_first_turn() -> None:
     assert free().settle(False) == []
 
 
-def test_work_engages_and_more_of_it_is_acknowledged_at_once() -> None:
+def test_work_engages_and_more_of_it_is_acknowledged_when_all_is_done() -> None:
     rank = free()
-    assert rank.received(5) == []
+    rank.received(5)
     assert (rank.engaged, rank.parent) == (True, 5)
-    assert rank.received(7) == [(7, Message(Kind.ACK, 1))]
-    assert rank.parent == 5
+    for sender in (7, 5, 7):
+        rank.received(sender)
+    assert (rank.parent, rank.settle(True)) == (5, [])
+    rank.sent()
+    assert rank.settle(False) == [(7, Message(Kind.ACK, 1, pid=2)), (5, Message(Kind.ACK, 1, pid=1))]
+    assert rank.settle(False) == []
+    rank.received(7)
+    rank.received(5)
+    rank.acknowledged(1)
+    assert rank.settle(False) == [(7, Message(Kind.ACK, 1, pid=1)), (5, Message(Kind.ACK, 1, pid=2))]
+    assert not rank.engaged
 
 
 def test_a_deficit_keeps_it_engaged() -> None:
@@ -131,23 +140,25 @@ def test_a_deficit_keeps_it_engaged() -> None:
     rank.received(5)
     rank.sent()
     assert rank.settle(False) == []
-    rank.acknowledged()
+    rank.acknowledged(1)
     assert rank.settle(True) == []
-    assert rank.settle(False) == [(5, Message(Kind.ACK, 1))]
+    assert rank.settle(False) == [(5, Message(Kind.ACK, 1, pid=1))]
 
 
 def test_the_root_waits_for_all_its_children() -> None:
     root = Scholten(0, 8)
     for _ in range(3):
         assert (root.settle(False), root.over) == ([], False)
-        root.acknowledged()
+        root.acknowledged(1)
     assert (root.settle(True), root.over) == ([], False)
     assert (root.settle(False), root.over) == ([], True)
 
 
 def test_an_impossible_message_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError, match="no rank owes"):
-        Scholten(1, 2).acknowledged()
+    with pytest.raises(ProtocolError, match="owe it 0"):
+        Scholten(1, 2).acknowledged(1)
+    with pytest.raises(ProtocolError, match="ACK of 0"):
+        Scholten(0, 2).acknowledged(0)
     with pytest.raises(ProtocolError, match="isn't engaged"):
         free().sent()
 

@@ -44,13 +44,22 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
             assert unborn or drafting.stood == set(others) or drafting.terms.once, f"{name}, stood {drafting.stood}"
     assert n_standing == stands.total(), "a draft stands with who is no neighbour"
     work = Counter(message.pid for _, message in in_flight if message.kind in MOVES)
-    acks = Counter(to for to, message in in_flight if message.kind is Kind.ACK)
+    acks: Counter[int] = Counter()
+    for to, message in in_flight:
+        acks[to] += message.pid if message.kind is Kind.ACK else 0
     check_engagement([searcher.termination for searcher in searchers], work, acks, active)
 
 
 def check_engagement(ranks: Sequence[Scholten], work: Counter[int], acks: Counter[int], active: Sequence[bool]) -> None:
-    """The invariant as it stands in `lb_mpi.searching.termination`; `work` under way by sender, `acks` by receiver."""
+    """The invariant as it stands in `lb_mpi.searching.termination`; `work` under way by sender, `acks` by receiver.
+
+    What is owed counts like an ACK under way.
+    """
     children = Counter(each.parent for each in ranks if each.engaged and each.rank)
+    acks = acks.copy()
+    for each in ranks:
+        acks.update(each.owed)
+        assert each.engaged or not each.owed, f"rank {each.rank} is free, and owes {each.owed}"
     for each in ranks:
         due = work[each.rank] + acks[each.rank] + children[each.rank]
         assert each.deficit == due, f"rank {each.rank} has the deficit {each.deficit}, but {due} are due"
