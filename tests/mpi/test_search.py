@@ -8,6 +8,8 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.mpi.search import search as driver
+from lb_mpi.searching.searcher import Searcher
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -63,6 +65,15 @@ def test_every_item_is_done_once(balance: bool, route: str) -> None:
         assert result.balances > 0
     if not balance:
         assert all(rank.balances <= 1 for rank in result.ranks)
+
+
+@pytest.mark.parametrize(("host", "route"), [("one", "ring"), ("h{}", "random")])
+def test_drafts_walk_between_hosts(host: str, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    monkeypatch.setattr(MPI, "Get_processor_name", lambda: host.format(COMM.rank))
+    monkeypatch.setattr(driver, "Searcher", lambda *given: used.append(given[3].route) or Searcher(*given))
+    result = lb_mpi.search(COMM, Pile(100), threshold=1.0)
+    assert (len(result.value), used) == (100, ["ring" if COMM.size == 1 else route])
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
