@@ -91,16 +91,16 @@ def efficiency(loads: ArrayLike, speeds: ArrayLike) -> float:
 
 
 def deal(weights: ArrayLike, n: int) -> Ints:
-    """Deal n cards to the owners of (k,) weights > 0, in proportion, at least one each; return (n,) owners, n >= k.
+    """Assign n items to k <= n owners in proportion to (k,) weights > 0, at least one each; return (n,) the owner of each.
 
-    Owners take turns as evenly as possible: the j-th of an owner's m cards is at (j + 1/2) / m of the sequence.
+    Owners alternate as evenly as possible: the j-th (from 0) of an owner's m items is at (j + 1/2) / m of the sequence.
     """
     sums = np.cumsum(np.asarray(weights, np.float64))
     k = len(sums)
-    cards = 1 + np.diff(np.rint(sums / sums[-1] * (n - k)).astype(np.int64), prepend=0)
-    owners = np.repeat(np.arange(k), cards)
-    turns = (np.arange(n) - np.repeat(np.cumsum(cards) - cards, cards) + 0.5) / cards[owners]
-    return owners[np.argsort(turns, kind="stable")]
+    counts = 1 + np.diff(np.rint(sums / sums[-1] * (n - k)).astype(np.int64), prepend=0)
+    owners = np.repeat(np.arange(k), counts)
+    places = (np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts) + 0.5) / counts[owners]
+    return owners[np.argsort(places, kind="stable")]
 
 
 QUEUED, QUEUED_S = 0.1, 0.1  # of the time at work, and seconds: less is not mentioned

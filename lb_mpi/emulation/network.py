@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from lb_mpi.errors import ClusterError
-from lb_mpi.launching.rank import before_others
+from lb_mpi.launching.rank import take_priority
 
 
 def need(*tools: tuple[str, str]) -> None:
@@ -135,7 +135,7 @@ def switch(arguments: Sequence[str], _prog: str) -> NoReturn:
     frames = Switch(len(devices), float(delay))
     port_of = {device: port for port, device in enumerate(devices)}
     say_ready()
-    before_others()  # a frame that waits for a core would be late
+    take_priority()  # a frame that waits for a core would be late
     while True:
         ready, _, _ = select.select(devices, [], [], frames.due(time.monotonic()))
         for device in ready:

@@ -27,7 +27,7 @@ from lb_mpi.checks import comma_list, emulated_speed
 from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.launching import limit
 from lb_mpi.launching.host import TICK_S, descendants, read_at_once
-from lb_mpi.launching.rank import FORWARDED, NUMBER, become, before_others, end_as, number, prctl
+from lb_mpi.launching.rank import FORWARDED, NUMBER, become, end_as, number, prctl, take_priority
 
 PERIOD_S = 5e-3  # of one slice to run and one to rest, if the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
@@ -221,7 +221,7 @@ def hold_back(program: Program, speed: float, stops: Stops) -> str:
     run_s = min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
     account, watch = RestAccount(speed), UsageWatch(program)
     stopped_s, n_stops = 0.0, 0
-    before_others()
+    take_priority()
     while not program.ended():
         _wait(program, run_s)
         rest_s = account.rest(*watch.look(stopped_s, n_stops))

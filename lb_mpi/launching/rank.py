@@ -92,8 +92,8 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def before_others() -> None:
-    """Let this process have a core as soon as it wakes, but not its children; without the privilege, do nothing."""
+def take_priority() -> None:
+    """Let this process, not its children, have a core as soon as it wakes; do nothing without the privilege."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 

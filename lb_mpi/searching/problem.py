@@ -42,8 +42,8 @@ class Problem(Protocol):
     def split(self) -> bytes | None:
         """Give away about half of this rank's work, as bytes, and keep the rest, never nothing; None: cannot be split.
 
-        On many ranks, a rank may give work to several others at once.  A problem can have a method for this (see
-        `Divisible`); otherwise `split` is called repeatedly.
+        On many ranks or several hosts, a rank may give work to several others at once, and more to faster ones.  A
+        problem can have a method for this (see `Divisible`); otherwise `split` is called repeatedly.
         """
 
     def absorb(self, payload: bytes) -> None:

@@ -42,23 +42,24 @@ rank is the number of its WORK messages not yet acknowledged.
   work from the start, as after a restart, and a rank without work is free after its first turn: one ACK a rank.
 
 Invariant, in each state and for any order of messages:
-    the deficit of a rank = the WORK from it under way + what the others owe it + what the ACKs to it under way acknowledge
-                            + its engaged children
+    the deficit of a rank = the WORK from it under way + the ACKs that others owe it, beside those of its children
+                            + the messages that ACKs under way to it acknowledge + its engaged children
     every rank that has work, or a deficit, is engaged
     from every engaged rank the parents lead to the root
-    a rank without work owes none but its parent
-Summed over all ranks: deficits = WORK under way + what is owed or being acknowledged + engaged ranks without the root.  So
+Summed over all ranks: deficits = WORK under way + WORK whose ACK is owed or under way + engaged ranks without the root.  So
 when the root has no deficit, its subtree is empty: no other rank is engaged, nothing is under way.
+
+A rank without work owes no ACK at the end of a turn, except to its parent; so no two ranks wait for each other's.
 
 rank               event                              does                            is then
 -----------------  ---------------------------------  ------------------------------  -----------
 free               WORK                               parent = its sender             engaged
-engaged            WORK                               it owes its sender one ACK more  engaged
+engaged            WORK                               owes its sender one more ACK    engaged
 engaged            WORK is sent                       deficit + 1                     engaged
-engaged            ACK of n                           deficit - n                     engaged
-engaged            no work                            ACK of all that it owes         engaged
-engaged, not root  no work and no deficit             ACK to the parent, too          free
-root               no work and no deficit             it is over                      engaged
+engaged            ACK of n messages                  deficit - n                     engaged
+engaged            no work                            ACK to each that it owes one    engaged
+engaged, not root  no work and no deficit             the same, and to its parent     free
+root               no work and no deficit             the same; it is over            engaged
 
 The cost: at most one ACK for each WORK, and nothing while no work moves.
 """
@@ -161,7 +162,7 @@ class Scholten:
             self.engaged, self.parent = True, sender
 
     def acknowledged(self, n: int) -> None:
-        """Process an ACK of n messages; ProtocolError if fewer are due."""
+        """Process an ACK of n messages; ProtocolError unless n is from 1 to the deficit."""
         if not 1 <= n <= self.deficit:
             raise ProtocolError(f"rank {self.rank} got an ACK of {n}, but the other ranks owe it {self.deficit}")
         self.deficit -= n

@@ -30,9 +30,9 @@ turn serves its drafts, walks first, since they would otherwise move on; after `
 standing draft is first.  Ranks that ever had work are connected by edges of the binomial tree, which are edges of the
 hypercube.  So while any rank keeps having Q > J, its sleeping neighbours wake, and then theirs.
 
-One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work is split into n + 1 shares, by weight: the ranks
-behind a draft, times the speed of its source, in units of work per second as it has measured them lately.  A rank that has
-not worked yet counts as fast as the one that splits.
+One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work is split into n + 1 shares, by weight: the
+number of ranks that the draft asks for, times the speed of its source (units of work per second in its last quanta).  A
+rank that has not worked yet counts as fast as the one that splits.
 
 The binomial tree and the hypercube
 -----------------------------------
@@ -60,8 +60,8 @@ from lb_mpi.searching.problem import Problem, shares
 __doc__ = (__doc__ or "").replace("(drawn from `lb_mpi.searching.drafting.TABLE`)", draw("random"))
 
 REACH = 16  # ranks that a walk visits; of 4, 8, 16 and 32 the best on 1,024 ranks
-FINE = 16  # weight of a share for one rank that is as fast as the one that splits
-KEEP = 0.9  # weight of the quanta before the last one, when a rank measures its speed
+EQUAL = 16  # weight of a share for one rank that is as fast as the one that splits
+DECAY = 0.9  # of a quantum's weight with each later one, in the speed that a rank measures
 EXPECTED = {(row.state, row.event) for row in TABLE if row.route == "random"}
 
 
@@ -174,8 +174,8 @@ class Walking:
         self.state = State.BUSY
 
     def worked(self, units: int, seconds: float) -> None:
-        """Measure this rank's speed: of `seconds` with work in hand, some may have passed without a quantum (0 units)."""
-        kept = KEEP if units else 1.0
+        """Measure this rank's speed: it had work for `seconds`, and did `units` of it (0: a slow rank rested, emulated)."""
+        kept = DECAY if units else 1.0
         self._units, self._seconds = kept * self._units + units, kept * self._seconds + seconds
 
     @property
@@ -300,7 +300,7 @@ class Walking:
         if waiting and load > self.terms.threshold:
             n = min(len(waiting), self._most(load))
             weights = [self._weight(draft) for draft in waiting]
-            mine = FINE + sum(weights[n:])  # for this rank, and those that it will have to serve
+            mine = EQUAL + sum(weights[n:])  # for this rank, and those that it will have to serve
             parts += shares(self.problem, [mine, *weights[:n]])
         return [
             (draft.source, Message(Kind.WORK, draft.source, draft.seq, self.rank, payload=part))
@@ -308,10 +308,9 @@ class Walking:
         ]
 
     def _weight(self, draft: Draft) -> int:
-        """Return the weight of a draft's share, at least 1."""
-        mine = self.speed
-        relative = draft.speed / mine if draft.speed > 0.0 and mine > 0.0 else 1.0
-        return max(1, round(FINE * draft.weight * relative))
+        """Return the weight of a draft's share, at least 1; see "One split serves many"."""
+        relative = draft.speed / self.speed if draft.speed > 0.0 and self.speed > 0.0 else 1.0
+        return max(1, round(EQUAL * draft.weight * relative))
 
     def _most(self, load: float) -> int:
         """Return the number of shares of a load above J, so that each has at least half of J."""

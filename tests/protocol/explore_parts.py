@@ -116,7 +116,12 @@ class Engagements(Ends):
         return actor.parent if actor.engaged else -1, actor.deficit, actor.over, tuple(sorted(actor.owed.items()))
 
     def settle(self, state: State, rank: int, active: bool) -> State:
-        return self.act(state, rank, lambda each: each.settle(active), ("settle", active))
+        def do(termination: Scholten) -> list[Send]:
+            sends: list[Send] = termination.settle(active)
+            assert active or not termination.owed, f"rank {rank} has no work, and owes {termination.owed}"
+            return sends
+
+        return self.act(state, rank, do, ("settle", active))
 
     def receive(self, termination: Scholten, message: Message) -> list[Send] | None:
         work = message.kind is Kind.WORK

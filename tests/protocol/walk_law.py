@@ -53,7 +53,7 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
 def check_engagement(ranks: Sequence[Scholten], work: Counter[int], acks: Counter[int], active: Sequence[bool]) -> None:
     """The invariant as it stands in `lb_mpi.searching.termination`; `work` under way by sender, `acks` by receiver.
 
-    What is owed counts like an ACK under way.
+    ACKs that a rank owes to others than its parent count like ACKs under way.
     """
     children = Counter(each.parent for each in ranks if each.engaged and each.rank)
     acks = acks.copy()

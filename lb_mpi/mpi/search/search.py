@@ -128,11 +128,11 @@ def search(
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
         with saved(own, save, problem, settings.bound) as saving, running(recorder(own)):
-            return _run(own, problem, settings._replace(options=_with_route(own, settings.options)), saving)
+            return _run(own, problem, settings._replace(options=_choose_route(own, settings.options)), saving)
 
 
-def _with_route(comm: MPI.Intracomm, options: Options) -> Options:
-    """Collective: return the options with the route of drafts on these ranks."""
+def _choose_route(comm: MPI.Intracomm, options: Options) -> Options:
+    """Collective: return the options with the route of drafts that suits these ranks, unless they name one."""
     n_hosts = 1
     if options.route is None and comm.size <= MOST_ON_RING:
         n_hosts = len(set(allgather(comm, MPI.Get_processor_name())))
