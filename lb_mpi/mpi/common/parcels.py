@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,10 +21,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.waiting import LONGEST_S, Nap
 
 UNIT_BYTES = 64
 LOOK_BYTES = 1 << 16  # that arrive in one poll
 MOST_LOOKS = 64  # for one parcel in a row: the rank that it waits for may compute for long
+PUSH_S = 0.1  # the longest wait for the end of sends: a receiver may compute for long
 _SIZE = struct.Struct("<q")
 
 Buffer = NDArray[np.uint8]
@@ -116,11 +119,20 @@ class Parcels:
             else:
                 arrived.append((one.source, one.tag, one.buffer))
         self._coming = coming
-        if self._going:
-            self._going = [one for one in self._going if not _is_complete(*one)]
-            self.unsent_bytes = sum(len(buffer) for _, buffer in self._going)
+        self._complete_sends()
         self._received += len(arrived)
         return arrived
+
+    def push(self) -> None:
+        """Wait until all sends are complete, but at most `PUSH_S` seconds: for a rank that is about to compute.
+
+        MPICH holds back what exceeds 64 messages to ranks of the same host until the sender's next call of MPI.
+        """
+        nap, until = Nap(LONGEST_S), time.perf_counter() + PUSH_S
+        self._complete_sends()
+        while self._going and time.perf_counter() < until:
+            nap.take()
+            self._complete_sends()
 
     def drain(self) -> None:
         """Collective, after all sends: receive and drop what is still in transit, and complete this rank's sends."""
@@ -134,6 +146,11 @@ class Parcels:
             return request.Test() and self._received >= expected[0] and not self.under_way
 
         presence_of(self.comm).wait(done, (self, expected))
+
+    def _complete_sends(self) -> None:
+        if self._going:
+            self._going = [one for one in self._going if not _is_complete(*one)]
+            self.unsent_bytes = sum(len(buffer) for _, buffer in self._going)
 
     def _receive(self, message: MPI.Message) -> _Coming:
         source, tag = self._status.Get_source(), self._status.Get_tag()

@@ -211,10 +211,11 @@ class Session:
     def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> None:
         """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many."""
         n_bytes = sum(map(len, parts))
-        inline = parts if n_bytes <= INLINE_BYTES else ()
+        inline = [b"".join(parts)] if n_bytes <= INLINE_BYTES else []
         for rank, header in enumerate(headers):
             if rank != self.rank:
                 self.parcels.send(rank, tag, parcel(_N_BYTES.pack(n_bytes) + header, inline))
+        self.parcels.push()
         if n_bytes > INLINE_BYTES:
             self.broadcast.spread(n_bytes, parts)
 
