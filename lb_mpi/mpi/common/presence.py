@@ -75,6 +75,7 @@ class Tag(IntEnum):
     CLOCK = 14  # records: the clocks of two hosts
     ANNOUNCED = 15  # parcels: the content of an announced parcel
     PROFILE = 16  # profile: clocks and measurements of the ranks
+    VALUE = 17  # gather: a large value
     HALO = 1000  # this and all tags above, up to MOST: a plan's exchange, by kind of values
 
 
@@ -333,7 +334,7 @@ class Presence:
             name = self.usual_call if name is None else name
             nap, interrupted_at = Nap(longest_s), float("inf")
             with call(name, watched=bool(name)) as interrupts:
-                while not done():
+                while not any(done() for _ in range(LOOKS)):
                     nap.take()
                     now = time.perf_counter()
                     waited_s = now - began

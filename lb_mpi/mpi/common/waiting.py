@@ -24,7 +24,7 @@ from typing import NamedTuple
 from lb_mpi import signs
 from lb_mpi.emulate import StoppedTime, read_stops
 
-SHORTEST_S, LONGEST_S = 10e-6, 0.5e-3  # naps
+LONGEST_S, FIRST = 0.5e-3, 1 / 50  # the longest nap, if few ranks share a core; the first one, as a part of the longest
 POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
 N_CORES = os.cpu_count() or 1  # of the host, not those of this rank: Open MPI may bind each rank to one core
 N_RANKS_HERE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # on this host, as MPICH and Open MPI tell their ranks
@@ -44,15 +44,15 @@ def longest_nap_s(n_ranks: int | None = None) -> float:
 
 
 class Nap:
-    """A sleep that grows from 10 us to `longest_s` (None: `longest_nap_s`) while nothing happens."""
+    """A sleep that grows from `FIRST` of `longest_s` (None: `longest_nap_s`) to all of it while nothing happens."""
 
     def __init__(self, longest_s: float | None = None) -> None:
         self.longest_s = longest_nap_s() if longest_s is None else longest_s
-        self._length = SHORTEST_S
+        self.reset()
 
     def reset(self) -> None:
         """Note activity: the next nap is short."""
-        self._length = SHORTEST_S
+        self._length = FIRST * self.longest_s
 
     def take(self, at_most: float = float("inf")) -> None:
         """Sleep, a little longer each time, but at most `at_most` seconds; also reports to a supervisor."""

@@ -26,7 +26,6 @@ from lb_mpi.checks import integer, show
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, newest, opened, wait
 from lb_mpi.mpi.common.recorder import recorder
-from lb_mpi.mpi.common.waiting import SHORTEST_S
 from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved
 from lb_mpi.saving.rows import Arrays, Exchange, Exchanges
@@ -232,7 +231,7 @@ def _exchange(comm: MPI.Intracomm, todo: Exchange) -> NDArray[Any]:
         out, into = ([array.reshape(-1).view(np.uint8), (n, rows.starts(n)), row] for array, n in pairs)
         # All ranks have just agreed, so this waits only for copying, and MPICH copies one piece per poll.  With naps of
         # half a millisecond 4 MB took 0.4 s.
-        wait(comm, comm.Ialltoallv(out, into), (given, arrived), longest_s=SHORTEST_S)
+        wait(comm, comm.Ialltoallv(out, into), (given, arrived), longest_s=10e-6)
     finally:
         row.Free()
     return arrived
