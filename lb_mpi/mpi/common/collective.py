@@ -11,6 +11,7 @@ import itertools
 import os
 import pickle
 import signal
+import struct
 import threading
 import warnings
 import zlib
@@ -28,13 +29,15 @@ from lb_mpi.checks import show
 from lb_mpi.errors import SaveError
 from lb_mpi.mpi.common.failure import Failed, failure, install
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, unit
-from lb_mpi.mpi.common.presence import call, hang_s, presence_of
+from lb_mpi.mpi.common.presence import Tag, call, hang_s, presence_of
 from lb_mpi.mpi.common.presence import duplicate as duplicate
 from lb_mpi.mpi.common.presence import wait as wait
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.saving.folder import Folder, Saved
 
 T = TypeVar("T")
+SLOT_BYTES = 512  # of a value in its first exchange
+_N_UNITS = struct.Struct("<q")
 install()
 _STOP = "lb_mpi.asked_to_stop"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # from a batch system at its limit, or earlier if asked to warn
@@ -117,34 +120,38 @@ def agree_on(comm: MPI.Intracomm, **arguments: Any) -> None:
 
 def allgather(comm: MPI.Intracomm, value: T) -> list[T]:
     """Collective: the values of all ranks, on all of them."""
-    data, sizes = _pickled(value), np.empty(comm.size, dtype=np.int64)
-    mine = np.array([len(data)], dtype=np.int64)
-    wait(comm, comm.Iallgather(mine, sizes), (mine, sizes))
-    everything = np.empty((sizes.sum(), UNIT_BYTES), dtype=np.uint8)
-    wait(comm, comm.Iallgatherv([data, mine[0], unit()], [everything, sizes, unit()]), (data, everything))
-    return _values(everything, sizes)
+    slots, mine = np.empty((comm.size, SLOT_BYTES), dtype=np.uint8), _Pickled(value)
+    wait(comm, comm.Iallgather(mine.slot, slots), (mine, slots))
+    n_units = _n_units(slots)
+    everything = np.empty((n_units.sum(), UNIT_BYTES), dtype=np.uint8)
+    if len(everything):
+        wait(comm, comm.Iallgatherv(_units(mine.rest), [everything, n_units, unit()]), (mine, everything))
+    return _values(slots, everything, n_units)
 
 
 def gather(comm: MPI.Intracomm, value: T, root: int = 0) -> list[T]:
     """Collective: the values of all ranks, on the root; on other ranks none."""
-    data, sizes = _pickled(value), np.empty(comm.size if comm.rank == root else 0, dtype=np.int64)
-    mine = np.array([len(data)], dtype=np.int64)
-    wait(comm, comm.Igather(mine, sizes, root), (mine, sizes))
-    everything = np.empty((sizes.sum(), UNIT_BYTES), dtype=np.uint8)
-    whole = [everything, sizes, unit()] if comm.rank == root else None
-    wait(comm, comm.Igatherv([data, mine[0], unit()], whole, root), (data, everything))
-    return _values(everything, sizes)
+    slots, mine = np.empty((comm.size if comm.rank == root else 0, SLOT_BYTES), dtype=np.uint8), _Pickled(value)
+    wait(comm, comm.Igather(mine.slot, slots, root), (mine, slots))
+    n_units = _n_units(slots)
+    everything = np.empty((n_units.sum(), UNIT_BYTES), dtype=np.uint8)
+    requests = [comm.Isend(_units(mine.rest), root, Tag.VALUE)] if len(mine.rest) else []
+    for rank, (n, end) in enumerate(zip(n_units.tolist(), n_units.cumsum().tolist(), strict=True)):
+        if n:
+            requests.append(comm.Irecv(_units(everything[end - n : end]), rank, Tag.VALUE))
+    presence_of(comm).wait(lambda: MPI.Request.Testall(requests), (requests, mine, everything))
+    return _values(slots, everything, n_units)
 
 
 def bcast(comm: MPI.Intracomm, value: T | None, root: int = 0) -> T:
     """Collective: return the root's value on all ranks."""
-    data = _pickled(value) if comm.rank == root else np.empty((0, UNIT_BYTES), dtype=np.uint8)
-    size = np.array([len(data)], dtype=np.int64)
-    wait(comm, comm.Ibcast(size, root), size)
-    if comm.rank != root:
-        data = np.empty((size[0], UNIT_BYTES), dtype=np.uint8)
-    wait(comm, comm.Ibcast([data, size[0], unit()], root), data)
-    found: Any = value if comm.rank == root else pickle.loads(data.data)
+    sent = _Pickled(value if comm.rank == root else None)
+    wait(comm, comm.Ibcast(sent.slot, root), sent)
+    (n,) = _n_units(sent.slot[None])
+    rest = sent.rest if comm.rank == root else np.empty((n, UNIT_BYTES), dtype=np.uint8)
+    if n:
+        wait(comm, comm.Ibcast(_units(rest), root), rest)
+    found: Any = value if comm.rank == root else _values(sent.slot[None], rest, np.array([n]))[0]
     return found  # type: ignore[no-any-return]
 
 
@@ -153,16 +160,36 @@ def barrier(comm: MPI.Comm) -> None:
     wait(comm, comm.Ibarrier())
 
 
-def _pickled(value: object) -> NDArray[np.uint8]:
-    """Return the pickle in rows of UNIT_BYTES, the units of messages; pickle.loads ignores what fills the last one."""
-    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    return np.frombuffer(data + bytes(-len(data) % UNIT_BYTES), np.uint8).reshape(-1, UNIT_BYTES)
+class _Pickled:
+    """A pickle: in its slot if it fits, so that most values need one exchange; else in rows of UNIT_BYTES, behind it.
+
+    A slot begins with the number of these rows.  `pickle.loads` ignores what fills the slot, or the last row.
+    """
+
+    def __init__(self, value: object) -> None:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        fits = len(data) <= SLOT_BYTES - _N_UNITS.size
+        inside, outside = (data, b"") if fits else (b"", data + bytes(-len(data) % UNIT_BYTES))
+        self.rest = np.frombuffer(outside, np.uint8).reshape(-1, UNIT_BYTES)
+        head = _N_UNITS.pack(len(self.rest)) + inside
+        self.slot = np.frombuffer(bytearray(head.ljust(SLOT_BYTES, b"\0")), np.uint8)
 
 
-def _values(everything: NDArray[np.uint8], sizes: NDArray[np.int64]) -> list[Any]:
-    """Return the values of (P,) `sizes` in units."""
-    ends = sizes.cumsum().tolist()
-    return [pickle.loads(everything[end - size : end].data) for end, size in zip(ends, sizes.tolist(), strict=True)]
+def _units(rows: NDArray[np.uint8]) -> Any:
+    return [rows, len(rows), unit()]
+
+
+def _n_units(slots: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """(P,) the numbers at the beginning of (P, SLOT_BYTES) slots."""
+    return np.ascontiguousarray(slots[:, : _N_UNITS.size]).view(np.int64)[:, 0]
+
+
+def _values(slots: NDArray[np.uint8], everything: NDArray[np.uint8], n_units: NDArray[np.int64]) -> list[Any]:
+    """Return the values: those with 0 units from their slots, all others one after the other from `everything`."""
+    found = []
+    for slot, n, end in zip(slots, n_units.tolist(), n_units.cumsum().tolist(), strict=True):
+        found.append(pickle.loads(everything[end - n : end].data if n else slot[_N_UNITS.size :].data))
+    return found
 
 
 def _digest(value: object) -> int:

@@ -27,7 +27,6 @@ from lb_mpi.mpi.common.collective import (
     agree,
     agree_on,
     allgather,
-    barrier,
     bcast,
     gather,
     newest,
@@ -41,6 +40,7 @@ from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Interrupts, interrupts
 from lb_mpi.record.events import Phase, Step
+from lb_mpi.record.record import Record
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Kind, Message, Send
@@ -127,8 +127,10 @@ def search(
         settings = agree(own, check)
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
-        with saved(own, save, problem, settings.bound) as saving, running(recorder(own)):
-            return _run(own, problem, settings._replace(options=_choose_route(own, settings.options)), saving)
+        record = recorder(own)
+        with saved(own, save, problem, settings.bound) as saving, running(record):
+            options = _choose_route(own, settings.options)
+            return _run(own, problem, settings._replace(options=options), saving, record)
 
 
 def _choose_route(comm: MPI.Intracomm, options: Options) -> Options:
@@ -150,11 +152,12 @@ class _Rank(Part):
     """One rank of a search."""
 
     def __init__(
-        self, searcher: Searcher, guard: Guard, parcels: Parcels, settings: _Settings, saving: Saving | None
-    ) -> None:
+        self, searcher: Searcher, guard: Guard, parcels: Parcels, settings: _Settings, saving: Saving | None,
+        record: Record,
+    ) -> None:  # fmt: skip
         self.searcher, self._guard, self._parcels, self._saving = searcher, guard, parcels, saving
         self._settings, self._quantum = settings, settings.quantum
-        self.record = recorder(parcels.comm)
+        self.record = record
         self._drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
         self.cpu_s = self.work_s = self.poll_s = 0.0
@@ -204,17 +207,18 @@ class _Rank(Part):
         return True
 
 
-def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Saving | None) -> SearchResult:
+def _run(
+    comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Saving | None, record: Record
+) -> SearchResult:
     parcels = Parcels(comm, Tag.DRAFTING)
     guard = Guard(problem, interrupts().allowed)
     found = None if saving is None else saving.saved
     ring = ring_order(comm.size) if settings.options.route_on(comm.size) == "ring" else range(comm.size)
     searcher = Searcher(comm.rank, ring, guard, settings.options, settings.bound, found)
-    barrier(comm)
-    rank = _Rank(searcher, guard, parcels, settings, saving)
-    carry(rank, presence_of(comm), rank.record, settings.slow, interrupts())
+    rank = _Rank(searcher, guard, parcels, settings, saving, record)
+    carry(rank, presence_of(comm), record, settings.slow, interrupts())
     ended = time.perf_counter()
-    rank.record.enter(Phase.WAITING, ended)  # waiting for the last rank
+    record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
@@ -222,8 +226,8 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
         searcher, rank.start, ended, settings.slow.speed * throttled(), rank.cpu_s, busy_s=rank.work_s,
         serving_s=rank.poll_s, messages=parcels.n_sent,
     )  # fmt: skip
-    rank.record.step(whole)
-    align(comm, rank.record)
+    record.step(whole)
+    align(comm, record)
     return collect(comm, searcher, whole, saving)
 
 
@@ -429,18 +433,20 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, step: Step, saving: Saving 
     Only rank 0 merges, so that there is one value and one failure; results are sent as pickles.
     """
     stopped = searcher.reason is Reason.STOPPED
+    if stopped and saving is not None:
+        _raise_together(comm, searcher)
+        saving.stopped(comm)
     mine = None
     if searcher.error is None and not stopped:
         mine = searcher.attempt(lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL))
+    everyone = gather(comm, (mine, _stats(step)), ROOT)
+    results = [result for result, _ in everyone if result is not None]
+    merged = None
+    if results and len(results) == comm.size:
+        merged = searcher.attempt(_merged, searcher, results)
+    pickled, ranks = bcast(comm, (merged, [stats for _, stats in everyone]), ROOT)
+    value = None if pickled is None else searcher.attempt(pickle.loads, pickled)
     _raise_together(comm, searcher)
-    if stopped and saving is not None:
-        saving.stopped(comm)
-    results = gather(comm, mine or b"", ROOT)
-    merged = searcher.attempt(_merged, searcher, results) if comm.rank == ROOT else None
-    pickled = bcast(comm, merged)
-    value = searcher.attempt(pickle.loads, pickled) if pickled else None
-    _raise_together(comm, searcher)
-    ranks = allgather(comm, _stats(step))
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
