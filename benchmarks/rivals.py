@@ -28,6 +28,7 @@ from lb_mpi.searching.problem import Problem, shares
 from lb_mpi.searching.searcher import ROOT, Reason, Searcher, Work
 from lb_mpi.searching.simulate import SimulatedSearch, Simulation, pause_for, search
 from lb_mpi.searching.termination import Scholten
+from lb_mpi.virtual import Network
 
 # --- what all rivals have in common: one rank that the simulator of searches can drive --------------------------------
 #
@@ -472,7 +473,7 @@ def run(way: str, tree: Tree, ranks: int, speeds: list[float], seed: int = 0, **
         speeds=[speeds[rank % len(speeds)] for rank in range(ranks)],
         options=options,
         seed=seed,
-        **{"latency": LATENCY_S, **parameters},
+        **{"network": Network((LATENCY_S, LATENCY_S)), **parameters},
     )
 
 

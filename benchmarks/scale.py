@@ -145,7 +145,7 @@ def search(size: int, seconds: list[float], route: str) -> list[Line]:
     result = searches.search(
         [UnbalancedTreeSearch(TREES[Case.TREE]) for _ in range(size)],
         speeds=rank_speeds(size),
-        latency=network(size).latency_s,
+        network=network(size),
         unit_s=nodes_s(size),
         quantum_s=quantum_s(size),
         options=Options(threshold=Case.THRESHOLD, route=route),

@@ -47,7 +47,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from lb_mpi.checks import bandwidth, show, virtual_s
@@ -89,11 +89,17 @@ Span = tuple[float, float]
 
 
 class Network(NamedTuple):
-    """The costs of messages; a span is (least, most): log-uniform between them."""
+    """The costs of messages and turns; a span is (least, most): log-uniform between them.
+
+    With `n_cores`, all ranks share so many cores: a turn waits for one, and keeps it for `turn_s`.  Jobs need none: in
+    them a rank only waits.
+    """
 
     latency_s: Span = (5e-6, 5e-6)  # of a message; if hosts differ, within one
     between_s: Span | None = None  # between two hosts; None: as latency_s
     bytes_per_s: float = math.inf  # of a link
+    n_cores: int = 0  # 0: turns take no time
+    turn_s: float = 0.0
 
     def checked(self) -> Network:
         """Return this network; ValueError unless latencies are above 0, low <= high, and `bytes_per_s` is above 0."""
@@ -124,12 +130,13 @@ class Raised(Exception):
 
 
 class _VirtualRank:
-    __slots__ = ("alarm", "busy", "inbox", "job")
+    __slots__ = ("alarm", "busy", "had_core", "inbox", "job")
 
     def __init__(self) -> None:
         self.inbox: list[int] = []  # numbers of messages
         self.alarm = 0  # the number of its one valid alarm
         self.busy = False  # until the alarm: messages wait
+        self.had_core = False  # for its next turn
         self.job: Any = None  # current
 
 
@@ -148,6 +155,7 @@ class Virtual(Generic[M, J]):
         self._links = _Links(network, rng, host_of)
         self._heap: list[tuple[float, int, int]] = []  # (time, number, rank); the number of a message, or of an alarm
         self._number = 0
+        self._free_at = [0.0] * network.n_cores  # a heap: when each core has done the turns that wait for it
 
     def begin(self, rank: int, job: J) -> float:
         """Begin a job; return the seconds that it takes."""
@@ -196,7 +204,7 @@ class Virtual(Generic[M, J]):
             if number in self.under_way:
                 if self.arrive(rank, number):
                     return True
-            elif number == self._ranks[rank].alarm:
+            elif number == self._ranks[rank].alarm and self._has_core(rank):
                 self._turn(rank)
                 return True
         return False
@@ -205,7 +213,7 @@ class Virtual(Generic[M, J]):
         """Handle the arrival of a message; True if the rank has taken a turn."""
         mine = self._ranks[rank]
         mine.inbox.append(number)
-        if mine.busy:
+        if mine.busy or not self._has_core(rank):
             return False
         self._turn(rank)
         return True
@@ -217,6 +225,18 @@ class Virtual(Generic[M, J]):
         except Raised as raised:
             return self.actors[rank].fail(raised.error)
         return self.actors[rank].done(job, result)
+
+    def _has_core(self, rank: int) -> bool:
+        """Return True if the rank takes its turn now; else it waits for a core, and then for the end of its turn."""
+        mine = self._ranks[rank]
+        if not self._free_at or mine.had_core:
+            mine.had_core = False
+            return True
+        mine.had_core = True
+        ends = max(self.now, self._free_at[0]) + self.network.turn_s
+        heapreplace(self._free_at, ends)
+        self._sleep(rank, ends)
+        return False
 
     def _turn(self, rank: int) -> None:
         actor, mine = self.actors[rank], self._ranks[rank]

@@ -21,6 +21,7 @@ from lb_mpi.searching import simulate
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send, State
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Searcher
+from lb_mpi.virtual import Network
 
 # --- Xu, Zhang & Sun 1991: what a draft costs, by the paper's formula and in the simulator, draft by draft ------------
 #
@@ -30,6 +31,7 @@ from lb_mpi.searching.searcher import Searcher
 SIZES = (4, 8, 16, 32, 64)
 DIM = 150  # of a maze without a way out: some 15,000 cells to be searched
 LATENCY_S, UNIT_S = 1e-3, 1e-4  # a cell takes a tenth of a hop, so that ranks listen often
+NETWORK = Network((LATENCY_S, LATENCY_S))
 
 
 class Draft(NamedTuple):
@@ -81,7 +83,7 @@ def drafts(size: int, seed: int = 0) -> list[Draft]:
     options = Options(pause_s=simulate.pause_for(size, LATENCY_S), seed=seed, route="ring")
     simulate.search(
         problems,
-        latency=LATENCY_S,
+        network=NETWORK,
         unit_s=UNIT_S,
         quantum_s=UNIT_S,
         options=options,
@@ -416,7 +418,7 @@ def grain(ratio: float, seeds: int) -> Grain:
         problems = [MazeSearch(cells, rank) for rank in range(RANKS)]
         options = Options(pause_s=simulate.pause_for(RANKS, LATENCY_S), seed=seed, route="ring")
         unit_s = ratio * LATENCY_S
-        one = simulate.search(problems, latency=LATENCY_S, unit_s=unit_s, quantum_s=unit_s, options=options, seed=seed)
+        one = simulate.search(problems, network=NETWORK, unit_s=unit_s, quantum_s=unit_s, options=options, seed=seed)
         found.append((one.efficiency, one.balances, one.balances * LATENCY_S / one.virtual_seconds))
     return Grain(*np.median(found, axis=0).tolist())
 

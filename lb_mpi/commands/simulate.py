@@ -126,18 +126,17 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     integer("ranks", options.ranks, 1, searches.MOST_RANKS)
     seed = integer("seed", options.seed, 0)
-    latency = check_span("latency", options.latency)
+    network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
     records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
     result = searches.search(
         [UnbalancedTreeSearch(TREES[options.tree]) for _ in range(options.ranks)],
         speeds=_speeds(options, options.ranks),
-        latency=latency,
+        network=network,
         unit_s=options.unit_s,
-        bytes_per_s=_bandwidth(options),
         seed=seed,
         options=Options(
             threshold=THRESHOLD,
-            pause_s=searches.pause_for(options.ranks, latency[1]),
+            pause_s=searches.pause_for(options.ranks, network.latency_s[1]),
             seed=seed,
             route=route_of(options),
         ),

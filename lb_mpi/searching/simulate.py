@@ -5,7 +5,6 @@ Ranks have speeds, a unit of work has a duration, and a quantum is a number of u
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from lb_mpi.searching.guard import MOST_UNITS, Guard, Options, check_problem, ch
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Store, do, share
 from lb_mpi.searching.searcher import DraftRecord, Job, Reason, Searcher, Work, step
-from lb_mpi.virtual import Network, Raised, Virtual, check_span
+from lb_mpi.virtual import Network, Raised, Virtual
 
 HEADER_BYTES = 40  # of each message, as on MPI
 MOST_RANKS = 1 << 16  # with a tree each, 8 GiB
@@ -52,10 +51,9 @@ class Simulation(Virtual[Message, Job]):
         *,
         bounds: Sequence[Bound] | None = None,
         speeds: Sequence[float] | None = None,
-        latency: float | tuple[float, float] = 5e-6,
+        network: Network | None = None,
         unit_s: float = 1e-6,
         quantum_s: float = 50e-6,
-        bytes_per_s: float = math.inf,
         options: Options | None = None,
         seed: int = 0,
         searcher_class: type[Searcher] = Searcher,
@@ -79,8 +77,7 @@ class Simulation(Virtual[Message, Job]):
         for rank, (problem, bound) in enumerate(zip(problems, shared, strict=True)):
             saved = None if states is None else share(states, rank, size)
             self.searchers.append(searcher_class(rank, ring, Guard(problem), options, bound, saved))
-        network = Network(check_span("latency", latency), bytes_per_s=bytes_per_s).checked()
-        super().__init__(self.searchers, network, random.Random(seed))
+        super().__init__(self.searchers, (network or Network()).checked(), random.Random(seed))
         self._stores = stores
         self.worked_at = 0.0  # end of the last work quantum
         worlds = list(range(size))
@@ -155,11 +152,11 @@ def search(
     """Search with one virtual rank per problem (all made alike, as on MPI; the first one is started).
 
     Parameters: `bounds` (P,), a Bound for each rank, if they share one; `speeds` (P,), units of work per `unit_s` seconds
-    relative to 1; `latency` in seconds, one number or (low, high) for log-uniform delays; `quantum_s`, virtual seconds of
-    work between two turns; `bytes_per_s`, the rate of a link; `options` of the searchers; `seed` of the delays and (without
-    `options`) of the pauses and random routes; `searcher_class`, for variants of the protocol; `stores` (P,), where each
-    rank is saved (with `options.save_every_s`); `states`, the saved states of all ranks, to resume from; `records` (P,),
-    which record the events; `check`, called with the `Simulation` after every event; `simulation_class`, for variants of it.
+    relative to 1; `network`, the costs of messages; `quantum_s`, virtual seconds of work between two turns; `options` of
+    the searchers; `seed` of the delays and (without `options`) of the pauses and random routes; `searcher_class`, for
+    variants of the protocol; `stores` (P,), where each rank is saved (with `options.save_every_s`); `states`, the saved
+    states of all ranks, to resume from; `records` (P,), which record the events; `check`, called with the `Simulation`
+    after every event; `simulation_class`, for variants of it.
 
     Raises ValueError or TypeError for bad parameters, a problem's exception after all ranks have ended, SearchError for
     values that violate the `Problem` protocol, and ProtocolError if the search protocol is violated.

@@ -14,6 +14,7 @@ from lb_mpi.searching.bound import WORST, Bound, Sharing, neighbours
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Searcher
+from lb_mpi.virtual import Network
 from tests.pile import Pile, value_of
 from tests.protocol import law
 from tests.protocol.explore_search import explore, first_world
@@ -184,7 +185,7 @@ def run(
         [Pile(200, wanted=wanted, bound=each) for each in bounds],
         bounds=bounds,
         speeds=[1.0 / (1 + rank % SLOWEST) for rank in range(size)],
-        latency=LATENCY_S,
+        network=Network(LATENCY_S),
         unit_s=UNIT_S,
         quantum_s=QUANTUM_S,
         seed=seed,

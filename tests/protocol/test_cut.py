@@ -15,6 +15,7 @@ from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts, share
 from lb_mpi.searching.searcher import Reason, Searcher
+from lb_mpi.virtual import Network
 from tests.pile import Broken, Pile
 from tests.protocol.disk import Disk, MemoryStore, check_saved
 from tests.protocol.explore import State
@@ -125,7 +126,7 @@ def live(
     result = simulate.search(
         [Pile(limit) for _ in range(size)],
         speeds=[1.0 / (1 + rank % 4) for rank in range(size)],
-        latency=(1e-6, 1e-3),
+        network=Network((1e-6, 1e-3)),
         unit_s=20e-6,
         quantum_s=60e-6,
         seed=seed,
@@ -201,7 +202,7 @@ def stop(seed: int, searcher_class: type = Searcher) -> None:
     disk = Disk()
     simulation = simulate.Simulation(
         [Pile(300) for _ in range(4)],
-        latency=(1e-6, 1e-3),
+        network=Network((1e-6, 1e-3)),
         unit_s=20e-6,
         quantum_s=60e-6,
         seed=seed,
@@ -263,7 +264,7 @@ def test_a_rank_that_cannot_write_keeps_nobody_from_going_on() -> None:
     stores = [MemoryStore(disk, rank, size=3, full=rank == 2) for rank in range(3)]
     piles = [Pile(100) for _ in range(3)]
     options = Options(threshold=1.0, save_every_s=1e-4)
-    result = simulate.search(piles, latency=1e-5, unit_s=20e-6, options=options, stores=stores)
+    result = simulate.search(piles, network=Network((1e-5, 1e-5)), unit_s=20e-6, options=options, stores=stores)
     assert sorted(result.value) == list(range(1, 101))
     assert list(disk.committed) == [0]
 

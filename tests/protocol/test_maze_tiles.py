@@ -19,6 +19,7 @@ from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts, unpack_parts
 from lb_mpi.searching.searcher import Reason
+from lb_mpi.virtual import Network
 from tests.protocol.disk import Disk, MemoryStore
 from tests.protocol.maze_mutants import MUTANTS
 from tests.unit.test_maze import component
@@ -87,7 +88,7 @@ def run(
     result = simulate.search(
         problems,
         speeds=[1.0 / (1 + rank % 4) for rank in range(size)],
-        latency=(1e-6, 1e-3),
+        network=Network((1e-6, 1e-3)),
         unit_s=2e-6,
         quantum_s=chance.choice([60e-6, 1e-3]),
         seed=seed,
@@ -187,7 +188,7 @@ def test_what_one_kind_of_search_has_saved_the_other_goes_on_with() -> None:
     disk.committed[10**6] = tuple(pack_parts([state]) for state in states)
     result = simulate.search(
         again,
-        latency=1e-5,
+        network=Network((1e-5, 1e-5)),
         unit_s=2e-6,
         options=Options(save_every_s=1.0),
         states=disk.newest,
@@ -199,7 +200,7 @@ def test_what_one_kind_of_search_has_saved_the_other_goes_on_with() -> None:
 def test_simulated_machines_share_the_work() -> None:
     cells = random_maze(1024, 0.7, 0, walled=True)
     problems = [TiledMazeSearch(cells.copy(), rank, 3, tile=64) for rank in range(3)]
-    result = simulate.search(problems, speeds=[0.8, 0.4, 0.2], latency=1e-4, unit_s=40e-9, quantum_s=2e-4)
+    result = simulate.search(problems, speeds=[0.8, 0.4, 0.2], network=Network((1e-4, 1e-4)), unit_s=40e-9, quantum_s=2e-4)
     assert result.value.visited == component(cells).sum()
     assert result.units[0] > result.units[1] > result.units[2]
 

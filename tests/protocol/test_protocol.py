@@ -13,6 +13,7 @@ from lb_mpi.searching import bound, drafting, searcher, simulate, termination, w
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason
+from lb_mpi.virtual import Network
 from tests.pile import Broken, Pile
 from tests.protocol.explore_parts import explore_tokens
 from tests.protocol.explore_search import explore, first_world
@@ -82,7 +83,7 @@ def run(
     result = simulate.search(
         [Pile(limit, wanted=wanted) for _ in range(size)],
         speeds=[1.0 / (1 + rank % 5) for rank in range(size)],
-        latency=(1e-6, 1e-3),
+        network=Network((1e-6, 1e-3)),
         unit_s=20e-6,
         quantum_s=60e-6,
         seed=seed,
@@ -128,15 +129,15 @@ def test_one_seed_gives_one_run() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("latency", 0.0),
-        ("latency", (1e-3, math.nan)),
+        ("network", Network((0.0, 1.0))),
+        ("network", Network((1e-3, math.nan))),
         ("unit_s", -1.0),
         ("quantum_s", math.inf),
         ("speeds", [1.0, 0.0]),
     ],
 )
 def test_bad_parameters_are_named(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=name.rstrip("s")):
+    with pytest.raises(ValueError, match={"network": "latency_s", "speeds": "speed"}.get(name, name)):
         simulate.search([Pile(3), Pile(3)], **{name: value})
 
 

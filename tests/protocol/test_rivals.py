@@ -14,6 +14,7 @@ from lb_mpi.errors import Error
 from lb_mpi.problems.uts import Tree
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.simulate import Simulation
+from lb_mpi.virtual import Network
 
 RIVALS = ("glb", "ctws", "a2ws")
 TREES = [Tree("geometric", "fixed", depth=5, branching=4, seed=3), Tree("binomial", branching=50, q=0.12, m=8, seed=5)]
@@ -48,10 +49,10 @@ def sweep(way: str, n: int, **parameters: Any) -> None:
         rng = random.Random(seed)
         which, ranks = rng.randrange(2), rng.choice([1, 2, 3, 4, 5, 8, 13, 16])
         speeds = rng.choice([[1.0], [1.0, 0.5, 0.25, 0.25], [0.1, 1.0]])
-        latency = rng.choice([5e-6, (1e-6, 1e-4)])
+        network = rng.choice([Network(), Network((1e-6, 1e-4))])
         quantum_s = rng.choice([2e-6, 10e-6])
         found = run(
-            way, TREES[which], ranks, speeds, seed, latency=latency, quantum_s=quantum_s, check=Law(), **parameters
+            way, TREES[which], ranks, speeds, seed, network=network, quantum_s=quantum_s, check=Law(), **parameters
         )
         assert found.value == COUNTS[which], (way, seed)
         assert found.efficiency <= 1.0 + 1e-9

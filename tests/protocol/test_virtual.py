@@ -87,6 +87,16 @@ def test_a_rank_in_a_job_serves_what_has_arrived_at_its_end() -> None:
     assert (game.sent, game.ended_s, game.under_way) == ([3, 0], [3.0, 2.5], {})
 
 
+def test_turns_wait_for_shared_cores_and_jobs_do_not() -> None:
+    shared = Network((0.25, 0.25), n_cores=1, turn_s=0.5)
+    game, (zero, one) = play(shared, 1, 1)
+    assert zero.heard == [(0.5, []), (2.0, [])]
+    assert one.heard == [(1.0, [(0, 1)]), (4.0, [])]  # after the turn of rank 0, and at the end of its own job
+    assert game.ended_s == [2.0, 4.0]
+    _, (zero, one) = play(shared._replace(n_cores=2), 1, 1)
+    assert (zero.heard, one.heard) == ([(0.5, []), (2.0, [])], [(0.5, []), (3.5, [(0, 1)])])
+
+
 def test_what_a_job_raises_is_told_to_the_actor() -> None:
     _, (zero, _, two) = play(Network(), 1, 0, 2)
     assert [str(error) for error in two.results] == ["no"]

@@ -9,6 +9,7 @@ from lb_mpi.searching import drafting, searcher, simulate, walking
 from lb_mpi.searching.drafting import PATIENCE, TABLE, Drafting, Kind, Message, ProtocolError, Row, State, draw
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.walking import REACH, Draft, Walking, WalkTerms
+from lb_mpi.virtual import Network
 from tests.pile import Heap, Pile, Post, unpack
 from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
 from tests.protocol.law import check_law, under_way
@@ -353,7 +354,7 @@ def test_simulated_searches_whose_work_belongs_to_ranks(size: int, holds: bool) 
         result = simulate.search(
             piles,
             speeds=[1.0 / (1 + rank % 4) for rank in range(size)],
-            latency=(1e-6, 1e-3),
+            network=Network((1e-6, 1e-3)),
             unit_s=20e-6,
             quantum_s=60e-6,
             seed=seed,

@@ -8,6 +8,7 @@ from lb_mpi.__main__ import main
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import Options
+from lb_mpi.virtual import Network
 from tests.pile import Pile
 
 
@@ -41,7 +42,7 @@ def piles(**options: object) -> simulate.SimulatedSearch:
 
 
 def test_messages_take_time_of_their_links() -> None:
-    free, slow = piles(), piles(bytes_per_s=1e6)
+    free, slow = piles(), piles(network=Network(bytes_per_s=1e6))
     assert sorted(free.value) == sorted(slow.value) == list(range(1, 201))
     assert free.virtual_seconds < slow.virtual_seconds
 
@@ -49,7 +50,7 @@ def test_messages_take_time_of_their_links() -> None:
 @pytest.mark.parametrize("value", [0.0, math.nan])
 def test_a_bad_bandwidth_is_named(value: float) -> None:
     with pytest.raises(ValueError, match=r"bytes_per_s = .*: expected"):
-        simulate.search([Pile(3)], bytes_per_s=value)
+        simulate.search([Pile(3)], network=Network(bytes_per_s=value))
 
 
 @pytest.mark.parametrize("ranks", ["1000000000000", "0", "-1"])

@@ -12,6 +12,7 @@ from apps.tsp import Point, Tours, check_tour, random_cities
 from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts
+from lb_mpi.virtual import Network
 
 
 def held_karp(cities: list[Point]) -> float:
@@ -41,7 +42,7 @@ def search(
         bounds=bounds if shared else None,
         unit_s=100e-6,
         quantum_s=1e-3,
-        latency=(20e-6, 100e-6),
+        network=Network((20e-6, 100e-6)),
         options=Options(threshold=1.0),
     )
     check_tour(cities, result.value)
