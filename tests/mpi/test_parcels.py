@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from lb_mpi.mpi.common.collective import allgather, bcast, gather
+from lb_mpi.mpi.common.collective import SLOT_BYTES, allgather, bcast, gather
 from lb_mpi.mpi.common.parcels import LOOK_BYTES, UNIT_BYTES, Parcels
 from lb_mpi.mpi.common.waiting import Nap
 from tests.mpi.sizes import parameters
@@ -50,10 +50,29 @@ def test_what_nobody_takes_is_drained() -> None:
     own.Free()
 
 
-@pytest.mark.parametrize("length", [0, 1, UNIT_BYTES - 1, UNIT_BYTES, 1_000_003])
-def test_objects_of_all_lengths_are_collected_in_the_order_of_the_ranks(length: int) -> None:
+def test_a_push_completes_the_sends() -> None:
+    """MPICH holds back more than 64 messages until the next call."""
     own = COMM.Dup()
-    expected = [(rank, bytes([rank]) * (length + rank)) for rank in range(SIZE)]
+    parcels, n = Parcels(own, 7), 200
+    if RANK == 0:
+        for _ in range(n):
+            parcels.send(SIZE - 1, 7, np.zeros(UNIT_BYTES, dtype=np.uint8))
+        if SIZE > 1:
+            parcels.push()
+            assert not parcels.under_way
+    came, nap = 0, Nap(1e-3)
+    while RANK == SIZE - 1 and came < n:
+        came += len(parcels.take())
+        nap.take()
+    parcels.drain()
+    own.Free()
+
+
+@pytest.mark.parametrize("fewer", [False, True])
+@pytest.mark.parametrize("length", [0, 1, UNIT_BYTES - 1, *range(SLOT_BYTES - 40, SLOT_BYTES), 1_000_003])
+def test_objects_of_all_lengths_are_collected_in_the_order_of_the_ranks(length: int, fewer: bool) -> None:
+    own = COMM.Dup()
+    expected = [(rank, bytes([rank]) * (0 if fewer and rank % 2 else length + rank)) for rank in range(SIZE)]
     assert allgather(own, expected[RANK]) == expected
     for root in range(SIZE):
         assert gather(own, expected[RANK], root) == (expected if root == RANK else [])
