@@ -18,6 +18,7 @@ Without failures this costs nothing: a rank probes for such messages only after 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import time
@@ -50,7 +51,6 @@ LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
 _MESSAGE = struct.Struct("<qq112s")  # _Kind, number of the question, call
 _key = MPI.KEYVAL_INVALID
-_kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
 _anchors: list[Presence] = []
 _left: list[Presence] = []  # anchors whose user has freed the communicator
 
@@ -349,7 +349,7 @@ class Presence:
                         self._send_failure(wrong)
                         raise Error(wrong)
         except BaseException:
-            _kept.append((done, keep))
+            _keep(done, keep)
             raise
 
     def spread(self, error: BaseException, *, alone: bool = False) -> None:
@@ -403,7 +403,7 @@ class Presence:
 
     def abandon(self, *what: object) -> None:
         """Keep for ever what MPI may still write to."""
-        _kept.append(what)
+        _keep(*what)
 
     def raise_failure(self) -> None:
         """Raise Error when another rank has sent a failure.
@@ -449,6 +449,14 @@ class Presence:
             users, self._users = self._users, None
             _anchors.remove(self)
             users.Delete_attr(_keyval())
+
+
+def _keep(*what: object) -> None:
+    """Keep buffers that MPI may still write to, and communicators with messages in transit.
+
+    They outlive Python: MPI_Finalize runs after Python has freed all objects, and may complete what is pending.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))
 
 
 def closed(name: str) -> ValueError:
@@ -522,7 +530,7 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
         one = _left.pop()
         one._questions.serve(0.0)
         if one._questions.used:
-            _kept.append(one)  # an answer may still arrive, which no later communicator may receive
+            _keep(one)  # an answer may still arrive, which no later communicator may receive
         else:
             one.comm.Free()
     own = _idup(comm, presence_of(comm))
