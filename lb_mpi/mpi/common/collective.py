@@ -57,7 +57,6 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
         own = duplicate(comm)
         presence = presence_of(own)
         try:
-            agree(own, hang_s)
             yield own
         except BaseException as error:
             presence.leave(error)
@@ -70,11 +69,12 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
 
     A failing rank raises its own exception, including SystemExit and KeyboardInterrupt.  The others raise the same kind
     (ValueError, TypeError, OSError or one of its kinds for files; otherwise `lb_mpi.Error`), with the text and number
-    of the lowest failing rank.
+    of the lowest failing rank.  A wrong LB_MPI_HANG_S is an error, too, since all waits use it.
     """
     error: BaseException | None = None
     value: T | None = None
     try:
+        hang_s()
         with interrupts().allowed():
             value = make()
     except BaseException as caught:

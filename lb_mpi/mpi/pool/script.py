@@ -17,7 +17,7 @@ from lb_mpi.errors import Error
 from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.common.presence import hang_s, presence_of
+from lb_mpi.mpi.common.presence import presence_of
 from lb_mpi.mpi.pool.maps import serve
 from lb_mpi.mpi.pool.session import Session
 
@@ -106,7 +106,6 @@ def open_session(
     with in_call(name):
         own = duplicate(MPI.COMM_WORLD if comm is None else comm)
         try:
-            agree(own, hang_s)
             agree_on(own, root=root, **agree(own, lambda: check(own)))
             return Session(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
         except BaseException as error:

@@ -116,7 +116,6 @@ class Session:
         self.presence = presence_of(comm)
         self.presence.name = "pool"
         self.throttle = throttle(emulated_speed)
-        self.emulated_speeds: list[float] = allgather(comm, emulated_speed * throttled())  # for the lower bound
         self.functions = KnownFunctions()
         self.clocks = Clocks()
         self.parcels = Parcels(duplicate(comm))
@@ -131,7 +130,9 @@ class Session:
         self.intervals = SharedIntervals(self._host, mine)
         self.speeds = [1.0] * comm.size  # of all ranks, as measured by the root
         self.broadcast = Broadcast(comm, self._host, root)
-        self.hosts: list[int] = allgather(comm, min(mine))  # of each rank: the lowest rank on its host
+        told: list[tuple[int, float]] = allgather(comm, (min(mine), emulated_speed * throttled()))
+        self.hosts = [first for first, _ in told]  # of each rank: the lowest rank on its host
+        self.emulated_speeds = [speed for _, speed in told]  # for the lower bound
         hosts: dict[int, list[int]] = {}
         for rank, first in enumerate(self.hosts):
             hosts.setdefault(first, []).append(rank)

@@ -93,9 +93,12 @@ class Balancer:
             try:
                 hosts = allgather(own, MPI.Get_processor_name())
                 short = scheme in ("fos", "sos") or (scheme == AUTO and own.size > MOST_DIRECT)
-                self.graph = agree(own, lambda: process_graph(comm, graph, hosts, short=short))
-                self._watch = agree(own, lambda: Stopwatch(emulated_speed))
-                trigger, used = agree(own, lambda: _check(tolerance, when, every, self.graph, scheme))
+
+                def check() -> tuple[Graph, Stopwatch, Trigger, str]:
+                    layout = process_graph(comm, graph, hosts, short=short)
+                    return layout, Stopwatch(emulated_speed), *_check(tolerance, when, every, layout, scheme)
+
+                self.graph, self._watch, trigger, used = agree(own, check)
                 settings = {"scheme": scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
                 agree_on(own, **settings, edges_of_graph=fingerprint(self.graph))
                 self._loans = Loans(recorder(own), worlds(own), own.rank)
