@@ -51,6 +51,8 @@ LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
 _MESSAGE = struct.Struct("<qq112s")  # _Kind, number of the question, call
 _key = MPI.KEYVAL_INVALID
+_kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
 _anchors: list[Presence] = []
 _left: list[Presence] = []  # anchors whose user has freed the communicator
 
@@ -349,7 +351,7 @@ class Presence:
                         self._send_failure(wrong)
                         raise Error(wrong)
         except BaseException:
-            _keep(done, keep)
+            _kept.append((done, keep))
             raise
 
     def spread(self, error: BaseException, *, alone: bool = False) -> None:
@@ -403,7 +405,7 @@ class Presence:
 
     def abandon(self, *what: object) -> None:
         """Keep for ever what MPI may still write to."""
-        _keep(*what)
+        _kept.append(what)
 
     def raise_failure(self) -> None:
         """Raise Error when another rank has sent a failure.
@@ -449,14 +451,6 @@ class Presence:
             users, self._users = self._users, None
             _anchors.remove(self)
             users.Delete_attr(_keyval())
-
-
-def _keep(*what: object) -> None:
-    """Keep buffers that MPI may still write to, and communicators with messages in transit.
-
-    They outlive Python: MPI_Finalize runs after Python has freed all objects, and may complete what is pending.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))
 
 
 def closed(name: str) -> ValueError:
@@ -530,7 +524,7 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
         one = _left.pop()
         one._questions.serve(0.0)
         if one._questions.used:
-            _keep(one)  # an answer may still arrive, which no later communicator may receive
+            _kept.append(one)  # an answer may still arrive, which no later communicator may receive
         else:
             one.comm.Free()
     own = _idup(comm, presence_of(comm))
