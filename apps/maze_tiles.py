@@ -125,16 +125,17 @@ class TiledMazeSearch:
         self._sort(np.array([16 * self.entry + STAY]))
 
     def work(self, units: int) -> int:
-        """Mark up to `units` new cells of one tile; returns how many."""
+        """Mark up to `units` new cells, of one tile after the other; return how many."""
         units = checks.integer("units", units, 1)
-        if self.found:
-            return 0
-        if not self._hand.left and self._pending:
-            self._take_tile()
-        done, ways = maze_kernel.flood(self._tiles, self._hand, units)
-        self._sort(ways)
+        done = 0
+        while done < units and not self.found and (self._hand.left or self._pending):
+            if not self._hand.left:
+                self._take_tile()
+            marked, ways = maze_kernel.flood(self._tiles, self._hand, units - done)
+            self._sort(ways)
+            done += marked
+            self._found = bool(MARKED <= self._tiles.cells[self.exit] < TOLD and self._owns(self.exit))
         self._visited += done
-        self._found = bool(MARKED <= self._tiles.cells[self.exit] < TOLD and self._owns(self.exit))
         return done
 
     def load(self) -> float:

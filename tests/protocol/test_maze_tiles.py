@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from apps import maze_tiles
-from apps.maze_kernel import TOLD
+from apps.maze_kernel import STAY, TOLD, tiles_of
 from apps.maze_search import FREE, MARKED, MazeSearch, check_path, join, random_maze, way_back
 from apps.maze_search import compile_kernels as compile_maze_kernels
 from apps.maze_tiles import HEAD, MOVED, WAYS, TiledMazeSearch, compile_kernels, usual_tile
@@ -143,6 +143,26 @@ def check_tales(made: type) -> None:
     assert [one._deeds.give(5), one._deeds.give(5)] == [1, 2]
 
 
+def check_ways(made: type) -> None:
+    """With a tile go all ways into it; those that come while another rank has it are kept, and there when it is back."""
+    one, other = (made(random_maze(30, 1.0, 0), rank, 2, tile=4) for rank in range(2))
+    cells = np.flatnonzero(one.cells.reshape(-1) == FREE)
+    tiles = tiles_of(one._tiles, 16 * cells)
+    tile = int(next(each for each in tiles if one._deeds.owner[each] == 0))
+    into = (16 * cells[tiles == tile] + STAY)[:3]
+    for way in into[:2]:
+        one.incoming(HEAD.pack(0, 1, WAYS) + way.tobytes())
+    other.absorb(one._give([tile]))
+    assert sorted(np.concatenate(other._pending[tile])) == sorted(into[:2])
+    one.incoming(HEAD.pack(0, 1, WAYS) + into[2].tobytes())
+    one.absorb(other._give([tile]))
+    assert sorted(np.concatenate(one._pending[tile])) == sorted(into)
+
+
+def test_ways_go_along_with_their_tile() -> None:
+    check_ways(TiledMazeSearch)
+
+
 def test_of_two_tales_the_later_one_counts() -> None:
     check_tales(TiledMazeSearch)
 
@@ -249,6 +269,7 @@ def fault_of(made: type) -> BaseException | None:
     try:
         check_begun_anew(made)
         check_tales(made)
+        check_ways(made)
         for seed in range(40):
             check_exact(seed, made)
         for seed in range(15):
