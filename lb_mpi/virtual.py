@@ -50,7 +50,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from lb_mpi.checks import bandwidth, show, virtual_s
+from lb_mpi.checks import bandwidth, integer, number, show, virtual_s
 
 M = TypeVar("M")  # a message
 J = TypeVar("J")  # a job
@@ -102,11 +102,16 @@ class Network(NamedTuple):
     turn_s: float = 0.0
 
     def checked(self) -> Network:
-        """Return this network; ValueError unless latencies are above 0, low <= high, and `bytes_per_s` is above 0."""
+        """Return this network; ValueError for a field out of its range.
+
+        Latencies are above 0 and low <= high, `bytes_per_s` is above 0, `n_cores` and `turn_s` are at least 0.
+        """
         for name, span in (("latency_s", self.latency_s), ("between_s", self.between_s or self.latency_s)):
             check_span(name, span)
         if self.bytes_per_s != math.inf:
             bandwidth("bytes_per_s", self.bytes_per_s)
+        integer("n_cores", self.n_cores, 0)
+        number("turn_s", self.turn_s, least=0.0, unit="seconds")
         return self
 
 

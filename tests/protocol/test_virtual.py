@@ -124,7 +124,7 @@ def test_messages_between_two_ranks_keep_their_order() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("latency_s", (0.0, 1.0)), ("between_s", (2.0, 1.0)), ("bytes_per_s", 0.0)],
+    [("latency_s", (0.0, 1.0)), ("between_s", (2.0, 1.0)), ("bytes_per_s", 0.0), ("n_cores", -1), ("turn_s", -1e-3)],
 )
 def test_bad_networks_are_named(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{field} = "):

@@ -28,7 +28,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError
 from lb_mpi.mpi.common.failure import Failed, failure, install
-from lb_mpi.mpi.common.parcels import UNIT_BYTES, unit
+from lb_mpi.mpi.common.parcels import UNIT_BYTES, as_units, unit
 from lb_mpi.mpi.common.presence import Tag, call, hang_s, presence_of
 from lb_mpi.mpi.common.presence import duplicate as duplicate
 from lb_mpi.mpi.common.presence import wait as wait
@@ -125,7 +125,7 @@ def allgather(comm: MPI.Intracomm, value: T) -> list[T]:
     n_units = _n_units(slots)
     everything = np.empty((n_units.sum(), UNIT_BYTES), dtype=np.uint8)
     if len(everything):
-        wait(comm, comm.Iallgatherv(_units(mine.rest), [everything, n_units, unit()]), (mine, everything))
+        wait(comm, comm.Iallgatherv(as_units(mine.rest), [everything, n_units, unit()]), (mine, everything))
     return _values(slots, everything, n_units)
 
 
@@ -135,10 +135,10 @@ def gather(comm: MPI.Intracomm, value: T, root: int = 0) -> list[T]:
     wait(comm, comm.Igather(mine.slot, slots, root), (mine, slots))
     n_units = _n_units(slots)
     everything = np.empty((n_units.sum(), UNIT_BYTES), dtype=np.uint8)
-    requests = [comm.Isend(_units(mine.rest), root, Tag.VALUE)] if len(mine.rest) else []
+    requests = [comm.Isend(as_units(mine.rest), root, Tag.VALUE)] if len(mine.rest) else []
     for rank, (n, end) in enumerate(zip(n_units.tolist(), n_units.cumsum().tolist(), strict=True)):
         if n:
-            requests.append(comm.Irecv(_units(everything[end - n : end]), rank, Tag.VALUE))
+            requests.append(comm.Irecv(as_units(everything[end - n : end]), rank, Tag.VALUE))
     presence_of(comm).wait(lambda: MPI.Request.Testall(requests), (requests, mine, everything))
     return _values(slots, everything, n_units)
 
@@ -150,7 +150,7 @@ def bcast(comm: MPI.Intracomm, value: T | None, root: int = 0) -> T:
     (n,) = _n_units(sent.slot[None])
     rest = sent.rest if comm.rank == root else np.empty((n, UNIT_BYTES), dtype=np.uint8)
     if n:
-        wait(comm, comm.Ibcast(_units(rest), root), rest)
+        wait(comm, comm.Ibcast(as_units(rest), root), rest)
     found: Any = value if comm.rank == root else _values(sent.slot[None], rest, np.array([n]))[0]
     return found  # type: ignore[no-any-return]
 
@@ -173,10 +173,6 @@ class _Pickled:
         self.rest = np.frombuffer(outside, np.uint8).reshape(-1, UNIT_BYTES)
         head = _N_UNITS.pack(len(self.rest)) + inside
         self.slot = np.frombuffer(bytearray(head.ljust(SLOT_BYTES, b"\0")), np.uint8)
-
-
-def _units(rows: NDArray[np.uint8]) -> Any:
-    return [rows, len(rows), unit()]
 
 
 def _n_units(slots: NDArray[np.uint8]) -> NDArray[np.int64]:

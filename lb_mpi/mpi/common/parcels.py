@@ -14,7 +14,7 @@ import functools
 import struct
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -102,7 +102,7 @@ class Parcels:
         if buffer.nbytes > LOOK_BYTES:
             size, at = _SIZE.pack(buffer.nbytes), Tag.ANNOUNCED
             self._going.append(_Going(self.comm.Isend([size, MPI.BYTE], rank, tag), size))
-        self._going.append(_Going(self.comm.Isend(_as_units(buffer), rank, at), buffer))
+        self._going.append(_Going(self.comm.Isend(as_units(buffer), rank, at), buffer))
         self.sent_bytes += buffer.nbytes
         self.unsent_bytes += buffer.nbytes
         self._sent[rank] += 1
@@ -161,12 +161,13 @@ class Parcels:
             (n_bytes,) = _SIZE.unpack(size)
             buffer = np.empty(n_bytes, dtype=np.uint8)
             # Posted before the next probe, so that the content cannot be matched otherwise.
-            return _Coming(source, tag, buffer, self.comm.Irecv(_as_units(buffer), source, Tag.ANNOUNCED))
+            return _Coming(source, tag, buffer, self.comm.Irecv(as_units(buffer), source, Tag.ANNOUNCED))
         buffer = np.empty(n_bytes, dtype=np.uint8)
-        return _Coming(source, tag, buffer, message.Irecv(_as_units(buffer)))
+        return _Coming(source, tag, buffer, message.Irecv(as_units(buffer)))
 
 
-def _as_units(buffer: Buffer) -> list[object]:
+def as_units(buffer: Buffer) -> Any:
+    """Return what MPI takes as a message of this buffer, whose length is a multiple of UNIT_BYTES."""
     return [buffer, buffer.nbytes // UNIT_BYTES, unit()]
 
 

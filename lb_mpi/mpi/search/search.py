@@ -441,9 +441,7 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, step: Step, saving: Saving 
         mine = searcher.attempt(lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL))
     everyone = gather(comm, (mine, _stats(step)), ROOT)
     results = [result for result, _ in everyone if result is not None]
-    merged = None
-    if results and len(results) == comm.size:
-        merged = searcher.attempt(_merged, searcher, results)
+    merged = searcher.attempt(_merged, searcher, results) if len(results) == comm.size else None
     pickled, ranks = bcast(comm, (merged, [stats for _, stats in everyone]), ROOT)
     value = None if pickled is None else searcher.attempt(pickle.loads, pickled)
     _raise_together(comm, searcher)
