@@ -1,4 +1,4 @@
-"""Files written completely or not at all, and new files that never follow an existing link.
+"""Files written completely or not at all, locked by one process, and new files that never follow an existing link.
 
 A frame is bytes with their length and CRC, which reveals truncated or corrupt files:
 
@@ -12,6 +12,7 @@ A corrupt frame does not say where the next one begins, so it ends the reading.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import secrets
@@ -50,6 +51,36 @@ def create(path: str | os.PathLike[str]) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+_locked: set[int] = set()  # descriptors of files that this process has locked, as far as they are open
+
+
+def lock(file: int) -> None:
+    """Lock the file of a descriptor until `unlock` or the end of this process; BlockingIOError if another one holds it.
+
+    A lock belongs to the open file, so a forked child (a daemon, a data loader) would keep it.  There, the descriptor
+    leads to /dev/null.
+    """
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    _locked.add(file)
+
+
+def unlock(file: int) -> None:
+    """Release a lock, before the descriptor is closed."""
+    _locked.discard(file)
+    fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _give_up_locks() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in _locked:
+        os.dup2(nothing, file, inheritable=False)
+    os.close(nothing)
+    _locked.clear()
+
+
+os.register_at_fork(after_in_child=_give_up_locks)
 
 
 def _replace(target: Path, data: bytes, mode: int | None) -> None:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import struct
@@ -41,7 +40,7 @@ import msgpack
 
 from lb_mpi.checks import integer
 from lb_mpi.errors import SaveError
-from lb_mpi.files import frame, read_frame
+from lb_mpi.files import frame, lock, read_frame, unlock
 
 CHUNK_BYTES = 1 << 20  # read at once
 
@@ -122,7 +121,7 @@ class Disk:
         """
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BaseException:
             os.close(file)
             raise
@@ -130,6 +129,7 @@ class Disk:
 
     def unlock(self, locked: int) -> None:
         """Release the lock."""
+        unlock(locked)
         os.close(locked)
 
 
@@ -186,6 +186,11 @@ class Folder:
                 self._lock = self._disk.lock(self.path / LOCK)
             except BlockingIOError:
                 raise OSError(f"another run saves to {self.path}") from None
+
+    @property
+    def locked(self) -> bool:
+        """Return whether this process keeps other runs from saving here."""
+        return self._lock is not None
 
     def close(self) -> None:
         """Release the lock."""

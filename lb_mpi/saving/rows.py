@@ -50,6 +50,8 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
     found: Arrays = {}
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
+        if isinstance(arrays[name], np.ma.MaskedArray):
+            raise TypeError(f"{name} is a masked array: expected one without a mask, such as {name}.filled(0.0)")
         if not _NAME.fullmatch(name):
             raise ValueError(f"array {show(name)}: expected a name of letters, digits and _")
         if array.dtype.hasobject:
@@ -57,9 +59,11 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
         if array.ndim < 1:
             raise ValueError(f"{name} = {show(arrays[name])}: expected an array of rows")
         try:
-            b"".join(npy(array[:0]))
-        except ValueError as error:  # a field name that .npy cannot represent
+            back = np.load(io.BytesIO(b"".join(npy(array[:0]))), allow_pickle=False).dtype
+        except ValueError as error:  # a field name that .npy cannot represent, or fields in another order than in memory
             raise TypeError(f"{name} has dtype {show(array.dtype)}: expected one for a .npy file ({error})") from None
+        if (back, back.type) != (array.dtype, array.dtype.type):
+            raise TypeError(f"{name} has dtype {show(array.dtype)}: expected one for a .npy file (it would become {back})")
         found[name] = array
     (first, rows), *_ = ((name, len(array)) for name, array in found.items())
     for name, array in found.items():
@@ -71,20 +75,41 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
 def check_options(options: Mapping[str, object] | None) -> dict[str, Any]:
     """Return options as they will be read, with tuples as lists; TypeError for values that are not plain."""
     try:
-        plain: dict[str, Any] = msgpack.unpackb(msgpack.packb(dict(options or {}), use_bin_type=True), raw=False)
+        packed = msgpack.packb(dict(options or {}), use_bin_type=True, default=_plain)
+        plain: dict[str, Any] = msgpack.unpackb(packed, raw=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"options = {show(options)}: expected names with numbers, text and lists ({error})") from None
     return plain
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.number | np.bool_):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is none of these")
+
+
+def comparable(value: Any) -> Any:
+    """Return a value of options such that equal ones have one repr: 1, 1.0 and True, NaN and NaN, names in any order."""
+    if isinstance(value, dict):
+        return {name: comparable(value[name]) for name in sorted(value, key=repr)}
+    if isinstance(value, list):
+        return [comparable(one) for one in value]
+    return int(value) if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()) else value
 
 
 def compare_options(saved: Saved, options: Mapping[str, object], path: object) -> None:
     """Raise ValueError unless the save was made with the same options."""
     before = saved.meta["options"]
     for name in sorted({*before, *options}):
-        if name not in before or name not in options or before[name] != options[name]:
+        if name not in before or name not in options or differ(before[name], options[name]):
             now = show(options[name]) if name in options else "not given"
             was = show(before[name]) if name in before else "none"
             raise ValueError(f"{name} = {now}: expected {was}, as in what is saved in {path} (choose another folder)")
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Return whether two values of options are not equal."""
+    return repr(comparable(one)) != repr(comparable(other))
 
 
 def shares(n: int, size: int) -> list[int]:

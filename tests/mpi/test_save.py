@@ -17,12 +17,15 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi import signs
+from lb_mpi.mpi.save import save as module
 from lb_mpi.saving.folder import Folder
 
 COMM = MPI.COMM_WORLD
 N = 23
 KINDS = ("<f8", ">i4", "f4", "?", "M8[ms]", "U5", "S3", "c16", [("id", "i8"), ("at", "f4", (2,))], "U0")
 pytestmark = pytest.mark.mpi
+ONE = np.zeros(3)
+HERE = COMM.rank == COMM.size - 1  # where an argument is another one: on one rank only
 not_on_many = pytest.mark.skipif(COMM.size > 4, reason="many ranks show nothing new")
 
 
@@ -212,6 +215,31 @@ def test_another_run_that_saves_there_is_told(folder: Path) -> None:
     lb_mpi.save(COMM, folder, 1, heat=np.zeros(3))
 
 
+@pytest.mark.skipif(COMM.size == 1, reason="one rank agrees with itself")
+def test_what_is_equal_on_two_ranks_may_be_written_in_two_ways(folder: Path) -> None:
+    nan = float("nan")
+    options = {"a": 1, "b": [nan, 2.5]} if HERE else {"b": (np.float32(nan), 2.5), "a": 1.0}
+    for step in (1, np.int64(2)):
+        where = f"{folder}/" if HERE else folder
+        lb_mpi.save(COMM, where, step if HERE else int(step), options=options, given=ONE, arguments=ONE)
+        found, arrays = lb_mpi.load(COMM, where, options=options) or (0, {})
+        assert (found, sorted(arrays)) == (step, ["arguments", "given"])
+
+
+def test_only_the_last_folders_stay_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOCKED", 2)
+    for name in "abca":
+        before = lb_mpi.load(COMM, folder / name) or (0,)
+        lb_mpi.save(COMM, folder / name, before[0] + 1, heat=np.zeros(3))
+    if COMM.rank == 0:
+        for name in "abc":
+            with contextlib.nullcontext() if name == "b" else raises_alike(OSError, "another run saves"):
+                other = Folder(folder / name, "rows")
+                other.lock()
+                other.close()
+    COMM.Barrier()
+
+
 def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) -> None:
     lb_mpi.save(COMM, folder, 3, heat=np.zeros(3), options={"shape": (4, 5), "seed": 7})
     assert lb_mpi.load(COMM, folder, options={"seed": 7, "shape": [4, 5]}) is not None
@@ -244,10 +272,6 @@ def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) 
             call()
 
 
-ONE = np.zeros(3)
-HERE = COMM.rank == COMM.size - 1  # where what is wrong is passed: on one rank only
-
-
 @not_on_many
 @pytest.mark.parametrize(
     ("kind", "says", "wrong"),
@@ -257,6 +281,7 @@ HERE = COMM.rank == COMM.size - 1  # where what is wrong is passed: on one rank 
         (TypeError, "folder = 7: expected the name of a directory", {"folder": 7}),
         (TypeError, "folder = '': expected the name", {"folder": ""}),
         (ValueError, "folder = /etc/passwd: expected a directory", {"folder": "/etc/passwd"}),
+        (TypeError, "heat is a masked array: expected one without a mask", {"heat": np.ma.masked_invalid([1.0, 2.0, 3.0])}),
         (TypeError, "heat is an array of objects", {"heat": np.array([None, "a", 1], object)}),
         (ValueError, "heat = 3.0: expected an array of rows", {"heat": 3.0}),
         (ValueError, "wind has 2 rows: expected 3, as heat has", {"wind": np.zeros(2)}),

@@ -71,5 +71,5 @@ ROW_MUTANTS = [
     ("        if array.ndim < 1:", "        if False:"),
     ("    for name in sorted({*before, *options}):", "    for name in sorted(options):"),
     ("    for name in sorted({*before, *options}):", "    for name in sorted(before):"),
-    ("or before[name] != options[name]:", "or False:"),
+    ("or differ(before[name], options[name]):", "or False:"),
 ]

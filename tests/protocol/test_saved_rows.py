@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from lb_mpi.saving import rows as real
 from lb_mpi.saving.folder import Folder, Saved
-from lb_mpi.saving.rows import check_arrays, check_options, compare_options, describe_rows, shares
+from lb_mpi.saving.rows import check_arrays, check_options, compare_options, describe_rows, differ, shares
 from tests.protocol.memory_disk import MemoryDisk
 from tests.protocol.saving_mutants import ROW_MUTANTS
 from tests.protocol.test_protocol import changed_module
@@ -91,8 +91,15 @@ def check_all(rows: Any) -> None:
     for wrong in ({"a": np.zeros(2), "b": np.zeros(3)}, {"../a": np.zeros(2)}, {"a": np.zeros(())}, {}):
         with pytest.raises(ValueError, match="expected"):
             rows.check_arrays(wrong)
-    with pytest.raises(TypeError, match="objects"):
-        rows.check_arrays({"a": np.array([{}])})
+    out_of_order = np.zeros(2, [("x", "f8"), ("y", "i4"), ("z", "f4")])[["z", "x"]]
+    for refused, says in (
+        (np.array([{}]), "a is an array of objects"),
+        (np.ma.masked_invalid([1.0, np.nan]), r"a is a masked array: expected one without a mask, such as a\.filled"),
+        (out_of_order, r"a has dtype .*'z'.*: expected one for a \.npy file \(.*out-of-order"),
+        (np.zeros(2, [("x", "f8")]).view(np.recarray), r"a has dtype .*record.*: expected one .*\(it would become"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            rows.check_arrays({"a": refused})
 
 
 def test_small_arrays_and_what_is_refused() -> None:
@@ -120,6 +127,10 @@ def test_options_are_compared_by_name_and_value() -> None:
     compare_options(saved, check_options({"name": "ü", "shape": [4, 5]}), folder.path)
     with pytest.raises(ValueError, match=r"shape = \[5, 4\]: expected \[4, 5\], as in what is saved in /saves"):
         compare_options(saved, check_options({"name": "ü", "shape": (5, 4)}), folder.path)
-    for wrong in ({"a": {1, 2}}, {"a": 1 << 70}, {3: 4}):
+    one: Any = {"x": 1, "y": [np.nan, {"a": True, "b": 0.0}]}
+    other: Any = {"y": (np.float32("nan"), {"b": -0.0, "a": np.int8(1)}), "x": 1.0}
+    assert not differ(check_options(one), check_options(other))
+    assert differ(check_options({"x": 1.5}), check_options({"x": np.nan}))
+    for wrong in ({"a": {1, 2}}, {"a": 1 << 70}, {3: 4}, {"a": np.zeros(2)}):
         with pytest.raises(TypeError, match=r"options = .*: expected names with numbers, text and lists"):
             check_options(wrong)

@@ -1,13 +1,14 @@
 """A file is written as a whole or not at all, whatever stands at its path; links that others have made are not followed."""
 
 import os
+import signal
 import stat
 import threading
 from pathlib import Path
 
 import pytest
 
-from lb_mpi.files import create, write_whole
+from lb_mpi.files import create, lock, unlock, write_whole
 from lb_mpi.launching.progress import remove_records
 from lb_mpi.saving.folder import Folder
 
@@ -131,3 +132,30 @@ def test_saves_empty_no_folder_that_a_link_leads_to(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="lock"):
         folder.lock()
     assert not (tmp_path / "made").exists()
+
+
+def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
+    """A daemon or a data loader outlives a process that is killed, and would keep its next run from writing."""
+    first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
+    until_end, end = os.pipe()
+    is_ready, ready = os.pipe()
+    holder = os.fork()
+    if not holder:
+        try:
+            lock(first)
+            if not os.fork():
+                os.close(end)
+                os.write(first, b"nowhere")
+                os.write(ready, b".")
+                os.read(until_end, 1)  # until the test has closed `end`
+                os._exit(0)
+            os.read(is_ready, 1)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.close(first)
+    assert os.waitpid(holder, 0)[1] == signal.SIGKILL
+    lock(second)  # while the child lives
+    assert os.fstat(second).st_size == 0
+    unlock(second)
+    for file in (second, until_end, end, is_ready, ready):
+        os.close(file)

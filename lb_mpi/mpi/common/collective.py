@@ -104,7 +104,7 @@ def raise_together(comm: MPI.Intracomm, error: BaseException | Failed | None) ->
     raise presence_of(comm).together(error, rank)
 
 
-def agree_on(comm: MPI.Intracomm, **arguments: Any) -> None:
+def agree_on(comm: MPI.Intracomm, /, **arguments: Any) -> None:
     """Collective: ValueError on every rank, naming the argument and two ranks, unless all pass equal arguments.
 
     They are compared as text, since a user's object may be unpicklable, or unequal to itself.

@@ -30,7 +30,8 @@ from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved
 from lb_mpi.saving.rows import Arrays, Exchange, Exchanges
 
-_folders: dict[str, Folder] = {}  # on rank 0, by path: locked until the process ends; knows which saves are damaged
+_LOCKED = 64  # folders, at most: a lock needs an open file
+_folders: dict[str, Folder] = {}  # on rank 0, by path, the last saved ones locked; they know damaged saves
 
 
 class _Given(NamedTuple):
@@ -64,14 +65,15 @@ def save(
 
     Raises ValueError or TypeError on all ranks for wrong arguments, and if the folder has a save of this step or a
     later one, or one with other options.  Raises OSError on all ranks, which names the rank, if a rank cannot write;
-    earlier saves are kept.  Until the process of rank 0 ends, other runs that save in this folder raise OSError.
+    earlier saves are kept.  Until the process of rank 0 ends, or has saved in 64 other folders, other runs that save in
+    this folder raise OSError.
     """
     with opened(comm, "lb_mpi.save") as own:
         given = agree(own, lambda: _check(folder, options, index))
         step = agree(own, lambda: integer("step", step, 0, MOST))
         checked = agree(own, lambda: rows.check_arrays(arrays))
         _agree_on(own, given, step=step, arrays=sorted(checked))
-        _agree_on(own, given, **{name: (array.dtype, array.shape[1:]) for name, array in checked.items()})
+        agree_on(own, **{name: (array.dtype, array.shape[1:]) for name, array in checked.items()})
         recorder(own)
         mine = len(next(iter(checked.values())))
         counts = allgather(own, mine)
@@ -135,6 +137,9 @@ def _write(comm: MPI.Intracomm, given: _Given, step: int, arrays: Arrays, counts
 
 def _begin(folder: Folder, given: _Given, step: int) -> None:
     folder.lock()
+    _folders[str(folder.path)] = _folders.pop(str(folder.path))
+    for earlier in [one for one in _folders.values() if one.locked][:-_LOCKED]:
+        earlier.close()
     for saved in folder.saves().whole[:1]:
         rows.compare_options(saved, given.options, given.path)
     folder.begin(step)
@@ -192,7 +197,7 @@ def _check_index(given: _Given, n: int, mine: int | None = None) -> None:
 
 def _agree_on(comm: MPI.Intracomm, given: _Given, **arguments: object) -> None:
     index = "not given" if given.numbers is None else "given"
-    agree_on(comm, folder=str(given.path), options=given.options, index=index, **arguments)
+    agree_on(comm, folder=str(given.path), options=rows.comparable(given.options), index=index, **arguments)
 
 
 def _bounds(counts: list[int]) -> Ints:
