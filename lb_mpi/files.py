@@ -18,8 +18,10 @@ import os
 import secrets
 import stat
 import struct
+import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType
@@ -33,14 +35,12 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
     its permissions.  A path that is no regular file (a device, a pipe) is written to directly.  OSError, naming `path`.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    try:
+    with naming(path):
         mode = os.stat(path).st_mode if os.path.exists(path) else None
         if mode is not None and not stat.S_ISREG(mode):
             Path(path).write_bytes(data)
         else:
             _replace(Path(os.path.realpath(path)), data, mode)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from None
 
 
 def create(path: str | os.PathLike[str]) -> int:
@@ -51,6 +51,30 @@ def create(path: str | os.PathLike[str]) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add the path to an OSError: one that is raised while a file is open has none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from None
+
+
+def is_at(path: str | os.PathLike[str], file: int) -> bool:
+    """Return whether a path still leads to the open file of a descriptor: it was not removed, nor replaced."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except OSError:
+        return False
+
+
+def warn(text: str) -> None:
+    """Issue a RuntimeWarning, also where warnings are errors: an error would end a run that can go on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 _locked: set[int] = set()  # descriptors of files that this process has locked, as far as they are open

@@ -8,7 +8,7 @@ import math
 import time
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lb_mpi.advising.advice import advise, collapsed, conclude
 from lb_mpi.advising.replay import gain, replays
@@ -17,6 +17,8 @@ from lb_mpi.files import write_whole
 from lb_mpi.report.page import page
 from lb_mpi.report.run import gather, headline, times
 from lb_mpi.table import Table
+
+T = TypeVar("T")
 
 # --- report ---------------------------------------------------------------------------------------------------------
 
@@ -31,7 +33,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 def run_report(options: argparse.Namespace) -> dict[str, Any]:
     """Write the page; ValueError if no record can be read, OSError for files.
 
-    Returns the headline's numbers, `notes` on missing data, the `file` written, the page's `bytes`, and `cpu_seconds`.
+    Returns the headline's numbers (None: unknown), `notes` on missing data, the `file` written, the page's `bytes`, and
+    `cpu_seconds`.
     """
     began = time.process_time()
     found = gather(Path(options.folder))
@@ -40,8 +43,7 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
     write_whole(options.output, text)
     return {
         "ranks": found.size,
-        **headline(found, gained)._asdict(),
-        "gain": _known(gained),
+        **{name: _known(value) for name, value in headline(found, gained)._asdict().items()},
         "notes": found.notes,
         "file": options.output,
         "bytes": len(text.encode()),
@@ -52,12 +54,17 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
 def describe_report(answer: dict[str, Any]) -> list[str]:
     """Summarise a report."""
     known = answer["gain"] is not None
+    ratio = "" if answer["ratio"] is None else f": {answer['ratio']:.2f} times as long"
+    efficiencies = [answer[name] for name in ("parallel", "balance", "communication")]
     return [
         *([f"{times(answer['gain'])} times as fast as without balancing (predicted)"] if known else []),
         f"{answer['ranks']:,} ranks, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
-        f"(lower bound) {answer['bound_s']:.3f} s: {answer['ratio']:.2f} times as long",
-        f"parallel efficiency {answer['parallel']:.1%} = load balance {answer['balance']:.1%} * communication "
-        f"{answer['communication']:.1%}",
+        f"(lower bound) {answer['bound_s']:.3f} s{ratio}",
+        *(
+            []
+            if None in efficiencies
+            else ["parallel efficiency {:.1%} = load balance {:.1%} * communication {:.1%}".format(*efficiencies)]
+        ),
         answer["words"],
         *([f"Next: {answer['next_step']}"] if answer["next_step"] else []),
         *(f"note: {note}" for note in answer["notes"]),
@@ -130,8 +137,8 @@ def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def _known(seconds: float) -> float | None:
-    return None if math.isnan(seconds) else seconds
+def _known(value: T) -> T | None:
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _seconds(seconds: float | None, unknown: str = "") -> str:

@@ -105,7 +105,7 @@ def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
         notes.append(f"no record of {_ranks(missing)}")
     killed = sorted(one.about.rank for one in kept if not one.ended)
     if killed:
-        notes.append(f"{_ranks(killed)}: the record breaks off, as when a rank was killed or still runs")
+        notes.append(f"{_ranks(killed)}: the record breaks off: killed, still running, or unable to write (a full disk)")
     offsets, clock = _align(kept)
     begins = [one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True)]
     ends = [one.until + offset for one, offset in zip(kept, offsets, strict=True)]

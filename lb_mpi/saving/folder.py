@@ -32,7 +32,6 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,18 +39,9 @@ import msgpack
 
 from lb_mpi.checks import integer
 from lb_mpi.errors import SaveError
-from lb_mpi.files import frame, lock, read_frame, unlock
+from lb_mpi.files import frame, lock, naming, read_frame, unlock
 
 CHUNK_BYTES = 1 << 20  # read at once
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Add the path to an OSError: one that is raised while a file is open has none."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 class Disk:
@@ -78,7 +68,7 @@ class Disk:
 
     def write(self, path: Path, chunks: Iterable[bytes | memoryview]) -> None:
         """Write a new file, synced when this returns; FileExistsError if there is one."""
-        with _naming(path), open(path, "xb") as file:
+        with naming(path), open(path, "xb") as file:
             for chunk in chunks:
                 file.write(chunk)
             file.flush()
@@ -98,7 +88,7 @@ class Disk:
         """Force the names in a directory to the disk."""
         opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with _naming(path):
+            with naming(path):
                 os.fsync(opened)
         except OSError as error:
             if error.errno != errno.EINVAL:  # this file system cannot sync directories, and writes names at once

@@ -75,6 +75,25 @@ def test_a_disk_without_room_is_named_and_what_is_on_it_stays_whole(pool: lb_mpi
         assert pool.map(big, 30, checkpoint=path, to="all") == [big(k) for k in range(30)]
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool: lb_mpi.Pool, path: Path, how: str) -> None:
+    def task(k: int) -> int:
+        if k == 3:
+            path.unlink()
+            if how == "replaced":
+                path.write_bytes(b"another")
+        return k
+
+    expected = pytest.warns(RuntimeWarning) if RANK == 0 else contextlib.nullcontext()
+    with expected as came:
+        assert pool.map(task, 30, checkpoint=path, chunksize=1, to="all") == list(range(30))
+    if RANK == 0:
+        words = f"checkpoint {path}: removed or replaced during the map: its results are not kept for another run"
+        assert [str(one.message) for one in came] == [words]
+    COMM.Barrier()
+    assert path.exists() == (how == "replaced")
+
+
 def test_what_is_no_name_of_a_file(pool: lb_mpi.Pool, path: Path) -> None:
     for wrong in (3.5, b"log", True):
         with pytest.raises(TypeError, match=r"checkpoint = .*: expected the name of a file"):

@@ -3,19 +3,23 @@
 The record belongs to a process, so what is recorded runs in processes of their own, started by rank 0 alone.
 """
 
+import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+from lb_mpi.mpi.common import recorder
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import Stored, read
 from tests.process.started import started
@@ -201,6 +205,39 @@ def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:
         assert one.steps["n"].sum() == 6
         assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
     assert not records(tmp_path)[1].ended
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "no room"])
+def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path: Path, how: str) -> None:
+    file, path = recorder._File(tmp_path), tmp_path / "rank000000.lbrec"
+    before = path.read_bytes()
+    if how != "no room":
+        path.unlink()
+    if how == "replaced":
+        path.write_bytes(b"another")
+    words = f"'{path}'" if how == "no room" else f"{path} was removed or replaced"
+    with largest_file(5000 if how == "no room" else None), pytest.warns(RuntimeWarning) as came:
+        any(file.write(now) for now in (1.0, 2.0))
+    assert [str(one.message).partition(" any more: ")[2].endswith(words) for one in came] == [True]
+    if how != "removed":
+        assert path.read_bytes() == (b"another" if how == "replaced" else before)
+
+
+def test_a_disk_without_room_at_the_start_is_named(tmp_path: Path) -> None:
+    with largest_file(100), pytest.raises(OSError, match=f"File too large: '{tmp_path}/rank000000.lbrec'"):
+        recorder._File(tmp_path)
+
+
+@contextlib.contextmanager
+def largest_file(n_bytes: int | None) -> Iterator[None]:
+    """No file of this process gets larger than `n_bytes`."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if n_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_on_every_rank(tmp_path: Path) -> None:

@@ -290,6 +290,21 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
     assert "the record breaks off" in (tmp_path / "report.html").read_text()
 
 
+def test_a_record_of_nothing_has_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of a rank whose disk was full after the first snapshot, for example."""
+    nothing = whole(Record(100.0), 100.0, about(0, 1), ended=False)
+    folder = folder_of_files(tmp_path / "record", [("rank000000.lbrec", nothing)])
+    page = tmp_path / "report.html"
+    assert main(["report", str(folder), "-o", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert main(["report", str(folder), "-o", str(page), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
+    assert answer["ratio"] is answer["parallel"] is None
+    assert "rank 0: the record breaks off: killed, still running, or unable to write (a full disk)" in text
+    for shown in (text, page.read_text()):
+        assert not re.search(r"\bnan\b", shown, re.IGNORECASE)
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [

@@ -1,8 +1,8 @@
 """The record of this process, kept in a file while it runs, when LB_MPI_RECORD names a folder.
 
 The first driver call begins it.  It is written about once a second, at the end of a time bin (see
-`lb_mpi.record.record`), and when Python ends.  Writing needs no messages, so a single rank can do it.  A write error
-ends the recording, not the run.
+`lb_mpi.record.record`), and when Python ends.  Writing needs no messages, so a single rank can do it.  A write error, or
+a file that was removed, ends the recording with a RuntimeWarning, not the run.
 
 Clocks: ranks of one host share a clock.  Between hosts, the lowest rank of each exchanges messages with the lowest rank
 of all, when a driver begins and when it ends, at most every ALIGN_S seconds.
@@ -25,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.files import create
+from lb_mpi.files import create, is_at, naming, warn
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.facts import library
 from lb_mpi.mpi.common.presence import Tag
@@ -47,7 +47,8 @@ class _File:
             world.rank, world.size, socket.gethostname(), os.getpid(), now, wall, _versions(), " ".join(sys.argv)
         )
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = create(folder / file_name(world.rank))
+        self._path = folder.absolute() / file_name(world.rank)
+        self._file = create(self._path)
         self.record = Record(now, self._on_bin)
         self._number, self._due = 0, now + WRITE_S
         self._write(header(self.about), 0)
@@ -59,12 +60,19 @@ class _File:
             return
         self._due = now + WRITE_S
         frame = snapshot(self.record, now, self._number, ended=ended)
-        try:
-            self._write(frame, place(self._number, self.about.size))
-        except OSError:  # no room: the previous snapshot stays
+        why = ""
+        if not is_at(self._path, self._file):
+            why = f"{self._path} was removed or replaced"
+        else:
+            try:
+                self._write(frame, place(self._number, self.about.size))
+            except OSError as error:  # no room: the previous snapshot stays
+                why = str(error)
+        self._number += 1
+        if why:
             os.close(self._file)
             self._file = -1
-        self._number += 1
+            warn(f"{VARIABLE}: rank {self.about.rank} is not recorded any more: {why}")
 
     def _on_bin(self, now: float) -> None:
         if now >= self._due:
@@ -72,9 +80,10 @@ class _File:
 
     def _write(self, data: bytes, at: int) -> None:
         left = memoryview(data)
-        while left:
-            n = os.pwrite(self._file, left, at)
-            left, at = left[n:], at + n
+        with naming(self._path):
+            while left:
+                n = os.pwrite(self._file, left, at)
+                left, at = left[n:], at + n
 
 
 def recorder(comm: MPI.Intracomm) -> Record:

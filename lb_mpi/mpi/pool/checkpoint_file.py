@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import warnings
@@ -13,6 +12,7 @@ from typing import Any
 
 from lb_mpi import signs
 from lb_mpi.checks import show
+from lb_mpi.files import is_at, lock, naming, unlock, warn
 from lb_mpi.pooling import checkpoint
 
 
@@ -20,7 +20,8 @@ class CheckpointFile:
     """The checkpoint (see `lb_mpi.pooling.checkpoint`) at `path`: read when a map begins, written before results count.
 
     `done` are its results, by task number.  ValueError for other files, functions or items; OSError, also if another run
-    writes to it.  Truncated or corrupt parts are dropped with a UserWarning.
+    writes to it.  Truncated or corrupt parts are dropped with a UserWarning.  If the file is removed or replaced, the first
+    write after that issues a RuntimeWarning, and nothing more is written.
     """
 
     def __init__(self, path: Any, function: Callable[..., Any], items: Any, *, star: bool) -> None:
@@ -36,7 +37,7 @@ class CheckpointFile:
                 self._file.truncate(read.n_good)
             self._write(read.start)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
         self.done = read.done
         self._n_written = len(self.done)
@@ -48,9 +49,10 @@ class CheckpointFile:
         if Path(name).exists() and not Path(name).is_file():
             raise ValueError(f"checkpoint = {show(path)}: expected a file")
         self._name = os.path.abspath(name)  # the working directory may change
+        self._there = True  # the file has not been removed
         file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno())
         except BlockingIOError:
             file.close()
             raise OSError(f"{self._name}: another run writes to this checkpoint") from None
@@ -59,22 +61,32 @@ class CheckpointFile:
 
     def write(self, tasks: list[int], values: list[Any]) -> None:
         """Write results to disk; TypeError for an unsupported type; OSError, with the file unchanged, if that fails."""
-        self._write(checkpoint.record(tasks, values))
+        data = checkpoint.record(tasks, values)
+        if not self._there:
+            return
+        if not is_at(self._name, self._file.fileno()):
+            self._there = False
+            warn(f"checkpoint {self._name}: removed or replaced during the map: its results are not kept for another run")
+            return
+        self._write(data)
         self._n_written += len(tasks)
         signs.saved(self._n_written)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if not self._file.closed:
+            unlock(self._file.fileno())
+            self._file.close()
 
     def _write(self, data: bytes) -> None:
         end = os.fstat(self._file.fileno()).st_size
         left = memoryview(data)
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(end)  # data after a truncated record can't be read
-            raise OSError(error.errno, error.strerror, self._name) from None
+        with naming(self._name):
+            try:
+                while left:
+                    left = left[self._file.write(left) :]
+                os.fsync(self._file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(end)  # data after a truncated record can't be read
+                raise

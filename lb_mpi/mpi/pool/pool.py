@@ -148,7 +148,8 @@ class Pool:
         return_exceptions : True: an exception that a task raises is its result.
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
-            bytes, arrays, or tuples, lists and dicts of these.
+            bytes, arrays, or tuples, lists and dicts of these.  A full disk ends the map; if the file is removed, a
+            RuntimeWarning names it.
         callback : a function that the root calls as callback(result) as results arrive; not of results from the checkpoint.
 
         Raises lb_mpi.TaskError when a task raises an exception.  The error has the index of the task, the rank and the

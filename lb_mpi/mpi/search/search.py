@@ -6,7 +6,6 @@ import os
 import pickle
 import struct
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.errors import Stopped
+from lb_mpi.files import warn
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import queueing
 from lb_mpi.mpi.common.carrier import Part, carry
@@ -311,10 +311,7 @@ class Saving:
         try:
             return call() or True
         except (OSError, ValueError) as error:
-            text = f"rank {self._rank}: the search is not saved this time: {error}"
-            with warnings.catch_warnings():
-                warnings.simplefilter("always")  # raising an error would end a search that can go on
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn(f"rank {self._rank}: the search is not saved this time: {error}")
             return None
 
 
