@@ -363,6 +363,32 @@ def test_a_signal_is_heard_by_all_in_the_same_step(number: signal.Signals) -> No
     assert signs.read(bytes(signs._page.bytes)).saves_pid == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_after_the_last_step_ends_the_process_or_is_kept_for_the_next_block(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    with lb_mpi.asked_to_stop(COMM) as asked:
+        assert asked() is None
+        if HERE:
+            os.kill(os.getpid(), number)
+    ends = number is signal.SIGTERM
+    assert raised == ([number] if HERE and ends else [])
+    for expected in (None if ends else number, None):  # a block that has returned it does not keep it
+        with lb_mpi.asked_to_stop(COMM) as asked:
+            assert [asked() for _ in range(2)] == [None, expected]
+
+
+def test_a_signal_before_an_error_is_kept_for_the_next_block() -> None:
+    with contextlib.suppress(ZeroDivisionError), lb_mpi.asked_to_stop(COMM):
+        if HERE:
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise ZeroDivisionError
+    with lb_mpi.asked_to_stop(COMM) as asked:
+        assert [asked() for _ in range(2)] == [None, signal.SIGTERM]
+
+
 def test_a_handler_of_the_users_stays_and_errors_pass_through() -> None:
     came: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))

@@ -75,6 +75,21 @@ def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves: Path, monkeyp
     assert count(COMM, saves) == PUBLISHED["T1"]
 
 
+def test_sigterm_at_the_end_of_a_search_ends_the_process(saves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    result = UnbalancedTreeSearch.result
+
+    def late(self: UnbalancedTreeSearch) -> object:
+        if COMM.rank == COMM.size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result(self)
+
+    monkeypatch.setattr(UnbalancedTreeSearch, "result", late)
+    assert count(COMM, saves) == PUBLISHED["T1"]
+    assert raised == ([signal.SIGTERM] if COMM.rank == COMM.size - 1 else [])
+
+
 def test_a_disk_that_is_full_is_a_warning(saves: Path) -> None:
     last = COMM.rank == COMM.size - 1
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -268,11 +268,16 @@ def newest(
 class Signals:
     """The signals received on this rank; made by `noted`."""
 
-    def __init__(self) -> None:
-        self.came: signal.Signals | None = None  # the first one
+    def __init__(self, came: signal.Signals | None = None) -> None:
+        self.came = came  # SIGTERM if that is among them
+        self.reported = False  # to the program, on all ranks
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.came = self.came or signal.Signals(number)
+        if self.came is not signal.SIGTERM:
+            self.came = signal.Signals(number)
+
+
+_late: list[signal.Signals] = []  # of the last block: it came too late to be reported
 
 
 @contextmanager
@@ -281,10 +286,14 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
 
     A signal that is ignored, or has a handler already (an outer block's, for example), is left alone; outside the main
     thread both are.  Rank 0 reports to a supervisor that it saves at SIGUSR1, if this block notes it.
+
+    A SIGTERM that is not `reported` ends the process when the block is left without an error, as it would outside of the
+    block.  Any other signal that is not reported is noted at the beginning of the next block: it is a request, and the
+    program may be about to end.
     """
-    signals = Signals()
     main = threading.current_thread() is threading.main_thread()
     ours = [number for number in SIGNALS if main and signal.getsignal(number) is signal.SIG_DFL]
+    signals = Signals(_late.pop() if _late and _late[0] in ours else None)
     for number in ours:
         signal.signal(number, signals._note)
     reports = comm.rank == 0 and signs.SAVE_SIGNAL in ours
@@ -297,6 +306,11 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
             signs.saves_at_signal(False)
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
+        if signals.came and not signals.reported:
+            _late[:] = [signals.came]
+    if signal.SIGTERM in _late:
+        _late.clear()
+        signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager
@@ -315,6 +329,9 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
     The function returns the signal that has arrived on any rank, or None; it returns the same on all ranks in the same
     step.  This is one or two steps after the signal: a reduction of one number runs during each step, and ranks wait
     for it only if it takes longer than the step.
+
+    If the block ends before `asked` has returned a signal that came, SIGTERM then ends the process, as it does outside of
+    the block; SIGUSR1 is returned in the next block, or by the next `lb_mpi.search(save=)`, if there is one.
     """
     with call(_STOP):
         presence = presence_of(duplicate(comm))
@@ -333,6 +350,7 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
         stop = int(anywhere[0])
         mine[0] = signals.came or 0
         pending.append(presence.comm.Iallreduce(mine, anywhere, MPI.MAX))
+        signals.reported = signals.reported or stop != 0
         return signal.Signals(stop) if stop else None
 
     with noted(comm) as signals:

@@ -104,7 +104,8 @@ def search(
     protocol, every rank raises a SearchError that names the rank and the cause; but a rank on which SystemExit or
     KeyboardInterrupt was raised raises that itself.
 
-    With `save`, raises Stopped on every rank if a signal has ended the search, ValueError if the folder has saves of
+    With `save`, raises Stopped on every rank if a signal has ended the search (a SIGTERM that comes when all work is
+    done ends the process instead, as it does outside of a search), ValueError if the folder has saves of
     another problem, SaveError if none of its saves can be read, and OSError if another run saves there.  If a save
     fails, for example because the disk is full, the rank that fails issues a RuntimeWarning; the search continues, and
     earlier saves are kept.
@@ -299,6 +300,7 @@ class Saving:
 
     def stopped(self, comm: MPI.Intracomm) -> NoReturn:
         """Collective: raise Stopped after a search that a signal has ended."""
+        self._signals.reported = True
         number, came = bcast(comm, (self._number, self._signals.came))
         by = "a signal" if came is None else came.name
         if not number:
