@@ -335,7 +335,27 @@ def _within_bounds(
     if packing is not None and excess_and_cut(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
         part = packing
         refine(fine, part, bounds, 10, 1.0, SEEDS_AT_ONCE, state)
+    fill(fine, part, bounds)
     return part
+
+
+def fill(graph: Csr, part: Ints, bounds: Floats) -> None:
+    """Give a vertex to each part without weight, as far as that is possible within bounds (k,), cheapest in cut first.
+
+    A part that gives one away keeps another, so no part gets above its bound and none gets empty.
+    """
+    weights = graph.vertex_weights
+    counts = np.bincount(part[weights > 0], minlength=len(bounds))
+    empty = [p for p in np.argsort(bounds).tolist() if not counts[p]]  # the one with the largest bound last
+    if not empty:
+        return
+    tails = np.repeat(np.arange(graph.n), np.diff(graph.indptr))
+    inner = part[tails] == part[graph.indices]
+    cost = np.bincount(tails[inner], graph.weights[inner], minlength=graph.n)
+    for v in np.argsort(cost, kind="stable").tolist():
+        if empty and 0 < weights[v] <= bounds[empty[-1]] and counts[part[v]] > 1:
+            counts[part[v]] -= 1
+            part[v] = empty.pop()
 
 
 def _bisect(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:

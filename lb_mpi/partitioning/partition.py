@@ -6,13 +6,14 @@ graph --coarsen--> smaller graphs --bisect--> parts of the smallest --restored a
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi import checks
-from lb_mpi.graph import Floats, Ints
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_speeds
@@ -59,7 +60,8 @@ def partition(
     unit_s : seconds, above 0, that work of vertex weight 1 takes on the fastest rank; None: vertex weights are in the
         unit of work of the machine's speeds.
 
-    Returns an (n,) array: the part 0..k-1 of each vertex.
+    Returns an (n,) array: the part 0..k-1 of each vertex.  Each part has a vertex of weight above 0 if there are enough
+    of them, and light enough; otherwise a UserWarning names the parts that are empty.  With `aim` "time" there is none.
 
     Raises ValueError for arguments out of range, and for an invalid graph or file (with file:line).
     """
@@ -85,8 +87,18 @@ def partition(
     if aim == "time" and machine is not None:
         from lb_mpi.partitioning.shorten import shorten
 
-        parts = shorten(tasks, parts, machine, unit_s=unit_s, effort=effort, seed=seed)
+        return shorten(tasks, parts, machine, unit_s=unit_s, effort=effort, seed=seed)
+    if len(empty := np.flatnonzero(np.bincount(parts[_counted(tasks)], minlength=k) == 0)):
+        some = ", ".join(map(str, empty[:8].tolist())) + (", ..." if len(empty) > 8 else "")
+        text = f"{len(empty):,} of {k:,} parts are empty ({some}): expected more vertices of weight above 0, or lighter ones"
+        warnings.warn(text, stacklevel=2)
     return parts
+
+
+def _counted(graph: Graph) -> NDArray[np.bool_]:
+    """Return (n,) whether a vertex makes a part count as not empty: those of weight 0 do so only if all are."""
+    heavy = graph.vertex_weights > 0
+    return heavy if heavy.any() else ~heavy
 
 
 def _shares(k: int, targets: ArrayLike | None) -> Floats:

@@ -1,6 +1,7 @@
 """The door to the partitioners: what goes in, what is refused, and what any method must keep to."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,30 @@ def graphs() -> dict[str, Graph]:
 @pytest.mark.parametrize("name", graphs())
 def test_awkward_graphs(name: str, method: str) -> None:
     graph = graphs()[name]
+    heavy = np.flatnonzero(graph.vertex_weights) if graph.vertex_weights.any() else np.arange(graph.n)
     for k in (1, 2, 3, 7, 40):
-        parts = partition(graph, k, effort="fast", method=method)
+        with warnings.catch_warnings(record=True) as came:
+            warnings.simplefilter("always")
+            parts, again = (partition(graph, k, effort="fast", method=method) for _ in range(2))
         assert parts.shape == (graph.n,)
         assert parts.dtype == np.int64
         assert ((parts >= 0) & (parts < k)).all()
-        assert (parts == partition(graph, k, effort="fast", method=method)).all()
+        assert (parts == again).all()
+        n_empty = k - len(set(parts[heavy].tolist()))
+        assert n_empty == max(0, k - len(heavy))
+        assert [str(one.message).partition(" (")[0] for one in came] == 2 * [f"{n_empty} of {k} parts are empty"][:n_empty]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_part_is_empty_only_where_no_vertex_fits_and_then_named(method: str) -> None:
+    """Two in each part are within bounds, so that the cut would be least with some parts empty."""
+    sizes = np.bincount(partition("mesh:6x6", 30, effort="fast", method=method), minlength=30)
+    assert sorted(sizes.tolist()) == [1] * 24 + [2] * 6
+    path = nx.path_graph(12)
+    nx.set_node_attributes(path, {v: 100 if v % 3 == 0 else 1 for v in path}, "weight")
+    assert sorted(partition(path, 12, effort="fast", method=method).tolist()) == list(range(12))
+    with pytest.warns(UserWarning, match=r"^2 of 3 parts are empty \(1, 2\): expected more vertices .*, or lighter ones"):
+        assert not partition("mesh:30x30", 3, targets=[1000, 1, 1], effort="fast", method=method).any()
 
 
 @pytest.mark.parametrize("method", METHODS)

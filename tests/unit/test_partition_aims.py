@@ -77,6 +77,7 @@ def test_a_move_changes_the_seconds_as_the_definition_says(graph: Graph, k: int,
             assert after - before == pytest.approx(expected, rel=1e-6, abs=1e-9 * max(before, after))
 
 
+@pytest.mark.filterwarnings("ignore:.*parts are empty")
 @settings(max_examples=25, deadline=None)
 @given(graphs(), st.integers(1, 5), st.integers(0, 100), st.sampled_from([None, 0.5]))
 def test_never_slower_than_by_cut_or_all_on_the_fastest(graph: Graph, k: int, seed: int, unit_s: float | None) -> None:

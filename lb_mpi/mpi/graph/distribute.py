@@ -57,7 +57,8 @@ def distribute(
     graph : on the root, a graph of n vertices in any form that `lb_mpi.as_graph` accepts: an `lb_mpi.Graph`, a networkx
         graph, a symmetric scipy.sparse matrix, a name or the path of a file.
     root : number of the rank that has the graph.
-    method : "static": numbers of vertices by `lb_mpi.allocate`, then parts by `lb_mpi.partition`.  For comparison:
+    method : "static": numbers of vertices by `lb_mpi.allocate`, then parts by `lb_mpi.partition`; a rank whose help would
+        not make the step shorter gets no vertices.  For comparison:
         "multilevel-spectral", the same with this method of `partition`; and two methods that ignore speeds, "block"
         (equal numbers of vertices, in the order of the graph) and "random" (equal numbers, at random).
     speeds : (P,) speeds of the ranks, above 0, in any unit; None: those of the `machine`, or measured if there is none.
