@@ -298,12 +298,16 @@ class Folder:
         payload, end = read_frame(view, at)
         if payload is None or end != len(view):
             raise SaveError(f"{path}: truncated or corrupt")
-        kind, found, meta, parts = msgpack.unpackb(payload, raw=False, strict_map_key=False)
+        try:
+            kind, found, meta, parts = msgpack.unpackb(payload, raw=False, strict_map_key=False)
+            by_name = {name: PartFile(name, int(n_bytes), int(crc)) for name, n_bytes, crc in parts}
+        except Exception as error:  # a matching CRC, but not from `commit`: its content can be anything
+            raise SaveError(f"{path}: not the manifest of a save ({error})") from None
         if kind != self.kind:
             raise ValueError(f"{path} is a save of {kind}: expected a save of {self.kind} (choose another folder)")
         if found != number:
             raise SaveError(f"{path}: belongs to save {found}")
-        return Saved(number, meta, {name: PartFile(name, n_bytes, crc) for name, n_bytes, crc in parts})
+        return Saved(number, meta, by_name)
 
     def _trusted(self) -> list[Saved]:
         return [saved for saved in self.saves().whole if saved.number not in self._distrusted]

@@ -151,6 +151,10 @@ def check_words(made: Callable[..., Folder]) -> None:
         newest.data = whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1 :]
         step, wrong = Run(disk, made).load()
         assert (step, wrong) == (1, ["/runs/saves/save-00000002/manifest: not a manifest of a save, or corrupt"])
+    newest.data = whole[:20] + frame(b"\x93\x01")  # a CRC that matches
+    step, wrong = Run(disk, made).load()
+    assert step == 1
+    assert wrong[0].startswith("/runs/saves/save-00000002/manifest: not the manifest of a save (")
     newest.data = whole
     moved = disk._at(ROOT / "save-00000001" / "manifest")
     disk._at(ROOT / "save-00000002").now["manifest"] = moved
