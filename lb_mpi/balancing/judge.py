@@ -221,7 +221,7 @@ class RankReport(NamedTuple):
 
     failed: bool  # the user's function or rows are invalid on this rank
     mark: int  # of the rows' Spec
-    results: int  # mark of the results' Spec; 0: no results on this rank
+    results: int  # mark of the results' Spec; 0: not known on this rank
     work: float  # of its rows at home, units of work; NaN: unknown
     busy_s: float  # spent on rows: computing, resting (emulated), copying, serving messages
     ticks: float  # counted meanwhile
@@ -259,7 +259,7 @@ class Verdict(NamedTuple):
     imbalance_after: float  # actual, in this round
     rows: int  # lent, on all ranks
     bytes: int  # sent, on all ranks
-    compare: bool  # results look different on some ranks, or some have none
+    compare: bool  # the form of results differs between ranks, or some do not know it
     worth: Floats  # (P,) of a tick of each rank, in units of work
     speeds: Floats  # (P,) units of work per second
     late: Floats  # (P,) work that each rank could have done before it came

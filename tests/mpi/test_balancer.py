@@ -18,6 +18,7 @@ from lb_mpi.graph import mesh, parse
 from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.rows.lending import Stopwatch
 from lb_mpi.mpi.rows.plans import Judging, Root
+from lb_mpi.mpi.rows.rows import Rows, columns_of
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -200,6 +201,62 @@ def test_an_array_in_and_several_out(form: type, balancer: lb_mpi.Balancer) -> N
             assert (mine.dtype, mine.shape, mine.tobytes()) == (right.dtype, right.shape, right.tobytes())
 
     until_rows_move(balancer, call)
+
+
+@pytest.mark.parametrize("block_rows", [None, 4])
+def test_a_function_may_return_its_own_array_each_time(block_rows: int | None, balancer: lb_mpi.Balancer) -> None:
+    rows, work = numbers(40, 3), np.empty((40, 3))
+
+    def double(block: NDArray[np.float64]) -> NDArray[np.float64]:
+        spin(40e-6 * len(block) * (1 + RANK % 4))
+        return np.multiply(block, 2.0, out=work[: len(block)])
+
+    for _ in range(3):
+        assert balancer.map_rows(double, rows, block_rows=block_rows).tobytes() == (rows * 2.0).tobytes()
+
+
+def layouts() -> dict[str, NDArray[np.float64]]:
+    """(9, ...) arrays in several memory orders."""
+    rows, cube = numbers(9, 100), numbers(9, 33, 5)
+    return {
+        "C": rows, "reversed": rows[::-1], "reversed columns": rows[:, ::-1], "strided": rows[::2, ::3],
+        "broadcast": np.broadcast_to(rows[:1], rows.shape), "broadcast column": np.broadcast_to(rows[:, :1], rows.shape),
+        "other axes": cube.transpose(0, 2, 1), "all reversed": cube.transpose(0, 2, 1)[::-1, ::-1, ::-1],
+        "one": rows[:1], "Fortran": np.asfortranarray(rows), "transposed": np.ascontiguousarray(rows.T).T,
+        "Fortran cube": np.asfortranarray(cube),
+        "rows in the middle": np.ascontiguousarray(cube.transpose(1, 0, 2)).transpose(1, 0, 2),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", layouts())
+def test_blocks_have_the_memory_order_of_the_rows(kind: str) -> None:
+    """So numpy adds in the same order, at home and on other ranks.  Of Fortran rows, a block of one has no order."""
+    array = layouts()[kind]
+    rows = Rows(array)
+    sums: list[Callable[[NDArray[np.float64]], NDArray[np.float64]]] = [
+        lambda a: a.sum(axis=-1), lambda a: a.sum(axis=1), lambda a: a.reshape(len(a), -1).mean(axis=1),
+        lambda a: np.sqrt(abs(a)).var(axis=-1), lambda a: np.add.accumulate(a * a, axis=-1),
+    ]  # fmt: skip
+    least = 1 if array.ndim == 1 or abs(array.strides[0]) >= max(map(abs, array.strides)) or not array.strides[0] else 2
+    for first in range(len(array)):
+        for stop in range(first + least, len(array) + 1):
+            for index in (slice(first, stop), np.arange(first, stop)):
+                (home,), (away,) = rows.block(index), columns_of(rows.parcel(index, kind=0), rows.spec, None)
+                for block in (home, away):
+                    for function in sums:
+                        assert function(block).tobytes() == function(array)[first:stop].tobytes()
+
+
+@pytest.mark.parametrize("kind", layouts())
+def test_results_and_migrated_rows_have_the_memory_order_of_the_rows(kind: str, balancer: lb_mpi.Balancer) -> None:
+    array = layouts()[kind]
+    plain = array.copy(order="K")
+    result = balancer.map_rows(np.negative, array)
+    assert result.tobytes() == (-array).tobytes()
+    migrated = balancer.migrate(array, np.arange(len(array)) * (1.0 + 9.0 * RANK))
+    for made in (result, migrated):
+        if made is not array and len(made) > 1 and "broadcast" not in kind:
+            assert np.argsort(np.abs(made.strides)).tolist() == np.argsort(np.abs(plain.strides)).tolist()
 
 
 def test_several_in_and_one_out(balancer: lb_mpi.Balancer) -> None:

@@ -1,13 +1,22 @@
 """Random Balancers and calls: the exact result, or an error on all ranks; then as new.
 
-LB_MPI_RANDOM tells how many (usually 15); every rank draws the same, and its own rows.
+LB_MPI_RANDOM tells how many (usually 15); every rank draws the same, and its own rows.  Results have another dtype, shape
+and form than the rows; ranks have none, one or many of them; and functions return their own array, the same one each time.
+
+What is rare in random calls is forced: all rows of a rank are computed by another one, in each form of results.  Mutants of
+what stores and compares results must be found then.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import random
+import types
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +24,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, parse
 
@@ -22,6 +32,47 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 N = int(os.environ.get("LB_MPI_RANDOM", "15"))
 pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+
+
+Columns = tuple[np.ndarray, ...]
+
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {  # of results, row by row, for (n, 3) rows
+    "rows": lambda rows: rows + rows[:, ::-1],
+    "numbers": lambda rows: rows[:, 0] + rows[:, 1] + rows[:, 2],
+    "flags": lambda rows: rows[:, 0] != rows[:, 1],
+    "wide": lambda rows: np.stack([rows, -rows], axis=2),
+    "tuple": lambda rows: (rows[:, 2] * rows[:, 1], np.asfortranarray(rows[:, :2])),
+    "list": lambda rows: [np.zeros((len(rows), 0)), (rows[:, :2] == rows[:, 1:]).astype("u1")],
+}
+
+
+def columns(result: Any) -> Columns:
+    return (result,) if isinstance(result, np.ndarray) else tuple(result)
+
+
+def differs(result: Any, expected: Any) -> str:
+    """What is wrong with a result, if anything."""
+    pairs = list(zip(columns(result), columns(expected), strict=False))
+    if type(result) is not type(expected) or any((a.dtype, a.shape) != (b.dtype, b.shape) for a, b in pairs):
+        return f"{result!r:.200} has not the form of {expected!r:.200}"
+    return "" if all(a.tobytes() == b.tobytes() for a, b in pairs) else f"{result!r:.200}, not {expected!r:.200}"
+
+
+class OwnArrays:
+    """Copies results into arrays that are used again in each call, as programs do to save allocations."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[Any, np.ndarray] = {}
+
+    def __call__(self, result: Any) -> Any:
+        kept = []
+        for k, column in enumerate(columns(result)):
+            kind = (k, column.dtype, column.shape[1:])
+            if len(self._arrays.get(kind, ())) < len(column):
+                self._arrays[kind] = np.empty((200, *column.shape[1:]), column.dtype)
+            kept.append(self._arrays[kind][: len(column)])
+            kept[-1][...] = column
+        return kept[0] if isinstance(result, np.ndarray) else type(result)(kept)
 
 
 def draw_graph(rng: random.Random) -> Graph | None:
@@ -42,8 +93,10 @@ def calls(seed: int) -> int:
         "every": rng.choice([1, 1, 3]),
         "emulated_speed": rng.choice([1.0, 1.0 / (1 + RANK % 3)]),
     }
-    dtype, order = np.dtype(rng.choice(["f8", ">f4", "i2", "c16"])), rng.choice("CF")
-    row_s, size = rng.choice([0.0, 1e-6, 2e-5]), rng.choice([None, None, 1, 4])
+    dtype, order = np.dtype(rng.choice(["f8", ">f4", "i2", "c16"])), rng.choice(["C", "F", "reversed", "broadcast"])
+    few = rng.choice([False, True])
+    row_s, size = rng.choice([0.0, 1e-4, 2e-3] if few else [0.0, 1e-6, 2e-5]), rng.choice([None, None, 1, 4])
+    form, keep = rng.choice(list(FORMS)), rng.choice([lambda result: result, OwnArrays()])
     empty, failed = rng.choice([-1, 0, SIZE - 1]), 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # graphs that are not connected
@@ -51,12 +104,22 @@ def calls(seed: int) -> int:
     with balancer:
         for _ in range(rng.randint(2, 7)):
             bad, how = rng.choice([-1, -1, -1, rng.randrange(SIZE)]), rng.choice(["raises", "rows", "exits"])
-            n = 0 if empty == RANK else int(mine.integers(0, 150))
-            rows = np.array((mine.standard_normal((n, 3)) * 100).astype(dtype), order=order)  # type: ignore[call-overload]
+            n = 0 if empty == RANK else int(mine.integers(0, 3 if few else 150))
+            rows = (mine.standard_normal((n, 3)) * 100).astype(dtype)
+            if order == "F":
+                rows = np.asfortranarray(rows)
+            elif order != "C":
+                rows = rows[::-1] if order == "reversed" or not n else np.broadcast_to(rows[:1], rows.shape)
+            form = rng.choice([form, form, form, *FORMS])
             begun = [0]
 
             def function(
-                block: np.ndarray, beside: np.ndarray, bad: int = bad, how: str = how, begun: list[int] = begun
+                block: np.ndarray,
+                beside: np.ndarray,
+                bad: int = bad,
+                how: str = how,
+                begun: list[int] = begun,
+                form: str = form,
             ) -> Any:
                 begun[0] += 1
                 until = MPI.Wtime() + row_s * len(block)
@@ -66,10 +129,10 @@ def calls(seed: int) -> int:
                     raise ArithmeticError("drawn")
                 if bad == RANK and how == "exits":
                     raise SystemExit(3)
-                return block[1:] if bad == RANK else (block + beside[:, None]).astype(dtype)
+                return block[1:] if bad == RANK else keep(FORMS[form]((block + beside[:, None]).astype(dtype)))
 
             beside = rows[:, 0].copy()
-            expected = (rows + beside[:, None]).astype(dtype)
+            expected = FORMS[form]((rows + beside[:, None]).astype(dtype))
             try:
                 result = balancer.map_rows(function, rows, beside, block_rows=size)
             except (lb_mpi.BalanceError, SystemExit) as error:
@@ -78,9 +141,9 @@ def calls(seed: int) -> int:
                 assert isinstance(error, SystemExit) == (bad == RANK and how == "exits")  # noqa: PT017
             else:
                 assert not COMM.allreduce(begun[0] if bad == RANK else 0), "it has failed, and nobody was told"
-                assert result.dtype == dtype
-                assert result.tobytes() == expected.tobytes()
                 before = COMM.allreduce(len(rows))
+                wrong = COMM.allgather(differs(result, expected) if before else "")
+                assert not any(wrong), wrong
                 if rng.random() < 0.3:
                     assert COMM.allreduce(len(balancer.migrate(rows))) == before
                 continue
@@ -100,3 +163,98 @@ def test_exact_or_told_and_then_as_new() -> None:
             error.add_note(f"seed {seed}")
             raise
     assert failed or N < 15
+
+
+# --- all rows of a rank are computed by another one ----------------------------------------------------------------------
+
+
+def lend_all(balancer: lb_mpi.Balancer) -> None:
+    """From the next call on, rank 1 computes all rows of rank 0."""
+    zero, one = np.zeros(1), np.ones(1)
+    balancer._course.follow(Plan(np.array([0]), np.array([1]), 1e9 * one, one, one, zero))
+
+
+def lent_away(scheme: str, n: int) -> str:
+    """What is wrong, on all ranks alike, when all `n` rows of rank 0 are computed by rank 1, in several forms of results."""
+    rows = np.arange(3.0 * (6 if RANK else n)).reshape(-1, 3) + 100 * RANK
+    balancer, wrong = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9), ""
+    for k, form in enumerate(["rows"] * 3 + [form for form in FORMS for _ in range(2)]):
+        if k == 3:  # all rows have been timed
+            lend_all(balancer)
+        try:
+            found = differs(balancer.map_rows(FORMS[form], rows), FORMS[form](rows))
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        if wrong := "; ".join(f"{form}: {each}" for each in COMM.allgather(found) if each):
+            break
+    with contextlib.suppress(lb_mpi.Error):
+        balancer.close()
+    return wrong
+
+
+@pytest.mark.parametrize("scheme", ["direct", "fos"])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
+def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(scheme: str, n: int) -> None:
+    assert not lent_away(scheme, n)
+
+
+RESULTS = "lb_mpi.mpi.rows.rows.Results"
+TOLD = "self.spec.mark if self.spec else head(self._early[0][1]).mark if self._early else 0"
+MUTANTS = [  # module and class, then pairs of a text and its replacement
+    # A rank that has received results says that it knows their form.
+    (RESULTS, "0 if self.spec is None else self.spec.mark", TOLD),
+    # It says so, and nobody looks whether results are missing.
+    (RESULTS, "0 if self.spec is None else self.spec.mark", TOLD, "if self._n_missing:", "if False:"),
+    # The form of the last call is adopted whatever arrives.
+    (RESULTS, " and head(buffer).mark == self._known.mark", ""),
+    # It is adopted although nothing has arrived of this call.
+    (RESULTS, "self.spec: Spec | None = None  # None: unknown yet", "self.spec = known"),
+    # What arrives before the form is known is dropped.
+    (RESULTS, "self._early.append((index, buffer))", "pass"),
+    # It is stored in the form of the rows.
+    (RESULTS, "if self.spec is None and self._known is not None and head(buffer).mark == self._known.mark:",
+     "if self.spec is None:", "self.look_like(self._known)", "self.look_like(self._rows.spec)"),
+    # Ranks that do not know the form need not compare.
+    ("lb_mpi.balancing.judge.Judge", '(reports["results"] != reports["results"][0]).any()',
+     'len(set(reports["results"].tolist()) - {0}) > 1'),
+    ("lb_mpi.balancing.neighbours.NeighbourJudge", "compare = most.results != -most.results_low",
+     "compare = most.results != -most.results_low and most.results_low"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+@pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
+def test_mutants_of_the_results_are_found(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, *changes = MUTANTS[number]
+    module_name, _, name = where.rpartition(".")
+    module = importlib.import_module(module_name)
+    source = Path(str(module.__file__)).read_text()
+    for before, after in zip(changes[::2], changes[1::2], strict=True):
+        assert source.count(before) == 1, before
+        source = source.replace(before, after)
+    mutant = types.ModuleType(module_name)
+    exec(compile(source, "mutant", "exec"), vars(mutant))
+    for user in ("lending", "plans", "balancer"):
+        monkeypatch.setattr(f"lb_mpi.mpi.rows.{user}.{name}", vars(mutant)[name], raising=False)
+    assert any(lent_away(scheme, 1) for scheme in ("direct", "fos"))
+
+
+@pytest.mark.parametrize("scheme", ["direct", "fos"])
+@pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
+def test_a_form_that_stays_is_compared_once(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in each call, though rank 0 computes nothing in any of them."""
+    compared = list[None]()
+    real = lb_mpi.Balancer._agree_on_results
+
+    def count(balancer: lb_mpi.Balancer, results: Any) -> None:
+        compared.append(None)
+        real(balancer, results)
+
+    monkeypatch.setattr(lb_mpi.Balancer, "_agree_on_results", count)
+    with lb_mpi.Balancer(COMM, scheme=scheme, when=1e9) as balancer:
+        rows = np.arange(3.0 * (6 if RANK else 1)).reshape(-1, 3)
+        for form in ["rows"] * 3 + ["numbers"] * 5:
+            balancer.map_rows(FORMS[form], rows)
+            lend_all(balancer)
+    assert len(compared) <= 1

@@ -49,6 +49,18 @@ def parcel(header: bytes, parts: Sequence[bytes | memoryview] = ()) -> Buffer:
     return buffer
 
 
+def layout(dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """Describe a dtype so that any two with the same memory layout have equal descriptions, with the same `repr`.
+
+    `dtype.descr` is not defined if fields are out of order or overlap.
+    """
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return layout(base), shape
+    fields = [(name, dtype.fields[name][1], layout(dtype.fields[name][0])) for name in dtype.names or () if dtype.fields]
+    return dtype.str, dtype.itemsize, *fields
+
+
 def body(buffer: Buffer) -> memoryview:
     """Return the part after the header."""
     return buffer.data[UNIT_BYTES:]

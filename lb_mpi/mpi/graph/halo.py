@@ -25,6 +25,7 @@ from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import HaloReport, Halos
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import allgather, duplicate, wait
+from lb_mpi.mpi.common.parcels import layout
 from lb_mpi.mpi.common.presence import MOST, Tag, call, presence_of
 from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.partitioning.quality import MappingCost
@@ -198,7 +199,7 @@ class HaloPlan:
         size = dtype.itemsize * math.prod(shape)
         if size > MOST_BYTES:
             raise ValueError(f"values of {size} bytes each: expected at most {MOST_BYTES}")
-        tag = Tag.HALO + zlib.crc32(repr((dtype.descr, shape)).encode()) % (MOST + 1 - Tag.HALO)
+        tag = Tag.HALO + zlib.crc32(repr((layout(dtype), shape)).encode()) % (MOST + 1 - Tag.HALO)
         mine, outbox = _memory(len(part.send), dtype, shape)
         theirs, inbox = _memory(part.n_ghosts, dtype, shape)
         value = MPI.BYTE.Create_contiguous(size).Commit()

@@ -31,7 +31,7 @@ from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
-from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack
+from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack
 from lb_mpi.record.events import Phase
 
 
@@ -118,6 +118,7 @@ class Balancer:
         self._loans.record.use("map_rows", {**settings, "neighbours": near})
         self._migration = Trigger(trigger.when, trigger.every, trigger.tolerance)
         self.history = History()
+        self._form: Spec | None = None  # of the results of the last call
 
     @property
     def last(self) -> Balanced | None:
@@ -164,15 +165,17 @@ class Balancer:
         the dtypes and shapes that the function returns (if no rank has rows, those of `rows`: the function is not
         called then).
 
-        The function gets copies, in C or Fortran order like the arrays, and may change them.  The caller's rows are
-        never written to, and the results are new arrays.
+        The function gets contiguous copies, whose axes have the same order in memory as those of the arrays (C, Fortran
+        or any other), and may change them.  It may return the same array each time.  Objects that it returns are kept,
+        so it must not change them later.  The caller's rows are never written to, and the results are new arrays.
 
         The results are bit for bit those of function(rows), if the result for a row depends neither on the other rows
-        in its block nor on their number.  This holds for loops over rows, elementwise operations, and sums along a row.
-        It does not hold for a matrix product (rows @ weights), where the last bits depend on the number of rows.  For
-        such functions use `block_rows`: the blocks of a rank then begin at its rows 0, block_rows, 2 block_rows, ...
-        (the last block may be shorter), and the results are bit for bit those of the calls on these blocks, whichever
-        rank computes them.
+        in its block nor on their number.  This holds for loops over rows, elementwise operations, and sums along a row,
+        with one exception: if the first axis of `rows` is not the outermost in memory (as in Fortran order), numpy adds
+        the numbers of a row in another order when a block has a single row.  It does not hold for a matrix product
+        (rows @ weights), where the last bits depend on the number of rows.  For such functions use `block_rows`: the
+        blocks of a rank then begin at its rows 0, block_rows, 2 block_rows, ... (the last block may be shorter), and
+        the results are bit for bit those of the calls on these blocks, whichever rank computes them.
 
         Raises BalanceError on every rank if the function fails on any rank, or returns something else (but SystemExit
         and KeyboardInterrupt are raised again on the rank where they were raised); ValueError or TypeError on every
@@ -185,19 +188,19 @@ class Balancer:
         try:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
+            watch.warm = watch.warm and course.knows(mine.spec.mark)
         except Exception as caught:
             failed = of_argument(caught)
-        if failed is None and not course.knows(mine.spec.mark):
-            watch.warm = False
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options else function
-            lending = Lending(self._wire, course, bound, mine, watch, self._loans, self._plans, began_s, failed)
+            lending = Lending(self._wire, course, bound, mine, watch, self._loans, self._plans, began_s, failed, self._form)
             try:
                 carry(lending, self._presence, self._loans.record, watch.slow, interrupts)
                 watch.end()
                 self._finish(lending)
+                results = lending.results.value
             except BaseException as error:
                 self._presence.spread(error)
                 if self._presence.failed:
@@ -206,7 +209,8 @@ class Balancer:
             ended, n_rows = time.perf_counter(), (mine.n, lending.n_computed)
             busy_s, queued_s = watch.computing_s, watch.queued_s
             self._loans.mapped(began, ended, self.history[-1], course, n_rows, busy_s, queued_s)
-        return lending.results.value
+            self._form = lending.results.spec
+        return results
 
     def migrate(
         self, rows: Any, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
@@ -292,7 +296,7 @@ class Balancer:
             self._agree_on_results(lending.results)
 
     def _agree_on_results(self, results: Results) -> None:
-        """Collective: BalanceError on all ranks if the form of results differs; ranks without results adopt it."""
+        """Collective: BalanceError on all ranks if the form of results differs; ranks that do not know it adopt it."""
         everyone = [(rank, spec) for rank, spec in enumerate(allgather(self._presence.comm, results.spec)) if spec]
         first, expected = everyone[0]
         for rank, spec in everyone:

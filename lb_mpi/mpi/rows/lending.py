@@ -27,7 +27,7 @@ from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s, queued_s
 from lb_mpi.mpi.rows.plans import Judging, Neighbours, Root
-from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, columns_of, empty_parcel, head, in_blocks
+from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 
 
@@ -168,7 +168,7 @@ VERDICT_S = 1.0  # extra wait after reporting: the verdict may still be in trans
 class Lending(Part):
     """Carries one round of `course` on `wire`.  `failed`: the rows are invalid, and the round fails from the start.
 
-    `loans` records phases and loans.  `began_s`: seconds since the last round.
+    `loans` records phases and loans.  `began_s`: seconds since the last round.  `form`: of the results of the last round.
     """
 
     def __init__(
@@ -182,6 +182,7 @@ class Lending(Part):
         plans: Root | Neighbours,
         began_s: float,
         failed: Failed | None,
+        form: Spec | None,
     ) -> None:
         self._wire, self._course, self._function, self.rows = wire, course, function, rows
         self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
@@ -189,7 +190,7 @@ class Lending(Part):
         self.round = course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
         if failed:
             self.round.fail()
-        self.results = Results(rows)
+        self.results = Results(rows, form)
         self.n_computed = 0  # rows of this and of other ranks
         self._answer: list[Send] = []  # of the last job; sent later, since an emulated slow rank must rest first
         self._judging: Judging | None = None  # once this rank has reported
@@ -331,16 +332,24 @@ class Lending(Part):
         self.spent_s += copied - began + time.perf_counter() - computed
         return sends
 
-    def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[tuple[Any, ...], float]:
-        results: list[tuple[Any, ...]] = []
-        total = 0.0
-        self.n_computed += len(block[0])
+    def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[Sequence[Any], float]:
+        """Call the function, in blocks of the wanted size; return its results, which are valid until the next call."""
+        total, begin, n = 0.0, 0, len(block[0])
+        whole: Sequence[Any] = ()
+        self.n_computed += n
         for part in in_blocks(block, self.rows.spec.block_rows):
             with interrupts.allowed():
-                result, ticks = self._watch.call(self._function, self.rows.arguments(part), first=not results)
-            results.append(self.results.check(result, len(part[0])))
-            total += ticks
-        return self.results.joined(results), total
+                result, ticks = self._watch.call(self._function, self.rows.arguments(part), first=not begin)
+            end = begin + len(part[0])
+            columns = self.results.check(result, end - begin)
+            if end - begin == n:
+                whole = columns
+            else:  # copied at once, since the function may return its own array, the same one each time
+                whole = whole or self.results.room(n)
+                for column, some in zip(whole, columns, strict=True):
+                    column[begin:end] = some
+            total, begin = total + ticks, end
+        return whole, total
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
         if self.failed is None:

@@ -102,7 +102,7 @@ def _move(
                     tables.append(columns_of(beside, numbers.spec, None))
             except BaseException as caught:
                 failed = of_rows(caught, comm.rank, f"rows of rank {source}")
-    value = in_form(rows.spec, concatenate(rows.spec, blocks))
+    value = in_form(rows.spec, concatenate(rows.spec, blocks, rows.axes))
     raise_together(comm, failed)
     return value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes
 

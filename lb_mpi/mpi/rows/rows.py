@@ -2,13 +2,15 @@
 
 Rows are one or several numpy arrays with the same first dimension ("columns"), or a list of objects with the user's
 `pack` and `unpack`.  A parcel is a header (number of rows, kind, ticks), then the rows of each column in turn, aligned.
-Both ends know the `Spec`, so the parcel does not repeat it.
+Both ends know the `Spec`, so the parcel does not repeat it.  The memory order of columns may differ between ranks: that of
+columns that are not in C order is between the header and the rows.
 
 Rows move in units: single rows, or blocks of `block_rows` if the user's function must only see whole blocks.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 import zlib
@@ -18,14 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.balancing.round import RoundKind, Rowset, count, numbers
+from lb_mpi.balancing.round import RoundKind, Rowset, count
 from lb_mpi.checks import show
-from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, parcel
+from lb_mpi.errors import ProtocolError
+from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, layout, parcel
 
 Pack = Callable[[Any], bytes]
 Unpack = Callable[[bytes], Any]
+Axes = tuple[int, ...]  # of an array, from the outermost to the innermost in memory; (): C order
 
-_HEADER = struct.Struct("<qiIdq")  # rows, kind, mark, ticks, which columns are in Fortran order
+_HEADER = struct.Struct("<qiIdq")  # rows, kind, mark, ticks, which columns are not in C order
 HEADER_BYTES = UNIT_BYTES
 MOST_COLUMNS = 60
 
@@ -37,7 +41,7 @@ class Head(NamedTuple):
     kind: int  # of the protocol
     mark: int = 0  # of the Spec of the rows
     ticks: float = 0.0  # time spent on the results
-    fortran: int = 0  # bit k: column k is in Fortran order
+    ordered: int = 0  # bit k: column k is not in C order
 
 
 class Spec(NamedTuple):
@@ -62,7 +66,7 @@ class Spec(NamedTuple):
     @property
     def mark(self) -> int:
         """A 32-bit checksum of the Spec."""
-        dtypes = tuple((dtype.str, dtype.descr if dtype.names else (), dtype.itemsize) for dtype in self.dtypes)
+        dtypes = tuple(map(layout, self.dtypes))
         return zlib.crc32(repr((self.form, dtypes, self.shapes, self.n_home, self.block_rows)).encode())
 
 
@@ -84,7 +88,7 @@ class Rows:
             if value is not None and not callable(value):
                 raise TypeError(f"{name} = {show(value)}: expected a function")
         self.pack, self.unpack, self._more = pack, unpack, more
-        self.fortran = 0
+        self.axes: tuple[Axes, ...] = ()  # of each column
         arrays = [(k, one) for k, one in enumerate(more) if not _is_scalar(one)]
         if pack is not None:
             if not isinstance(rows, list):
@@ -107,7 +111,7 @@ class Rows:
         for k, column in enumerate(self.columns):
             if len(column) != self.n:
                 raise ValueError(f"array {k} has {len(column)} rows, the first {self.n}: expected equal numbers")
-            self.fortran |= _is_fortran(column) << k
+        self.axes = tuple(map(axes_of, self.columns))
         dtypes, shapes = [c.dtype for c in self.columns], [c.shape[1:] for c in self.columns]
         self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows)
 
@@ -130,13 +134,10 @@ class Rows:
         """Copies of some rows of all columns, in the memory order of the caller's; the function may change them."""
         if self.pack is not None:
             return (_items(self.columns[0], index),)
-        columns = []
-        for k, column in enumerate(self.columns):
-            order: Any = "F" if self.fortran >> k & 1 else "C"
-            if isinstance(index, slice):
-                columns.append(np.array(column[index], order=order))
-            else:
-                columns.append(np.asarray(np.take(column, index, axis=0), order=order))
+        columns, n = [], count(index)
+        for column, axes in zip(self.columns, self.axes, strict=True):
+            columns.append(_ordered((n, *column.shape[1:]), column.dtype, axes))
+            _copy(column, index, columns[-1])
         return tuple(columns)
 
     def arguments(self, block: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -146,8 +147,7 @@ class Rows:
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Pack some rows of all columns into one buffer."""
-        header = Head(count(index), kind, self.spec.mark, fortran=self.fortran)
-        return _pack(self.spec, self.columns, index, header, self.pack)
+        return _pack(self.spec, self.columns, index, Head(count(index), kind, self.spec.mark), self.pack, self.axes)
 
 
 def _check(column: Any, name: str) -> NDArray[Any]:
@@ -169,10 +169,45 @@ def _is_plain(array: object) -> bool:
     return type(array) is np.ndarray or type(array) is np.memmap
 
 
-def _is_fortran(column: NDArray[Any]) -> bool:
-    """True when the first index runs fastest in memory."""
-    rising = all(one <= other for one, other in zip(column.strides, column.strides[1:], strict=False))
-    return column.ndim > 1 and rising and not column.flags.c_contiguous
+def axes_of(column: NDArray[Any]) -> Axes:
+    """The axes from the outermost to the innermost in memory, as numpy iterates over them; (): C order.
+
+    An axis of one element, or with the stride 0 of a broadcast array, has no place in memory: it stays where it is in C
+    order.
+    """
+    if column.flags.c_contiguous:
+        return ()
+    strides = [abs(stride) if n > 1 else 0 for n, stride in zip(column.shape, column.strides, strict=True)]
+    inwards: list[int] = []  # the innermost first
+    for axis in reversed(range(column.ndim)):
+        place = len(inwards)
+        for k in reversed(range(len(inwards))):
+            other = strides[inwards[k]]
+            if strides[axis] and other:
+                if other <= strides[axis]:
+                    break
+                place = k
+        inwards.insert(place, axis)
+    axes = tuple(reversed(inwards))
+    return () if axes == tuple(range(column.ndim)) else axes
+
+
+def _ordered(
+    shape: tuple[int, ...], dtype: np.dtype[Any], axes: Axes, buffer: memoryview | None = None, offset: int = 0
+) -> NDArray[Any]:
+    """A contiguous array with its axes in this order in memory: a new one, or in the buffer."""
+    if not axes:
+        return np.ndarray(shape, dtype, buffer, offset)
+    inverse = sorted(range(len(axes)), key=axes.__getitem__)
+    return np.ndarray([shape[axis] for axis in axes], dtype, buffer, offset).transpose(inverse)
+
+
+def _copy(column: NDArray[Any], index: Rowset, copy: NDArray[Any]) -> None:
+    """Copy some rows of a column."""
+    if isinstance(index, slice) or not column.flags.c_contiguous:
+        copy[...] = column[index]
+    else:
+        np.take(column, index, axis=0, out=copy, mode="clip")
 
 
 def empty_parcel(kind: int) -> Buffer:
@@ -217,36 +252,30 @@ def _describe(result: Any) -> str:
 class Results:
     """The results, filled in as parts arrive: new arrays, in the order of the rows at home.
 
-    The form of the results is known from the first part computed here.  Earlier parts from other ranks wait until then.
+    The form of the results is that of the first part computed here.  A rank that has computed nothing adopts `known`, the
+    form in the last call, from the first part of this form that arrives.  Other parts from other ranks wait until the form
+    is known: if need be until the round is over, since a rank without a form (`mark` 0) makes all ranks compare theirs.
     Parts with another form are dropped; the ranks detect that when they compare marks.
     """
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, rows: Rows, known: Spec | None = None) -> None:
+        self._rows, self._known = rows, known
         self.spec: Spec | None = None  # None: unknown yet
         self._columns: list[Any] = []
         self._early: list[tuple[Rowset, Buffer]] = []
+        self._n_missing = rows.n
         if rows.pack is not None:
             self.look_like(rows.spec)
 
     @property
     def mark(self) -> int:
-        """The mark of the results' form; 0: no results yet."""
-        if self.spec is not None:
-            return self.spec.mark
-        return head(self._early[0][1]).mark if self._early else 0
+        """The mark of the results' form; 0: this rank does not know it, whatever results it has received."""
+        return 0 if self.spec is None else self.spec.mark
 
     def look_like(self, spec: Spec) -> None:
         """Allocate results of this form, in the memory order of the caller's columns."""
-        n, self.spec = self._rows.n, spec
-        if spec.form == "objects":
-            self._columns = [[None] * n]
-            return
-        fortran = self._rows.fortran & ((1 << self._rows.spec.n_home) - 1)
-        self._columns = [
-            np.empty((n, *shape), dtype, "F" if fortran >> k & 1 else "C")
-            for k, (dtype, shape) in enumerate(zip(spec.dtypes, spec.shapes, strict=True))
-        ]
+        self.spec = spec
+        self._columns = self.room(self._rows.n)
         early, self._early = self._early, []
         for index, buffer in early:
             self.receive(index, buffer)
@@ -273,19 +302,24 @@ class Results:
             raise TypeError(f"function returned {spec.words}: expected {self.spec.words}, as for the rows before")
         return columns
 
-    def joined(self, blocks: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Join checked results of several calls."""
+    def room(self, n: int) -> list[Any]:
+        """New columns for n results, in the memory order of the caller's columns."""
         assert self.spec is not None
-        return blocks[0] if len(blocks) == 1 else tuple(concatenate(self.spec, blocks))
+        if self.spec.form == "objects":
+            return [[None] * n]
+        axes = itertools.chain(self._rows.axes[: self._rows.spec.n_home], itertools.repeat(()))
+        columns = zip(self.spec.dtypes, self.spec.shapes, axes, strict=False)
+        return [_ordered((n, *shape), dtype, _fitted(like, 1 + len(shape))) for dtype, shape, like in columns]
 
-    def parcel(self, block: tuple[Any, ...], ticks: float) -> Buffer:
+    def parcel(self, block: Sequence[Any], ticks: float) -> Buffer:
         """Pack checked results into one buffer, with the ticks spent on them."""
         assert self.spec is not None
         header = Head(len(block[0]), RoundKind.DONE, self.spec.mark, ticks)
         return _pack(self.spec, block, slice(0, header.n), header, self._rows.pack)
 
-    def put(self, index: Rowset, block: tuple[Any, ...]) -> None:
+    def put(self, index: Rowset, block: Sequence[Any]) -> None:
         """Store results of some rows."""
+        self._n_missing -= count(index)
         if self._rows.pack is not None:
             places = range(self._rows.n)[index] if isinstance(index, slice) else index.tolist()
             for place, item in zip(places, block[0], strict=True):
@@ -296,6 +330,8 @@ class Results:
 
     def receive(self, index: Rowset, buffer: Buffer) -> None:
         """Store results that another rank has computed."""
+        if self.spec is None and self._known is not None and head(buffer).mark == self._known.mark:
+            self.look_like(self._known)
         if self.spec is None:
             self._early.append((index, buffer))
         elif head(buffer).mark == self.spec.mark:
@@ -308,7 +344,17 @@ class Results:
             form, dtypes, shapes, n, _ = self._rows.spec
             self.look_like(Spec(form, dtypes[:n], shapes[:n], n))
         assert self.spec is not None
+        if self._n_missing:
+            raise ProtocolError(f"{self._n_missing} of {self._rows.n} results are missing, as {self.spec.words}")
         return in_form(self.spec, self._columns)
+
+
+def _fitted(axes: Axes, ndim: int) -> Axes:
+    """The order of results with `ndim` axes, for rows in this order."""
+    if len(axes) == ndim:
+        return axes
+    is_fortran = len(axes) > 1 and axes == tuple(reversed(range(len(axes))))
+    return tuple(reversed(range(ndim))) if is_fortran else ()
 
 
 def _is_scalar(value: object) -> bool:
@@ -322,14 +368,14 @@ def in_form(spec: Spec, columns: Sequence[Any]) -> Any:
     return list(columns[: spec.n_home]) if spec.form == "list" else columns[0]
 
 
-def concatenate(spec: Spec, blocks: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Join blocks (at least one) into new columns of exactly the same dtypes."""
+def concatenate(spec: Spec, blocks: Sequence[tuple[Any, ...]], axes: Sequence[Axes] = ()) -> list[Any]:
+    """Join blocks (at least one) into new columns of exactly the same dtypes, in these memory orders (none: C)."""
     if spec.form == "objects":
         return [[item for block in blocks for item in block[0]]]
     columns = []
-    for parts in zip(*blocks, strict=True):
+    for parts, order in zip(zip(*blocks, strict=True), axes or [()] * len(blocks[0]), strict=True):
         # Without `out`, numpy would normalise the user's byte order and padding.
-        whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+        whole = _ordered((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype, order)
         columns.append(np.concatenate(parts, out=whole))
     return columns
 
@@ -338,8 +384,10 @@ def _items(objects: list[Any], index: Rowset) -> list[Any]:
     return objects[index] if isinstance(index, slice) else [objects[k] for k in index.tolist()]
 
 
-def _pack(spec: Spec, columns: Sequence[Any], index: Rowset, header: Head, pack: Pack | None) -> Buffer:
-    """Pack some rows of all columns into one buffer; of objects, first the (n,) numbers of bytes."""
+def _pack(
+    spec: Spec, columns: Sequence[Any], index: Rowset, header: Head, pack: Pack | None, axes: Sequence[Axes] = ()
+) -> Buffer:
+    """Pack some rows of all columns, in these memory orders (none: C); of objects, first the (n,) numbers of bytes."""
     if pack is not None:
         parts = [pack(item) for item in _items(columns[0], index)]
         for part in parts:
@@ -347,27 +395,35 @@ def _pack(spec: Spec, columns: Sequence[Any], index: Rowset, header: Head, pack:
                 raise TypeError(f"pack returned {type(part).__name__}: expected bytes")
         lengths = np.array([memoryview(part).nbytes for part in parts], dtype=np.int64)
         return parcel(_HEADER.pack(*header), [lengths.tobytes(), b"".join(parts)])
-    buffer, places = np.empty(_begins(spec, header.n)[-1], dtype=np.uint8), numbers(index)
-    for column, view in zip(columns, _views(buffer, spec, header), strict=True):
-        np.take(column, places, axis=0, out=view, mode="clip")
+    header = header._replace(ordered=sum(bool(order) << k for k, order in enumerate(axes)))
+    buffer = np.empty(_begins(spec, header)[-1], dtype=np.uint8)
     _HEADER.pack_into(buffer.data, 0, *header)
+    orders = bytes(itertools.chain.from_iterable(axes))
+    buffer[HEADER_BYTES : HEADER_BYTES + len(orders)] = np.frombuffer(orders, np.uint8)
+    for column, view in zip(columns, _views(buffer, spec, header), strict=True):
+        _copy(column, index, view)
     return buffer
 
 
 def _views(buffer: Buffer, spec: Spec, about: Head) -> list[NDArray[Any]]:
     """The columns of a parcel."""
     views: list[NDArray[Any]] = []
-    places = zip(spec.dtypes, spec.shapes, _begins(spec, about.n), strict=False)
-    for k, (dtype, shape, begin) in enumerate(places):
-        order: Any = "F" if about.fortran >> k & 1 else "C"
-        views.append(np.ndarray((about.n, *shape), dtype, buffer=buffer.data, offset=begin, order=order))
+    at = HEADER_BYTES  # of the order of the next column
+    for k, (dtype, shape, begin) in enumerate(zip(spec.dtypes, spec.shapes, _begins(spec, about), strict=False)):
+        n_axes = 1 + len(shape) if about.ordered >> k & 1 else 0
+        views.append(_ordered((about.n, *shape), dtype, tuple(buffer[at : at + n_axes].tolist()), buffer.data, begin))
+        at += n_axes
     return views
 
 
-def _begins(spec: Spec, n: int) -> list[int]:
-    """The bytes at which the columns of n rows begin in a parcel, aligned; and its size."""
-    begins = [HEADER_BYTES]
+def _begins(spec: Spec, about: Head) -> list[int]:
+    """The bytes at which the columns begin in a parcel with this header, aligned; and its size."""
+    n_axes = sum(1 + len(shape) for k, shape in enumerate(spec.shapes) if about.ordered >> k & 1)
+    begins = [HEADER_BYTES + _whole_units(n_axes)]
     for dtype, shape in zip(spec.dtypes, spec.shapes, strict=True):
-        n_bytes = n * dtype.itemsize * math.prod(shape)
-        begins.append(begins[-1] - (-n_bytes // UNIT_BYTES) * UNIT_BYTES)
+        begins.append(begins[-1] + _whole_units(about.n * dtype.itemsize * math.prod(shape)))
     return begins
+
+
+def _whole_units(n_bytes: int) -> int:
+    return -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
