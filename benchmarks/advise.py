@@ -25,15 +25,13 @@ from tools.others import MUCH, Watch
 WANTED = 0.10
 UNPLAYED = "weather none"  # without a Balancer there is nothing to play
 SPEEDS = "0.8,0.4,0.2,0.2"
-WEATHER, HEAT, UTS, SWEEP = ["--steps", "30"], ["--steps", "150"], ["--tree", "T1L"], ["--tasks", "2000"]
+WEATHER, HEAT, SWEEP = ["--steps", "30"], ["--steps", "150"], ["--tasks", "2000"]
 WAYS = {
     "weather none": ("weather", [*WEATHER, "--balance", "none"]),
     "weather fos": ("weather", [*WEATHER, "--balance", "fos"]),
     "weather direct": ("weather", [*WEATHER, "--balance", "direct"]),
     "heat block": ("heat", [*HEAT, "--balance", "block"]),
     "heat static": ("heat", [*HEAT, "--balance", "static"]),
-    "uts no balance": ("uts", [*UTS, "--no-balance"]),
-    "uts balance": ("uts", UTS),
     "sweep pool": ("sweep", SWEEP),
     "sweep costs": ("sweep", [*SWEEP, "--costs"]),
 }
@@ -54,8 +52,6 @@ CLAIMS = [
     Claim("weather fos", "direct", "weather direct"),
     Claim("heat static", "equal blocks", "heat block"),
     Claim("heat block", "dealt by speed (static)", "heat static"),
-    Claim("uts balance", "no balancing", "uts no balance"),
-    Claim("uts no balance", "balancing", "uts balance"),
     Claim("sweep costs", "pool", "sweep pool"),
     Claim("sweep pool", "pool with costs", "sweep costs"),
 ]
@@ -140,7 +136,7 @@ def main() -> None:
     """Measure, print the table (or JSON)."""
     parser = command("advise", __doc__, runs=(3, "of each way"))
     parser.add_argument("--speeds", default=SPEEDS, metavar="F,F,...", help="speeds of the ranks (default: %(default)s)")
-    parser.add_argument("--app", choices=("weather", "heat", "uts", "sweep"), help="only this one (default: all)")
+    parser.add_argument("--app", choices=("weather", "heat", "sweep"), help="only this one (default: all)")
     options = parser.parse_args()
     ways = [way for way, (app, _) in WAYS.items() if options.app in (None, app)]
     entries = table(measure(ways, options.speeds, options.runs))

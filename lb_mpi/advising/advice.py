@@ -31,7 +31,7 @@ class Variant(NamedTuple):
     """A way to run the program."""
 
     what: str
-    predict: Callable[[], tuple[float, float]]  # seconds, NaN: unknown; and their spread
+    predict: Callable[[], tuple[float, float]]  # seconds, and their spread
     change: str = ""  # the lines to change; "": none to show
     elsewhere: bool = False  # on another machine: not a change of the program
 
@@ -39,7 +39,7 @@ class Variant(NamedTuple):
 class Replayed(NamedTuple):
     """The calls of one driver in a recorded run, and the ways in which they can be replayed."""
 
-    driver: str  # "map_rows", "search", "pool", "exchange"
+    driver: str  # "map_rows", "pool", "exchange"
     measured_s: float
     variants: list[Variant]  # the first is the recorded run
     notes: list[str]  # on what is unknown, in words
@@ -51,7 +51,7 @@ class Prediction(NamedTuple):
     """The predicted time of one way to run the program."""
 
     variant: Variant
-    predicted_s: float  # NaN: not predictable from this record
+    predicted_s: float
     spread_s: float = 0.0  # from the smallest to the largest prediction
     measured_s: float = math.nan  # NaN: was not run
 
@@ -151,7 +151,7 @@ def core_share(ranks: Sequence[Stored], tables: Sequence[Rows]) -> Floats:
 
 def beyond(measured_s: float, model_s: float) -> float:
     """Return the seconds beyond the model."""
-    return 0.0 if math.isnan(model_s) else max(0.0, measured_s - model_s)
+    return max(0.0, measured_s - model_s)
 
 
 def _core(share: Floats) -> float:
@@ -232,10 +232,8 @@ def collapsed(lines: Sequence[Prediction]) -> list[list[Prediction]]:
 
 
 def _changes(lines: Sequence[Prediction]) -> list[Prediction]:
-    """Return the variants, besides the recorded one, that are a change of the program and could be predicted."""
-    return [
-        line for line in lines[1:] if line.variant.change and not line.variant.elsewhere and not math.isnan(line.predicted_s)
-    ]
+    """Return the variants, besides the recorded one, that are a change of the program."""
+    return [line for line in lines[1:] if line.variant.change and not line.variant.elsewhere]
 
 
 def _off(off: float) -> str:

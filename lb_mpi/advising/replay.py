@@ -20,7 +20,6 @@ from lb_mpi.advising.advice import (
     OtherMachine,
     Replayed,
     Variant,
-    Worked,
     beyond,
     calls,
     core_share,
@@ -35,12 +34,9 @@ from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import SimulatedPool
-from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
-from lb_mpi.record.events import Driver, Way
+from lb_mpi.record.events import Driver
 from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import Run
-from lb_mpi.searching.guard import Options
-from lb_mpi.searching.simulate import search
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 # The record has, for each call and rank, the seconds that the rank needs for its own rows (`home_s`) and spends outside
@@ -176,149 +172,6 @@ def _shape(costs: Floats) -> Floats:
         edges = np.linspace(0, len(costs), ROWS + 1).astype(np.int64)
         costs = np.add.reduceat(costs, edges[:-1])
     return np.asarray(costs / costs.sum())
-
-
-# --- a search ---------------------------------------------------------------------------------------------------------
-# The tree isn't recorded, since its record would be as large as the search.  So two models replace it.
-# - With balancing: synthetic trees (`lb_mpi.problems.uts`) of three kinds with the recorded amount of work, on ranks of the
-#   recorded speeds.  The spread between the kinds shows the influence of the shape.
-# - Without balancing: each rank keeps the first part that it received.  A rank drafts when it has no work left, so all its
-#   work at one time comes from one part.  The record says when each part came from which rank, and how long each rank worked
-#   in between.  So the work of each first part can be added up over all ranks.  Another run would deal other first parts:
-#   the spread is that of random exchanges between ranks (except the first rank, which keeps what no rank requested).
-
-QUANTUM_S, QUANTA = 50e-6, 4_000  # between two polls; number of quanta of a rank, at most
-DEALS = 100  # random redistributions of first parts
-TREES = (
-    Tree("geometric", "fixed", depth=8, branching=4, seed=19),
-    Tree("binomial", branching=500, q=0.1245, m=8, seed=42),
-    Tree("geometric", "linear", depth=14, branching=4, seed=34),
-)
-
-
-class RecordedSearches(NamedTuple):
-    """The searches of a run."""
-
-    units: Floats  # (P,) done by each rank
-    core_share: Floats  # (P,) fraction of a core while at work
-    speeds: Floats  # (P,) units per second
-    how: dict[str, object]  # balance, threshold, pause_s, route
-    measured_s: float
-    shares: Floats | None  # (P,) units that descend from the first part of each rank; None: unknown
-
-
-def replay_search(run: Run, ranks: list[Stored]) -> Replayed | None:
-    """Replay the searches."""
-    recorded = _recorded_search(run, ranks)
-    if recorded is None:
-        return None
-    balanced, speeds = bool(recorded.how.get("balance", True)), recorded.speeds  # balanced: work moved to idle ranks
-
-    def with_it(of: Floats) -> Callable[[], tuple[float, float]]:
-        return partial(over_seeds, partial(_play_search, recorded, of))
-
-    def without() -> tuple[float, float]:
-        alone_s, chance_s = (math.nan, math.nan) if recorded.shares is None else alone(recorded.shares, speeds)
-        return alone_s, chance_s if balanced else math.nan
-
-    variants = [
-        Variant("balancing", with_it(speeds), "lb_mpi.search(comm, problem)"),
-        Variant("no balancing", without, "lb_mpi.search(comm, problem, balance=False)"),
-    ]
-    first, second = variants if balanced else reversed(variants)
-    variants = [first._replace(what=f"as recorded: {first.what}", change=""), second]
-    for change in machines(ranks, speeds):
-        changed = with_it(speeds[change.ranks] * np.array(change.factors))
-        variants.append(Variant(f"balancing, {change.what}", changed, change.words, True))
-    notes = [
-        "balancing: three kinds of trees stand in for the one that was searched; the spread is that between them",
-    ]
-    if recorded.shares is None:
-        notes.append(
-            "no balancing: first parts can't be followed through several searches, or more drafts than a record keeps"
-        )
-    elif balanced:
-        notes.append(
-            "no balancing: with the first parts that were dealt in this run; another run deals others, the spread is that "
-            "between deals of these"
-        )
-    return Replayed("search", recorded.measured_s, variants, notes, recorded.core_share)
-
-
-def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
-    """Return (seconds, largest - smallest) for ranks with these shares, and for random permutations except on rank 0."""
-    first, others = shares[:1], shares[1:]
-    rng = np.random.default_rng(0)
-    deals = [others] + [rng.permutation(others) for _ in range(DEALS)]
-    seconds = [float((np.concatenate([first, dealt]) / speeds).max()) for dealt in deals]
-    return seconds[0], max(seconds) - min(seconds)
-
-
-def _play_search(recorded: RecordedSearches, speeds: Floats, kind: int) -> float:
-    """Return the seconds on the virtual clock, with a tree of one kind."""
-    units, relative = float(recorded.units.sum()), speeds / speeds.max()
-    nodes = search([UnbalancedTreeSearch(TREES[kind])], unit_s=1.0, quantum_s=1e9).value.nodes
-    unit_s = units / nodes / float(speeds.max())
-    quantum_s = max(QUANTUM_S, units / float(speeds.sum()) / QUANTA)
-    pause = recorded.how.get("pause_s")
-    pause_s = (float(pause[0]), float(pause[1])) if isinstance(pause, list) and len(pause) == 2 else Options().pause_s
-    route = recorded.how.get("route")
-    options = Options(threshold=4.0, pause_s=pause_s, seed=kind, route=None if route is None else str(route))
-    problems = [UnbalancedTreeSearch(TREES[kind]) for _ in speeds]
-    found = search(problems, speeds=relative.tolist(), unit_s=unit_s, quantum_s=quantum_s, options=options, seed=kind)
-    return found.virtual_seconds
-
-
-def _recorded_search(run: Run, ranks: list[Stored]) -> RecordedSearches | None:
-    tables = calls(ranks, Driver.SEARCH)
-    if not len(tables[0]):
-        return None
-    units = np.array([float(table["units"].sum()) for table in tables])
-    useful = np.array([float(table["useful_s"].sum()) for table in tables])
-    own = np.array([float(np.median(table["speed"])) for table in tables])  # emulated
-    if not units.sum() > 0.0 or not useful.sum() > 0.0:
-        raise ValueError("search: the record has no units of work: expected some")
-    typical = float(units.sum() / (useful * own).sum())
-    share = core_share(ranks, tables)
-    busy = (units > 0.0) & np.isfinite(share)
-    others = float(np.nanmean(share)) if busy.any() else 1.0
-    speeds = np.where(busy, units / np.where(busy, useful, 1.0) * share, own * typical * others)
-    how = settings(ranks, "search")
-    shares = _shares(run, ranks, units) if len(tables[0]) == 1 and int(tables[0]["n"][0]) == 1 else None
-    return RecordedSearches(units, share, speeds, how, took_s(tables), shares)
-
-
-def _shares(run: Run, ranks: list[Stored], units: Floats) -> Floats | None:
-    """Return (P,) units that descend from the first part of each rank; None unless all drafts are kept."""
-    if any(one.flows["n"].sum() > len(one.moves) for one in ranks):
-        return None
-    offsets = {one.about.rank: offset for one, offset in zip(run.ranks, run.offsets_s, strict=True)}
-    came = sorted(
-        (float(move["ended"]) + offsets[rank], rank, int(move["other"]))
-        for rank, one in enumerate(ranks)
-        for move in one.moves[(one.moves["way"] == Way.DRAFT) & (one.moves["amount"] > 0.0)]
-    )
-    if any(not 0 <= other < len(ranks) for _, _, other in came):
-        return None
-    worked = [Worked(one) for one in ranks]
-    steps = [one.steps[one.steps["driver"] == Driver.SEARCH][0] for one in ranks]
-
-    def done(rank: int, begin: float, end: float) -> float:  # units, in proportion to the seconds of work
-        first, last = float(steps[rank]["began"]), float(steps[rank]["ended"])
-        whole_s = worked[rank].between(first, last)
-        times = np.clip([begin - offsets[rank], end - offsets[rank]], first, last)
-        return float(units[rank]) * worked[rank].between(*times.tolist()) / whole_s if whole_s > 0.0 else 0.0
-
-    origin: list[int | None] = [0, *[None] * (len(ranks) - 1)]
-    since = [-math.inf] * len(ranks)
-    shares = np.zeros(len(ranks))
-    for at, rank, other in came:
-        shares[origin[rank] or 0] += done(rank, since[rank], at)
-        origin[rank] = rank if origin[rank] is None else origin[other] or 0
-        since[rank] = at
-    for rank, first in enumerate(origin):
-        shares[first or 0] += done(rank, since[rank], math.inf)
-    return shares
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -476,7 +329,16 @@ def replay_exchange(run: Run, ranks: list[Stored]) -> Replayed | None:
 
 # --- the whole run ----------------------------------------------------------------------------------------------------
 
-REPLAYS = (replay_rows, replay_exchange, replay_tasks, replay_search)
+REPLAYS = (replay_rows, replay_exchange, replay_tasks)
+SEARCHES = (
+    "a search is not predicted, because its tree is not recorded; advise predicts map_rows, pools and exchanges only: "
+    "compare with a run with balance=False, or try other machines with python -m lb_mpi simulate search"
+)
+
+
+def searched(run: Run) -> bool:
+    """Tell whether the record contains a search."""
+    return any((one.steps["driver"] == Driver.SEARCH).any() for one in run.ranks)
 
 
 def replays(run: Run) -> Iterator[Replayed]:
@@ -493,7 +355,7 @@ MOST_RANKS = 256  # of a run whose gain is predicted for the page: a replay of m
 def gain(run: Run) -> float:
     """Predict how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
 
-    As in `advise`, the time beyond the model is added to the time without balancing.
+    As in `advise`, the time beyond the model is added to the time without balancing, and searches are left out.
     """
     without_s = measured_s = 0.0
     if not 1 < run.size <= MOST_RANKS:

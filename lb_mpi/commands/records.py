@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lb_mpi.advising.advice import advise, collapsed, conclude
-from lb_mpi.advising.replay import gain, replays
+from lb_mpi.advising.replay import SEARCHES, gain, replays, searched
 from lb_mpi.commands.dispatch import Command, progress
 from lb_mpi.files import write_whole
 from lb_mpi.report.page import page
@@ -84,7 +84,7 @@ def add_advise(parser: argparse.ArgumentParser) -> None:
 def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Replay a record in other variants; ValueError if none can be read, or none has enough data.
 
-    Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions (None: unknown),
+    Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions,
     the `change` to make, the `driver`; the first of each driver is the recorded run, with the `conclusion` in a line,
     `reliable` (False: the predictions mean nothing), `alike` (equally good lines), and `notes`.
     """
@@ -95,10 +95,12 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
             found = [advise(one, line.show) for one in replays(run)]
             if not found:
                 raise ValueError(
-                    "the record contains nothing that can be replayed: expected a search, a call of map_rows, a map of a "
-                    "pool, or exchanges, which must have ended on all ranks"
+                    SEARCHES
+                    if searched(run)
+                    else "the record contains nothing that can be replayed: expected a call of map_rows, a map of a pool, "
+                    "or exchanges, which must have ended on all ranks"
                 )
-            found[0].notes.extend(run.notes)
+            found[0].notes.extend(run.notes + [SEARCHES] * searched(run))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
     answer: list[dict[str, Any]] = []
@@ -128,8 +130,9 @@ def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
         for alike in first["alike"]:
             line, names = of_driver[alike[0]], [of_driver[k]["what"] for k in alike]
             cells.append((
-                ", ".join(names), _seconds(line["predicted_s"], "not known"), _spread(line), _seconds(line["measured_s"]),
-                _part(line["predicted_s"], first["measured_s"]), line["change"],
+                ", ".join(names), _seconds(line["predicted_s"]),
+                _part(100.0 * line["spread_s"], line["predicted_s"], ".1f", " %"), _seconds(line["measured_s"]),
+                _part(line["predicted_s"], first["measured_s"], ".2f", "x"), line["change"],
             ))  # fmt: skip
         said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
         if first["reliable"]:
@@ -141,18 +144,12 @@ def _known(value: T) -> T | None:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _seconds(seconds: float | None, unknown: str = "") -> str:
-    return unknown if seconds is None else f"{seconds:.3f} s"
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3f} s"
 
 
-def _part(seconds: float | None, whole: float | None) -> str:
-    return "" if seconds is None or not whole else f"{seconds / whole:.2f}x"
-
-
-def _spread(line: dict[str, Any]) -> str:
-    if line["predicted_s"] and line["spread_s"] is not None:
-        return f"{100.0 * line['spread_s'] / line['predicted_s']:.1f} %"
-    return "" if line["predicted_s"] is None or line["spread_s"] is not None else "one run"
+def _part(one: float, whole: float, digits: str, unit: str) -> str:
+    return f"{one / whole:{digits}}{unit}" if whole else ""
 
 
 COMMANDS = {

@@ -255,7 +255,7 @@ def _head(run: Run, head: Headline) -> str:
         (percent(head.balance), "load balance"),
         (percent(head.communication), "communication efficiency"),
     ]
-    known = "predicted" if np.isfinite(head.gain) else "this record has too little data to predict it"
+    known = "predicted" if np.isfinite(head.gain) else "not predicted from this record"
     totals = run.totals.sum(axis=0)
     whole = float(totals.sum()) or 1.0
     bar = "".join(

@@ -250,6 +250,8 @@ NEXT_STEPS = {
     (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: they are short compared with the messages that they need.",
     (Driver.ROWS, Phase.PROTOCOL): "give each call more to compute, or balance more rarely (Balancer(every=...)).",
     (Driver.EXCHANGE, Phase.WAITING): "compute more between two exchanges: ranks wait for messages, not for slow ranks.",
+    (Driver.SEARCH, Phase.WAITING): "try a larger problem, or a lower threshold=, so that idle ranks find work sooner.",
+    (Driver.SEARCH, Phase.PACKING): "let split write less for each part: packing is what costs most.",
     (Driver.SEARCH, Phase.PROTOCOL): "raise threshold=, so that only larger parts of the work are moved.",
 }  # by the driver with the longest calls, and the biggest loss
 

@@ -23,26 +23,21 @@ from lb_mpi.advising.advice import (
     ranked,
 )
 from lb_mpi.advising.replay import (
-    alone,
+    SEARCHES,
     gain,
     replay_exchange,
     replay_rows,
-    replay_search,
     replay_tasks,
 )
 from lb_mpi.balancing.simulate import Cluster, SimulatedRows, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import SimulatedPool, task_costs
-from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import VERSION, Record, Stored, place, virtual_files
 from lb_mpi.report.run import Run, assemble
-from lb_mpi.searching import simulate as searching
-from lb_mpi.searching.guard import Options
 
 SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
-TREE = Tree("geometric", "fixed", depth=7, branching=4, seed=19)
 
 
 def quiet(_: str) -> None:
@@ -153,59 +148,12 @@ def test_maps_before_the_last_count_by_their_work() -> None:
     assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.1)
 
 
-def searched(balance: bool, records: Sequence[Record] | None = None) -> float:
-    options = Options(threshold=4.0, balance=balance)
-    problems = [UnbalancedTreeSearch(TREE) for _ in SPEEDS]
-    found = searching.search(problems, speeds=SPEEDS.tolist(), unit_s=2e-6, options=options, records=records)
-    return found.virtual_seconds
-
-
-@pytest.mark.parametrize("balance", [True, False])
-def test_searches_take_what_was_predicted(balance: bool) -> None:
-    records = [Record(0.0) for _ in SPEEDS]
-    took_s = searched(balance, records)
-    advice = advice_on(replay_search, run_of(records, took_s))
-    other_s = searched(not balance)
-    first, second, *machines = advice.lines
-    assert first.predicted_s == pytest.approx(took_s, rel=0.1)
-    assert first.measured_s == pytest.approx(took_s, rel=0.01)
-    assert second.variant.what == ("no balancing" if balance else "balancing")
-    assert second.predicted_s == pytest.approx(other_s, rel=0.1)
-    gained = gain(run_of(records, took_s))
-    assert gained == pytest.approx(other_s / took_s, rel=0.1) if balance else math.isnan(gained)
-    assert machines[0].predicted_s > machines[1].predicted_s
-
-
-def test_the_spread_without_balancing_is_that_of_other_deals() -> None:
-    shares, speeds = np.array([8.0, 4.0, 2.0, 1.0]), np.array([4.0, 2.0, 1.0, 1.0])
-    assert alone(shares, speeds) == (2.0, 2.0)  # at best as it was; at worst 4 units on a rank of speed 1
-    assert alone(shares[::-1], speeds) == pytest.approx((8.0, 4.0))  # rank 0 keeps its part
-    assert alone(shares[:1], speeds[:1]) == (2.0, 0.0)
-
-
-def test_a_model_that_follows_no_parts_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    records = [Record(0.0) for _ in SPEEDS]
-    took_s = searched(True, records)
-    monkeypatch.setattr(replay, "_shares", lambda run, ranks, units: units)  # each rank keeps what it did in the end
-    advice = advice_on(replay_search, run_of(records, took_s))
-    assert predicted(advice, "no balancing") < 0.85 * searched(False)
-
-
 def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = SimulatedPool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
     monkeypatch.setattr(replay, "core_share", lambda ranks, tables: 1.0 / SPEEDS)
     advice = advice_on(replay_tasks, run_of(records, took_s))
     assert advice.lines[0].predicted_s < 0.5 * took_s
-
-
-def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
-    records = [Record(0.0) for _ in SPEEDS]
-    took_s = searched(True, records)
-    del records[2].moves[-1]
-    advice = advice_on(replay_search, run_of(records, took_s))
-    assert math.isnan(predicted(advice, "no balancing"))
-    assert any("first parts can't be followed" in note for note in advice.notes)
 
 
 def exchanged(weights: Sequence[float], cores: Sequence[float] = (1.0, 1.0, 1.0, 1.0)) -> Run:
@@ -313,9 +261,9 @@ def test_a_model_that_is_far_off_gives_no_advice() -> None:
 
 
 def test_ways_within_the_spread_are_one_line() -> None:
-    found = advice_of(("as recorded", 9.9, 0.1), ("a", 12.1, 0.3), ("b", 10.05, 0.2), ("c", 12.0, 0.3), ("d", math.nan, 0.0))
+    found = advice_of(("as recorded", 9.9, 0.1), ("a", 12.1, 0.3), ("b", 10.05, 0.2), ("c", 12.0, 0.3))
     groups = [[line.variant.what for line in group] for group in collapsed(found.lines)]
-    assert groups == [["as recorded", "b"], ["c", "a"], ["d"]]
+    assert groups == [["as recorded", "b"], ["c", "a"]]
 
 
 def damaged(what: str) -> list[tuple[str, bytes]]:
@@ -332,6 +280,24 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
     elif what == "nothing in it":
         found = list(virtual_files([Record(0.0)], 1.0, ["a"], "program"))
     return found
+
+
+def test_a_search_is_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [Record(0.0), Record(0.0)]
+    for record in records:
+        record.step(Step(Driver.SEARCH, 0.0, 1.0, 1.0, 5.0))
+    only = run_of(records, 1.0)
+    assert math.isnan(gain(only))
+    folder = folder_of(tmp_path, list(virtual_files(records, 1.0, ["a", "a"], "program")))
+    assert main(["advise", folder]) == 2
+    assert SEARCHES in capsys.readouterr().err
+    pool = SimulatedPool([2], SPEEDS[:2], records=records)
+    took_s = pool.map(np.full(200, 5e-3)).seconds
+    folder_of(tmp_path, list(virtual_files(records, took_s, ["a", "a"], "program")))
+    assert main(["advise", folder, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {line["driver"] for line in said} == {"pool"}
+    assert SEARCHES in said[0]["notes"]
 
 
 @pytest.mark.parametrize(
