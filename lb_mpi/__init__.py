@@ -44,17 +44,6 @@ and without MPI:
 
 from typing import TYPE_CHECKING, Any
 
-from lb_mpi.emulate import throttle as throttle
-from lb_mpi.errors import BalanceError as BalanceError
-from lb_mpi.errors import Error as Error
-from lb_mpi.errors import ProtocolError as ProtocolError
-from lb_mpi.errors import SaveError as SaveError
-from lb_mpi.errors import SearchError as SearchError
-from lb_mpi.errors import Stopped as Stopped
-from lb_mpi.errors import TaskError as TaskError
-from lb_mpi.searching.problem import Problem as Problem
-from lb_mpi.searching.problem import Savable as Savable
-from lb_mpi.searching.problem import TreeSearch as TreeSearch
 from lb_mpi.signs import guard as _guard
 
 if TYPE_CHECKING:
@@ -65,6 +54,14 @@ if TYPE_CHECKING:
     from lb_mpi.diffusion.diffusion import balance as balance
     from lb_mpi.distributing.allocation import Allocation as Allocation
     from lb_mpi.distributing.allocation import allocate as allocate
+    from lb_mpi.emulate import throttle as throttle
+    from lb_mpi.errors import BalanceError as BalanceError
+    from lb_mpi.errors import Error as Error
+    from lb_mpi.errors import ProtocolError as ProtocolError
+    from lb_mpi.errors import SaveError as SaveError
+    from lb_mpi.errors import SearchError as SearchError
+    from lb_mpi.errors import Stopped as Stopped
+    from lb_mpi.errors import TaskError as TaskError
     from lb_mpi.graph import Graph as Graph
     from lb_mpi.graph_files import as_graph as as_graph
     from lb_mpi.machine import Machine as Machine
@@ -88,15 +85,20 @@ if TYPE_CHECKING:
     from lb_mpi.partitioning.quality import PartitionMetrics as PartitionMetrics
     from lb_mpi.partitioning.quality import partition_metrics as partition_metrics
     from lb_mpi.searching.bound import Bound as Bound
+    from lb_mpi.searching.problem import Problem as Problem
+    from lb_mpi.searching.problem import Savable as Savable
+    from lb_mpi.searching.problem import TreeSearch as TreeSearch
 
 __version__ = "0.1.0"
 _guard()
 
-_LATER = {  # names that need numpy, scipy or mpi4py, by module
+_PUBLIC = {  # public names by module, imported at first use; type checkers read the same names above
     "arranging.arrange": "Arrangement arrange",
     "balancing.record": "Balanced",
     "diffusion.diffusion": "Balance balance",
     "distributing.allocation": "Allocation allocate",
+    "emulate": "throttle",
+    "errors": "BalanceError Error ProtocolError SaveError SearchError Stopped TaskError",
     "graph": "Graph",
     "graph_files": "as_graph",
     "machine": "Machine read_machine write_machine",
@@ -113,14 +115,14 @@ _LATER = {  # names that need numpy, scipy or mpi4py, by module
     "partitioning.partition": "partition",
     "partitioning.quality": "MappingCost PartitionMetrics partition_metrics",
     "searching.bound": "Bound",
+    "searching.problem": "Problem Savable TreeSearch",
 }
-_MODULE_OF = {name: module for module, names in _LATER.items() for name in names.split()}
-_NOW = "BalanceError Error ProtocolError Problem Savable SaveError SearchError Stopped TaskError TreeSearch throttle"
-__all__ = sorted([*_MODULE_OF, *_NOW.split()])
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Import modules that need mpi4py or scipy on first use."""
+    """Import a public name at its first use: some need numpy, scipy or mpi4py."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'lb_mpi' has no attribute {name!r}")
     import importlib

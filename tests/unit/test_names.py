@@ -1,9 +1,12 @@
 """Names and openings in the library: a class name means one thing, a docstring begins with a verb or a noun."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+import lb_mpi
 
 LIBRARY = Path(__file__).resolve().parents[2] / "lb_mpi"
 OPENINGS = {"As", "How", "What", "When", "Where", "Whether", "Which", "Who", "Whoever", "Whom", "Whose", "Why"}
@@ -35,3 +38,12 @@ def test_docstrings_open_with_a_verb_or_a_noun() -> None:
             line = getattr(node, "lineno", 1)
             wrong.append(f"lb_mpi/{name}:{line}: {text.splitlines()[0]}")
     assert not wrong, "\n".join([f"expected a verb or a noun, not one of {', '.join(sorted(OPENINGS))}:", *wrong])
+
+
+def test_one_list_has_all_public_names() -> None:
+    tree = ast.parse((LIBRARY / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    typed = [(name.asname, node.module) for node in block.body if isinstance(node, ast.ImportFrom) for name in node.names]
+    assert typed == [(name, f"lb_mpi.{module}") for module, names in lb_mpi._PUBLIC.items() for name in names.split()]
+    reference = (LIBRARY.parent / "docs" / "reference.md").read_text()
+    assert sorted(re.findall(r":: lb_mpi\.(\w+)$", reference, re.MULTILINE)) == lb_mpi.__all__
