@@ -1,4 +1,4 @@
-"""Graphs and partitions in files; an invalid file is a ValueError that begins with file:line.
+"""Graphs and partitions in files; an invalid file is a ValueError that begins with file: or file:line.
 
 METIS .graph and Matrix Market files hold graphs, METIS .part files partitions.
 
@@ -7,9 +7,9 @@ The sizes in a header are checked against the size of the file before memory is 
 
 from __future__ import annotations
 
-import math
 import os
 import re
+import warnings
 from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
@@ -28,8 +28,8 @@ _MAX_WEIGHT = 1 << 53  # up to here every integer is a float
 PathLike = str | os.PathLike[str]
 
 
-def _fail(path: PathLike, line: int, what: str) -> NoReturn:
-    raise ValueError(f"{os.fspath(path)}:{line}: {what}")
+def _fail(path: PathLike, line: int | None, what: str) -> NoReturn:
+    raise ValueError(f"{os.fspath(path)}{'' if line is None else f':{line}'}: {what}")
 
 
 def as_graph(graph: Any) -> Graph:
@@ -41,7 +41,7 @@ def as_graph(graph: Any) -> Graph:
         "torus:RxC", "hypercube:D", "cube:N", "ring:N", "complete:N", or lists of neighbours (see `lb_mpi.graph.parse`); or
         the path of a METIS .graph file or a Matrix Market file, which are distinguished by their first line.
 
-    Raises ValueError for an invalid graph (for a file, with file:line), OSError for a file that cannot be read, and
+    Raises ValueError for an invalid graph (for a file, with its name), OSError for a file that cannot be read, and
     TypeError for anything else.
     """
     if isinstance(graph, Graph):
@@ -218,57 +218,55 @@ def read_matrix_market(path: PathLike) -> Graph:
     Coordinate format; pattern (weights 1), integer or real; symmetric (the lower triangle is stored), or general with equal
     entries on both sides.  Entries at the same position add up.
     """
-    rows, columns, values, line_of = array("q"), array("q"), array("d"), array("q")  # per entry
-    with open(path, "rb") as file:
+    # scipy.io.mmread reads "2 1 1.5" of an integer matrix as 1, and a last line "2 1 1real" can end Python (scipy 1.17).
+    with open(path, encoding="ascii", errors="replace") as file:
         field, symmetric = _matrix_kind(path, file.readline().lower().split())
         words_of = ((line, text.split()) for line, text in enumerate(file, start=2))
-        lines = ((line, words) for line, words in words_of if words and not words[0].startswith(b"%"))
-        line, words = next(lines, (2, []))
-        n, n_entries = _matrix_sizes(path, line, words)
-        for line, words in lines:
-            if len(line_of) == n_entries:
-                _fail(path, line, f"a line after the last of {n_entries} entries")
-            row, column, value = _matrix_entry(path, line, words, n, field, symmetric)
-            rows.append(row)
-            columns.append(column)
-            values.append(value)
-            line_of.append(line)
-    if len(line_of) < n_entries:
-        _fail(path, line, f"the file ends after {len(line_of)} entries: the line of sizes says {n_entries}")
-    row_of, column_of = np.array(rows, dtype=np.int64) - 1, np.array(columns, dtype=np.int64) - 1
-    off = (row_of != column_of) & symmetric  # these represent two entries
-    ends = (np.concatenate([row_of, column_of[off]]), np.concatenate([column_of, row_of[off]]))
-    weights, shape = np.array(values, dtype=float), (n, n)
-    matrix = scipy.sparse.csr_array((np.concatenate([weights, weights[off]]), ends), shape=shape)
-    stored = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=shape)
-    infinite = scipy.sparse.csr_array((~np.isfinite(matrix.data), matrix.indices, matrix.indptr), shape=shape)
-    one_sided = (abs(matrix - matrix.T), abs(stored - stored.T))  # stored zeros count as well
-    for wrong in (infinite, *one_sided):
-        one, other = wrong.nonzero()
-        if len(one):
-            i, j = int(one[0]), int(other[0])
-            here = np.flatnonzero((row_of == i) & (column_of == j))
-            there = np.flatnonzero((row_of == j) & (column_of == i))
-            what = "adds up to infinity" if wrong is infinite else f"is not equal to ({j + 1}, {i + 1})"
-            _fail(path, line_of[int([*here, *there][0])], f"entry ({i + 1}, {j + 1}) {what}")
-    return Graph.from_scipy(matrix)
+        sizes = ((line, words) for line, words in words_of if words and not words[0].startswith("%"))
+        n, n_entries = _matrix_sizes(path, *next(sizes, (2, [])))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of no entries
+                table = np.loadtxt(file, comments=None, ndmin=2)
+        except ValueError as error:
+            _fail(path, None, f"an entry that is not numbers: {str(error)[:100]}")
+    shape = n_entries, 2 if field == "pattern" else 3
+    if (table.shape if table.size else (0, shape[1])) != shape:
+        _fail(path, None, f"{table.shape} numbers after the line of sizes: expected {shape}")
+    places, values = table[:, :2].reshape(-1, 2) - 1.0, table[:, 2] if table.shape[1] == 3 else np.ones(n_entries)
+    for wrong, what in (
+        (not ((places >= 0.0) & (places < n) & (places == np.floor(places))).all(), f"expected rows and columns in 1..{n}"),
+        (symmetric and (places[:, 0] < places[:, 1]).any(), "an entry above the diagonal of a symmetric matrix"),
+        (not np.isfinite(values).all(), "a value that is not finite"),
+        (field.endswith("integer") and (values != np.floor(values)).any(), "a value that is no integer"),
+    ):
+        if wrong:
+            _fail(path, None, what)
+    row, column = places.astype(np.int64).T
+    off = (row != column) & symmetric  # these represent two entries
+    ends = (np.concatenate([row, column[off]]), np.concatenate([column, row[off]]))
+    try:
+        with np.errstate(over="ignore"):  # of sums, which are checked
+            return Graph.from_scipy(scipy.sparse.coo_array((np.concatenate([values, values[off]]), ends), shape=(n, n)))
+    except ValueError as error:
+        _fail(path, None, f"{error} (vertices from 0)")
 
 
-def _matrix_kind(path: PathLike, words: list[bytes]) -> tuple[bytes, bool]:
+def _matrix_kind(path: PathLike, words: list[str]) -> tuple[str, bool]:
     """Return the field of the entries, and whether the matrix is stored as its lower triangle, from the first line."""
-    if len(words) != 5 or words[:2] != [_MATRIX_MARKET, b"matrix"]:
+    if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
         _fail(path, 1, "expected %%MatrixMarket matrix coordinate FIELD SYMMETRY")
     for word, allowed in (
         (words[2], ["coordinate"]),
         (words[3], ["real", "double", "integer", "unsigned-integer", "pattern"]),
         (words[4], ["general", "symmetric"]),
     ):
-        if word.decode("ascii", "replace") not in allowed:
-            _fail(path, 1, f"a {word[:60].decode('ascii', 'replace')} matrix: expected {' or '.join(allowed)}")
-    return words[3], words[4] == b"symmetric"
+        if word not in allowed:
+            _fail(path, 1, f"a {word[:60]} matrix: expected {' or '.join(allowed)}")
+    return words[3], words[4] == "symmetric"
 
 
-def _matrix_sizes(path: PathLike, line: int, words: list[bytes]) -> tuple[int, int]:
+def _matrix_sizes(path: PathLike, line: int, words: list[str]) -> tuple[int, int]:
     """Return the number of rows and of entries on this line."""
     if len(words) != 3 or not all(word.isdigit() and len(word) <= 18 for word in words):
         _fail(path, line, "expected the line of sizes: rows, columns, entries")
@@ -279,29 +277,3 @@ def _matrix_sizes(path: PathLike, line: int, words: list[bytes]) -> tuple[int, i
     if rows > n_bytes or 4 * entries > n_bytes:  # an entry has at least two digits, a space and a line end
         _fail(path, line, f"{rows} rows, {entries} entries: more than fits into a file of {n_bytes} bytes")
     return rows, entries
-
-
-def _matrix_entry(
-    path: PathLike, line: int, words: list[bytes], n: int, field: bytes, symmetric: bool
-) -> tuple[int, int, float]:
-    """Return row, column (from 1) and value on this line."""
-    text = b" ".join(words)[:60].decode("ascii", "replace")
-    pattern, whole = field == b"pattern", field in (b"integer", b"unsigned-integer")
-    if len(words) != (2 if pattern else 3):
-        _fail(path, line, f"{text!r}: expected row, column{'' if pattern else ' and value'}")
-    if not all(word.isdigit() and len(word) <= 18 and 1 <= int(word) <= n for word in words[:2]):
-        _fail(path, line, f"{text!r}: expected row and column in 1..{n}")
-    row, column = int(words[0]), int(words[1])
-    if symmetric and row < column:
-        _fail(path, line, f"{text!r}: above the diagonal, but a symmetric matrix is stored as its lower triangle")
-    if pattern:
-        return row, column, 1.0
-    try:
-        if b"_" in words[2]:  # float() accepts 1_000
-            raise ValueError
-        value = float(int(words[2])) if whole else float(words[2])
-    except (ValueError, OverflowError):
-        _fail(path, line, f"{text!r}: expected {'an integer' if whole else 'a number'} as value")
-    if not math.isfinite(value) or (row != column and value < 0.0):
-        _fail(path, line, f"weight {value}: expected a finite number{' >= 0' if row != column else ''}")
-    return row, column, 0.0 if row == column else value

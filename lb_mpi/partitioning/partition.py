@@ -63,7 +63,7 @@ def partition(
     Returns an (n,) array: the part 0..k-1 of each vertex.  Each part has a vertex of weight above 0 if there are enough
     of them, and light enough; otherwise a UserWarning names the parts that are empty.  With `aim` "time" there is none.
 
-    Raises ValueError for arguments out of range, and for an invalid graph or file (with file:line).
+    Raises ValueError for arguments out of range, and for an invalid graph or file (with its name).
     """
     tasks = as_graph(graph)
     k, seed = checks.integer("k", k, 1, MAX_PARTS), checks.seed(seed)
