@@ -12,12 +12,11 @@ A truncated or corrupt frame ends the reading, since its length can't be trusted
 Payloads are MessagePack with extension types: values are read back with exactly their types, dtypes and bits.  An
 unsupported type is a TypeError at once, not a surprise when the file is needed.
 
-The digest identifies the function and its items in another run of the program.  It is a digest of their pickled form, except
+The digest identifies the function and its items in another run of the program.  A function is known by its module and
+qualified name, or by the user's key; items, and what a functools.partial or a method holds, by their pickled form, except
 for parts that differ between two runs of the same program:
 
 - The elements of a set come in the order of their hashes, which differ in each run: they are sorted.
-- A function that can't be found by name (a lambda, a function in a function) can't be pickled: it is described by its code
-  without line numbers, its defaults and its closure.
 - Padding in structured arrays holds arbitrary bytes: it is left out.
 - Equal texts may be one object or two: they count as two.
 """
@@ -30,7 +29,7 @@ import io
 import pickle
 import struct
 from collections.abc import Callable, Sequence
-from types import CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgpack
@@ -220,24 +219,26 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
 PROTOCOL = 4  # of pickle: later ones encode whether an array is writable
 
 
-def digest(function: Callable[..., Any], items: Any, *, star: bool) -> bytes:
+def digest(function: Callable[..., Any], items: Any, *, star: bool, key: str | None = None) -> bytes:
     """Return a digest of function(item), or with `star` function(*item), of all items; TypeError where that can't be done.
 
-    Changes in the body of a named function, or in globals that a function uses, do not change it: a user may fix a bug and
-    go on.
+    `key` identifies the function; None: its module and qualified name, so a user may correct its body and go on.
     """
     if type(items) is np.ndarray:
         items = np.ascontiguousarray(items)
-    parts = [_digest(part, name) for name, part in (("function", function), ("items", items))]
+    by_name = "a function that its module has under its name, or key= with a text that identifies it"
+    parts = [
+        _digest(function, "function", by_name) if key is None else _of(("key", key)),
+        _digest(items, "items", "values that a checkpoint can identify"),
+    ]
     return hashlib.blake2b(b"".join([bytes([star]), *parts]), digest_size=16).digest()
 
 
-def _digest(value: Any, name: str) -> bytes:
+def _digest(value: Any, name: str, expected: str) -> bytes:
     try:
         return _of(value)
     except Exception as error:  # the user's classes may raise anything when they are pickled
-        why = f"{type(error).__name__}: {error}"
-        raise TypeError(f"{name} = {show(value)}: expected a value that a checkpoint can identify ({why})") from error
+        raise TypeError(f"{name} = {show(value)}: expected {expected} ({type(error).__name__}: {error})") from error
 
 
 def _of(value: Any) -> bytes:
@@ -249,10 +250,6 @@ def _of(value: Any) -> bytes:
 class _Pickler(pickle.Pickler):
     """A pickler that replaces objects with `digest`'s own descriptions."""
 
-    def __init__(self, file: Any, protocol: int) -> None:
-        super().__init__(file, protocol)
-        self._described: dict[int, tuple[int, FunctionType]] = {}  # by id; keeps the function alive
-
     def persistent_id(self, value: Any) -> Any:
         """Return the replacement of the value; None: pickle it as usual."""
         if isinstance(value, str):
@@ -261,45 +258,7 @@ class _Pickler(pickle.Pickler):
             return type(value), sorted(map(_of, value)), getattr(value, "__dict__", None)
         if isinstance(value, np.ndarray | np.void) and value.dtype.names is not None:
             return _without_padding(value)
-        if isinstance(value, FunctionType):
-            return self._function(value)
-        if isinstance(value, CodeType):
-            return _code(value)
-        if isinstance(value, ModuleType):
-            return "module", value.__name__
         return None
-
-    def _function(self, function: FunctionType) -> Any:
-        if id(function) in self._described:  # it refers to itself
-            return "function", self._described[id(function)][0]
-        if _has_name(function):
-            return None
-        self._described[id(function)] = len(self._described), function
-        cells = [_content(cell) for cell in function.__closure__ or ()]
-        names = function.__module__, function.__qualname__
-        return names, function.__code__, function.__defaults__, function.__kwdefaults__, function.__dict__, cells
-
-
-def _has_name(function: FunctionType) -> bool:
-    try:
-        pickle.dumps(function, PROTOCOL)
-    except Exception:
-        return False
-    return True
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # an empty cell
-        return None
-
-
-def _code(code: CodeType) -> Any:
-    """Describe what code does, without where it was written."""
-    arguments = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    return arguments, code.co_code, getattr(code, "co_exceptiontable", b""), code.co_consts, names
 
 
 def _without_padding(value: Any) -> Any:

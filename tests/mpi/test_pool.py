@@ -480,18 +480,19 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
     assert before
     assert COMM.allreduce(len(run))
     with pytest.raises(lb_mpi.TaskError, match=r"TypeError.*set"):
-        pool.map(lambda k: {k}, 50, checkpoint=tmp_path / "sets")
+        pool.map(lambda k: {k}, 50, checkpoint=tmp_path / "sets", key="sets")
     with pytest.raises(OSError, match="none"):
         pool.map(square, 5, checkpoint=tmp_path / "none" / "log")
     for factor in (2, 5, 2):  # each has its own log, or its own results
         path = tmp_path / f"by{factor}"
         expected = [k * factor for k in range(9)]
-        assert pool.map(lambda k, factor=factor: k * factor, 9, checkpoint=path, to="all") == expected
-        assert pool.map(enclosing(factor), 9, checkpoint=path.with_suffix(".two"), to="all") == expected
+        assert pool.map(enclosing(factor), 9, checkpoint=path, key=f"by {factor}", to="all") == expected
     with pytest.raises(ValueError, match="another function"):
-        pool.map(enclosing(3), 9, checkpoint=tmp_path / "by2.two")
-    with pytest.raises(TypeError, match="a value that a checkpoint can identify"):
-        pool.map(enclosing(NotForPickling()), 9, checkpoint=tmp_path / "not")
+        pool.map(enclosing(3), 9, checkpoint=tmp_path / "by2", key="by 3")
+    with pytest.raises(TypeError, match=r"function = .*<lambda>.*, or key= with a text that identifies it"):
+        pool.map(enclosing(3), 9, checkpoint=tmp_path / "not")
+    with pytest.raises(TypeError, match="key = 3: expected a text"):
+        pool.map(square, 9, checkpoint=tmp_path / "not", key=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"checkpoint = 3\.5: expected the name of a file"):
         pool.map(square, 5, checkpoint=3.5)
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]

@@ -35,6 +35,7 @@ class MapOptions(TypedDict, total=False):
     chunksize: int | None
     progress: Progress | bool | None
     checkpoint: Any
+    key: str | None
     callback: Callable[[Any], object] | None
 
 
@@ -52,6 +53,8 @@ def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[i
     checks.choice("to", options.get("to", "root"), ("root", "all"))
     if (chunksize := options.get("chunksize")) is not None:
         chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
+    if (key := options.get("key")) is not None and (not isinstance(key, str) or not key):
+        raise TypeError(f"key = {show(key)}: expected a text that identifies the function in its checkpoint")
     if isinstance(progress := options.get("progress"), bool):
         progress = _progress_line() if progress else None
     return chunksize or 0, checks.function("progress", progress, optional=True)

@@ -24,8 +24,8 @@ class CheckpointFile:
     write after that issues a RuntimeWarning, and nothing more is written.
     """
 
-    def __init__(self, path: Any, function: Callable[..., Any], items: Any, *, star: bool) -> None:
-        digest = checkpoint.digest(function, items, star=star)
+    def __init__(self, path: Any, function: Callable[..., Any], items: Any, *, star: bool, key: str | None) -> None:
+        digest = checkpoint.digest(function, items, star=star, key=key)
         self._file = self._open(path)
         try:
             try:

@@ -255,7 +255,7 @@ class RootMap(LocalMap):
         tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
         self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
         if path is not None:
-            file = CheckpointFile(path, call.function, self._items, star=call.star)
+            file = CheckpointFile(path, call.function, self._items, star=call.star, key=options.get("key"))
             self._file = opened.enter_context(contextlib.closing(file))
             done = self._file.done
             tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)

@@ -125,6 +125,7 @@ class Pool:
         progress: Callable[[int, int], None] | bool | None = None,
         return_exceptions: bool = False,
         checkpoint: Any = None,
+        key: str | None = None,
         callback: Callable[[T], object] | None = None,
     ) -> list[T] | None:
         """Return a list of function(item) for each of the root's items, in their order, on the root; elsewhere None.
@@ -150,6 +151,9 @@ class Pool:
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
             bytes, arrays, or tuples, lists and dicts of these.  A full disk ends the map; if the file is removed, a
             RuntimeWarning names it.
+        key : a text that identifies the function in its checkpoint; None: its module and name, so its body may be
+            corrected.  A lambda, or a function defined in a function, needs a key; choose another one when its results
+            change.
         callback : a function that the root calls as callback(result) as results arrive; not of results from the checkpoint.
 
         Raises lb_mpi.TaskError when a task raises an exception.  The error has the index of the task, the rank and the
@@ -159,7 +163,7 @@ class Pool:
         """
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         options = MapOptions(
-            costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint, callback=callback
+            costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint, key=key, callback=callback
         )
         return self._collect(call, items, options)
 
