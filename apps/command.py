@@ -16,9 +16,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.progress import add_progress, shown
-from apps.speeds import change_of, seconds_for
+from apps.speeds import Change, Varying, change_of, seconds_for
 from lb_mpi.commands.dispatch import add_route, route_of
-from lb_mpi.emulate import Change, Varying, throttled
+from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
@@ -164,7 +164,7 @@ def search(
         bound=bound,
         threshold=options.threshold,
         balance=not options.no_balance,
-        emulated_speed=speeds[comm.rank],
+        emulated_speed=speeds[comm.rank].now,
         quantum=options.quantum,
         route=route_of(options),
         save=options.save,

@@ -3,10 +3,51 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from lb_mpi.checks import integer, number
-from lb_mpi.emulate import Change, Varying
+from lb_mpi.checks import emulated_speed, integer, number
+
+
+class Change(NamedTuple):
+    """A change of a rank's speed for some time."""
+
+    rank: int
+    from_s: float  # since the start
+    to_s: float
+    factor: float  # of its usual speed, above 0 and at most 1
+
+
+class Varying:
+    """The relative speed of one rank over time: `usual` (0 < usual <= 1), and another one during `changes`.
+
+    Its method `now` is a speed for `lb_mpi.throttle`, and the `emulated_speed=` of a Balancer or a search.  The times of
+    the changes are seconds since `start`.
+    """
+
+    def __init__(self, usual: float, changes: Sequence[Change] = ()) -> None:
+        self.usual, self.changes = emulated_speed(usual, "usual"), tuple(changes)
+        self._began: float | None = None
+
+    def start(self) -> None:
+        """Start the time of the changes now."""
+        self._began = time.perf_counter()
+
+    def now(self) -> float:
+        """Return the speed at this moment."""
+        return self.usual if self._began is None else self.at(time.perf_counter() - self._began)
+
+    def at(self, seconds: float) -> float:
+        """Return the speed at a time after the start, in seconds."""
+        speed = self.usual
+        for change in self.changes:
+            if change.from_s <= seconds < change.to_s:
+                speed *= change.factor
+        return speed
+
+    def __repr__(self) -> str:
+        return f"Varying({self.usual}, {list(self.changes)})"
 
 
 def change_of(text: str) -> Change:

@@ -26,10 +26,9 @@ from mpi4py import MPI
 import lb_mpi
 from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
 from apps.saved_steps import SavedSteps, add_save_options
-from apps.speeds import seconds_for
+from apps.speeds import Varying, seconds_for
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
-from lb_mpi.emulate import Varying
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.common.collective import agree, barrier, wait
@@ -164,7 +163,7 @@ class Step(NamedTuple):
 
 def simulate(block: Block, steps: SavedSteps, speed: Varying, balancer: lb_mpi.Balancer | None) -> list[Step]:
     """The weather: all there is to see of the balancing is the line with `balancer.map_rows`."""
-    slow = lb_mpi.throttle(speed)
+    slow = lb_mpi.throttle(speed.now)
     done = []
     cpu_s = 0.0
 
@@ -219,7 +218,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     compile_once(comm, compile_kernels)
     balancer = None
     if options.balance != "none":
-        balancer = lb_mpi.Balancer(comm, scheme=options.balance, when=BOUND, tolerance=BOUND, emulated_speed=speed)
+        balancer = lb_mpi.Balancer(comm, scheme=options.balance, when=BOUND, tolerance=BOUND, emulated_speed=speed.now)
     barrier(own)
     speed.start()
     began = time.perf_counter()

@@ -1,7 +1,5 @@
 """Emulation of a slower machine: a program rests between its computations, in proportion to the CPU time it used.
 
-Its speed may vary over time, as when a colleague logs in: `Varying`.
-
 A program under launch/throttle is stopped and continued from outside.  It cannot distinguish that from waiting, since
 in both cases it has no core while time passes.  So the throttling process counts the stops in a page of memory
 (`Stops`, which makes a page, or uses that of an enclosing throttle), and the program reads it (`read_stops`).
@@ -16,7 +14,7 @@ import functools
 import mmap
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NamedTuple
 
@@ -33,47 +31,6 @@ def throttled() -> float:
     It is used to compute lower bounds; no balancing depends on it.
     """
     return float(os.environ.get(THROTTLED, "1"))
-
-
-class Change(NamedTuple):
-    """A change of a rank's speed for some time."""
-
-    rank: int
-    from_s: float  # since the start
-    to_s: float
-    factor: float  # of its usual speed, above 0 and at most 1
-
-
-class Varying:
-    """The relative speed of one rank over time: `usual` (0 < usual <= 1), and another one during `changes`.
-
-    It can be passed to `throttle` in place of a number, and as `emulated_speed=` to the Balancer and to `search`.  The
-    times of the changes are seconds since `start`.
-    """
-
-    def __init__(self, usual: float, changes: Sequence[Change] = ()) -> None:
-        self.usual, self.changes = emulated_speed(usual, "usual"), tuple(changes)
-        self._began: float | None = None
-
-    def start(self) -> None:
-        """Start the time of the changes now."""
-        self._began = time.perf_counter()
-
-    @property
-    def now(self) -> float:
-        """The speed at this moment."""
-        return self.usual if self._began is None else self.at(time.perf_counter() - self._began)
-
-    def at(self, seconds: float) -> float:
-        """Return the speed at a time after the start, in seconds."""
-        speed = self.usual
-        for change in self.changes:
-            if change.from_s <= seconds < change.to_s:
-                speed *= change.factor
-        return speed
-
-    def __repr__(self) -> str:
-        return f"Varying({self.usual}, {list(self.changes)})"
 
 
 class throttle:
@@ -94,12 +51,15 @@ class throttle:
     the emulated speed is also right on a busy machine; at most 5 ms of such a delay are compensated.  Time in which the
     rank has nothing to compute, as it waits for others, does not count.
 
+    `speed` may be a function without arguments that returns the speed of the moment, for a machine whose speed changes.
+
     Under launch/throttle, or on an emulated host, `speed` is relative to the speed there: the stops from outside are no
     rest.
     """
 
-    def __init__(self, speed: float | Varying, name: str = "speed") -> None:
-        self._speed = speed if isinstance(speed, Varying) else Varying(emulated_speed(speed, name))
+    def __init__(self, speed: float | Callable[[], float], name: str = "speed") -> None:
+        self._speed = emulated_speed(speed() if callable(speed) else speed, name)
+        self._now = speed if callable(speed) else None
         self._outside = throttled()
         self.cpu_s = 0.0  # CPU time charged so far
         self._ready_at = time.perf_counter()
@@ -110,7 +70,7 @@ class throttle:
     @property
     def speed(self) -> float:
         """The current relative speed."""
-        return self._speed.now
+        return self._speed if self._now is None else self._now()
 
     def charge(self, cpu_s: float) -> None:
         """Note that the program has just computed for `cpu_s` seconds of CPU time."""

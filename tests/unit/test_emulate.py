@@ -7,8 +7,8 @@ import time
 import pytest
 
 import lb_mpi
-from apps.speeds import change_of, seconds_for
-from lb_mpi.emulate import THROTTLED, Change, Varying
+from apps.speeds import Change, Varying, change_of, seconds_for
+from lb_mpi.emulate import THROTTLED
 from lb_mpi.searching.guard import Quantum
 
 
@@ -107,7 +107,7 @@ def test_nothing_rests_after_an_error(clock: Clock) -> None:
     assert clock.naps == []
 
 
-@pytest.mark.parametrize("speed", [0, -0.5, 1.01, math.nan, math.inf, "fast", None])
+@pytest.mark.parametrize("speed", [0, -0.5, 1.01, math.nan, math.inf, "fast", None, lambda: 2.0])
 def test_bad_speeds(speed: object) -> None:
     with pytest.raises(ValueError, match=r"speed = .*expected a finite number above 0 and at most 1"):
         lb_mpi.throttle(speed)
@@ -149,7 +149,7 @@ def test_fixed_quantum() -> None:
 
 def test_a_speed_that_falls_and_comes_back(clock: Clock) -> None:
     speed = Varying(0.6, [Change(0, 2.0, 4.0, 0.5)])
-    slow = lb_mpi.throttle(speed)
+    slow = lb_mpi.throttle(speed.now)
     assert slow.speed == 0.6  # its time has not begun
     clock.wall = 100.0
     speed.start()

@@ -19,7 +19,6 @@ from lb_mpi.balancing.record import Balanced, History, Loans, Shares
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
-from lb_mpi.emulate import Varying
 from lb_mpi.errors import BalanceError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import carry
@@ -66,7 +65,7 @@ class Balancer:
         exceeds its cost; "always": at every opportunity; a number above 0: if the imbalance is above this bound.
     every : number of calls, >= 1, between two opportunities to change the plan; 1: in every call.
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
-        `lb_mpi.throttle`); may differ by rank.
+        `lb_mpi.throttle`), or a function that returns the speed of the moment; may differ by rank.
 
     Attributes: `graph`, the process graph; `last`, a `Balanced` that says what the last call did and why (None before
     the first call); `history`, the same for all calls.
@@ -84,7 +83,7 @@ class Balancer:
         tolerance: float = 0.05,
         when: When = "auto",
         every: int = 1,
-        emulated_speed: float | Varying = 1.0,
+        emulated_speed: float | Callable[[], float] = 1.0,
     ) -> None:
         with call("lb_mpi.Balancer"):
             own = duplicate(comm)

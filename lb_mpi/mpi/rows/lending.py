@@ -20,7 +20,7 @@ from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import RankReport, Verdict
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Learned, RoundKind, RoundMessage, Send, count, numbers
-from lb_mpi.emulate import Varying, throttle
+from lb_mpi.emulate import throttle
 from lb_mpi.mpi.common.carrier import Part, Spent
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
@@ -56,7 +56,7 @@ class Stopwatch:
     Ticks are seconds of the function's own time, CPU and waiting; see `lb_mpi.balancing.course`.
     """
 
-    def __init__(self, emulated_speed: float | Varying) -> None:
+    def __init__(self, emulated_speed: float | Callable[[], float]) -> None:
         self.slow = throttle(emulated_speed, "emulated_speed")
         self.warm = False  # the first call may compile the function, so its time is not used
         self.computing_s = 0.0  # in this round, with rests and the first call

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from lb_mpi import signs
 from lb_mpi.checks import show
-from lb_mpi.emulate import Varying, throttle, throttled
+from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Stopped
 from lb_mpi.files import warn
 from lb_mpi.graph import ring_order
@@ -63,7 +63,7 @@ def search(
     save_every_s: float = 30.0,
     threshold: float = 0.125,
     balance: bool = True,
-    emulated_speed: float | Varying = 1.0,
+    emulated_speed: float | Callable[[], float] = 1.0,
     quantum: int | None = None,
     seed: int = 0,
     route: str | None = None,
@@ -90,7 +90,7 @@ def search(
         the paper), >= 0.
     balance : False: every rank receives one share at the beginning, and no work moves afterwards (for comparison).
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
-        `lb_mpi.throttle`); may differ by rank.
+        `lb_mpi.throttle`), or a function that returns the speed of the moment; may differ by rank.
     quantum : units of work, >= 1, between two looks for messages; None: adaptive, so that polling costs less than 2 %.
     seed : integer >= 0, of the random numbers for pauses and random routes.
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks of one host, otherwise
