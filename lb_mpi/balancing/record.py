@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lb_mpi.balancing.course import Course
 from lb_mpi.metrics import queueing
-from lb_mpi.record.events import Driver, Move, Step, Way
+from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.table import Table
 
@@ -120,23 +120,16 @@ class Loans:
 
     def __init__(self, record: Record, worlds: list[int], rank: int) -> None:
         self.record, self._worlds = record, worlds
-        self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: time sent, rows, bytes
         # Of the calls of map_rows so far:
         self.share = Share(rank, 0, 0, 0.0, 0.0)
         self.n_calls = 0
         self.ended = math.nan  # when the last call ended; NaN: none yet
         self._imbalances = (math.nan, math.nan)  # of the last call: with all rows at home, and actual
 
-    def lent(self, borrower: int, at: float, rows: int, n_bytes: int) -> None:
+    def lent(self, borrower: int, rows: int) -> None:
         """Record that rows were sent."""
         if rows:
-            self._away[borrower] = at, rows, n_bytes
-
-    def back(self, borrower: int, at: float, n_bytes: int) -> None:
-        """Record that results have arrived."""
-        since, rows, there = self._away.pop(borrower, (at, 0, 0))
-        if rows:
-            self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
+            self.record.move(Way.LOAN, self._worlds[borrower], rows)
 
     def mapped(
         self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float,

@@ -123,7 +123,7 @@ class World(Virtual[RoundMessage, Job]):
     def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
         """Record a turn."""
         if self._recorded is not None:
-            self._recorded.turned(self, rank, arrived, sends)
+            self._recorded.turned(self, rank, sends)
 
     def n_bytes(self, message: RoundMessage) -> int:
         """Count a header, and the rows."""
@@ -166,16 +166,12 @@ class SimulatedRows:
         self.now = 0.0  # virtual time at which the current call began
         self._loans = [Loans(record, list(range(size)), rank) for rank, record in enumerate(self.records)]
 
-    def turned(self, world: World, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
+    def turned(self, world: World, rank: int, sends: Sequence[Send]) -> None:
         """Record the loans and the phase of a rank."""
         now, loans = self.now + world.now, self._loans[rank]
-        for source, message in arrived:
-            if message.kind is RoundKind.DONE:
-                loans.back(source, now, message.payload * world.row_bytes)
         for destination, message in sends:
             if message.kind in (RoundKind.PLANNED, RoundKind.HELP) and message.rows is not None:
-                n = count(message.rows)
-                loans.lent(destination, now, n, n * world.row_bytes)
+                loans.lent(destination, count(message.rows))
         job = world.rounds[rank].job
         phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
         self.records[rank].enter(phase, now)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.metrics import queueing
-from lb_mpi.record.events import Driver, Move, Phase, Step, Way, merged
+from lb_mpi.record.events import Driver, Phase, Step, Way, merged
 from lb_mpi.record.record import Record
 from lb_mpi.table import Table
 
@@ -112,11 +112,11 @@ class RankAccount:
         """Count a rest of an emulated slow rank, which belongs to its tasks."""
         self.done = self.done.plus(RankTasks(busy_s=seconds))
 
-    def stole(self, steals: Sequence[tuple[int, int]], now: float) -> None:
+    def stole(self, steals: Sequence[tuple[int, int]]) -> None:
         """Record the steals of the rank's `Worker` in this map since the last call."""
         if len(steals) > self.done.steals:
             for source, n in steals[self.done.steals :]:
-                self.record.move(Move(Way.STEAL, self._worlds[source], now, now, n, 0.0))
+                self.record.move(Way.STEAL, self._worlds[source], n)
             self.done = self.done._replace(steals=len(steals))
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:

@@ -86,7 +86,7 @@ class Member:
             if isinstance(mail, BeginMap):
                 self.account.begin(now, mail.lo, mail.hi)
         sends: list[tuple[int, Mail]] = [*self.worker.turn(now, mine)]
-        self.account.stole(self.worker.steals, now)
+        self.account.stole(self.worker.steals)
         if self.results and (self.job is None or (self.worker.chunk is self.job and now >= self._sent_at + self._batch_s)):
             sends.append((ROOT, ResultBatch(tuple(self.results))))
             self.results, self._sent_at = [], now

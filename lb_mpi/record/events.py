@@ -38,9 +38,8 @@ class Way(IntEnum):
     """The ways in which work moves between ranks."""
 
     DRAFT = 0  # on request; recorded by the rank that asked
-    LOAN = 1  # rows lent, and their results returned; recorded by the lender
+    LOAN = 1  # rows lent; recorded by the lender
     STEAL = 2  # tasks taken; recorded by the thief
-    GIFT = 3  # rows given away for good; recorded by the giver
 
 
 class Step(NamedTuple):
@@ -93,17 +92,6 @@ def _mean(one: Step, other: Step, name: str) -> float:
     return float((a * one.n + b * other.n) / (one.n + other.n))
 
 
-class Move(NamedTuple):
-    """Work that moved or was requested."""
-
-    way: int  # of Way
-    other: int  # rank of the volunteer, borrower, or victim; -1: none
-    began: float  # time in seconds: drafted, lent, taken
-    ended: float  # time in seconds: answered, returned; NaN: not yet
-    amount: float  # parts, rows, or tasks; 0: no work was received
-    bytes: float  # of the part or the rows; 0 where the tasks' data does not move
-
-
 class Clock(NamedTuple):
     """The clock of a rank relative to that of another one."""
 
@@ -124,8 +112,6 @@ class Progress(NamedTuple):
 
 
 _STEP_KINDS = {"driver": "u1", "acted": "<u4", "reason": "<i2", "n": "<u4", "began": "<f8", "ended": "<f8"}
-_MOVE_KINDS = {"way": "u1", "other": "<i4", "amount": "<f4", "bytes": "<f4"}
 STEP = np.dtype([(name, _STEP_KINDS.get(name, "<f4")) for name in Step._fields])
-MOVE = np.dtype([(name, _MOVE_KINDS.get(name, "<f8")) for name in Move._fields])
-FLOW = np.dtype([("way", "u1"), ("other", "<i4"), ("n", "<f8"), ("amount", "<f8"), ("bytes", "<f8")])
+FLOW = np.dtype([("way", "u1"), ("other", "<i4"), ("amount", "<f8")])  # of Way; rank of the thief, victim, ...; sum
 TASK = np.dtype([("first", "<u4"), ("n", "<u4"), ("seconds", "<f4")])  # position of the first, number, total seconds

@@ -1,7 +1,7 @@
 """The record of one rank, with a size independent of the duration of the run.   (pure)
 
     record.enter(phase, at)         # the rank is in this phase until it enters another one
-    record.move(move)               # work has moved
+    record.move(way, other, amount) # work has moved to or from another rank
     record.step(step)               # a call of a driver is over
 
 It also contains the data that `advise` needs to replay a run, and that show its progress:
@@ -16,8 +16,8 @@ Law.  Each second since the beginning belongs to one phase.  Sums are exact at a
 and tasks.
 
 The size bound: time is divided into at most BINS bins.  When they are full, pairs of bins are merged, and bins become twice
-as wide.  Steps beyond STEPS are added up by twos, then by fours; beyond TASKS, neighbouring tasks are merged.  Of the moves,
-the first MOVES are kept; the sums by rank contain all of them.
+as wide.  Steps beyond STEPS are added up by twos, then by fours; beyond TASKS, neighbouring tasks are merged.  Moved work is
+added up by rank.
 
 Its file:
 
@@ -25,7 +25,7 @@ Its file:
     snapshots: two slots of `slot_bytes` each, from byte HEADER_BYTES on; each holds a frame with the whole record
 
 The slots are written in turn, so a rank that dies during a write leaves the previous snapshot: the newest complete one
-counts.  So a file never grows beyond HEADER_BYTES + 2 slot_bytes(size): 4 KiB + 2 (160 KiB + 128 bytes per rank).  Payloads
+counts.  So a file never grows beyond HEADER_BYTES + 2 slot_bytes(size): 4 KiB + 2 (128 KiB + 128 bytes per rank).  Payloads
 are MessagePack; tables are arrays of the dtypes of `events`.  Nothing is unpickled.
 """
 
@@ -43,10 +43,10 @@ from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.files import frame, read_frame
-from lb_mpi.record.events import FLOW, MOVE, STEP, TASK, Clock, Move, Phase, Progress, Step, merged
+from lb_mpi.record.events import FLOW, STEP, TASK, Clock, Phase, Progress, Step, Way, merged
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
-STEPS, MOVES, TASKS = 512, 1024, 1024
+STEPS, TASKS = 512, 1024
 COSTS, COSTS_EVERY_S = 256, 1.0
 REASONS, REASON_LETTERS = 32, 200
 N_PHASES = len(Phase)
@@ -65,14 +65,13 @@ class Record:
         self.phase = Phase.OUTSIDE
         self.line = _Line(began)
         self.steps = _Steps()
-        self.moves: list[Move] = []  # the first MOVES
         self.reasons: list[str] = []
         self.clocks: list[Clock] = []  # the first comparison, and the last
         self.settings: dict[str, dict[str, Any]] = {}
         self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
         self.under_way = self.of = 0.0
         self.progress = Progress()
-        self._flows: dict[tuple[int, int], list[float]] = {}  # by way and other: n, amount, bytes
+        self._flows: dict[tuple[Way, int], float] = {}  # amount by way and other
         self._tasks: list[tuple[int, int, float]] = []
         self._costs_at = began
         self._on_bin = on_bin
@@ -118,13 +117,9 @@ class Record:
         self.steps.add(step)
         self.doing(0.0)
 
-    def move(self, move: Move) -> None:
-        """Add work that moved to or from another rank, or was requested."""
-        sums = self._flows.setdefault((move.way, move.other), [0.0, 0.0, 0.0])
-        for k, more in enumerate((1.0, move.amount, move.bytes)):
-            sums[k] += more
-        if len(self.moves) < MOVES:
-            self.moves.append(move)
+    def move(self, way: Way, other: int, amount: float) -> None:
+        """Add work that moved to or from the rank `other`: parts, rows or tasks."""
+        self._flows[way, other] = self._flows.get((way, other), 0.0) + amount
 
     def reason(self, words: str) -> int:
         """Return the index of a reason's text, for a Step; -1 if there are too many."""
@@ -178,7 +173,7 @@ class Record:
     @property
     def flows(self) -> Rows:
         """Return the sums of all moves by way and rank."""
-        return np.array([(*pair, *sums) for pair, sums in sorted(self._flows.items())], dtype=FLOW)
+        return np.array([(*pair, amount) for pair, amount in sorted(self._flows.items())], dtype=FLOW)
 
     @property
     def tasks(self) -> Rows:
@@ -274,12 +269,12 @@ OFF = Off()
 # --- store ------------------------------------------------------------------------------------------------------------
 
 
-MAGIC, VERSION = b"lb_rec", 6
+MAGIC, VERSION = b"lb_rec", 7
 HEADER_BYTES = 4096
-SLOT_BYTES, RANK_BYTES = 160 << 10, 128
+SLOT_BYTES, RANK_BYTES = 128 << 10, 128
 _START = struct.Struct("<6sH")  # magic, version
 _TEXT_BYTES = 256  # characters of a text in the header
-_TABLES = {"steps": STEP, "moves": MOVE, "flows": FLOW, "tasks": TASK}
+_TABLES = {"steps": STEP, "flows": FLOW, "tasks": TASK}
 
 
 class About(NamedTuple):
@@ -305,7 +300,6 @@ class Stored(NamedTuple):
     width_s: float  # of a bin
     seconds: NDArray[np.float64]  # (bins, phases), from `about.clock_s` on
     steps: Rows  # of events.STEP
-    moves: Rows  # of events.MOVE
     flows: Rows  # of events.FLOW
     tasks: Rows  # of events.TASK, by position
     reasons: list[str]  # texts, by the index in steps
@@ -336,8 +330,8 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
     seconds = np.concatenate([line.bins[: line.n], [line.open]]).astype(np.float32)
     payload: bytes = msgpack.packb({
         "number": number, "until": now, "ended": ended, "width_s": line.width_s, "seconds": seconds.tobytes(),
-        "steps": record.steps.all.tobytes(), "moves": np.array(record.moves, dtype=MOVE).tobytes(),
-        "flows": record.flows.tobytes(), "tasks": record.tasks.tobytes(), "reasons": record.reasons,
+        "steps": record.steps.all.tobytes(), "flows": record.flows.tobytes(),
+        "tasks": record.tasks.tobytes(), "reasons": record.reasons,
         "clocks": [list(clock) for clock in record.clocks], "settings": record.settings, "costs": record.costs.tobytes(),
         "under_way": [record.under_way, record.of], "progress": list(record.progress),
     })  # fmt: skip

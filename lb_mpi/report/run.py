@@ -46,9 +46,8 @@ WAYS = {
     Way.DRAFT: "parts of work, by drafts",
     Way.LOAN: "rows lent",
     Way.STEAL: "tasks stolen",
-    Way.GIFT: "rows given away",
 }
-UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.GIFT: "rows"}
+UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks"}
 
 
 class Run(NamedTuple):
@@ -289,6 +288,6 @@ def matrix(run: Run, way: Way) -> Floats:
     moved = np.zeros((run.size, run.size))
     for one in run.ranks:
         flows = one.flows[(one.flows["way"] == way) & (one.flows["other"] >= 0) & (one.flows["other"] < run.size)]
-        mine = moved[one.about.rank] if way in (Way.LOAN, Way.GIFT) else moved[:, one.about.rank]
+        mine = moved[one.about.rank] if way is Way.LOAN else moved[:, one.about.rank]
         np.add.at(mine, flows["other"], flows["amount"])
     return moved

@@ -31,11 +31,11 @@ from enum import IntEnum
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from lb_mpi.errors import ProtocolError, SearchError
-from lb_mpi.record.events import Driver, Move, Step, Way
+from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.searching import walking
 from lb_mpi.searching.bound import Bound, Sharing
-from lb_mpi.searching.drafting import MOVES, NOBODY, Drafting, Kind, Message, Pause, Send, Terms
+from lb_mpi.searching.drafting import MOVES, Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.problem import Problem, outgoing
 from lb_mpi.searching.saves import KINDS, Cut, SavedSearch, SaveJob, pack_parts
@@ -293,32 +293,20 @@ class Searcher:
 
 
 class DraftRecord:
-    """The options, and the outcomes of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
-
-    A draft has one Move: from its sending to its answer, with the rank that answered and the received amount (1 part, or 0:
-    no rank volunteered, or the volunteer had nothing left).
-    """
+    """The options, and the parts that `rank` received; `worlds[r]` is the rank in COMM_WORLD of rank r of the search."""
 
     def __init__(self, record: Record, rank: int, worlds: list[int], options: Options) -> None:
         self.record, self._rank, self._worlds = record, rank, worlds
-        self._began = 0.0
         names = ("balance", "threshold", "pause_s", "route")
         record.use("search", {name: getattr(options, name) for name in names})
 
-    def turn(self, now: float, arrived: Iterable[tuple[int, Message]], sends: Iterable[Send]) -> None:
-        """Record one turn of the search."""
+    def turn(self, arrived: Iterable[tuple[int, Message]]) -> None:
+        """Record the parts that have arrived."""
         if self.record is OFF:
             return
         for sender, message in arrived:
-            if message.source != self._rank:
-                continue
-            if message.kind is Kind.DRAFTING and message.pid == NOBODY:
-                self.record.move(Move(Way.DRAFT, NOBODY, self._began, now, 0.0, 0.0))
-            elif message.kind is Kind.WORK or message.kind is Kind.NOWORK:
-                came, n_bytes = float(message.kind is Kind.WORK), float(len(message.payload))
-                self.record.move(Move(Way.DRAFT, self._worlds[sender], self._began, now, came, n_bytes))
-        if any(message.source == self._rank and message.kind is Kind.DRAFTING for _, message in sends):
-            self._began = now
+            if message.kind is Kind.WORK and message.source == self._rank:
+                self.record.move(Way.DRAFT, self._worlds[sender], 1)
 
 
 def step(searcher: Searcher, began: float, ended: float, speed: float, cpu_s: float, **more: Any) -> Step:

@@ -123,7 +123,7 @@ class Simulation(Virtual[Message, Job]):
         """Record drafts and phases."""
         if self._drafts:
             drafts, job = self._drafts[rank], self.searchers[rank].job
-            drafts.turn(self.now, arrived, sends)
+            drafts.turn(arrived)
             drafts.record.enter(Phase.OWN if isinstance(job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from lb_mpi import status
 from lb_mpi.launching.progress import followed
-from lb_mpi.record.events import Driver, Move, Phase, Step, Way
+from lb_mpi.record.events import Driver, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, place, snapshot
 from lb_mpi.report import live
 from lb_mpi.report.live import totals, words
@@ -33,8 +33,7 @@ def files(now: float, *, hosts: int = 1, ended: bool = False) -> list[tuple[str,
             record.enter(Phase.OWN, float(second))
             record.enter(Phase.WAITING, second + 1.0 / (1 + rank))
         record.step(Step(Driver.TASKS, 0.0, 0.5, 0.5, 100.0))
-        record.move(Move(Way.STEAL, (rank + 1) % SIZE, 0.1, 0.1, 5.0, 0.0))
-        record.move(Move(Way.DRAFT, -1, 0.1, 0.2, 0.0, 0.0))  # nobody volunteered
+        record.move(Way.STEAL, (rank + 1) % SIZE, 5.0)
         record.doing(10.0 * (rank + 1) * now, 1000.0)
         made.append(file_of(record, rank, now, hosts, ended=ended))
     return made

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.distributing.recorded import HaloReport, Halos, HaloShare
-from lb_mpi.record.events import Clock, Driver, Move, Phase, Step, Way, merged
+from lb_mpi.record.events import Clock, Driver, Phase, Step, Way, merged
 from lb_mpi.record.record import (
     BINS,
     COSTS,
     HEADER_BYTES,
-    MOVES,
     OFF,
     REASONS,
     STEPS,
@@ -80,7 +79,7 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
     for k in range(4_000):
         record.enter(Phase(k % 6), 150.0 * k)
         record.step(step(k, acted=k % 2, moved=3.0, before=0.5, reason=record.reason(f"reason {k}")))
-        record.move(Move(Way.LOAN, k % 3, float(k), k + 0.5, 2.0, 8.0))
+        record.move(Way.LOAN, k % 3, 2.0)
         record.know(float(k), lambda: np.arange(5000.0))
     data = file_of(record, 600_000.0, 600_001.0)
     assert len(data) <= HEADER_BYTES + 2 * slot_bytes(ABOUT.size)
@@ -92,7 +91,6 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
     assert stored.steps["acted"].sum() == 2_000
     assert stored.steps["before"] == pytest.approx(0.5)
     assert (np.diff(stored.steps["began"]) > 0).all()
-    assert stored.moves["began"].tolist() == list(range(MOVES))
     assert stored.flows["amount"].sum() == 8_000
     assert len(stored.reasons) == REASONS
     assert len(stored.costs) == COSTS
@@ -157,30 +155,21 @@ def test_the_call_under_way_is_told_until_it_is_over() -> None:
 def test_nothing_is_recorded_when_nobody_records() -> None:
     OFF.enter(Phase.OWN, 1.0)
     OFF.step(step(0))
-    OFF.move(Move(Way.STEAL, 0, 0.0, 0.0, 1.0, 0.0))
+    OFF.move(Way.STEAL, 0, 1.0)
     OFF.clock(Clock(1.0, 0, 0.0, 0.0))
     OFF.know(1.0, lambda: np.ones(3))
     assert OFF.reason("balanced") == -1
     assert vars(OFF) == {"phase": Phase.OUTSIDE}
 
 
-def test_drafts_on_their_way() -> None:
+def test_a_part_is_recorded_by_the_rank_that_asked_for_it() -> None:
     record = Record(0.0)
     drafts = DraftRecord(record, 1, [10, 11, 12], Options())
-    drafts.turn(1.0, [], [(2, Message(Kind.DRAFTING, 1, 1))])
-    drafts.turn(2.0, [(0, Message(Kind.DRAFTING, 1, 1))], [])  # home, nobody has volunteered
-    drafts.turn(3.0, [], [(2, Message(Kind.DRAFTING, 1, 2))])
-    drafts.turn(3.5, [(0, Message(Kind.DRAFTING, 0, 9))], [(2, Message(Kind.DRAFTING, 0, 9))])  # another's
-    drafts.turn(4.0, [(0, Message(Kind.DRAFTING, 1, 2, pid=0, load=5.0))], [(0, Message(Kind.ADMISSION, 1, 2))])
-    drafts.turn(5.0, [(0, Message(Kind.WORK, 1, 2, payload=b"12345"))], [])
-    drafts.turn(6.0, [], [(2, Message(Kind.DRAFTING, 1, 3)), (0, Message(Kind.WORK, 2, 7, payload=b"1"))])
-    drafts.turn(6.5, [], [(2, Message(Kind.ADMISSION, 1, 3))])
-    drafts.turn(7.0, [(2, Message(Kind.NOWORK, 1, 3))], [])
-    assert record.moves == [
-        Move(Way.DRAFT, -1, 1.0, 2.0, 0.0, 0.0),
-        Move(Way.DRAFT, 10, 3.0, 5.0, 1.0, 5.0),
-        Move(Way.DRAFT, 12, 6.0, 7.0, 0.0, 0.0),
-    ]
+    drafts.turn([(0, Message(Kind.DRAFTING, 1, 1))])  # home, nobody has volunteered
+    drafts.turn([(0, Message(Kind.DRAFTING, 0, 9)), (2, Message(Kind.NOWORK, 1, 3))])
+    drafts.turn([(0, Message(Kind.WORK, 1, 2, payload=b"12345"))])
+    drafts.turn([(0, Message(Kind.WORK, 1, 4, payload=b"1")), (2, Message(Kind.WORK, 0, 4, payload=b"1"))])
+    assert record.flows.tolist() == [(Way.DRAFT, 10, 2.0)]
 
 
 def test_exchanges_and_what_is_computed_between_them() -> None:
@@ -253,7 +242,7 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     [
         (b"", "expected the record of a rank"),
         (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 6; record the run again"),
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 7; record the run again"),
         (header(ABOUT)[:30], "truncated or corrupt"),
         (header(ABOUT), "contains no complete snapshot"),
         (header(ABOUT._replace(rank=3)), "rank 3 of 3: expected 0 to 2"),

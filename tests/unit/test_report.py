@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.record.events import Clock, Driver, Move, Phase, Step, Way
+from lb_mpi.record.events import Clock, Driver, Phase, Step, Way
 from lb_mpi.record.record import VERSION, About, Record, header, place, snapshot
 from lb_mpi.report.page import (
     COLOURS,
@@ -47,7 +47,7 @@ def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
             at = 100.0 + 2.0 * call
             record.enter(Phase.OWN, at)
             record.enter(Phase.WAITING, at + 1.0)
-            record.move(Move(Way.LOAN, (rank + 1) % size, at, at + 0.5, 5.0, 40.0))
+            record.move(Way.LOAN, (rank + 1) % size, 5.0)
             record.know(at, lambda: np.arange(1.0, 51.0))
             reason = record.reason("the plan <stays>")
             record.step(Step(Driver.ROWS, at, at + 2.0, 1.0, 50.0, 1.0, 0.5, 0.1, 5.0 * size, call % 2, reason))
@@ -137,8 +137,8 @@ def test_the_table_of_ranks_names_what_they_computed() -> None:
 
 def test_drafts_that_brought_work_are_in_the_matrix() -> None:
     record = Record(100.0)
-    for other, amount, took in ((-1, 0.0, 1.0), (1, 1.0, 0.5), (1, 1.0, 0.7), (1, 0.0, 2.0)):
-        record.move(Move(Way.DRAFT, other, 100.0, 100.0 + took, amount, 8.0 * amount))
+    for other in (1, 1, -1, 2):  # a damaged record may name ranks that there are not
+        record.move(Way.DRAFT, other, 1.0)
     run = assemble([("0", whole(record, 102.0, about(0, 2))), ("1", whole(Record(100.0), 102.0, about(1, 2)))])
     assert matrix(run, Way.DRAFT)[1, 0] == 2.0
 
@@ -244,7 +244,7 @@ def test_a_page_of_a_thousand_ranks_is_small() -> None:
             record.enter(Phase(int(rng.integers(7))), at)
             at += float(rng.exponential(0.1))
         for _ in range(20):
-            record.move(Move(Way.DRAFT, int(rng.integers(1024)), at, at, 1.0, 100.0))
+            record.move(Way.DRAFT, int(rng.integers(1024)), 1.0)
         frames.append(snapshot(record, at, 0, ended=True))
     files = [
         (f"rank{rank:06d}.lbrec", header(about(rank, 1024, f"node{rank // 32}")) + frames[rank * 37 % 64])

@@ -179,7 +179,7 @@ class LocalMap(Operation):
             sends += worker.done(job, session.intervals.swap(job))
             sends += worker.turn(time.perf_counter(), [])
         session.send(sends)
-        session.account.stole(worker.steals, time.perf_counter())
+        session.account.stole(worker.steals)
         if job is not None:
             self._run(job, interrupts)
         self.flush(time.perf_counter(), idle=job is None)

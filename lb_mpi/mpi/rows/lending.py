@@ -268,7 +268,6 @@ class Lending(Part):
         message = RoundMessage(RoundKind(about.kind), slice(0, about.n), about.ticks, buffer)
         loan = self.round.away.get(source)
         if loan is not None and message.kind is RoundKind.DONE:
-            self._loans.back(source, time.perf_counter(), buffer.nbytes)
             try:
                 self.results.receive(self.rows.of_units(loan.rows), buffer)
             except BaseException as caught:  # from the user's unpack
@@ -286,8 +285,7 @@ class Lending(Part):
             else:
                 self._wire.post(rank, buffer)
                 if message.rows is not None:
-                    n = count(self.rows.of_units(message.rows))
-                    self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
+                    self._loans.lent(rank, count(self.rows.of_units(message.rows)))
 
     def _pack(self, message: RoundMessage) -> Buffer:
         if message.kind is RoundKind.DONE:

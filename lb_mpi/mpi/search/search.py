@@ -181,7 +181,7 @@ class _Rank(Part):
             sends += self._saving.serve(searcher)
         send(self._parcels, sends)
         if arrived or sends:
-            self._drafts.turn(time.perf_counter(), arrived, sends)
+            self._drafts.turn(arrived)
         return bool(arrived or sends)
 
     def look(self, presence: Presence, waited_s: float) -> None:
