@@ -1,6 +1,6 @@
 """Graphs and partitions in files; an invalid file is a ValueError that begins with file: or file:line.
 
-METIS .graph and Matrix Market files hold graphs, METIS .part files partitions.
+METIS .graph and Matrix Market files hold graphs; METIS .part files, which are only written, partitions.
 
 The sizes in a header are checked against the size of the file before memory is allocated for them.
 """
@@ -77,24 +77,6 @@ def write_parts(path: PathLike, parts: ArrayLike) -> None:
     """Write the (n,) parts in METIS format: one vertex's part on each line."""
     numbers = check_parts(parts, np.size(parts), 1 << 62)
     write_whole(path, "".join(f"{part}\n" for part in numbers.tolist()))
-
-
-def read_parts(path: PathLike, n: int | None = None) -> Ints:
-    """Return (n,) parts from a METIS .part file; ValueError with file:line for other text, or unless there are `n`."""
-    parts, line = array("q"), 1
-    with open(path, "rb") as file:
-        for line, text in enumerate(file, start=1):
-            word = text.strip()
-            if not (word.isdigit() and len(word) <= 18):
-                _fail(
-                    path, line, f"expected the number of a part, got {text[:60].decode('ascii', 'replace').strip()!r}"
-                )
-            parts.append(int(word))
-            if n is not None and len(parts) > n:
-                _fail(path, line, f"a line after the last of n = {n} vertices")
-    if n is not None and len(parts) < n:
-        _fail(path, line, f"the file ends after {len(parts)} vertices: expected n = {n}")
-    return np.array(parts, dtype=np.int64)
 
 
 # --- METIS -----------------------------------------------------------------------------------------------------------

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lb_mpi.graph import Graph
-from lb_mpi.graph_files import as_graph, read_parts
+from lb_mpi.graph_files import as_graph
 from lb_mpi.hosts import read_hosts
 from lb_mpi.machine import Machine, read_machine
 
 METIS = b"% a comment\n4 4 011\n3 2 5 4 1\n1 1 5 3 2\n1 2 2 4 7\n2 1 1 3 7\n"
 MATRIX = b"%%MatrixMarket matrix coordinate real symmetric\n% c\n4 4 5\n2 1 1.5\n3 2 2\n4 3 0.5\n4 1 1\n2 2 -3\n"
 GENERAL = b"%%MatrixMarket matrix coordinate integer general\n3 3 4\n1 2 1\n2 1 1\n2 3 4\n3 2 4\n"
-PARTS = b"0\n3\n1\n1\n2\n"
 MACHINE = b"""{"format": "lb_mpi machine", "version": 1, "hosts": ["a", "b"], "speeds": [3, 1],
 "latency_s": [[0, 0.5], [0.5, 0]], "s_per_byte": [[0, 0.25], [0.25, 0]]}"""
 HOSTS = b"# our lab\nfast slots=4 speed=2.5\nslow:2\nold speed=1e-1\n"
@@ -25,7 +23,6 @@ HOSTS = b"# our lab\nfast slots=4 speed=2.5\nslow:2\nold speed=1e-1\n"
 FILES: dict[str, tuple[list[bytes], Callable[[Path], Any], type, str]] = {
     "a.graph": ([METIS], as_graph, Graph, r":\d+: "),
     "a.mtx": ([MATRIX, GENERAL], as_graph, Graph, r"(:\d+)?: "),
-    "a.part": ([PARTS], lambda path: read_parts(path, 5), np.ndarray, r":\d+: "),
     "machine.json": ([MACHINE], read_machine, Machine, r"(:\d+)?: "),
     "hosts": ([HOSTS], read_hosts, list, r":\d+: "),
 }

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.graph_files import read_parts
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import partition_metrics
 
@@ -17,7 +16,7 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     line = "mesh:12x12 -k 4 --targets 4,2,1,1 --imbalance 0.05 --effort fast --seed 3 --json -o"
     assert main(["partition", *line.split(), str(output)]) == 0
     given = json.loads(capsys.readouterr().out)
-    parts = read_parts(output, 144)
+    parts = np.loadtxt(output, dtype=int)
     figures = partition_metrics("mesh:12x12", parts, 4, targets=[4, 2, 1, 1])
     expected = partition("mesh:12x12", 4, targets=[4, 2, 1, 1], imbalance=0.05, effort="fast", seed=3)
     assert (parts == expected).all()
@@ -111,7 +110,7 @@ def test_parts_are_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str
     line = ["partition", "ring:4", "-k", "2", "--effort", "fast", "-o"]
     assert main([*line, str(tmp_path / "link.part")]) == 0
     assert (tmp_path / "link.part").is_symlink()
-    assert len(read_parts(tmp_path / "a.part", 4)) == 4
+    assert len((tmp_path / "a.part").read_text().split()) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.part", "link.part"]
     assert main([*line, "/dev/full"]) == 2
     assert capsys.readouterr().err == "python -m lb_mpi: error: [Errno 28] No space left on device: '/dev/full'\n"

@@ -13,7 +13,7 @@ from scipy import sparse
 import lb_mpi
 from benchmarks.partition import PEERS, spectral_bisections, whole_numbers
 from lb_mpi.graph import Graph, mesh, parse
-from lb_mpi.graph_files import read_parts, write_parts
+from lb_mpi.graph_files import write_parts
 from lb_mpi.machine import Machine
 from lb_mpi.partitioning.partition import METHODS, partition
 from lb_mpi.partitioning.quality import partition_metrics
@@ -200,27 +200,6 @@ def test_parts_go_round(tmp_path: Path) -> None:
     for parts in ([0, 3, 1, 1], [7]):
         write_parts(path, parts)
         assert path.read_text() == "".join(f"{part}\n" for part in parts)
-        assert read_parts(path).tolist() == read_parts(path, len(parts)).tolist() == parts
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        ("0\n-1\n", 2, "expected the number of a part, got '-1'"),
-        ("0\n1 2\n", 2, "got '1 2'"),
-        ("0\n\n1\n", 2, "got ''"),
-        ("x\n", 1, "got 'x'"),
-        ("9999999999999999999999\n", 1, "got '9999"),
-        ("0\n1\n", 2, "ends after 2 vertices: expected n = 3"),
-        ("", 1, "ends after 0 vertices"),
-        ("0\n1\n2\n3\n", 4, "a line after the last of n = 3"),
-    ],
-)
-def test_malformed_parts(tmp_path: Path, text: str, line: int, message: str) -> None:
-    path = tmp_path / "bad.part"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=rf"bad\.part:{line}: .*{message}"):
-        read_parts(path, 3)
 
 
 def test_odd_parts_are_not_written(tmp_path: Path) -> None:
