@@ -209,7 +209,7 @@ def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
         assert n_told <= 2 * (size - 1) * n_values, seed
 
 
-def test_what_is_found_before_the_search_is_told_too() -> None:
+def test_a_bound_from_before_the_search_reaches_all_ranks() -> None:
     for size in (2, 5):
         bounds = [Bound("min") for _ in range(size)]
         bounds[-1].update(-3.0)

@@ -94,7 +94,7 @@ def test_the_first_plan_of_wrong_speeds_does_little_harm() -> None:
         assert max(ratios(cluster, rows, 8)) < 1.9, seed  # where all that is planned leaves at once, up to 3.0
 
 
-def test_what_is_kept_of_planned_loans_counts_as_planned() -> None:
+def test_the_kept_part_of_a_planned_loan_counts_as_planned() -> None:
     """So the plan stays, though a part of what it lends is computed elsewhere."""
     cluster = ranks(4, 100.0 * np.array([4.0, 1.0, 2.0, 1.0]))
     calls = simulate(cluster, lambda _call: [np.ones(200)] * 4, 12)

@@ -269,7 +269,7 @@ def test_a_rank_that_cannot_write_keeps_nobody_from_going_on() -> None:
     assert list(disk.committed) == [0]
 
 
-def test_what_save_returns_is_checked() -> None:
+def test_the_result_of_save_is_checked() -> None:
     pile = Pile(100)
     pile.save = lambda: "text"  # type: ignore[method-assign]
     options = Options(threshold=1.0, save_every_s=1e-4)

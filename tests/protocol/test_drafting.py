@@ -123,7 +123,7 @@ def test_the_load_has_dropped_when_the_admission_comes(left: int) -> None:
     assert then == ([] if left else [(NEXT, draft(ME))])  # run dry: it drafts itself, now that it has answered
 
 
-def test_what_has_become_light_is_not_split() -> None:
+def test_work_below_the_threshold_is_not_split() -> None:
     drafting = promised()
     drafting.terms = drafting.terms._replace(threshold=3.0)
     del drafting.problem.items[3:]
@@ -157,7 +157,7 @@ def test_any_state_but_busy_passes_anothers_token(state: State) -> None:
     assert drafting.state is state
 
 
-def test_nobody_is_skipped_for_ever() -> None:
+def test_no_rank_is_skipped_for_ever() -> None:
     """OTHER's token comes by whenever this rank is promised to somebody else; in the end the others must wait for it."""
     drafting = make(8)
     served = []
@@ -203,7 +203,7 @@ def test_dealt_once_a_rank_never_drafts_again() -> None:
         (State.BUSY, Message(Kind.TOKEN, OTHER, 1)),
     ],
 )
-def test_what_is_not_in_the_table_is_a_protocol_error(state: State, message: Message) -> None:
+def test_a_message_outside_the_table_is_a_protocol_error(state: State, message: Message) -> None:
     drafting = make(4)
     drafting.state, drafting.seq, drafting.promise = state, 1, (OTHER, 1)
     with pytest.raises(ProtocolError, match=f"rank 1 in {state.name}"):

@@ -163,7 +163,7 @@ def test_ways_go_along_with_their_tile() -> None:
     check_ways(TiledMazeSearch)
 
 
-def test_of_two_tales_the_later_one_counts() -> None:
+def test_the_later_of_two_tales_counts() -> None:
     check_tales(TiledMazeSearch)
 
 
@@ -191,7 +191,7 @@ def test_whenever_it_dies_the_result_is_exact() -> None:
     assert sum(check_saved(seed) for seed in range(25)) > 25
 
 
-def test_what_one_kind_of_search_has_saved_the_other_goes_on_with() -> None:
+def test_both_kinds_of_search_resume_from_each_others_saves() -> None:
     disk = Disk()
     with pytest.raises(Died):
         run(103, disk=disk, dies_at=100)

@@ -53,11 +53,11 @@ def slept_through(monkeypatch: pytest.MonkeyPatch, first: int) -> Maps:
     return Maps(Small(PAIR, [[1, 0]] * 3, first=first))
 
 
-def test_nobody_sleeps_until_its_word_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_a_map_may_wrap_around_if_all_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept_through(monkeypatch, 1).explore()[1] > 0
 
 
-def test_who_does_not_meet_steals_of_another_map(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_skips_a_meeting_steals_tasks_of_another_map(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_law, "meets", lambda _epoch: False)
     with pytest.raises(AssertionError):
         slept_through(monkeypatch, 1).explore()
@@ -256,7 +256,7 @@ def check_collector(collector_class: type[account.Collector]) -> None:
 
 
 @pytest.mark.parametrize("check", [check_gives, check_asking, check_leaving])
-def test_what_a_worker_does(check: Callable[[type[Worker]], None]) -> None:
+def test_a_worker_follows_its_table(check: Callable[[type[Worker]], None]) -> None:
     check(Worker)
 
 
@@ -313,7 +313,7 @@ def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch)
         _ = [play(seed, pool_class=Blind) for seed in range(20)]
 
 
-def test_what_the_table_rules_out() -> None:
+def test_messages_outside_the_table_are_protocol_errors() -> None:
     one = begun(Worker, [[2]], hi=1)
     with pytest.raises(ProtocolError, match="is done, the chunk is None"):
         one.done(Interval(1, 0, 1), 1.0)

@@ -48,7 +48,7 @@ def test_a_failure_ends_it_in_every_reachable_state(size: int, broken: str) -> N
     assert explore(first_world(size, 7 if size < 3 else 4, broken=broken), most_drafts=2 if size < 3 else 1)[1] > 0
 
 
-def test_what_stands_behind_a_message_that_fails_is_served() -> None:
+def test_messages_behind_one_that_fails_are_processed() -> None:
     rank = searcher.Searcher(1, range(3), Pile(5, broken="absorb"), Options())
     draft = rank.turn(0.0, [])[0][1]
     rank.turn(0.0, [(0, draft._replace(pid=2, load=3.0))])

@@ -37,7 +37,7 @@ GONE = ("b",)
         (Outcome(1, [(1.0, KILLED)], gone=GONE, hung=True), How.HUNG),
     ],
 )
-def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
+def test_the_cause_of_an_end_is_found(outcome: Outcome, found: How) -> None:
     assert how(outcome) is found
 
 
@@ -78,7 +78,7 @@ def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
         ),
     ],
 )
-def test_what_is_done_and_said(outcome: Outcome, n_restarts: int, allowed: int, said: tuple[bool, int, str]) -> None:
+def test_the_cause_decides(outcome: Outcome, n_restarts: int, allowed: int, said: tuple[bool, int, str]) -> None:
     assert decide(outcome, n_restarts, allowed) == said
 
 

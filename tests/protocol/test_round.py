@@ -267,7 +267,7 @@ def test_known_wrong_variants_are_caught(number: int) -> None:
     assert find_fault(mutant(*MUTANTS[number])) is not None, MUTANTS[number]
 
 
-def test_what_the_table_rules_out() -> None:
+def test_messages_outside_the_table_are_protocol_errors() -> None:
     lent = {4: np.arange(2), 5: np.arange(0)}
     round = Round(0, [slice(2, 3)], lent=lent, lenders=[3], neighbours=[1, 2], speeds=np.ones(6))
     round.turn(0.0, [])

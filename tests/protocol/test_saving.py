@@ -168,11 +168,11 @@ def test_death_at_any_operation_leaves_the_newest_committed_save() -> None:
     check_deaths(Folder, seconds=4)
 
 
-def test_what_is_damaged_is_told_and_the_save_before_is_read() -> None:
+def test_damage_is_reported_and_the_previous_save_is_read() -> None:
     check_damage(Folder)
 
 
-def test_what_is_refused_is_said_in_words() -> None:
+def test_refusals_say_what_was_expected() -> None:
     check_words(Folder)
 
 

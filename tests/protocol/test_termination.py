@@ -114,7 +114,7 @@ def free() -> Scholten:
     return rank
 
 
-def test_who_has_no_work_at_the_start_is_free_after_its_first_turn() -> None:
+def test_a_rank_without_work_at_the_start_is_free_after_its_first_turn() -> None:
     assert free().settle(False) == []
 
 

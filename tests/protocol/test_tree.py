@@ -104,7 +104,7 @@ def test_is_a_problem():
 
 
 @pytest.mark.parametrize("name", ["children", "value", "merge", "until"])
-def test_what_is_no_function_is_refused(name):
+def test_arguments_that_are_not_functions_are_refused(name):
     arguments = {"children": lambda node: [], "merge": operator.add, name: 5}
     with pytest.raises(TypeError, match=f"{name} = 5: expected a function"):
         TreeSearch(0, **arguments)

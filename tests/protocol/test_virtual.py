@@ -97,7 +97,7 @@ def test_turns_wait_for_shared_cores_and_jobs_do_not() -> None:
     assert (zero.heard, one.heard) == ([(0.5, []), (2.0, [])], [(0.5, []), (3.5, [(0, 1)])])
 
 
-def test_what_a_job_raises_is_told_to_the_actor() -> None:
+def test_an_exception_of_a_job_reaches_the_actor() -> None:
     _, (zero, _, two) = play(Network(), 1, 0, 2)
     assert [str(error) for error in two.results] == ["no"]
     assert [mail for _, arrived in zero.heard for mail in arrived] == [(2, "failed")]

@@ -95,7 +95,7 @@ def test_work_for_a_busy_rank_is_kept_until_it_has_nothing_else() -> None:
     assert (walk.settle(0.0), walk.problem.items, walk.state) == ([], [7, 8], State.BUSY)
 
 
-def test_what_is_kept_goes_whole_to_the_first_draft() -> None:
+def test_work_that_is_not_begun_goes_whole_to_the_first_draft() -> None:
     walk = make(1)
     walk.receive(work(7, 8), 0.0)
     walk.receive(walked(9, 3), 0.0)
@@ -165,7 +165,7 @@ def test_a_draft_names_the_speed_of_its_source_wherever_it_goes() -> None:
     assert busy.drafts.standing == [Draft(7, 0, speed=8.0)]
 
 
-def test_who_is_light_lets_walks_go_on_and_keeps_what_stands() -> None:
+def test_a_light_rank_forwards_walks_and_keeps_standing_drafts() -> None:
     walk = make(4, threshold=4.0)
     for message in (walked(9, 3, 2), walked(2, 6, 1), Message(Kind.STAND, 7)):
         walk.receive(message, 0.0)
@@ -204,7 +204,7 @@ def test_a_walk_goes_to_any_rank_but_this_one_and_its_source(rank: int) -> None:
         assert picked == set(range(SIZE)) - {rank, source}
 
 
-def test_who_is_dealt_one_share_never_asks_again() -> None:
+def test_a_rank_that_gets_its_share_once_never_drafts() -> None:
     walk = make(1, once=True)
     walk.problem.items.clear()
     assert (walk.settle(0.0), walk.state) == ([], State.ASLEEP)
@@ -224,7 +224,7 @@ def test_who_is_dealt_one_share_never_asks_again() -> None:
         (State.BUSY, Message(Kind.TOKEN, 4)),
     ],
 )
-def test_what_is_not_in_the_table_is_a_protocol_error(state: State, message: Message) -> None:
+def test_a_message_outside_the_table_is_a_protocol_error(state: State, message: Message) -> None:
     walk = idle()
     walk.state = state
     walk.out = state is not State.ASLEEP
@@ -364,7 +364,7 @@ def test_simulated_searches_whose_work_belongs_to_ranks(size: int, holds: bool) 
         assert sorted(result.value) == list(range(1, 301)), f"seed {seed}"
 
 
-def test_what_belongs_to_ranks_is_checked() -> None:
+def test_the_result_of_outgoing_is_checked() -> None:
     pile = Post(9)
     pile.size = 2
     for wrong, says in (

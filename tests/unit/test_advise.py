@@ -111,7 +111,7 @@ def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
     assert advice.lines[0].measured_s == pytest.approx(9 * 0.2, rel=0.01)
 
 
-def test_what_ranks_do_outside_counts() -> None:
+def test_time_outside_of_calls_counts() -> None:
     with_it = advice_on(replay_rows, late_run([0.3, 0.1]))
     level, taken = with_it.lines[0].predicted_s, with_it.lines[0].measured_s
     assert taken == pytest.approx(10 * 0.4, rel=0.01)

@@ -65,12 +65,12 @@ def program(tmp_path: Path) -> Path:
         ([idle(0, 99.0), idle(1, 99.0), at_end(2)], []),  # nobody is inside
     ],
 )
-def test_who_hangs(states: list[RankState], ranks: list[str]) -> None:
+def test_ranks_that_the_others_await_hang(states: list[RankState], ranks: list[str]) -> None:
     assert [hang.rank for hang in Awaited(3, HANG_S, no_stack).stuck(50.0, states)] == ranks
     assert Awaited(3, 0.0, no_stack).stuck(50.0, states) == []
 
 
-def test_how_it_is_said() -> None:
+def test_a_hang_is_described() -> None:
     hangs = Awaited(3, HANG_S, no_stack).stuck(50.0, [waits(0, 8.0), idle(1, 60.0), at_end(2)])
     assert [str(hang) for hang in hangs] == [
         "rank 1 on host b hangs: neither computing nor answering for 8 s, while the other ranks wait in a map",

@@ -77,7 +77,7 @@ def test_a_map_is_no_starmap() -> None:
     assert of(max, [(1, 2)], star=True) != of(max, [(1, 2)])
 
 
-def test_what_gives_the_same_results_is_the_same() -> None:
+def test_equal_items_have_equal_digests() -> None:
     two = "no" + "".join(["r", "th"])
     assert of(len, ["north", "north"]) == of(len, ["north", two])
     rows = np.arange(12.0).reshape(4, 3)

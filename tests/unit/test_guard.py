@@ -96,7 +96,7 @@ def test_shares_are_bytes_in_a_list_one_for_each_at_most(value: object) -> None:
         Guard(pile).shares([1, 1, 1])
 
 
-def test_who_has_no_shares_is_split_in_halves() -> None:
+def test_a_problem_without_shares_is_split_in_halves() -> None:
     pile = Pile(100)
     pile.items = list(range(8))
     assert [len(part) // 4 for part in Guard(pile).shares([1, 1, 1])] == [4, 2]

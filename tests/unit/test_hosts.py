@@ -38,7 +38,7 @@ n5:3 speed=2\r
 
 
 @given(st.lists(hosts, min_size=1, max_size=6, unique_by=lambda host: host.name.lower()))
-def test_what_is_written_is_read_again(some: list[Host]) -> None:
+def test_a_written_host_list_is_read_again(some: list[Host]) -> None:
     assert parse_hosts(format_hosts(some), "written") == some
 
 

@@ -220,7 +220,7 @@ def test_an_answer_that_was_saved_is_found_again():
     assert fresh.load() > 0
 
 
-def test_what_was_saved_of_another_maze_is_refused():
+def test_the_state_of_another_maze_is_refused():
     state = MazeSearch(random_maze(12, 0.7, 0), 0).save()
     with pytest.raises(ValueError, match="dim 13: expected 12"):
         MazeSearch(random_maze(13, 0.7, 0), 0).resume([state], range(1))

@@ -13,14 +13,14 @@ from tools import others
 STAT = "cpu  100 20 30 4000 500 6 7 8 90 9\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
 
 
-def test_what_all_used_is_without_idling_and_without_guests_twice() -> None:
+def test_busy_time_excludes_idling_and_counts_guests_once() -> None:
     assert others.busy_s(STAT, 100.0) == pytest.approx((100 + 20 + 30 + 6 + 7 + 8) / 100.0)
     for text in ("", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8"):
         with pytest.raises(ValueError, match="expected cpu and 8 numbers"):
             others.busy_s(text, 100.0)
 
 
-def test_what_others_took() -> None:
+def test_other_programs_used_what_is_left_of_the_busy_time() -> None:
     assert others.share(15.0, 12.0, 10.0, 2) == pytest.approx(0.15)
     assert others.share(11.9, 12.0, 10.0, 2) == 0.0  # ticks of 10 ms
     assert others.share(99.0, 0.0, 10.0, 2) == 1.0

@@ -133,7 +133,7 @@ def test_a_load_at_the_threshold_is_left_alone():
     assert lockstep([Pile(4), Pile()], [0, 1], threshold=3.0) == LockstepResult(2, 1, False)
 
 
-def test_who_cannot_split_is_passed_over():
+def test_a_rank_that_cannot_split_is_passed_over():
     problems = [Pile(9, indivisible=True), Pile(), Pile()]
     assert lockstep(problems, [0, 1, 2]) == LockstepResult(9, 0, False)
 

@@ -56,7 +56,7 @@ values = st.recursive(
 
 @settings(max_examples=200)
 @given(st.lists(values, max_size=4))
-def test_what_comes_back_is_what_was_written(results: list[Any]) -> None:
+def test_results_come_back_as_written(results: list[Any]) -> None:
     data = header(DIGEST, 9) + record(range(len(results)), results)
     log = read(data, DIGEST, 9)
     assert (log.n_good, log.dropped) == (len(data), "")
@@ -87,7 +87,7 @@ class Mine(dict):
         (np.ma.zeros(2), "MaskedArray"), (bytearray(b"a"), "bytearray"), (range(3), "range"),
     ],
 )  # fmt: skip
-def test_what_a_checkpoint_cannot_keep_is_named(value: Any, name: str) -> None:
+def test_types_that_a_checkpoint_cannot_hold_are_named(value: Any, name: str) -> None:
     with pytest.raises(TypeError, match=f"^result of type .*{name}.* can't be written to a checkpoint: expected None, bool"):
         record([0], [value])
 

@@ -42,7 +42,7 @@ def test_all_wait_for_who_comes_last_and_no_longer_than_they_stay() -> None:
     assert whom == [[1], [NOBODY], [1]]
 
 
-def test_where_ranks_may_leave_early_they_wait_for_those_who_had_come() -> None:
+def test_a_rank_that_leaves_early_waited_for_the_last_arrival_before() -> None:
     came, left = [[0], [2], [9], [1]], [[1], [3], [9], [9]]
     waits, whom = split(PARTLY, came, came, left)
     assert waits == [[1], [0], [0], [8]]  # rank 0 left when rank 3 was there, rank 3 stayed until rank 2 was

@@ -147,7 +147,7 @@ def test_only_reports_advice_and_commands_read_records() -> None:
     assert {room(one) for one in used} == {"ground", "record", "report"}
 
 
-def test_what_runs_before_anything_is_installed_needs_the_standard_library_only() -> None:
+def test_files_that_run_before_the_installation_need_the_standard_library_only() -> None:
     names = [f"tools/{name}.py" for name in ("environment", "limited", "testing", "schedule", "stages", "jobs", "site")]
     names += [str(path.relative_to(ROOT)) for path in (LIBRARY / "launching").glob("*.py")]
     for path in [LIBRARY / "__init__.py", *(ROOT / name for name in names)]:

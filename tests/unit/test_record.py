@@ -249,7 +249,7 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
         (header(ABOUT._replace(host=5)), "truncated or corrupt"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_record_is_refused_in_words(data: bytes, words: str) -> None:
+def test_files_that_are_not_records_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read(data)
 

@@ -24,10 +24,10 @@ CHANGED = ["@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @", "Host 
         (["python: can't open file '/home/me/lb_mpi/launching': [Errno 2] No such file or directory"], "Python and lb"),
     ],
 )
-def test_what_to_do(said: list[str], do: str) -> None:
+def test_advice_follows_from_what_ssh_printed(said: list[str], do: str) -> None:
     assert do in advice(said, "h2", "/home/me/project")
 
 
-def test_of_what_is_not_known_nothing_is_said() -> None:
+def test_unknown_errors_get_no_advice() -> None:
     assert advice([], "h2", "/") == ""
     assert advice(["Segmentation fault"], "h2", "/") == ""

@@ -270,7 +270,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert xml.etree.ElementTree.fromstring(drawn).tag == "svg"
 
 
-def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_and_damaged_records_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ranks(4)
     files[1] = files[1][0], files[1][1][: place(0, 4) + 60]  # torn
     files[2] = files[2][0], files[2][1][:6] + b"\x09\x00" + files[2][1][8:]  # another version

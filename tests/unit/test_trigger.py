@@ -28,7 +28,7 @@ def test_auto_weighs_the_saving_against_the_cost() -> None:
     assert [often.decide(0.2, 1.2, 1.0).act for _ in range(4)] == [False, True, False, True]
 
 
-def test_what_balancing_has_not_reached_is_not_tried_for_again() -> None:
+def test_savings_that_did_not_come_true_are_not_expected_again() -> None:
     trigger = Trigger("auto")
     trigger.cost_s = 0.05
     decisions = []
@@ -41,7 +41,7 @@ def test_what_balancing_has_not_reached_is_not_tried_for_again() -> None:
     assert trigger.decide(9.0, now_s=10.0, balanced_s=1.0).act
 
 
-def test_what_has_come_true_is_expected_again() -> None:
+def test_savings_that_came_true_are_expected_again() -> None:
     trigger = Trigger("auto")
     for _ in range(50):  # costs move on while they are balanced: half of the saving comes true
         assert trigger.decide(0.3, now_s=1.3, balanced_s=1.0).act

@@ -78,7 +78,7 @@ def test_no_tour_is_shorter_than_the_bound_of_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("rule", ["alternate", "half"])
-def test_what_is_given_away_is_half_and_nothing_is_lost(rule: str) -> None:
+def test_half_is_given_away_and_nothing_is_lost(rule: str) -> None:
     one, other = (Tours(random_cities(9, 1), lb_mpi.Bound("min"), rule) for _ in range(2))
     assert one.split() is None
     one.start()
@@ -105,7 +105,7 @@ def test_four_ranks_that_share_a_bound_search_hardly_more_than_one() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_was_saved_leads_to_the_shortest_tour(ranks: int) -> None:
+def test_a_saved_state_leads_to_the_shortest_tour(ranks: int) -> None:
     cities = random_cities(8, 5)
     before = [Tours(cities, lb_mpi.Bound("min")) for _ in range(2)]
     before[0].start()
