@@ -114,10 +114,32 @@ def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch: pytest.Monkey
             door()
 
 
-def test_zero_is_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(presence.VARIABLE, "0")
-    with lb_mpi.Pool(COMM) as pool:  # a warning would be an error
-        pool.map(lambda _: time.sleep(0.8 * (RANK == LAST)), SIZE, chunksize=1)
+@pytest.mark.parametrize("seconds", ["0", "60"])
+def test_no_rank_warns_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    """The last rank is busy until rank 0 has looked three times, a day later each time."""
+    lines: list[str] = []
+    looks: list[float] = []
+    look = presence._Questions.look
+
+    def later(questions: presence._Questions, now: float, waited_s: float) -> None:
+        looks.append(now)
+        look(questions, now + 86_400.0 * len(looks), waited_s + 86_400.0)
+        if RANK == 0 and len(looks) == 3:
+            COMM.Send(b"", LAST, TAG)
+
+    def task(_item: int) -> None:
+        COMM.Barrier()  # each rank runs one task
+        if RANK == LAST:
+            busy()
+
+    with lb_mpi.Pool(COMM) as pool, monkeypatch.context() as patch:
+        patch.setattr(presence.warnings, "warn", lambda text, kind, stacklevel: lines.append(text))
+        patch.setattr(presence._Questions, "look", later)
+        patch.setenv(presence.VARIABLE, seconds)
+        pool.map(task, SIZE, chunksize=1)
+    if RANK == LAST:
+        COMM.Recv(bytearray(), 0, TAG)
+    assert any(COMM.allgather(bool(lines))) == (seconds != "0")
 
 
 @pytest.mark.parametrize("leaver", [0, LAST])
