@@ -32,6 +32,7 @@ COMMANDS = {
     "graphs": {
         "partition": Entry("assign the vertices of a graph to unequal parts, with few cut edges", "graphs"),
         "allocate": Entry("compute how many tasks each of some unequal nodes should run", "graphs"),
+        "balance": Entry("level the times of the ranks of a graph by diffusion, step by step; draw what moves", "balance"),
         "arrange": Entry("assign nodes to the vertices of a process graph, so that diffusion converges fast", "graphs"),
     },
 }

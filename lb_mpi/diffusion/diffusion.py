@@ -29,15 +29,17 @@ from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import (
     ConjugateGradient,
     DimensionExchange,
+    Ends,
     Scheme,
     Setup,
     ThreeTerm,
+    Value,
     WholeGraph,
     coefficients,
     prepare,
     solve_potentials,
 )
-from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads
 
@@ -121,7 +123,7 @@ class Diffusion:
         self._loads = check_loads(loads, setup.graph.n)
         self._mean = setup.mean_times(self._loads)
         ends = WholeGraph(setup.graph, setup.tau)
-        self._scheme = _scheme(setup, ends, self._loads / setup.speeds, self._mean)
+        self._scheme = scheme_of(setup, ends, self._loads / setup.speeds, self._mean)
 
     @property
     def times(self) -> Floats:
@@ -201,7 +203,7 @@ def balance(
 
 
 class _Direct(Scheme):
-    def __init__(self, ends: WholeGraph, time: Floats, setup: Setup, mean: Floats) -> None:
+    def __init__(self, ends: Ends, time: Value, setup: Setup, mean: Value) -> None:
         super().__init__(ends, time, setup.speeds)
         self._setup, self._mean = setup, mean
 
@@ -212,12 +214,20 @@ class _Direct(Scheme):
         self.time = self.time - self._ends.outflow(self._ends.flows(self.potential)) / setup.speeds
 
 
-def _scheme(setup: Setup, ends: WholeGraph, time: Floats, mean: Floats) -> Scheme:
-    speeds = setup.speeds
+def scheme_of(setup: Setup, ends: Ends, time: Value, mean: Value, rank: int | None = None) -> Scheme:
+    """Begin the scheme of a setup, on a whole graph or on one rank (not "direct"), with times and balanced times."""
+    speeds: Value = setup.speeds if rank is None else float(setup.speeds[rank])
     if setup.scheme == "direct":
         return _Direct(ends, time, setup, mean)
     if setup.scheme == "cg":
         return ConjugateGradient(ends, time, speeds, mean)
     if setup.scheme == "dimension_exchange":
-        return DimensionExchange(ends, time, speeds, setup.colours, setup.n_colours)
+        colours = setup.colours if rank is None else setup.colours[edges_at(setup.graph, rank)]
+        return DimensionExchange(ends, time, speeds, colours, setup.n_colours)
     return ThreeTerm(ends, time, speeds, mean, coefficients(setup.scheme, setup.tau_rule, setup.spectrum, setup.points))
+
+
+def edges_at(graph: Graph, rank: int) -> Ints:
+    """(deg,) the indices of a rank's edges in `Graph.edges`, in the order of its neighbours."""
+    tails, heads = graph.edges()
+    return np.flatnonzero((tails == rank) | (heads == rank))

@@ -155,7 +155,7 @@ def _dense_laplacian(graph: Graph, tau: Floats) -> Floats:
 # edge.  So the net flow is known at any step without moving anything, and runs from higher to lower d.
 #
 # `Ends` hides where a scheme runs: a value is an array over the vertices for a whole graph, and a float for one rank.
-# Both add up in the same order, so results are bit-identical.  cg and dimension_exchange run on a whole graph only.
+# Both add up in the same order, so results are bit-identical.
 
 Value = Any  # (P,) array over the vertices of a whole graph, or the float of one rank
 
@@ -176,11 +176,16 @@ class WholeGraph:
         """Work that flows out of each vertex."""
         return np.bincount(self._tails, flows, self._n) - np.bincount(self._heads, flows, self._n)
 
+    def sums(self, *values: Value) -> list[float]:
+        """The sum over all vertices of each of the values."""
+        found: list[float] = np.array(values).sum(axis=1).tolist()
+        return found
+
 
 class OneRank:
     """The edges of one rank: flows are (deg,), positive outwards; values are floats.
 
-    Set `heard` to the (deg,) times of the neighbours before each step, and to their potentials before `flow`.
+    Set `heard` to the neighbours' (deg,) values of `Scheme.shared` before each step, and to their potentials before `flow`.
     """
 
     def __init__(self, rank: int, neighbours: Ints, tau: Floats) -> None:
@@ -198,6 +203,10 @@ class OneRank:
         to_higher, to_lower = np.bincount(self._lower, flows, 2).tolist()  # in the same order as in WholeGraph
         return to_higher + to_lower
 
+    def sums(self, *values: Value) -> list[float]:
+        """The sum over all ranks of each of the values: needed by cg only, from whoever can add up over ranks."""
+        raise NotImplementedError
+
 
 Ends = WholeGraph | OneRank  # all edges of a graph, or those of one rank
 
@@ -209,6 +218,11 @@ class Scheme:
         self.time = time  # l as if all the flow so far had been moved
         self.potential: Value = 0.0 * time  # d
         self._ends, self._speed = ends, speed
+
+    @property
+    def shared(self) -> Value:
+        """The value that a step needs of the neighbours."""
+        return self.time
 
     def step(self) -> None:
         """Make one step, after the neighbours' values have been received."""
@@ -274,17 +288,21 @@ class ConjugateGradient(Scheme):
     On ranks, one reduction per step would do for both sums (Chronopoulos & Gear 1989).
     """
 
-    def __init__(self, ends: WholeGraph, time: Floats, speed: Floats, mean: Floats) -> None:
+    def __init__(self, ends: Ends, time: Value, speed: Value, mean: Value) -> None:
         super().__init__(ends, time, speed)
         self._excess = speed * (time - mean)  # the residual: remaining excess work
         self._mean = mean
         self._direction, self._outflow = 0.0 * time, 0.0 * time  # p and A W A^T p
         self._squared, self._alpha, self._first_squared = 0.0, 0.0, 0.0
 
+    @property
+    def shared(self) -> Value:  # noqa: D102
+        return self._excess
+
     def step(self) -> None:  # noqa: D102
         excess = self._excess
         out = self._ends.outflow(self._ends.flows(excess))
-        squared, bent = np.array([excess * excess, excess * out]).sum(axis=1).tolist()
+        squared, bent = self._ends.sums(excess * excess, excess * out)
         self._first_squared = self._first_squared or squared
         if squared <= 1e-32 * self._first_squared or bent <= 0.0:
             return  # only rounding errors are left
@@ -303,10 +321,10 @@ class ConjugateGradient(Scheme):
 class DimensionExchange(Scheme):
     """dimension_exchange: each step uses the edges of one colour; their two ends level each other (Cybenko 1989).
 
-    This needs tau_ij = s_i s_j / (s_i + s_j) in `ends`; `colours` is (E,), like its edges.
+    This needs tau_ij = s_i s_j / (s_i + s_j) in `ends`; `colours` are those of its edges, of `n_colours` in all.
     """
 
-    def __init__(self, ends: WholeGraph, time: Floats, speed: Floats, colours: Ints, n_colours: int) -> None:
+    def __init__(self, ends: Ends, time: Value, speed: Value, colours: Ints, n_colours: int) -> None:
         super().__init__(ends, time, speed)
         self._colours, self._n_colours = colours, n_colours
         self._flow = np.zeros(len(colours))
@@ -456,3 +474,42 @@ def _name_components(count: int, labels: Ints) -> str:
     named = [f"{size} with rank {rank}" for size, rank in zip(sizes[:10].tolist(), first[:10].tolist(), strict=True)]
     more = f", and {count - 10} more" if count > 10 else ""
     return f"the graph has {count} components ({', '.join(named)}{more}): each is balanced by itself"
+
+
+# --- Theorem 4 --------------------------------------------------------------------------------------------------------
+
+
+class Theorem4(NamedTuple):
+    """The conditions of Jin and Wang's theorem 4 for M of fos, and what they are to ensure: that -1 is no eigenvalue."""
+
+    least_diagonal: float  # of M
+    bipartite: bool
+    least: float  # eigenvalue of M
+    slowest: float  # the largest absolute value of all eigenvalues but the 1 of each component: the factor of a step
+
+    @property
+    def converges(self) -> bool:
+        """True if fos levels all times, whatever the loads are."""
+        return self.slowest < 1.0
+
+
+def theorem_4(graph: Graph, speeds: ArrayLike, tau: str = "paper") -> Theorem4:
+    """Examine M of fos on a graph with (P,) speeds and edge weights by the rule `tau`; ValueError as `prepare`.
+
+    The theorem asks for a diagonal that is not zero and a graph that is not bipartite; one of the two is enough.
+    """
+    setup = prepare(graph, speeds, "fos", tau)
+    tails, heads = graph.edges()
+    low, high = spectrum(graph, setup.speeds, setup.tau)
+    factor = next(coefficients("fos", setup.tau_rule, Spectrum(low, high), setup.points))[0]
+    outward = np.bincount(tails, setup.tau, graph.n) + np.bincount(heads, setup.tau, graph.n)
+    first = np.unique(graph.components()[1], return_index=True)[1]
+    hops = scipy.sparse.csgraph.dijkstra(graph.to_scipy(), unweighted=True, indices=first, min_only=True)
+    odd = np.asarray(hops, dtype=np.int64) % 2
+    slowest = max(abs(1.0 - factor * low), abs(1.0 - factor * high)) if graph.n_edges else 0.0
+    return Theorem4(
+        float((1.0 - factor * outward / setup.speeds).min()),
+        bool((odd[tails] != odd[heads]).all()),
+        1.0 - factor * high if graph.n_edges else 1.0,
+        slowest,
+    )

@@ -1,16 +1,26 @@
 """Jin and Wang's exchange between neighbours, and diffusion by it, on real ranks: the same numbers as on a whole graph."""
 
+import contextlib
+import io
+import json
+import pathlib
+import xml.etree.ElementTree
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.diffusion.diffusion import Diffusion
+from apps import diffusion
+from apps.diffusion import diffuse
+from lb_mpi.__main__ import main
+from lb_mpi.commands.balance import STEPPING
+from lb_mpi.diffusion.diffusion import edges_at
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.presence import duplicate, presence_of
 from lb_mpi.mpi.rows.plans import exchange_rows
-from tests.mpi.diffusing import diffuse
+from tests.mpi.test_apps import run
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -59,22 +69,36 @@ def test_traffic_of_the_caller_is_not_disturbed() -> None:
     assert received[0] == 7.0
 
 
-@pytest.mark.parametrize("scheme", ["fos", "sos"])
+@pytest.mark.parametrize("scheme", STEPPING)
 @pytest.mark.every_size
 def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str) -> None:
     for seed, graph in enumerate(graphs()):
         rng = np.random.default_rng(seed)
         speeds = 10.0 ** rng.uniform(-0.5, 0.5, SIZE)
         loads = speeds * rng.uniform(5, 15, SIZE)
-        tails, heads = graph.edges()
+        setup = prepare(graph, speeds, scheme)
+        mean = setup.mean_times(loads)
+        mine = edges_at(graph, RANK)
+        outward = np.where(graph.edges()[0][mine] == RANK, 1.0, -1.0)
         for tolerance in (0.05, 1e-6):
-            whole = Diffusion(setup := prepare(graph, speeds, scheme), loads)
-            while not whole.converged(tolerance):
-                whole.step()
-            steps, flow = diffuse(COMM, graph, setup, loads, tolerance)
-            assert steps == whole.steps
-            all_ends = COMM.allgather(dict(zip(graph.neighbours(RANK).tolist(), flow.tolist(), strict=True)))
-            there = [all_ends[tail][head] for tail, head in zip(tails.tolist(), heads.tolist(), strict=True)]
-            back = [all_ends[head][tail] for tail, head in zip(tails.tolist(), heads.tolist(), strict=True)]
-            np.testing.assert_array_equal(there, -np.array(back))  # both ends agree
-            np.testing.assert_array_equal(there, whole.flow())
+            whole = lb_mpi.balance(graph, loads, speeds, scheme=scheme, tolerance=tolerance)
+            found = diffuse(COMM, setup, float(loads[RANK]), float(mean[RANK]), tolerance, 1000)
+            assert (found.steps, found.converged, found.imbalance) == (whole.steps, True, whole.imbalance)
+            np.testing.assert_array_equal(found.flow, outward * whole.flow[mine])  # so both ends agree
+            assert found.loads[0] == whole.loads[RANK]
+
+
+@pytest.mark.every_size
+def test_the_app_answers_as_the_command_does(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    graph = f"ring:{SIZE}"
+    with contextlib.redirect_stdout(printed := io.StringIO()):
+        assert main(["balance", graph, "--json"]) == 0
+    picture = COMM.bcast(str(tmp_path / "ring.svg"))
+    code, out, _ = run(diffusion, monkeypatch, "--graph", graph, "--picture", picture, "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads(printed.getvalue())
+    assert xml.etree.ElementTree.parse(picture).getroot().tag.endswith("svg")
+    code, _, err = run(diffusion, monkeypatch, "--graph", f"ring:{SIZE + 1}")
+    assert (code, f"expected {SIZE}, one for each rank" in err) == (2, True)
+    for wrong in ("--tolerance=0", "--steps=-1", f"--times={'1,' * SIZE}1", "--speeds=uniform:0:0"):
+        assert run(diffusion, monkeypatch, wrong)[0] == 2

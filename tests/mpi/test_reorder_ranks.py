@@ -7,10 +7,10 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from apps.diffusion import diffuse
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from tests.mpi.diffusing import diffuse
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
@@ -51,7 +51,8 @@ def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
     assert SPEEDS[RANK] == layout[placed.rank]
     setup = prepare(graph, layout, "fos", "uniform")
-    steps = diffuse(placed, graph, setup, loads, 1e-6)[0]
+    mean = float(setup.mean_times(loads)[placed.rank])
+    steps = diffuse(placed, setup, float(loads[placed.rank]), mean, 1e-6, 1000).steps
     assert steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
     placed.Free()
 

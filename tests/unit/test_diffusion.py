@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lb_mpi import metrics
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, outflow
-from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, prepare
+from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, coefficients, prepare, theorem_4
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
 
@@ -58,6 +58,20 @@ def test_eigenvalue_minus_one_needs_a_zero_diagonal_and_a_bipartite_graph(case: 
     slack = rows.copy()
     slack[0] *= 2  # one entry of the diagonal isn't zero any more
     assert eigenvalues_of_m(graph, slack, tau)[0] > -1 + 1e-12
+
+
+@given(cases(), st.sampled_from(TAU_RULES))
+def test_theorem_4_is_examined_for_m_itself(case: tuple[Graph, Floats, Floats], rule: str) -> None:
+    graph, speeds, _ = case
+    found, setup = theorem_4(graph, speeds, rule), prepare(graph, speeds, "fos", rule)
+    factor = next(coefficients("fos", rule, setup.spectrum, setup.points))[0]
+    m = dense_m(graph, speeds, factor * setup.tau)
+    assert found.least_diagonal == pytest.approx(np.diag(m).min())
+    assert found.bipartite == nx.is_bipartite(graph.to_networkx())
+    values = eigenvalues_of_m(graph, speeds, factor * setup.tau)
+    assert found.least == pytest.approx(values[0], abs=1e-9)
+    assert found.slowest == pytest.approx(max([0.0, *np.abs(values[:-1])]), abs=1e-9)
+    assert rule == "uniform" or found.converges
 
 
 @given(cases())

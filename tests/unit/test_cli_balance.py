@@ -1,0 +1,89 @@
+"""The command `balance`: its numbers are those of the function; the figure, the curve, the picture and the mistakes."""
+
+import json
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+
+import lb_mpi
+from lb_mpi.__main__ import main
+
+FILE = "# speed, time\n2 10\n1 4\n\n1, 6  # slow\n4 1\n"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["balance", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+@pytest.mark.parametrize("scheme", ["fos", "cg", "dimension_exchange", "auto"])
+def test_the_answer_is_that_of_balance(capsys: pytest.CaptureFixture[str], tmp_path: Path, scheme: str) -> None:
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text(FILE)
+    found = json.loads(printed(capsys, "ring:4", str(nodes), "--scheme", scheme, "--tolerance", "1e-6", "--json"))
+    speeds, loads = [2.0, 1.0, 1.0, 4.0], [20.0, 4.0, 6.0, 4.0]
+    whole = lb_mpi.balance("ring:4", loads, speeds, scheme=scheme, tolerance=1e-6)
+    assert (found["steps"], found["imbalance"], found["converged"]) == (whole.steps, whole.imbalance, True)
+    assert [abs(amount) for amount in whole.flow] == [amount for _, _, amount in found["flow"]]
+    assert found["times_after"] == [load / speed for load, speed in zip(whole.loads, speeds, strict=True)]
+    assert (found["speeds"], found["times"]) == (speeds, [10.0, 4.0, 6.0, 1.0])
+
+
+def test_a_small_mesh_is_drawn_as_in_figure_2(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "mesh:2x2", "--speeds", "1,1,1,1", "--times", "4,0,0,0", "--tolerance", "1e-9")
+    assert out.splitlines()[2:12] == [
+        "+------+         +------+",
+        "|  4.00|         |  0.00|",
+        "|  1.00|  1.5 >  |  1.00|",
+        "|s 1.00|         |s 1.00|",
+        "+------+         +------+",
+        " 1.5 v            0.5 v",
+        "+------+         +------+",
+        "|  0.00|         |  0.00|",
+        "|  1.00|  0.5 >  |  1.00|",
+        "|s 1.00|         |s 1.00|",
+    ]
+    assert "   0  300.000%  ########################################" in out
+    assert "the diagonal of M is positive (at least 0.3333), the graph is bipartite" in out
+    assert "least eigenvalue of M -0.3333, largest but 1 in absolute value 0.3333: fos converges" in out
+
+
+@pytest.mark.parametrize(("graph", "boxes"), [("mesh:3x4", 12), ("torus:3x3", 9), ("mesh:1x1", 1), ("mesh:13x13", 0)])
+def test_the_picture_has_a_box_for_each_rank(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, graph: str, boxes: int
+) -> None:
+    picture = tmp_path / "it.svg"
+    found = json.loads(printed(capsys, graph, "--picture", str(picture), "--json"))
+    drawn = xml.etree.ElementTree.parse(picture).getroot()
+    kinds = [one.tag.rpartition("}")[2] for one in drawn.iter()]
+    assert kinds.count("rect") == 1 + boxes
+    assert kinds.count("line") == (found["edges"] if boxes else 0)
+
+
+def test_long_lists_are_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "ring:50", "--tolerance", "0.001").splitlines()
+    assert "... and 30 more" in out
+    assert len(out) < 52
+    assert printed(capsys, "ring:50", "--steps", "3").count("not converged") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["mesh:2x2", "--tolerance", "0"], "tolerance = 0.0"),
+        (["mesh:2x2", "--steps", "-1"], "max_steps = -1"),
+        (["mesh:2x2", "--speeds", "1,2"], "speeds has 2 numbers: expected 4, one for each rank"),
+        (["mesh:2x2", "--times", "uniform:3"], "times = 'uniform:3'"),
+        (["mesh:2x2", "--seed", "-1"], "seed = -1"),
+        (["mesh:2x2", "NODES"], "line 2: '1': expected a speed and a time"),
+        (["mesh:1x2", "missing.txt"], "missing.txt"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str) -> None:
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text("1 2\n1\n")
+    assert main(["balance", *(str(nodes) if word == "NODES" else word for word in arguments)]) == 2
+    assert says in capsys.readouterr().err
