@@ -10,6 +10,8 @@ one at a time, and each is noticed.
 from __future__ import annotations
 
 import math
+import random
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -24,13 +26,23 @@ from benchmarks.papers.page import OURS, Item, Run, Section, claim
 from benchmarks.partition import spectral_bisection
 from lb_mpi import graph as graphs
 from lb_mpi.arranging import arrange as arranging
+from lb_mpi.balancing import neighbours
+from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.judge import Trigger
+from lb_mpi.balancing.simulate import in_step
+from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion import diffusion
 from lb_mpi.partitioning import multilevel, quality
+from lb_mpi.searching import drafting
+from lb_mpi.searching.drafting import State
+from lb_mpi.virtual import Network
 
 Floats = NDArray[np.float64]
 Edges = Sequence[tuple[int, int]]
 MOST = 2000  # steps of a scheme, which none needs
 NEAR = 1e-8  # relatively, numbers of two implementations are equal
+SHORTEST_S, LONGEST_S = 1e-3, 8e-3  # pauses between drafts
+NETWORK = Network((1e-7, 1e-7))
 
 # --- Diffusion: Jin & Wang; sos of Muthukrishnan et al., chebyshev of Golub & Varga, cg of Hu & Blake -----------------
 
@@ -118,6 +130,48 @@ def _gradients(a: Floats, tau: Floats, speeds: Floats, times: Floats, mean: floa
         after = residual - alpha * matrix @ direction
         direction = after + (after @ after) / (residual @ residual) * direction
         residual = after
+
+
+class Exchanged(NamedTuple):
+    """What ranks that know their neighbours only have sent, and have in the end."""
+
+    times: list[Floats]  # (P,) sent in each step
+    sums: Floats  # (P,) d, sent at the end
+    loads: Floats  # (P,) after the transfer
+
+
+def by_neighbours(edges: Edges, speeds: Floats, times: Floats, *, second: bool, tolerance: float) -> Exchanged:
+    """Section 4 of Jin & Wang, rank by rank; with the optimal second order of equal speeds, if asked for.
+
+    Each log2 P steps all ranks ask for the imbalance, and log2 P steps later they know it.
+    """
+    n, tau = len(speeds), conductances(edges, speeds, "paper")
+    near: list[list[tuple[int, float]]] = [[] for _ in range(n)]
+    for (i, j), weight in zip(edges, tau.tolist(), strict=True):
+        near[i].append((j, weight))
+        near[j].append((i, weight))
+    omega = 1.0
+    if second:
+        a = incidence(n, edges)
+        matrix = np.eye(n) - a @ np.diag(conductances(edges, np.ones(n), "paper")) @ a.T
+        omega = 2.0 / (1.0 + math.sqrt(1.0 - np.sort(np.linalg.eigvals(matrix).real)[-2] ** 2))
+    mean, period = float(speeds @ times / speeds.sum()), math.ceil(math.log2(n))
+    now, before, d, d_before = times, times, np.zeros(n), np.zeros(n)
+    sent: list[Floats] = []
+    while True:
+        level = now.max() / mean - 1.0 <= tolerance and now.min() >= 0.0
+        for _ in range(period):
+            factor = omega if sent else 1.0
+            sent.append(now)
+            after = np.array(
+                [now[i] - sum(weight * (now[i] - now[j]) for j, weight in near[i]) / speeds[i] for i in range(n)]
+            )
+            d, d_before = factor * (d + now - mean) + (1.0 - factor) * d_before, d
+            now, before = factor * after + (1.0 - factor) * before, now
+        if level:
+            break
+    out = np.array([sum(weight * (d[i] - d[j]) for j, weight in near[i]) for i in range(n)])
+    return Exchanged(sent, d, speeds * times - out)
 
 
 # --- Arrangement: Jin & Wang 2003 -------------------------------------------------------------------------------------
@@ -248,6 +302,91 @@ def in_lock_step(cells: Any, size: int, threshold: float) -> tuple[int, int]:
                 marked.append(ranks[rank].unit())
         if way_out in marked:
             return steps, balances
+
+
+Said = tuple[str, int, int, int, float, bytes]  # kind, source, number, pid (-1: nobody), load, work
+
+
+class Units:
+    """Work that counts its units, half of which can be given away."""
+
+    def __init__(self, units: int = 0) -> None:  # noqa: D107
+        self.units = units
+
+    def load(self) -> float:
+        """Q."""
+        return float(self.units)
+
+    def split(self) -> bytes | None:
+        """Half of it."""
+        given = self.units // 2
+        self.units -= given
+        return b"%d" % given if given else None
+
+    def absorb(self, payload: bytes) -> None:
+        """Take what was given."""
+        self.units += int(payload)
+
+
+class Processor:
+    """A processor of Xu, Zhang & Sun, rules 1 to 4, and what the paper leaves open as `left_out.md` has it."""
+
+    def __init__(self, rank: int, after: int, work: Units, threshold: float, rng: random.Random) -> None:  # noqa: D107
+        self.rank, self.after, self.work, self.threshold, self.rng = rank, after, work, threshold, rng
+        self.state = "IDLE"
+        self.number = 0  # of its last DRAFTING
+        self.promised = (0, 0)  # source and number for which it has volunteered
+        self.passed: dict[int, int] = {}  # source: how often its DRAFTING had to pass a better volunteer
+        self.free_at, self.pause = 0.0, SHORTEST_S
+
+    def hear(self, said: Said, now: float) -> list[tuple[int, Said]]:
+        """Answer a message."""
+        kind, source, number, pid, load, payload = said
+        if kind == "DRAFTING" and source != self.rank:
+            q = self.work.load()
+            if self.state not in ("BUSY", "WAIT_FOR_ADMISSION") or q <= load or q <= self.threshold:
+                return [(self.after, said)]
+            mine = self.passed.get(source, 0)
+            if self.state == "WAIT_FOR_ADMISSION" or any(other >= mine + 4 for other in self.passed.values()):
+                self.passed[source] = mine + 1
+                return [(self.after, said)]
+            reject = [(pid, ("REJECT", source, number, -1, 0.0, b""))] if pid != -1 else []
+            self.state, self.promised = "WAIT_FOR_ADMISSION", (source, number)
+            return [*reject, (self.after, ("DRAFTING", source, number, self.rank, q, b""))]  # rule 2
+        if kind == "DRAFTING" and pid == -1:
+            self.state, self.free_at = "IDLE", now + self.pause * (0.5 + 0.5 * self.rng.random())
+            self.pause = min(2.0 * self.pause, LONGEST_S)
+            return []
+        if kind == "DRAFTING":
+            self.state = "READY_FOR_ACCEPT"
+            return [(pid, ("ADMISSION", self.rank, number, -1, 0.0, b""))]  # rule 3
+        if kind == "REJECT":
+            self.state = "BUSY"
+        elif kind == "ADMISSION":
+            self.state = "READY_FOR_SPLIT"  # rule 4
+        elif kind == "NOWORK":
+            self.state, self.free_at = "IDLE", now
+        else:
+            self.work.absorb(payload)
+            self.state, self.pause = "BUSY", SHORTEST_S
+        return []
+
+    def turn(self, now: float) -> list[tuple[int, Said]]:
+        """Split and draft, after all messages are answered."""
+        sends: list[tuple[int, Said]] = []
+        if self.state == "READY_FOR_SPLIT":
+            source, number = self.promised
+            part = self.work.split() if self.work.load() > self.threshold else None
+            self.state = "BUSY"
+            self.passed.pop(source, None)
+            kind, payload = ("NOWORK", b"") if part is None else ("WORK", part)
+            sends.append((source, (kind, source, number, -1, 0.0, payload)))
+        if self.state == "BUSY" and not self.work.load():
+            self.state, self.free_at = "IDLE", now
+        if self.state == "IDLE" and now >= self.free_at:
+            self.state, self.number = "WAIT_FOR_ACK", self.number + 1
+            sends.append((self.after, ("DRAFTING", self.rank, self.number, -1, 0.0, b"")))  # rule 1
+        return sends
 
 
 # --- Allocation: Chen, Shi, Huang & Chen ------------------------------------------------------------------------------
@@ -408,6 +547,124 @@ def drafting_lines(dims: Sequence[int], seeds: int) -> list[Item]:
     return items
 
 
+def neighbours_lines(meshes: Sequence[str], seeds: int) -> list[Item]:
+    """What ranks without a root send to their neighbours, and the loads after their transfers; fos and sos."""
+    items = []
+    for scheme in ("fos", "sos"):
+        found: dict[str, list[bool]] = {"times": [], "d": [], "loads": []}
+        for name in meshes:
+            for seed in range(seeds):
+                case = convergence.draw(name, seed)
+                times = np.where(np.arange(case.graph.n) % 3 == 1, 0.0, case.times) if seed % 2 else case.times
+                want = by_neighbours(edges_of(case.graph), case.speeds, times, second=scheme == "sos", tolerance=0.01)
+                sent, after = _planned(case.graph, case.speeds, times, scheme)
+                degrees = np.stack([case.speeds, case.graph.degrees], axis=1)
+                steps = len(sent) == len(want.times) + 2 and bool((sent[0] == degrees).all())
+                near = NEAR * float(case.times.max())
+                each = zip(sent[1:], want.times, strict=False)
+                found["times"].append(steps and all(_close(ours[:, 0], theirs, near) for ours, theirs in each))
+                d, scale = sent[-1][:, 0], len(want.times) * near
+                found["d"].append(_close(d - d.mean(), want.sums - want.sums.mean(), 100.0 * scale))
+                found["loads"].append(_close(after, want.loads, 100.0 * scale * float(case.speeds.max())))
+        items.append(_agreed(f"what is sent in the steps of {scheme}, and their number", found["times"]))
+        items.append(_agreed(f"d of {scheme}, up to a constant", found["d"]))
+        items.append(_agreed(f"loads after the transfers of {scheme}", found["loads"]))
+    return items
+
+
+def _close(one: Floats, other: Floats, near: float) -> bool:
+    return one.shape == other.shape and bool((np.abs(one - other) <= near).all())
+
+
+def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) -> tuple[list[Floats], Floats]:
+    """What the ranks send to their neighbours, (P, n) in each exchange, and (P,) the loads after their transfers."""
+    sent: list[list[Floats]] = []
+    judges = []
+    omega = neighbours.momentum(graph, scheme)
+    for rank in range(graph.n):
+        near = graph.neighbours(rank).tolist()
+        course = Course(rank, [rank, *near], near)
+        course.worth = np.array([speeds[rank], *(1.0 for _ in near)])
+        judges.append(neighbours.NeighbourJudge(course, graph.n, Trigger("always"), omega))
+
+    def noted(rank: int, planning: neighbours.Planning) -> neighbours.Planning:
+        reply = None
+        sent.append([])
+        while True:
+            try:
+                request = planning.send(reply)
+            except StopIteration as ended:
+                plan: tuple[Plan, int] = ended.value
+                return plan
+            if isinstance(request, neighbours.LoadExchange):
+                sent[rank].append(request.numbers.copy())
+            reply = yield request
+
+    loads = speeds * times
+    making = [noted(rank, one.plan(moving=float(load))) for (rank, one), load in zip(enumerate(judges), loads, strict=True)]
+    plans = [plan for plan, _ in in_step(making, graph, NETWORK)[0]]
+    for rank, plan in enumerate(plans):
+        loads[rank] -= plan.of(rank).amounts.sum()
+        loads[plan.of(rank).destinations] += plan.of(rank).amounts
+    return [np.array(one) for one in zip(*sent, strict=True)], loads
+
+
+def rules_lines(sizes: Sequence[int], seeds: int) -> list[Item]:
+    """The reaction of `lb_mpi.searching.drafting` to each message, beside the rules, in drawn orders of events."""
+    items = []
+    for size in sizes:
+        found = [_follows_the_rules(size, seed) for seed in range(seeds)]
+        items.append(_agreed(f"each message and state, on {size} processors", found))
+    return items
+
+
+def _follows_the_rules(size: int, seed: int, events: int = 600) -> bool:
+    rng, threshold = random.Random(seed), 2.0
+    ours, theirs = [], []
+    for rank in range(size):
+        after = (rank + 1) % size
+        pause = drafting.Pause(SHORTEST_S, LONGEST_S, random.Random(rank))
+        one = drafting.Drafting(rank, after, Units(), drafting.Terms(threshold, pause))  # type: ignore[arg-type]
+        other = Processor(rank, after, Units(), threshold, random.Random(rank))
+        if rank == 0:
+            one.problem.absorb(b"90")
+            other.work.absorb(b"90")
+            one.start()
+            other.state = "BUSY"
+        ours.append(one)
+        theirs.append(other)
+    wires: dict[tuple[int, int], deque[drafting.Message]] = {}
+    now = 0.0
+    for _ in range(events):
+        now += rng.random() * SHORTEST_S
+        rank = min(rng.randrange(size), rng.randrange(size))  # the last ones are slow
+        one, other = ours[rank], theirs[rank]
+        waiting = [wire for (_, to), wire in wires.items() if to == rank and wire]
+        sends: list[drafting.Send] = []
+        want: list[tuple[int, Said]] = []
+        if waiting and rng.random() < 0.8:
+            message = rng.choice(waiting).popleft()
+            sends += one.receive(message, now)
+            want += other.hear(_said(message), now)
+        elif one.state in (State.BUSY, State.WAIT_FOR_ADMISSION):
+            left = int(one.problem.load())
+            done, grown = min(left, rng.choice((0, 0, 1, 9))), 14 if 0 < left < 9 and rng.random() < 0.2 else 0
+            for work in (one.problem, other.work):
+                work.units += grown - done  # type: ignore[union-attr]
+        sends += one.settle(now)
+        want += other.turn(now)
+        for to, message in sends:
+            wires.setdefault((rank, to), deque()).append(message)
+        same = [(to, _said(message)) for to, message in sends] == want and one.state.name == other.state
+        if not same or one.wake_at != (other.free_at if other.state == "IDLE" else math.inf):
+            return False
+    return True
+
+
+def _said(message: drafting.Message) -> Said:
+    return message.kind.name, *message[1:]
+
+
 def partition_lines(some: Sequence[str]) -> list[Item]:
     """lambda_2, v_2, and the cut of the two halves."""
     values, vectors, cuts = [], [], []
@@ -440,9 +697,11 @@ def section(run: Run) -> Section:
     run.say("second: each method beside a second implementation")
     note = "Expected: all drawn instances.  Ours: those in which lb_mpi and the second implementation agree."
     for heading, items in (
-        ("Diffusion", diffusion_lines(("mesh:4x5", "ring:9", "mesh:8x8"), 3 * more)),
+        ("Diffusion of a whole graph", diffusion_lines(("mesh:4x5", "ring:9", "mesh:8x8"), 3 * more)),
         ("Arrangement", arrangement_lines(("mesh:2x3", "ring:6", "mesh:3x3", "mesh:4x4"), 3 * more)),
-        ("Drafting", drafting_lines((6, 10, 16), 4 * more)),
+        ("Diffusion by neighbours, without a root", neighbours_lines(("mesh:4x5", "ring:9", "cube:11"), 2 * more)),
+        ("Drafting: the maze in lock step", drafting_lines((6, 10, 16), 4 * more)),
+        ("Drafting: the rules, message by message", rules_lines((2, 4, 7), 20 * more)),
         ("Allocation", allocation_lines(300 * more)),
         ("Partition", partition_lines(("mesh:3x4", "mesh:5x8", "mesh:2x7"))),
     ):
