@@ -20,6 +20,7 @@ from apps.speeds import Change, Varying, change_of, seconds_for
 from lb_mpi.commands.dispatch import add_route, route_of
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
+from lb_mpi.mpi.search.search import Trace
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
 
@@ -154,6 +155,7 @@ def search(
     problem: lb_mpi.Problem,
     options: argparse.Namespace,
     bound: lb_mpi.Bound | None = None,
+    trace: Trace | None = None,
 ) -> lb_mpi.SearchResult:
     """Run `lb_mpi.search` as the command line asks."""
     speeds = all_speeds(comm, options)
@@ -169,6 +171,7 @@ def search(
         route=route_of(options),
         save=options.save,
         save_every_s=options.save_every,
+        trace=trace,
     )
     return dataclasses.replace(result, lower_bound_s=seconds_for(result.cpu_s, as_slow(comm, speeds)))
 
@@ -178,7 +181,9 @@ def lines(result: lb_mpi.SearchResult) -> list[str]:
     busy = " ".join(f"{rank.busy_fraction:.2f}" for rank in result.ranks)
     return [
         f"{result.seconds:.3f} s; lower bound {result.lower_bound_s:.3f} s (CPU seconds of work / sum of speeds)",
-        f"work was moved {result.balances} times, with {result.messages} messages; busy, by rank: {busy}",
+        f"work was moved {result.balances} times; messages: "
+        + (", ".join(f"{n} {kind}" for kind, n in result.messages.items()) or "none"),
+        f"busy, by rank: {busy}",
     ]
 
 

@@ -3,6 +3,8 @@
 mpiexec -n 4 python -m apps.maze --dim 4096 --free 0.7 --seed 1
 mpiexec -n 4 python -m apps.maze --dim 4096 --walled --speeds 0.8,0.4,0.2,0.2 --json
 mpiexec -n 2 python -m apps.maze maze16.txt
+mpiexec -n 4 python -m apps.maze maze16.txt --trace states
+python -m apps.maze maze16.txt --lockstep 4
 
 The maze and the marks of visited cells are one array in a shared-memory window on each machine.  On several machines the
 maze is cut into tiles: each belongs to one rank, which is told of the ways that lead into it.
@@ -18,6 +20,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
+from apps.lockstep import compare_on
 from apps.maze_kernel import TOLD
 from apps.maze_search import (
     FREE,
@@ -35,6 +38,7 @@ from apps.maze_search import (
 from apps.maze_shared import shared_bytes
 from apps.maze_tiles import TiledMazeSearch, usual_tile
 from apps.maze_tiles import compile_kernels as compile_tile_kernels
+from apps.trace import Trace
 from lb_mpi.checks import integer
 from lb_mpi.mpi.common.collective import agree, barrier
 
@@ -61,6 +65,12 @@ def parser() -> Parser:
         "array in shared memory, which is possible on one machine only (default: 0 on one machine; on several, by the "
         "size of the maze)",
     )
+    parser.add_argument("--lockstep", type=int, metavar="N",
+        help="the idealised search of the paper on N ranks, which needs no MPI: a step is one cell for each rank, and "
+        "communication is free; --split-rule one or half (default: half) and --threshold apply")
+    parser.add_argument("--trace", nargs="?", const="messages", choices=("messages", "states"),
+        help="print a line for each DRAFTING, REJECT, ADMISSION and split, on few ranks as in the paper; states: and for "
+        "each change of a rank's state")
     add_search_options(parser, threshold=0.125, split_rules=("alternate", "half", "one"))
     return parser
 
@@ -70,6 +80,8 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     options = parser().parse_args()
     maze = agree(comm, lambda: read(comm, options))
     dim = agree(comm, lambda: check_maze_parameters(options.dim, options.free, options.seed, options.walled))
+    if options.lockstep is not None:
+        return agree(comm, lambda: lock_step(options, maze) if comm.rank == 0 else ({}, []))
     if options.file:
         dim = comm.bcast(None if maze is None else len(maze) - 2)
     machine = MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED))
@@ -93,13 +105,15 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
             return MazeSearch(cells, comm.rank, options.split_rule, keeper=keeper)
 
         problem = agree(comm, make)
-        result = search(comm, problem, options)
+        trace = Trace(comm.rank, states=options.trace == "states") if options.trace else None
+        result = search(comm, problem, options, trace=trace)
         done: MazeResult = result.value
         barrier(comm)  # nobody marks any more
         marked = comm.allreduce(int(np.count_nonzero((cells >= MARKED) & (cells < TOLD))) if keeper else 0)
         path = find_path(comm, machine, cells, done)
         agree(comm, lambda: check_path(cells, path) if len(path) and comm.rank == 0 else None)
     machine.Free()
+    story = [] if trace is None else trace.lines(comm)
     answer = {
         "dim": dim,
         "machines": n_machines,
@@ -108,11 +122,37 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "visited": done.visited,
         "visited_twice": done.visited - marked,
         **figures(result),
+        **({"trace": story} if options.trace else {}),
     }
     return answer, [
+        *story,
         f"path of {len(path):,} cells found" if result.found else "no path: every reachable cell was searched",
         f"{done.visited:,} cells visited, {answer['visited_twice']:,} of them twice",
         *lines(result),
+    ]
+
+
+def lock_step(options: argparse.Namespace, maze: npt.NDArray[np.uint8] | None) -> tuple[dict[str, Any], list[str]]:
+    """Search a maze in lock step, on one rank and on --lockstep N."""
+    n = integer("--lockstep", options.lockstep, 1)
+    rule = "half" if options.split_rule == "alternate" else options.split_rule
+    cells = random_maze(options.dim, options.free, options.seed, options.walled) if maze is None else maze
+    found = compare_on(cells, n, rule, options.threshold)
+    answer = {
+        "dim": len(cells) - 2,
+        "ranks": n,
+        "found": found.together.found,
+        "steps_on_one_rank": found.alone.steps,
+        "steps": found.together.steps,
+        "balances": found.together.balances,
+        "speedup": found.speedup,
+        "efficiency": found.efficiency,
+    }
+    return answer, [
+        "path found" if found.together.found else "no path: every reachable cell was searched",
+        f"L1 = {found.alone.steps} steps on one rank",
+        f"L{n} = {found.together.steps} steps on {n} ranks, with {found.together.balances} balances",
+        f"S = L1 / L{n} = {found.speedup:.3f}, E = S / {n} = {found.efficiency:.3f}",
     ]
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import networkx
 import numpy as np
 
+from apps.lockstep import Comparison, LockstepResult, compare_on, lockstep, median_of_mazes
 from apps.maze_kernel import BLOCKED, FREE, Cells
 from apps.maze_search import SPLIT_RULES, MazeSearch, check_path, random_maze, read_maze, trace_path
-from benchmarks.papers.lockstep import Comparison, LockstepResult, compare_on, lockstep, median_of_mazes
 from benchmarks.papers.page import DATA, Evidence, Item, Printed, Run, Section, claim, compare, left_out, table
 from benchmarks.papers.second import in_lock_step
 from lb_mpi.graph import Ints
@@ -212,7 +212,7 @@ def _plot(plt: Any, columns: dict[int, Any]) -> Any:
 
 SOURCE = (
     'Xu, Zhang, Sun, "A dynamic and distributed algorithm for load balancing on multiprocessors", Nanjing University, 1991. '
-    "Here: `lb_mpi.search`, `apps/maze.py`, and the idealised search of `benchmarks/papers/lockstep.py`."
+    "Here: `lb_mpi.search`, `apps/maze.py`, and the idealised search of `apps/lockstep.py`."
 )
 OPENED, AS_PRINTED = "maze16.txt", "maze16_as_printed.txt"
 PRINTED = {  # ranks: L, balances, S, E

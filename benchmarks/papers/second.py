@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from apps import lockstep
 from apps.maze_search import MazeSearch, random_maze
 from benchmarks import convergence
-from benchmarks.papers import allocation, lockstep
+from benchmarks.papers import allocation
 from benchmarks.papers.page import OURS, Item, Run, Section, claim
 from benchmarks.partition import spectral_bisection
 from lb_mpi import graph as graphs

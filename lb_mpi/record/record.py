@@ -135,7 +135,7 @@ class Record:
         self.clocks[1:] = [clock]
 
     def use(self, driver: str, settings: Mapping[str, Any]) -> None:
-        """Record the settings of a driver: plain numbers, strings, and lists of them."""
+        """Record the settings of a driver: plain numbers, strings, lists and dictionaries of them."""
         self.settings[driver] = dict(settings)
 
     def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:

@@ -399,8 +399,18 @@ def _ranks(run: Run, moves: Mapping[Way, Floats]) -> str:
         '<p class="soft">speed: 1.00x is the mean of all ranks; in a pool or a search, ranks count as equally fast unless '
         "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: on this "
         "rank, in "
-        "all calls, also for other ranks. got, gave: parts of work, rows and tasks.</p>"
+        f"all calls, also for other ranks. got, gave: parts of work, rows and tasks.</p>{_messages(run)}"
     )
+
+
+def _messages(run: Run) -> str:
+    """Return a table of the messages of searches by kind; nothing without a search."""
+    sent = [one.settings.get("search", {}).get("messages", {}) for one in run.ranks]
+    kinds = list(dict.fromkeys(kind for counts in sent for kind in counts))
+    columns = [[int(counts.get(kind, 0)) for counts in sent] for kind in kinds]
+    lines = [[kind, f"{sum(some):,}", f"{max(some):,}"] for kind, some in zip(kinds, columns, strict=True)]
+    shown = Table(("messages of searches", "on all ranks", "most from one rank"), lines, (0,))
+    return shown.html("tight") if kinds else ""
 
 
 def _machine(run: Run) -> str:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -293,15 +294,31 @@ class Searcher:
 
 
 class DraftRecord:
-    """The options, and the parts that `rank` received; `worlds[r]` is the rank in COMM_WORLD of rank r of the search."""
+    """The options, the messages sent by kind, and the parts that `rank` received.
+
+    `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
+    """
 
     def __init__(self, record: Record, rank: int, worlds: list[int], options: Options) -> None:
         self.record, self._rank, self._worlds = record, rank, worlds
+        self.n_sent: Counter[Kind] = Counter()
         names = ("balance", "threshold", "pause_s", "route")
-        record.use("search", {name: getattr(options, name) for name in names})
+        earlier = {} if record is OFF else record.settings.get("search", {}).get("messages", {})
+        self._messages: dict[str, int] = dict(earlier)  # in all searches of this program
+        record.use("search", {**{name: getattr(options, name) for name in names}, "messages": self._messages})
 
-    def turn(self, arrived: Iterable[tuple[int, Message]]) -> None:
-        """Record the parts that have arrived."""
+    def by_kind(self) -> dict[str, int]:
+        """Return the number of messages sent, of each kind that was sent; add it to the record."""
+        found = {kind.name: self.n_sent[kind] for kind in Kind if self.n_sent[kind]}
+        self._messages.update({kind: self._messages.get(kind, 0) + n for kind, n in found.items()})
+        return found
+
+    def sent(self, sends: Iterable[Send]) -> None:
+        """Count messages."""
+        self.n_sent.update(message.kind for _, message in sends)
+
+    def arrived(self, arrived: Iterable[tuple[int, Message]]) -> None:
+        """Record the parts among the messages that have arrived."""
         if self.record is OFF:
             return
         for sender, message in arrived:

@@ -123,7 +123,8 @@ class Simulation(Virtual[Message, Job]):
         """Record drafts and phases."""
         if self._drafts:
             drafts, job = self._drafts[rank], self.searchers[rank].job
-            drafts.turn(arrived)
+            drafts.arrived(arrived)
+            drafts.sent(sends)
             drafts.record.enter(Phase.OWN if isinstance(job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:
@@ -140,6 +141,7 @@ class Simulation(Virtual[Message, Job]):
             searcher, speed = self.searchers[rank], self._speeds[rank]
             cpu_s = searcher.units * self._unit_s[rank] * speed
             drafts.record.step(step(searcher, 0.0, self.over_at, speed, cpu_s))
+            drafts.by_kind()
 
 
 def search(

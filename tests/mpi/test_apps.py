@@ -124,6 +124,33 @@ def test_the_maze_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer(maze, monkeypatch, "--dim", "1")["path_length"] == 1
 
 
+def test_the_model_of_the_paper_on_any_maze(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run(maze, monkeypatch, PAPER, "--lockstep", "2")
+    assert (code, out.splitlines()[1:3]) == (
+        0, ["L1 = 67 steps on one rank", "L2 = 47 steps on 2 ranks, with 10 balances"]
+    )  # fmt: skip
+    code, out, _ = run(maze, monkeypatch, "--dim", "20", "--walled", "--lockstep", "3", "--json")
+    given = json.loads(out)
+    assert (code, given["found"], given["efficiency"]) == (0, False, given["steps_on_one_rank"] / given["steps"] / 3)
+
+
+def test_what_ranks_say_to_each_other_is_told_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = answer(maze, monkeypatch, "--dim", "300", "--walled", "--trace", "states")
+    story = [str(line).split(maxsplit=5) for line in given["trace"]]
+    assert [float(line[0]) for line in story] == sorted(float(line[0]) for line in story)
+    assert len({line[3] for line in story}) == (COMM.size if COMM.size > 1 else 0)
+    asked: set[str] = set()
+    counts: dict[str, int] = {}
+    for *_, rank, verb, rest in story:
+        if verb == "to":
+            kind, draft = rest.split()[1], rest.split(maxsplit=2)[2].partition(":")[0]
+            counts[kind] = counts.get(kind, 0) + 1
+            asked |= {draft} if kind == "ADMISSION" else set()
+            assert kind not in ("WORK", "NOWORK") or draft in asked, rank
+    kinds = ("DRAFTING", "REJECT", "ADMISSION", "WORK", "NOWORK")
+    assert counts == {kind: n for kind, n in given["messages"].items() if kind in kinds}
+
+
 @pytest.mark.parametrize(
     ("app", "arguments", "says"),
     [
@@ -135,6 +162,7 @@ def test_the_maze_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
         (maze, ["nosuch.txt"], "nosuch.txt"),
         (maze, [PAPER, "--walled"], "--walled"),
         (maze, ["--threshold", "-1"], "threshold"),
+        (maze, ["--lockstep", "0"], "--lockstep = 0"),
         (maze, ["--threshold", "nan"], "threshold"),
         (maze, ["--quantum", "0"], "quantum = 0"),
         (maze, ["--speeds", "0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5"], "--speeds has 9 numbers"),

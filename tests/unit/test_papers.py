@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from apps.lockstep import compare_on
 from apps.maze_search import read_maze
 from benchmarks import convergence
 from benchmarks.papers import __main__ as papers
 from benchmarks.papers import allocation, arrangement, column8, diffusion, drafting, partition, stopping
 from benchmarks.papers.arrangement import ALL, cases, rows
-from benchmarks.papers.lockstep import compare_on
 from benchmarks.papers.page import (
     BETTER,
     DATA,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apps import maze_search
-from benchmarks.papers import lockstep, second
+from apps import lockstep, maze_search
+from benchmarks.papers import second
 from benchmarks.papers.page import DIFFERS, SAME, Item
 from lb_mpi import graph
 from lb_mpi.arranging import arrange as arranging

@@ -165,10 +165,10 @@ def test_nothing_is_recorded_when_nobody_records() -> None:
 def test_a_part_is_recorded_by_the_rank_that_asked_for_it() -> None:
     record = Record(0.0)
     drafts = DraftRecord(record, 1, [10, 11, 12], Options())
-    drafts.turn([(0, Message(Kind.DRAFTING, 1, 1))])  # home, nobody has volunteered
-    drafts.turn([(0, Message(Kind.DRAFTING, 0, 9)), (2, Message(Kind.NOWORK, 1, 3))])
-    drafts.turn([(0, Message(Kind.WORK, 1, 2, payload=b"12345"))])
-    drafts.turn([(0, Message(Kind.WORK, 1, 4, payload=b"1")), (2, Message(Kind.WORK, 0, 4, payload=b"1"))])
+    drafts.arrived([(0, Message(Kind.DRAFTING, 1, 1))])  # home, nobody has volunteered
+    drafts.arrived([(0, Message(Kind.DRAFTING, 0, 9)), (2, Message(Kind.NOWORK, 1, 3))])
+    drafts.arrived([(0, Message(Kind.WORK, 1, 2, payload=b"12345"))])
+    drafts.arrived([(0, Message(Kind.WORK, 1, 4, payload=b"1")), (2, Message(Kind.WORK, 0, 4, payload=b"1"))])
     assert record.flows.tolist() == [(Way.DRAFT, 10, 2.0)]
 
 

@@ -255,6 +255,18 @@ def test_a_page_of_a_thousand_ranks_is_small() -> None:
     assert len(page(run).encode()) <= MOST_BYTES
 
 
+def test_messages_of_searches_are_counted_by_kind() -> None:
+    files = []
+    for rank in range(2):
+        record = Record(100.0)
+        record.use("search", {"route": "ring", "messages": {"DRAFTING": 3 + rank, "STOP": rank}})
+        record.step(Step(Driver.SEARCH, 100.0, 101.0, 1.0, 1.0))
+        files.append((f"rank{rank:06d}.lbrec", whole(record, 101.0, about(rank, 2))))
+    text = page(assemble(files))
+    assert "<td class=\"t\">DRAFTING<td>7<td>4" in text
+    assert "<td class=\"t\">STOP<td>1<td>1" in text
+
+
 def test_a_run_in_which_nothing_happened_has_a_page() -> None:
     assert "Nothing was done" in page(assemble([("0", whole(Record(100.0), 100.0, about(0, 1)))]))
 

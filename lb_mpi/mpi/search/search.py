@@ -6,6 +6,7 @@ import os
 import pickle
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from mpi4py import MPI
 
 from lb_mpi import signs
-from lb_mpi.checks import show
+from lb_mpi.checks import function, show
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Stopped
 from lb_mpi.files import warn
@@ -43,7 +44,7 @@ from lb_mpi.record.events import Phase, Step
 from lb_mpi.record.record import Record
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 from lb_mpi.searching.bound import Bound, check_bound
-from lb_mpi.searching.drafting import Kind, Message, Send
+from lb_mpi.searching.drafting import Kind, Message, Send, State
 from lb_mpi.searching.guard import MOST_ON_RING, Guard, Options, Quantum, check_problem, check_route, check_savable
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Receipt, SavedSearch, do, unpack_parts
@@ -51,6 +52,7 @@ from lb_mpi.searching.searcher import ROOT, DraftRecord, Reason, Searcher, Work,
 from lb_mpi.table import Table
 
 KIND = "search"  # of the saves
+Trace = Callable[[float, State, list[tuple[int, Message]], list[Send]], object]
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 
 
@@ -67,6 +69,7 @@ def search(
     quantum: int | None = None,
     seed: int = 0,
     route: str | None = None,
+    trace: Trace | None = None,
 ) -> SearchResult:
     """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991), a kind of work stealing.
 
@@ -96,6 +99,9 @@ def search(
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks of one host, otherwise
         "random"; always "random" for a problem whose work belongs to certain ranks (see
         `lb_mpi.searching.problem.Owning`).
+    trace : a function that is called on this rank in each turn with messages, to follow the protocol: with the time
+        (`time.perf_counter()`), the state of the rank, and the messages that have arrived and that will now be sent, both as
+        a list of pairs of a rank and a `lb_mpi.searching.drafting.Message`.
 
     Returns a `SearchResult`, the same on all ranks.
 
@@ -123,6 +129,7 @@ def search(
                 check_bound(bound),
                 throttle(emulated_speed, "emulated_speed"),
                 Quantum(quantum),
+                function("trace", trace, optional=True),
             )
 
         settings = agree(own, check)
@@ -147,6 +154,7 @@ class _Settings(NamedTuple):
     bound: Bound | None
     slow: throttle
     quantum: Quantum
+    trace: Trace | None
 
 
 class _Rank(Part):
@@ -159,7 +167,7 @@ class _Rank(Part):
         self.searcher, self._guard, self._parcels, self._saving = searcher, guard, parcels, saving
         self._settings, self._quantum = settings, settings.quantum
         self.record = record
-        self._drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm), settings.options)
+        self.drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
         self.cpu_s = self.work_s = self.poll_s = 0.0
         self._began = 0.0
@@ -179,9 +187,12 @@ class _Rank(Part):
         sends = searcher.turn(now - self.start, arrived)
         if self._saving is not None:
             sends += self._saving.serve(searcher)
+        if (arrived or sends) and (trace := self._settings.trace) is not None:
+            searcher.attempt(trace, time.perf_counter(), searcher.drafting.state, arrived, sends)
         send(self._parcels, sends)
         if arrived or sends:
-            self._drafts.turn(arrived)
+            self.drafts.arrived(arrived)
+            self.drafts.sent(sends)
         return bool(arrived or sends)
 
     def look(self, presence: Presence, waited_s: float) -> None:
@@ -229,7 +240,7 @@ def _run(
     )  # fmt: skip
     record.step(whole)
     align(comm, record)
-    return collect(comm, searcher, whole, saving)
+    return collect(comm, searcher, _stats(whole, rank.drafts.by_kind()), saving)
 
 
 # --- saves: each rank writes its state, and rank 0 commits when all have written (see `lb_mpi.saving.folder`) -----------
@@ -377,7 +388,7 @@ class RankStats:
     units: int  # units of work done
     balances: int  # parts of work received from others
     drafts: int  # DRAFTING tokens started
-    messages: int  # messages sent, of all kinds
+    messages: dict[str, int]  # messages sent, by kind (see `lb_mpi.searching.drafting.Kind`)
     seconds: float  # wall-clock time from the common start to the end
     emulated_speed: float  # relative, 1.0: none
     cpu_s: float  # CPU time of the user's work
@@ -402,9 +413,10 @@ class SearchResult:
         return sum(rank.balances for rank in self.ranks)
 
     @property
-    def messages(self) -> int:
-        """The number of messages sent, of all kinds, on all ranks."""
-        return sum(rank.messages for rank in self.ranks)
+    def messages(self) -> dict[str, int]:
+        """The number of messages sent on all ranks, by kind."""
+        total = sum((Counter(rank.messages) for rank in self.ranks), Counter[str]())
+        return {kind.name: total[kind.name] for kind in Kind if total[kind.name]}
 
     @property
     def cpu_s(self) -> float:
@@ -414,19 +426,20 @@ class SearchResult:
     def report(self) -> str:
         """Return a table, to be printed, of the work of each rank."""
         lines = [
-            (str(rank), f"{one.units:,}", f"{one.balances:,}", f"{one.messages:,}", f"{one.cpu_s:.3f}",
+            (str(rank), f"{one.units:,}", f"{one.balances:,}", f"{sum(one.messages.values()):,}", f"{one.cpu_s:.3f}",
              f"{max(0.0, 1.0 - one.busy_fraction):.1%}")
             for rank, one in enumerate(self.ranks)
         ]  # fmt: skip
         queued_s = sum(max(0.0, one.busy_s - one.cpu_s / one.emulated_speed) for one in self.ranks)
         return (
             f"{Table(('rank', 'units', 'parts received', 'messages', 'computing s', 'idle'), lines)}\n"
+            f"messages: {', '.join(f'{n:,} {kind}' for kind, n in self.messages.items()) or 'none'}\n"
             f"{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle"
             f"{queueing(sum(one.busy_s for one in self.ranks), queued_s)}"
         )
 
 
-def collect(comm: MPI.Intracomm, searcher: Searcher, step: Step, saving: Saving | None) -> SearchResult:
+def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: Saving | None) -> SearchResult:
     """Collective, after all ranks have ended the search: return the result, or raise the error.
 
     Only rank 0 merges, so that there is one value and one failure; results are sent as pickles.
@@ -438,10 +451,10 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, step: Step, saving: Saving 
     mine = None
     if searcher.error is None and not stopped:
         mine = searcher.attempt(lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL))
-    everyone = gather(comm, (mine, _stats(step)), ROOT)
+    everyone = gather(comm, (mine, stats), ROOT)
     results = [result for result, _ in everyone if result is not None]
     merged = searcher.attempt(_merged, searcher, results) if len(results) == comm.size else None
-    pickled, ranks = bcast(comm, (merged, [stats for _, stats in everyone]), ROOT)
+    pickled, ranks = bcast(comm, (merged, [one for _, one in everyone]), ROOT)
     value = None if pickled is None else searcher.attempt(pickle.loads, pickled)
     _raise_together(comm, searcher)
     return SearchResult(
@@ -464,13 +477,13 @@ def _raise_together(comm: MPI.Intracomm, searcher: Searcher) -> None:
     raise_together(comm, None if searcher.error is None else of_search(searcher.error, searcher.rank))
 
 
-def _stats(step: Step) -> RankStats:
+def _stats(step: Step, messages: dict[str, int]) -> RankStats:
     cpu_s, at_work_s = step.useful_s * step.speed, step.serving_s + step.busy_s
     return RankStats(
         units=int(step.units),
         balances=int(step.moved),
         drafts=int(step.asked),
-        messages=int(step.messages),
+        messages=messages,
         seconds=step.seconds,
         emulated_speed=step.speed,
         cpu_s=cpu_s,

@@ -70,14 +70,14 @@ def compare(make: Callable[[int], Sequence[Problem]], ranks: int, threshold: flo
     return Comparison(ranks, alone, lockstep(make(ranks), ring_order(ranks), threshold) if ranks > 1 else alone)
 
 
-def compare_on(cells: Cells, ranks: int) -> Comparison:
+def compare_on(cells: Cells, ranks: int, rule: str = "half", threshold: float = 0.125) -> Comparison:
     """The search of a maze on one rank and on `ranks`; the cells stay as they are."""
 
     def make(size: int) -> list[MazeSearch]:
         shared = cells.copy()
-        return [MazeSearch(shared, rank, "half") for rank in range(size)]
+        return [MazeSearch(shared, rank, rule) for rank in range(size)]
 
-    return compare(make, ranks)
+    return compare(make, ranks, threshold)
 
 
 class Medians(NamedTuple):

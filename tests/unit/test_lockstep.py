@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from apps.lockstep import Comparison, LockstepResult, compare, lockstep
 from apps.maze_search import FREE, MARKED, MazeSearch, check_path, random_maze, read_maze, trace_path
-from benchmarks.papers.lockstep import Comparison, LockstepResult, compare, lockstep
 
 PAPER = pathlib.Path(__file__).parents[1] / "data" / "maze16.txt"
 RINGS = {1: [0], 2: [0, 1], 4: [0, 1, 3, 2], 8: [0, 1, 3, 2, 6, 7, 5, 4]}
