@@ -1,0 +1,24 @@
+"""A clock that a test moves."""
+
+import time
+
+import pytest
+
+
+class Clock:
+    """Wall-clock and CPU time that pass only when told, or when somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall = self.cpu = 0.0
+        self.naps: list[float] = []
+        monkeypatch.setattr(time, "perf_counter", lambda: self.wall)
+        monkeypatch.setattr(time, "thread_time", lambda: self.cpu)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.wall += seconds
+
+    def compute(self, seconds: float, *, lost: float = 0.0) -> None:
+        self.cpu += seconds
+        self.wall += seconds + lost
