@@ -42,6 +42,7 @@ DENSE = 256  # ranks up to which the fit is solved as a dense system
 KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
 N_TOLD = 4  # observations in one report: the heaviest
+UNKNOWN = -1  # the mark of results that have all come from other ranks
 When = str | float
 
 
@@ -221,7 +222,7 @@ class RankReport(NamedTuple):
 
     failed: bool  # the user's function or rows are invalid on this rank
     mark: int  # of the rows' Spec
-    results: int  # mark of the results' Spec; 0: not known on this rank
+    results: int  # mark of the results' Spec; 0: no results on this rank; UNKNOWN: some, whose Spec it does not know
     work: float  # of its rows at home, units of work; NaN: unknown
     busy_s: float  # spent on rows: computing, resting (emulated), copying, serving messages
     ticks: float  # counted meanwhile
@@ -259,7 +260,7 @@ class Verdict(NamedTuple):
     imbalance_after: float  # actual, in this round
     rows: int  # lent, on all ranks
     bytes: int  # sent, on all ranks
-    compare: bool  # the form of results differs between ranks, or some do not know it
+    compare: bool  # the form of results differs between ranks, some do not know it, or some have no results
     worth: Floats  # (P,) of a tick of each rank, in units of work
     speeds: Floats  # (P,) units of work per second
     late: Floats  # (P,) work that each rank could have done before it came
@@ -375,7 +376,7 @@ class Judge:
         levels = Levels() if np.isnan(home).any() else _levels(home, done + late, speeds)
         decision = self.policy.decide(len(reports), levels, float(reports["spent_s"].max()))
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
-        compare = bool((reports["results"] != reports["results"][0]).any())
+        compare = bool((reports["results"] != reports["results"][0]).any() or reports["results"][0] == UNKNOWN)
         plan = None
         if decision.act and decision.reason is not BalanceReason.HOME:
             # Work was reported with the old worths, mostly that of the rank's own ticks.

@@ -38,6 +38,7 @@ from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import (
     FORGET,
     PRIOR,
+    UNKNOWN,
     USUAL,
     BalanceReason,
     Levels,
@@ -242,7 +243,7 @@ class NeighbourJudge:
         if self._late_s:
             late[0] = self._speed * min(float(np.median(self._late_s)), balanced_s)
         before, after = _above(most.home_s, mean_s) if known else math.nan, _above(most.busy_s, total.busy / total.speed)
-        compare = most.results != -most.results_low
+        compare = most.results != -most.results_low or most.results == UNKNOWN
         return Verdict(
             RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, course.worth, speeds, late
         )

@@ -29,7 +29,7 @@ from lb_mpi.checks import show
 from lb_mpi.errors import SaveError
 from lb_mpi.mpi.common.failure import Failed, failure, install
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, as_units, unit
-from lb_mpi.mpi.common.presence import Tag, call, hang_s, presence_of
+from lb_mpi.mpi.common.presence import Tag, call, end_with_mpi, hang_s, presence_of
 from lb_mpi.mpi.common.presence import duplicate as duplicate
 from lb_mpi.mpi.common.presence import wait as wait
 from lb_mpi.mpi.common.waiting import interrupts
@@ -42,9 +42,7 @@ install()
 _STOP = "lb_mpi.asked_to_stop"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # from a batch system at its limit, or earlier if asked to warn
 _WHERE = "/dev/shm"  # of MPI's shared windows on Linux; without enough room there, the first access is a SIGBUS
-_finalized = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
-if MPI.Is_initialized() and not MPI.Is_finalized():
-    MPI.COMM_SELF.Set_attr(_finalized, None)  # MPI.Finalize deletes it first of all
+end_with_mpi()
 
 
 @contextmanager
@@ -285,14 +283,15 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
     """Note SIGTERM and SIGUSR1 in this block instead of dying of them; the default handlers are restored afterwards.
 
     A signal that is ignored, or has a handler already (an outer block's, for example), is left alone; outside the main
-    thread both are.  Rank 0 reports to a supervisor that it saves at SIGUSR1, if this block notes it.
+    thread both are.  Rank 0 reports to a supervisor that it saves at SIGUSR1, if this block notes it; a SIGUSR1 that it
+    sends just as the block ends is ignored.
 
     A SIGTERM that is not `reported` ends the process when the block is left without an error, as it would outside of the
     block.  Any other signal that is not reported is noted at the beginning of the next block: it is a request, and the
     program may be about to end.
     """
     main = threading.current_thread() is threading.main_thread()
-    ours = [number for number in SIGNALS if main and signal.getsignal(number) is signal.SIG_DFL]
+    ours = [number for number in SIGNALS if main and signal.getsignal(number) in (signal.SIG_DFL, _ignore)]
     signals = Signals(_late.pop() if _late and _late[0] in ours else None)
     for number in ours:
         signal.signal(number, signals._note)
@@ -305,12 +304,16 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
         if reports:
             signs.saves_at_signal(False)
         for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, _ignore if reports and number == signs.SAVE_SIGNAL else signal.SIG_DFL)
         if signals.came and not signals.reported:
             _late[:] = [signals.came]
     if signal.SIGTERM in _late:
         _late.clear()
         signal.raise_signal(signal.SIGTERM)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Ignore a signal; another handler than SIG_IGN, which a later block would leave alone."""
 
 
 @contextmanager
@@ -358,7 +361,7 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
             yield asked
         except BaseException as error:
             presence.abandon(pending, mine, anywhere)  # other ranks may never join a pending reduction
-            presence.spread(error)
+            presence.spread(error, alone=True)  # one that all ranks had raised before may be raised by this rank alone
             raise
         finish()
         presence.close()

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from mpi4py import MPI
 
@@ -32,9 +32,18 @@ _FILES: tuple[type[Exception], ...] = (
 _KINDS: tuple[type[Exception], ...] = (
     ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, SearchError, Error,
 )  # fmt: skip
-_TOGETHER = "_lb_mpi_raised_by_all_ranks_of"
-_QUIET = "_lb_mpi_printed_by_another_rank"
+_MARK = "_lb_mpi_mark"
 _served: list[str] = []  # the hint for a rank that has served a pool, and continues with None as the pool
+
+
+class _Mark:
+    """What this rank knows of an error; a copy on another rank, or in a file, has no mark."""
+
+    ranks: object = None  # that raise it together
+    quiet = False  # another rank prints its traceback
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
 
 
 class Failure(NamedTuple):
@@ -95,14 +104,12 @@ def place(error: BaseException) -> str:
 
 def mark(error: BaseException, ranks: object) -> None:
     """Mark an error that all of these ranks raise together, so that none sends it."""
-    with contextlib.suppress(Exception):  # the user's class may allow no attributes: then it is sent once more
-        setattr(error, _TOGETHER, ranks)
+    _mark_of(error).ranks = ranks
 
 
 def quiet(error: E) -> E:
     """Mark an error whose traceback another rank prints, so that this rank prints a line."""
-    with contextlib.suppress(Exception):
-        setattr(error, _QUIET, True)
+    _mark_of(error).quiet = True
     return error
 
 
@@ -113,10 +120,18 @@ def hint(text: str) -> None:
 
 def is_of_all(error: BaseException, ranks: object) -> bool:
     """Return whether all of these ranks raise it together."""
-    found: Any = None
-    with contextlib.suppress(Exception):
-        found = getattr(error, _TOGETHER, None)
+    found = _mark_of(error).ranks
     return found is ranks and found is not None
+
+
+def _mark_of(error: BaseException) -> _Mark:
+    found = None
+    with contextlib.suppress(Exception):  # the user's class may allow no attributes: then it is sent once more
+        found = getattr(error, _MARK, None)
+        if not isinstance(found, _Mark):
+            found = _Mark()
+            setattr(error, _MARK, found)
+    return found or _Mark()
 
 
 def _text(error: BaseException) -> str:
@@ -135,7 +150,7 @@ def line(error: BaseException, rank: int, size: int) -> str:
     """Return the line to print on this rank; "" if the whole traceback is needed."""
     if _served and isinstance(error, AttributeError) and error.obj is None:
         return f"rank {rank}: {describe(error)} {place(error)}: {_served[0]}"
-    if size == 1 or not (isinstance(error, Stopped) or getattr(error, _QUIET, False)):
+    if size == 1 or not (isinstance(error, Stopped) or _mark_of(error).quiet):
         return ""
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."

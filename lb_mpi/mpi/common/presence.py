@@ -21,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -50,11 +51,12 @@ LATE_AFTER_S = 1.0  # of waiting
 LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
 _MESSAGE = struct.Struct("<qq112s")  # _Kind, number of the question, call
-_key = MPI.KEYVAL_INVALID
+_key = _end_key = MPI.KEYVAL_INVALID
 _kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
 _anchors: list[Presence] = []
 _left: list[Presence] = []  # anchors whose user has freed the communicator
+_looking = threading.Lock()  # held by the thread that looks for questions and answers
 
 
 class Tag(IntEnum):
@@ -78,6 +80,7 @@ class Tag(IntEnum):
     ANNOUNCED = 15  # parcels: the content of an announced parcel
     PROFILE = 16  # profile: clocks and measurements of the ranks
     VALUE = 17  # gather: a large value
+    CLOSING = 18  # every close: the sender, and those whose messages it has received, close
     HALO = 1000  # this and all tags above, up to MOST: a plan's exchange, by kind of values
 
 
@@ -172,7 +175,10 @@ class call:
 
 
 class _Questions:
-    """Questions to the other ranks of `comm`, and their answers; unless it is `ours`, no rank can be asked."""
+    """Questions to the other ranks of `comm`, and their answers; unless it is `ours`, no rank can be asked.
+
+    One thread at a time may look: a question that two threads have found can be received by one of them only.
+    """
 
     def __init__(self, comm: MPI.Intracomm, *, ours: bool = True) -> None:
         self.comm, self._ours = comm, ours
@@ -280,6 +286,7 @@ class Presence:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self.rank = comm.rank if comm else 0
         self._failure: str | None = None
+        self._leaves_by: str | None = None  # by an error that all ranks have raised: it is sent if they do not close, too
         self._failure_looks = 0
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of an anchor: the user's communicator
@@ -305,9 +312,14 @@ class Presence:
         if now < self._look_at:
             return
         self._look_at = now + EVERY_S
-        for anchor in _anchors:
-            anchor._questions.serve(waited_s)
-        self._questions.look(now, waited_s)
+        if not _looking.acquire(blocking=False):
+            return  # another thread looks, for all communicators
+        try:
+            for anchor in _anchors:
+                anchor._questions.serve(waited_s)
+            self._questions.look(now, waited_s)
+        finally:
+            _looking.release()
 
     def wait(
         self,
@@ -357,8 +369,11 @@ class Presence:
     def spread(self, error: BaseException, *, alone: bool = False) -> None:
         """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
         if self._failure is None and self.comm and (alone or not is_of_all(error, self._anchor)):
-            mine = isinstance(error, ValueError | TypeError)
-            self._send_failure(f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}")
+            self._send_failure(self._text(error))
+
+    def _text(self, error: BaseException) -> str:
+        mine = isinstance(error, ValueError | TypeError)
+        return f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}"
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -384,7 +399,7 @@ class Presence:
         comm = self.comm
         try:
             if self._failure is None:
-                self.wait(comm.Ibarrier().Test, name=f"close of a {self.name}")
+                self.wait(self._all_close(), name=f"close of a {self.name}", late=lambda: self._leaves_by)
                 self._receive_failure()  # a rank may have failed in this wait, after starting its part of the barrier
                 free()
                 comm.Free()
@@ -395,6 +410,42 @@ class Presence:
             if comm:
                 self.abandon(comm, free)
             self.comm = MPI.COMM_NULL  # type: ignore[assignment]
+
+    def _all_close(self) -> Callable[[], bool]:
+        """Return a function that is polled until all ranks have called this: a dissemination barrier of messages.
+
+        Another rank may be in another collective call meanwhile, which MPI's own barrier would be mistaken for.
+        """
+        comm, distances, pending = self.comm, [1 << k for k in range((self.comm.size - 1).bit_length())], list[MPI.Request]()
+
+        def all_close() -> bool:
+            while MPI.Request.Testall(pending):
+                if not distances:
+                    return True
+                distance, nothing = distances.pop(), np.empty(0, dtype=np.uint8)
+                pending[:] = (
+                    comm.Isend(nothing, (comm.rank + distance) % comm.size, Tag.CLOSING),
+                    comm.Irecv(nothing, (comm.rank - distance) % comm.size, Tag.CLOSING),
+                )
+            return False
+
+        return all_close
+
+    @contextmanager
+    def leaving(self, error: BaseException | None) -> Iterator[None]:
+        """A block in which this rank closes, since it leaves the user's block by `error` (None: at its end).
+
+        The others are notified.  An error that all ranks have raised may be raised again by this rank alone, later: so it is
+        sent when the others do not close within a second.
+        """
+        if error is not None and self.comm:
+            self.spread(error)
+            self._leaves_by = self._text(error)
+        try:
+            yield
+        except Error:
+            if error is None:
+                raise
 
     def leave(self, error: BaseException) -> None:
         """Close after this error, which all ranks raise, or this rank alone, which then sends a failure."""
@@ -429,13 +480,14 @@ class Presence:
         return comm
 
     def _receive_failure(self, after: int = 1) -> None:
+        if not self.comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE):
+            return
+        self._failure_looks += 1
         status = MPI.Status()
-        if self.comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE, status):
-            self._failure_looks += 1
-            if self._failure_looks < after:
-                return
+        # Another thread may have received what was found.
+        if self._failure_looks >= after and (found := self.comm.Improbe(MPI.ANY_SOURCE, Tag.FAILURE, status)):
             data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
-            self.comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.FAILURE)
+            found.Recv([data, MPI.BYTE])
             self._fail(data.tobytes().decode(errors="replace"))
             raise quiet(Error(self._failure))
 
@@ -470,9 +522,18 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
         raise _no_communicator(comm)
     if comm == MPI.COMM_NULL:
         raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
+    end_with_mpi()
     signs.begin()
     with call(UNNAMED):
         return (_found(comm) or _make_anchor(comm)).duplicate()
+
+
+def end_with_mpi() -> None:
+    """Report that the program is at its end when MPI is finalized; does nothing before MPI is initialised, or repeatedly."""
+    global _end_key
+    if _end_key == MPI.KEYVAL_INVALID and MPI.Is_initialized() and not MPI.Is_finalized():
+        _end_key = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
+        MPI.COMM_SELF.Set_attr(_end_key, None)  # MPI.Finalize deletes it first of all
 
 
 def _no_communicator(comm: object) -> TypeError:
@@ -522,7 +583,8 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
     """Collective: make the anchor of a user's communicator."""
     while _left:
         one = _left.pop()
-        one._questions.serve(0.0)
+        with _looking:
+            one._questions.serve(0.0)
         if one._questions.used:
             _kept.append(one)  # an answer may still arrive, which no later communicator may receive
         else:

@@ -216,7 +216,7 @@ class HaloPlan:
         status, comm = MPI.Status(), self._presence.comm
         for rank, request in zip(self.part.ranks.tolist(), channel.receives, strict=True):
             # Messages of a rank keep their order: had it sent the expected ones first, they would have arrived.
-            other = comm.Iprobe(rank, MPI.ANY_TAG, status) and status.Get_tag() not in (channel.tag, Tag.FAILURE)
+            other = comm.Iprobe(rank, MPI.ANY_TAG, status) and Tag.HALO <= status.Get_tag() != channel.tag
             if other and not request.Get_status():
                 return f"rank {rank} exchanges values of another dtype or shape than rank {comm.rank}"
         return None
@@ -237,9 +237,8 @@ class HaloPlan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._presence.spread(error)
-        self.close()
+        with self._presence.leaving(error):
+            self.close()
 
 
 def _memory(n: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[np.uint8]]:

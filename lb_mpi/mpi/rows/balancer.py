@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -19,13 +20,14 @@ from lb_mpi.balancing.record import Balanced, History, Loans, Shares
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
-from lb_mpi.errors import BalanceError
+from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together
 from lb_mpi.mpi.common.failure import Failed, of_argument
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
+from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
 from lb_mpi.mpi.rows.plans import Neighbours, Root
@@ -118,6 +120,7 @@ class Balancer:
         self._migration = Trigger(trigger.when, trigger.every, trigger.tolerance)
         self.history = History()
         self._form: Spec | None = None  # of the results of the last call
+        self._busy = False  # in a call, so that the user's function must not begin another one
 
     @property
     def last(self) -> Balanced | None:
@@ -180,7 +183,7 @@ class Balancer:
         and KeyboardInterrupt are raised again on the rank where they were raised); ValueError or TypeError on every
         rank if the rows are invalid on any rank, or differ between ranks.
         """
-        self._presence.check()
+        self._open()
         course, watch = self._course, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
         mine, failed = _NO_ROWS, None
@@ -190,7 +193,7 @@ class Balancer:
             watch.warm = watch.warm and course.knows(mine.spec.mark)
         except Exception as caught:
             failed = of_argument(caught)
-        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
+        with self._call("map_rows", watched=True) as interrupts, running(self._loans.record):
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options else function
@@ -229,7 +232,7 @@ class Balancer:
         Errors as for `map_rows`; after an error no rank has lost or received a row.
         """
         comm, course = self._open(), self._course
-        with call("lb_mpi.Balancer.migrate"), self._presence.telling():
+        with self._call("migrate"), self._presence.telling():
             mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
             agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
@@ -244,11 +247,12 @@ class Balancer:
     def report(self) -> Shares:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
         comm = self._open()
-        with call("lb_mpi.Balancer.report"), self._presence.telling():
+        with self._call("report"), self._presence.telling():
             return self._loans.shares(allgather(comm, self._loans.share))
 
     def close(self) -> None:
         """Free the MPI resources; collective.  Further calls do nothing."""
+        self._check_idle()
         with call("lb_mpi.Balancer.close"):
             self._presence.close(self._free)
 
@@ -258,9 +262,8 @@ class Balancer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:  # possibly on this rank alone, so the waiting ranks must be notified
-            self._presence.spread(error)
-        self.close()
+        with self._presence.leaving(error):
+            self.close()
 
     def _free(self) -> None:
         align(self._presence.comm, self._loans.record)
@@ -268,7 +271,22 @@ class Balancer:
 
     def _open(self) -> MPI.Intracomm:
         self._presence.check()
+        self._check_idle()
         return self._presence.comm
+
+    def _check_idle(self) -> None:
+        if self._busy:
+            raise Error("a call of this Balancer is under way: expected none (not in its function, pack or unpack)")
+
+    @contextmanager
+    def _call(self, name: str, *, watched: bool = False) -> Iterator[Interrupts]:
+        """Be in a call of this Balancer in this block."""
+        with call(f"lb_mpi.Balancer.{name}", watched=watched) as interrupts:
+            self._busy = True
+            try:
+                yield interrupts
+            finally:
+                self._busy = False
 
     def _finish(self, lending: Lending) -> None:
         course, plans = self._course, self._plans

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lb_mpi.balancing.judge import UNKNOWN
 from lb_mpi.balancing.round import RoundKind, Rowset, count
 from lb_mpi.checks import show
 from lb_mpi.errors import ProtocolError
@@ -254,7 +255,7 @@ class Results:
 
     The form of the results is that of the first part computed here.  A rank that has computed nothing adopts `known`, the
     form in the last call, from the first part of this form that arrives.  Other parts from other ranks wait until the form
-    is known: if need be until the round is over, since a rank without a form (`mark` 0) makes all ranks compare theirs.
+    is known: if need be until the round is over, since a rank with results of unknown form makes all ranks compare theirs.
     Parts with another form are dropped; the ranks detect that when they compare marks.
     """
 
@@ -269,8 +270,10 @@ class Results:
 
     @property
     def mark(self) -> int:
-        """The mark of the results' form; 0: this rank does not know it, whatever results it has received."""
-        return 0 if self.spec is None else self.spec.mark
+        """The mark of the results' form; 0: no results yet; UNKNOWN: results of a form that this rank does not know."""
+        if self.spec is None:
+            return UNKNOWN if self._early else 0
+        return self.spec.mark
 
     def look_like(self, spec: Spec) -> None:
         """Allocate results of this form, in the memory order of the caller's columns."""
