@@ -55,6 +55,7 @@ from lb_mpi.diffusion.setup import OneRank, ThreeTerm, spectrum
 from lb_mpi.graph import Floats, Graph, Ints
 
 UNIT = 2.0**-30  # of numbers that are summed as integers
+HALF = 2**32  # each in two halves: so sums of days over a million ranks do not overflow
 EVEN = 0.2  # of the tolerance: imbalance that is left by a plan
 SWEEPS = 2  # exchanges in which the worths are relaxed before a plan, times log2 of the number of ranks
 MOMENTUM = 0.6  # of a change, added to the next: fewer sweeps are needed, and two ranks do not swap their values
@@ -150,6 +151,15 @@ def _whole(value: float) -> int:
     return round(value / UNIT)
 
 
+def _halves(sums: _Sums) -> Ints:
+    """(2 n,) the high and the low half of each number."""
+    return np.array([divmod(each, HALF) for each in sums], dtype=np.int64).ravel()
+
+
+def _joined(halves: Ints) -> _Sums:
+    return _Sums(*(high * HALF + low for high, low in halves.reshape(-1, 2).tolist()))
+
+
 def momentum(graph: Graph, scheme: str) -> float:
     """Return the weight of the second order: 1 for "fos"; for "sos" the optimum for equal speeds.
 
@@ -216,12 +226,12 @@ class NeighbourJudge:
             report.failed, report.mark, -report.mark, report.results, -report.results, unknown, work / speed, done / speed,
             busy / speed, report.spent_s, self._planned_s, first, -self._began_s,
         )  # fmt: skip
-        return Reduction(np.array(sums), np.array(maxima, dtype=float))
+        return Reduction(_halves(sums), np.array(maxima, dtype=float))
 
     def hear(self, all_ranks: Reduction) -> Verdict:
         """Judge the round from the reports of all ranks; the decision is the same on all ranks."""
         course, policy = self._course, self.policy
-        total, most = _Sums(*all_ranks.sums.tolist()), _Maxima(*all_ranks.maxima.tolist())
+        total, most = _joined(all_ranks.sums), _Maxima(*all_ranks.maxima.tolist())
         if most.failed or most.mark != -most.mark_low:
             policy.failed()
             problem = RoundProblem.FAILED if most.failed else RoundProblem.DIFFER

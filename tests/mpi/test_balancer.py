@@ -92,6 +92,8 @@ def columns(kind: str, n: int) -> NDArray[np.generic]:
         rows = np.zeros(n, dtype=PARTICLE)
         rows["id"], rows["x"], rows["alive"] = base[:, 0], base[:, :2] / 7, base[:, 0] % 2 == 0
         return rows
+    if kind == "disordered":
+        return columns("structured", n)[["alive", "id"]]
     if kind == "flat":
         return base[:, 0] / 3
     if kind == "cube":
@@ -106,7 +108,7 @@ def columns(kind: str, n: int) -> NDArray[np.generic]:
 def work_in_place(rows: NDArray[np.generic]) -> NDArray[np.generic]:
     spin(20e-6 * len(rows) * (1 + RANK % 4))
     if rows.dtype.names:
-        rows["x"] += 1
+        rows["id"] += 1
         rows["alive"] ^= True
         return rows
     if rows.dtype == bool:
@@ -117,7 +119,7 @@ def work_in_place(rows: NDArray[np.generic]) -> NDArray[np.generic]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["f8", ">f4", "c8", "i1", "u2", "?", "M8[s]", "S5", "structured", "flat", "cube", "strided", "empty"],
+    ["f8", ">f4", "c8", "i1", "u2", "?", "M8[s]", "S5", "structured", "disordered", "flat", "cube", "strided", "empty"],
 )
 def test_any_dtype_and_shape(kind: str, balancer: lb_mpi.Balancer) -> None:
     def function(rows: NDArray[np.generic]) -> NDArray[np.generic]:

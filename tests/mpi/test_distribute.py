@@ -213,6 +213,7 @@ def test_any_dtype_and_shape() -> None:
         around = plan.exchange(records)
         np.testing.assert_array_equal(around["id"], numbers)
         np.testing.assert_array_equal(around["at"][:, 1], numbers)
+        np.testing.assert_array_equal(plan.exchange(records[["at", "id"]])["id"], numbers)  # fields out of order
         np.testing.assert_array_equal(plan.exchange(plan.vertices.tolist()), numbers)
         fortran = np.asfortranarray(np.stack([numbers, -numbers, numbers], axis=1)[:n])
         np.testing.assert_array_equal(plan.exchange(fortran[:, ::2])[:, 1], numbers)

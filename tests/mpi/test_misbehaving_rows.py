@@ -88,6 +88,22 @@ def test_whatever_pack_and_unpack_do_is_told_to_all() -> None:
         assert len(COMM.allgather(balancer.migrate(objects, pack=pack, unpack=json.loads))) == SIZE
 
 
+def test_a_call_of_the_same_balancer_in_its_function_is_refused() -> None:
+    rows = numbers(12, 2)
+    with lb_mpi.Balancer(COMM) as balancer:
+        calls: list[Callable[[Any], Any]] = [
+            lambda block: balancer.map_rows(np.copy, block), balancer.migrate, lambda _: balancer.report(),
+            lambda _: balancer.close(),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(lb_mpi.BalanceError, match="Error: a call of this Balancer is under way: expected none"):
+                balancer.map_rows(call, rows)
+        objects = [{"n": k} for k in range(12)]
+        with pytest.raises(lb_mpi.BalanceError, match="a call of this Balancer is under way"):
+            balancer.map_rows(lambda _: balancer.report(), objects, pack=pack, unpack=json.loads)
+        assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
+
+
 def test_arguments_that_will_not_do() -> None:
     rows = numbers(10, 2)
     with lb_mpi.Balancer(COMM, every=np.int64(2), tolerance=np.float32(0.25), emulated_speed=np.float32(0.5)) as balancer:
@@ -104,6 +120,9 @@ def test_arguments_that_will_not_do() -> None:
             with pytest.raises((TypeError, ValueError), match=words):
                 call()
         if SIZE > 1:
+            disordered = np.zeros(9, dtype=[("x", "f8"), ("y", "i4"), ("z", "f4")])[["z", "x"]]
+            with pytest.raises(TypeError, match=f"rows of rank {LAST} are array of .*'names'.*: expected .* on rank 0"):
+                balancer.map_rows(np.copy, disordered if RANK == LAST else rows)
             with pytest.raises(TypeError, match=f"rows of rank {LAST} are .* in blocks of 3: expected .*, as on rank 0"):
                 balancer.map_rows(np.copy, rows, block_rows=3 if RANK == LAST else None)
         for result in (np.ma.masked_array(rows, rows > 0), rows.view(np.matrix)):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import os
+import pickle
 import re
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +24,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi import signs
 from lb_mpi.graph import parse
-from lb_mpi.mpi.common import collective, presence
+from lb_mpi.mpi.common import collective, failure, presence
 from lb_mpi.mpi.common.presence import MOST, Tag
 from tests.pile import Pile
 
@@ -326,6 +330,111 @@ def test_a_call_that_is_about_to_end_ends_although_another_rank_has_failed_after
         if RANK != LATE:
             with pytest.raises(lb_mpi.Error, match="in the second call"):
                 here.wait(lambda: False, name="")
+
+
+def bad(_rows: np.ndarray) -> np.ndarray:
+    raise ZeroDivisionError("on purpose")
+
+
+def error_of_all() -> lb_mpi.Error:
+    with lb_mpi.Balancer(COMM) as balancer, pytest.raises(lb_mpi.BalanceError) as caught:
+        balancer.map_rows(bad, np.zeros((3, 2)))
+    return caught.value
+
+
+BLOCKS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Any], object]]] = {
+    "Balancer": (lambda: lb_mpi.Balancer(COMM), lambda balancer: balancer.map_rows(np.copy, np.zeros(3))),
+    "plan": (
+        lambda: lb_mpi.distribute(COMM, on_root(parse(f"ring:{3 * SIZE}")), method="block"),
+        lambda plan: plan.exchange(plan.vertices),
+    ),
+    "pool": (lambda: lb_mpi.Pool(COMM), lambda pool: pool.map(abs, range(3))),
+    "asked": (lambda: lb_mpi.asked_to_stop(COMM), lambda asked: [asked() for _ in range(3)]),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_an_error_of_all_ranks_that_one_raises_again_notifies_the_others(name: str) -> None:
+    """It raises it alone, and later: the others have caught it, and wait for this rank in the next call."""
+    (opened, call), kept = BLOCKS[name], error_of_all()
+    with pytest.raises((lb_mpi.Error, ValueError)) as caught, opened() as block:  # noqa: PT012
+        if RANK == LATE:
+            raise kept
+        call(block)
+    assert (caught.value is kept) == (RANK == LATE) or name == "pool"  # where ranks compare what they call
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_ranks_that_leave_together_or_at_the_end_close_together(name: str) -> None:
+    (opened, _), kept = BLOCKS[name], error_of_all()
+    with contextlib.suppress(lb_mpi.BalanceError if name != "asked" else lb_mpi.Error), opened():  # reductions are pending
+        if RANK == LATE:
+            raise kept
+    assert COMM.allreduce(1) == SIZE
+    with pytest.raises(lb_mpi.BalanceError) as caught, opened():
+        raise kept
+    assert caught.value is kept
+
+
+def test_errors_can_be_pickled_copied_and_gathered() -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: error_of_all().args[0] and bad(np.zeros(1)),
+        lambda: lb_mpi.save(COMM, "/proc/no/such", 1, a=np.zeros(3)),
+        lambda: lb_mpi.search(COMM, lb_mpi.TreeSearch(1, lambda node: 1 // 0)),
+        lambda: lb_mpi.Balancer(COMM).map_rows(bad, np.zeros(3)),
+    ]
+    for call in calls:
+        with pytest.raises(Exception) as caught:
+            call()
+        error = caught.value
+        for copied in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error), *COMM.allgather(error)):
+            assert isinstance(copied, type(error)) or RANK == 0 or isinstance(error, OSError)
+            assert not failure.is_of_all(copied, getattr(error, failure._MARK, failure._Mark()).ranks)
+
+
+def test_a_task_whose_own_call_fails_hands_on_that_kind_of_error() -> None:
+    with lb_mpi.Pool(COMM) as pool:
+        save = functools.partial(lb_mpi.save, MPI.COMM_SELF, "/proc/no/such", 1)
+        results = pool.map(lambda k: save(a=np.zeros(k)), range(4), return_exceptions=True)
+    assert RANK or all(isinstance(error, FileNotFoundError) for error in results)
+
+
+def test_one_thread_at_a_time_looks_for_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that have found the same question would both receive, and one of them would wait for ever."""
+    first, served, entered, go = (presence.presence_of(used()) for _ in range(2)), [0], threading.Event(), threading.Event()
+
+    def serve(_questions: object, _waited_s: float) -> None:
+        served[0] += 1
+        entered.set()
+        go.wait(10.0)
+
+    here, other = first
+    here._look_at = other._look_at = 0.0
+    monkeypatch.setattr(presence._Questions, "serve", serve)
+    monkeypatch.setattr(presence, "_anchors", presence._anchors[:1])
+    thread = threading.Thread(target=here.look)
+    thread.start()
+    entered.wait(10.0)
+    threading.Timer(1.0, go.set).start()
+    other.look()
+    assert served == [1]
+    go.set()
+    thread.join()
+
+
+def test_a_signal_to_save_that_arrives_as_the_block_ends_is_ignored() -> None:
+    for _ in range(2):
+        with lb_mpi.asked_to_stop(COMM) as asked:
+            assert asked() is None
+            if RANK == 0:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            found = [asked() for _ in range(3)]
+            assert signal.SIGUSR1 in found
+        if RANK == 0:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if RANK == 0:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
 def test_halos_are_not_mixed_up_with_questions() -> None:

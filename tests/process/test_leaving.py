@@ -25,6 +25,20 @@ with lb_mpi.distribute(comm, mesh(4, 6) if comm.rank == 0 else None, method="blo
 print("not reached", flush=True)
 """
 
+LATE = """
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+import numpy as np
+import lb_mpi
+lb_mpi.Balancer
+MPI.Init()
+with lb_mpi.Balancer(MPI.COMM_WORLD) as balancer:
+    if balancer.map_rows(np.copy, np.ones(3)).sum() == 3.0:
+        print("right", flush=True)
+MPI.Finalize()
+"""
+
 
 @pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no mpiexec here")
 @pytest.mark.parametrize("python", [[], ["-m", "mpi4py"]], ids=["python", "python -m mpi4py"])
@@ -39,3 +53,14 @@ def test_leaving_a_plan(tmp_path: Path, python: list[str]) -> None:
     assert "ZeroDivisionError: on purpose" in said
     assert "not reached" not in said
     assert "hung" not in said
+
+
+@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no mpiexec here")
+def test_lb_mpi_may_be_imported_before_mpi_is_initialised(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    with tempfile.TemporaryFile() as output:
+        code = here().mpiexec(2, [sys.executable, str(script)], 120.0, stdout=output, stderr=output)
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+    assert (code, said.split()) == (0, ["right"] * 2)

@@ -15,7 +15,7 @@ import pytest
 from lb_mpi.balancing import neighbours as module
 from lb_mpi.balancing.course import Course, RowCosts
 from lb_mpi.balancing.judge import BalanceReason, Observation, RankReport, RoundProblem, Trigger, Verdict
-from lb_mpi.balancing.neighbours import momentum
+from lb_mpi.balancing.neighbours import Reduction, momentum
 from lb_mpi.balancing.simulate import Cluster, in_step, reduced, row_costs, simulate
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.errors import ProtocolError
@@ -336,6 +336,15 @@ def test_nothing_is_planned_among_equals() -> None:
     cluster = Cluster(mesh(2, 3), np.full(6, 500.0), scheme="fos", network=QUICK)
     calls = simulate(cluster, lambda _call: [np.ones(100)] * 6, 10)
     assert not any(call.acted for call in calls)
+
+
+def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:
+    judge, size = module.NeighbourJudge(Course(0, [0, 1], [1]), 100_000, Trigger()), 100_000
+    mine = judge.report(RankReport(False, 1, 0, 3e5, 3e5, 3e5, 0.0, 10**9, 10**15))
+    verdict = judge.hear(Reduction(mine.sums * size, mine.maxima))
+    assert (verdict.rows, verdict.bytes) == (10**14, 10**20)
+    assert verdict.imbalance_before == pytest.approx(0.0, abs=1e-9)
+    assert verdict.imbalance_after == pytest.approx(0.0, abs=1e-9)
 
 
 def test_lending_that_does_not_pay_is_given_up_by_all() -> None:

@@ -37,7 +37,7 @@ _served: list[str] = []  # the hint for a rank that has served a pool, and conti
 
 
 class _Mark:
-    """What this rank knows of an error; a copy on another rank, or in a file, has no mark."""
+    """Facts about an error that only this rank needs; its copy on another rank, or in a file, has none."""
 
     ranks: object = None  # that raise it together
     quiet = False  # another rank prints its traceback
