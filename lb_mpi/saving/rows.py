@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.checks import show
+from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 
@@ -152,7 +153,10 @@ def npy(array: NDArray[Any]) -> Iterator[bytes | memoryview]:
 
 
 def _read(folder: Folder, saved: Saved, name: str, begin: int, end: int) -> NDArray[Any]:
-    like = np.load(io.BytesIO(saved.meta["arrays"][name]), allow_pickle=False)
+    try:
+        like = np.load(io.BytesIO(saved.meta["arrays"][name]), allow_pickle=False)
+    except Exception as error:  # a matching CRC, but not from `describe_rows`: its content can be anything
+        raise SaveError(f"{folder.path}: save {saved.number} has no dtype for {name} ({error})") from None
     row_bytes = like.dtype.itemsize * math.prod(like.shape[1:])
     found = np.empty((end - begin, *like.shape[1:]), like.dtype)
     offset = 0

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from lb_mpi.errors import SaveError
 from lb_mpi.saving import rows as real
 from lb_mpi.saving.folder import Folder, Saved
 from lb_mpi.saving.rows import check_arrays, check_options, compare_options, describe_rows, differ, shares
@@ -81,6 +82,10 @@ def check_all(rows: Any) -> None:
             files = sorted(name for name in saved.parts if name.startswith("b-"))
             alone = [np.load(io.BytesIO(folder.read(saved, name)), allow_pickle=False) for name in files]
             assert np.concatenate(alone).tolist() == whole.tolist()
+            dtype, saved.meta["arrays"]["b"] = saved.meta["arrays"]["b"], b"\x93NUMPY"
+            with pytest.raises(SaveError, match="saves: save 1 has no dtype for b"):
+                rows.read_rows(folder, saved, 0, n)
+            saved.meta["arrays"]["b"] = dtype
             saved.meta["options"]["n"] = 1
             with pytest.raises(ValueError, match="n = 2: expected 1"):
                 rows.compare_options(saved, {"n": 2}, "x")
