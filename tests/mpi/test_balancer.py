@@ -19,6 +19,7 @@ from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.rows.lending import Stopwatch
 from lb_mpi.mpi.rows.plans import Judging, Root
 from lb_mpi.mpi.rows.rows import Rows, columns_of
+from tests.clock import spin
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -27,12 +28,6 @@ SPEEDS = [0.8, 0.4, 0.2, 0.2]
 pytestmark = pytest.mark.mpi
 
 PARTICLE = np.dtype([("id", "i4"), ("x", "f8", (2,)), ("alive", "?")])
-
-
-def spin(seconds: float) -> None:
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
 
 
 def slow_square(rows: NDArray[np.float64]) -> NDArray[np.float64]:

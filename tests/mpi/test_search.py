@@ -1,7 +1,6 @@
 """The driver of the search on real MPI."""
 
 import math
-import time
 from collections import Counter
 
 import numpy as np
@@ -11,6 +10,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.search import search as driver
 from lb_mpi.searching.searcher import Searcher
+from tests.clock import spin
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -25,9 +25,7 @@ class SlowPile(Pile):
         self.poison, self.broken, self.sick = poison, broken, sick
 
     def work(self, units: int) -> int:
-        until = time.thread_time() + 20e-6
-        while time.thread_time() < until:
-            pass
+        spin(20e-6)
         done = super().work(1)
         if done and self.done[-1] == self.poison:
             raise ArithmeticError(f"item {self.poison} is poisoned")
