@@ -61,7 +61,7 @@ def test_published_trees(monkeypatch: pytest.MonkeyPatch, tree: str, counts: tup
         (["--no-progress"], None),
     ],
 )
-def test_how_it_goes_is_shown(monkeypatch: pytest.MonkeyPatch, arguments: list[str], after_s: float | None) -> None:
+def test_an_app_shows_its_progress(monkeypatch: pytest.MonkeyPatch, arguments: list[str], after_s: float | None) -> None:
     shown: list[tuple[float, str]] = []
 
     @contextlib.contextmanager
@@ -222,7 +222,7 @@ def test_compiling_that_fails_on_one_rank_is_an_error_of_all(monkeypatch: pytest
     assert err == f"app: error: {'' if who == 0 else f'rank {who}: '}no room for the cache\n"
 
 
-def test_what_has_failed_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_an_app_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def main(comm: MPI.Intracomm) -> None:
         raise lb_mpi.BalanceError("rank 0: rows are gone")
 

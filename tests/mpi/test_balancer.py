@@ -293,7 +293,7 @@ def test_keyword_arguments_and_scalars_are_passed_on(balancer: lb_mpi.Balancer) 
 
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], {"a": 1}, object()])
-def test_what_is_neither_an_array_nor_a_scalar_is_refused_among_more(value: object, balancer: lb_mpi.Balancer) -> None:
+def test_further_arguments_must_be_arrays_or_scalars(value: object, balancer: lb_mpi.Balancer) -> None:
     with pytest.raises(TypeError, match=r"more\[1\] of type \w+: expected a numpy array .*or a scalar.*keyword"):
         balancer.map_rows(lambda block, *_: block, numbers(5), 2.0, value if RANK == LAST else 1.0)
 
@@ -720,7 +720,7 @@ def test_not_a_communicator_and_closed() -> None:
 
 
 @pytest.mark.every_size
-def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the verdict on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
     judged = Root.judged

@@ -32,7 +32,7 @@ def test_the_best_value_is_the_same_on_all_ranks_in_the_end(sense: str, wanted: 
 
 
 @pytest.mark.every_size
-def test_what_one_rank_has_found_before_the_search_all_know() -> None:
+def test_a_bound_known_to_one_rank_before_the_search_reaches_all_ranks() -> None:
     bound = lb_mpi.Bound("max")
     if COMM.rank == LAST:
         bound.update(1000)
@@ -73,7 +73,7 @@ def test_another_bound_on_one_rank_is_an_error_of_all(other: lb_mpi.Bound | None
         lb_mpi.search(COMM, Pile(30), bound=bound)
 
 
-def test_what_is_no_bound_is_an_error_of_all() -> None:
+def test_all_ranks_refuse_what_is_not_a_bound() -> None:
     with pytest.raises(TypeError, match=r"bound = 3.0: expected an lb_mpi.Bound, or None"):
         lb_mpi.search(COMM, Pile(30), bound=3.0 if COMM.rank == LAST else lb_mpi.Bound("min"))
 

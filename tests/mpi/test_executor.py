@@ -145,7 +145,7 @@ def test_exceptions_come_with_their_traceback() -> None:
     on_root(use)
 
 
-def test_what_can_not_be_pickled_is_an_exception_of_its_future() -> None:
+def test_a_pickling_error_is_the_exception_of_its_future() -> None:
     def use(executor: lb_mpi.Executor) -> None:
         for future in (executor.submit(abs, NotForPickling()), executor.submit(NotForPickling)):
             assert isinstance(future.exception(), Exception)

@@ -65,7 +65,7 @@ def test_a_long_plan(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", RAISES)
-def test_what_only_the_root_can_raise(name: str, own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_the_plan_reaches_all_ranks(name: str, own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next call works."""
     graph = parse(f"mesh:1x{SIZE}")
     kinds = {"Unspeakable": Exception, "SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}

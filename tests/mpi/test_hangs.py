@@ -90,7 +90,7 @@ def test_ranks_that_wait_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     check(monkeypatch, lambda: lb_mpi.search(COMM, Slow(3)), "lb_mpi.search", 0)
 
 
-def test_where_warnings_are_errors_all_ranks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
         COMM.Send(b"", 0, TAG)
         raise kind(text)
@@ -143,7 +143,7 @@ def test_no_rank_warns_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seco
 
 
 @pytest.mark.parametrize("leaver", [0, LAST])
-def test_who_leaves_a_balancer_tells_the_others(leaver: int) -> None:
+def test_leaving_a_balancer_notifies_all_ranks(leaver: int) -> None:
     rows = np.ones((5, 2))
 
     def leave() -> None:
@@ -164,7 +164,7 @@ def test_who_leaves_a_balancer_tells_the_others(leaver: int) -> None:
     COMM.Barrier()
 
 
-def test_what_is_said() -> None:
+def test_a_warning_says_what_the_other_ranks_do() -> None:
     kinds = presence._Kind
     works, waits, serves = Answer(kinds.WORKS, "it"), Answer(kinds.WAITS, "it"), Answer(kinds.SERVES, "")
     silent = "does not answer (not in the call, computing, or stopped)"

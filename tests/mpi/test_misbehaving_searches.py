@@ -94,7 +94,7 @@ def well() -> None:
 
 @pytest.mark.parametrize("where", ["one", "all"])
 @pytest.mark.parametrize("method", [*filter(called, METHODS)])
-def test_what_is_raised_reaches_all(method: str, where: str) -> None:
+def test_exceptions_of_a_problem_reach_all_ranks(method: str, where: str) -> None:
     one = 0 if method in ON_RANK_0 else LAST
     for name, misbehave in RAISES.items():
         here = where == "all" or one == RANK
@@ -109,7 +109,7 @@ def test_what_is_raised_reaches_all(method: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("method", [*filter(called, REFUSED)])
-def test_what_is_returned_against_the_law_reaches_all(method: str) -> None:
+def test_invalid_results_of_a_problem_reach_all_ranks(method: str) -> None:
     one = 0 if method in ON_RANK_0 else LAST
     for name in sorted(REFUSED[method]):
         answers = COMM.allgather(told(ZeroDivisionError, method, lambda *_: RETURNS[name](), here=one == RANK))  # noqa: B023

@@ -40,7 +40,7 @@ def test_parcels_of_all_sizes_arrive_whole_and_in_their_order(tag: int) -> None:
     own.Free()
 
 
-def test_what_nobody_takes_is_drained() -> None:
+def test_messages_that_no_rank_receives_are_drained() -> None:
     own = COMM.Dup()
     parcels = Parcels(own, 7)
     for number in range(len(SIZES)):

@@ -223,7 +223,7 @@ def test_exceptions_as_results(pool: lb_mpi.Pool) -> None:
     assert [isinstance(result, ZeroDivisionError) for result in results] == [k % 3 == 0 for k in range(300)]
 
 
-def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
+def test_all_ranks_raise_for_invalid_arguments_of_a_map(pool: lb_mpi.Pool) -> None:
     root: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: pool.map(square, "abc"), TypeError, "items = 'abc': expected"),
         (lambda: pool.map(square, -1), ValueError, "items = -1: expected"),
@@ -277,7 +277,7 @@ def test_more_maps_than_a_word_has_numbers_for(pool: lb_mpi.Pool) -> None:
 
 
 @pytest.mark.every_size
-def test_who_leaves_a_loop_early_drops_the_rest(pool: lb_mpi.Pool) -> None:
+def test_leaving_a_loop_early_drops_the_other_tasks(pool: lb_mpi.Pool) -> None:
     for _ in pool.imap_indexed(square, 100_000):
         break
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
@@ -338,7 +338,7 @@ def test_leaving_by_an_exception_tells_those_who_wait() -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
-def test_who_uses_the_results_of_a_map_on_another_rank_learns_what_to_do() -> None:
+def test_using_the_none_of_another_rank_gets_a_note() -> None:
     def run() -> None:
         with lb_mpi.Pool(COMM) as pool:
             sum(pool.map(square, 5))  # type: ignore[arg-type]
@@ -378,7 +378,7 @@ def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("root", [None, 0])
-def test_what_progress_raises_at_the_end_reaches_all(root: int | None) -> None:
+def test_an_exception_of_progress_at_the_end_reaches_all_ranks(root: int | None) -> None:
     def progress(done: int, n: int) -> None:
         if done == n:
             raise ZeroDivisionError("at the end")

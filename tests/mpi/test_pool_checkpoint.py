@@ -94,7 +94,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool: lb_mpi.Pool,
     assert path.exists() == (how == "replaced")
 
 
-def test_what_is_no_name_of_a_file(pool: lb_mpi.Pool, path: Path) -> None:
+def test_a_checkpoint_must_be_the_name_of_a_file(pool: lb_mpi.Pool, path: Path) -> None:
     for wrong in (3.5, b"log", True):
         with pytest.raises(TypeError, match=r"checkpoint = .*: expected the name of a file"):
             pool.map(abs, 5, checkpoint=wrong)

@@ -187,7 +187,7 @@ def lines(recorder: Recorder) -> dict[str, Line]:
     return {line.call: line for line in recorder.calls.lines}
 
 
-def test_what_is_made_from_a_timed_communicator_is_timed(recorder: Recorder) -> None:
+def test_objects_made_from_a_timed_communicator_are_timed(recorder: Recorder) -> None:
     world = MPI.COMM_WORLD
     assert world == COMM
     assert world == COMM
@@ -278,7 +278,7 @@ def test_persistent_messages_and_collectives_that_are_begun(recorder: Recorder) 
 
 
 @several
-def test_who_was_waited_for(recorder: Recorder) -> None:
+def test_the_profile_names_the_rank_that_others_waited_for(recorder: Recorder) -> None:
     """The last rank comes 0.1 s later to a collective of each sort, and to messages; the sleeps emulate work."""
     world, late = MPI.COMM_WORLD, SIZE - 1
     graph = world.Create_dist_graph_adjacent([late], list(range(SIZE)) if late == RANK else [])
@@ -354,7 +354,7 @@ def test_libraries_on_a_timed_communicator(recorder: Recorder) -> None:
     assert {line.file for line in recorder.calls.lines} == {__file__.removeprefix(f"{Path.cwd()}/")}
 
 
-def test_what_can_not_be_seen_is_said(recorder: Recorder) -> None:
+def test_operations_that_cannot_be_timed_are_named(recorder: Recorder) -> None:
     window = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)
     assert isinstance(window, MPI.Win)
     window.Free()

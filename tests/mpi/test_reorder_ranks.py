@@ -107,7 +107,7 @@ def test_arguments_have_to_be_the_same_on_all_ranks(other: dict[str, object], sa
     assert all(says in text for text in refused(lambda: lb_mpi.reorder_ranks(COMM, **arguments)))
 
 
-def test_what_goes_wrong_while_rank_0_computes_is_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_rank_0_computes_reaches_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("too large")
 

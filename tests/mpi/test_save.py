@@ -196,7 +196,7 @@ def test_a_full_disk_on_one_rank_is_told_on_all(folder: Path) -> None:
     assert (lb_mpi.load(COMM, folder) or (0,))[0] == 3
 
 
-def test_what_can_not_be_committed_is_told_on_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_cannot_be_committed_is_an_error_on_all_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved_twice(folder)
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))

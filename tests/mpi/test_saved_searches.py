@@ -108,7 +108,7 @@ def test_a_disk_that_is_full_is_a_warning(saves: Path) -> None:
     assert COMM.rank or not Folder(saves, KIND).saves().whole
 
 
-def test_what_cannot_be_saved_or_resumed_is_refused_on_all_ranks(saves: Path) -> None:
+def test_all_ranks_refuse_a_search_that_cannot_be_saved_or_resumed(saves: Path) -> None:
     class Plain(Pile):
         save = None
 

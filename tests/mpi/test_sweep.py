@@ -40,7 +40,7 @@ def test_the_file_holds_what_one_rank_finds(
     assert given["evaluations"] == expected[:, -1].sum()
 
 
-def test_what_is_in_the_log_is_not_done_again(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path) -> None:
+def test_tasks_in_the_checkpoint_are_not_repeated(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path) -> None:
     log = str(folder / "sweep.log")
     answers = [run(sweep, monkeypatch, *SMALL, "--checkpoint", log, "--json") for _ in range(2)]
     assert [(code, err) for code, _, err in answers] == [(0, "")] * 2

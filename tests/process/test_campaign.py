@@ -9,7 +9,7 @@ from tools.environment import here
 
 
 @pytest.mark.parametrize("program", [one for one in PROGRAMS if one.name in ("maze", "pool")], ids=lambda one: one.name)
-def test_what_happens_to_a_run_is_made_good_or_told(program: object) -> None:
+def test_a_disturbed_run_ends_with_the_exact_result_or_names_the_cause(program: object) -> None:
     answers = {program.name: undisturbed(here(), program)}
     run = campaign(here(), random.Random(7), answers, [program])
     assert run.outcome in ("exact", "named"), run

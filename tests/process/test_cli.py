@@ -119,7 +119,7 @@ def test_fewer_speeds_than_ranks_are_taken_in_turns(capsys: pytest.CaptureFixtur
     assert turns | {"cpu_seconds": 0} == whole | {"cpu_seconds": 0}
 
 
-def test_what_has_failed_is_one_line_and_a_bug_keeps_its_traceback(
+def test_a_failure_is_one_line_and_a_bug_keeps_its_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(options: argparse.Namespace) -> NoReturn:

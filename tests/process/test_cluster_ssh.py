@@ -84,7 +84,7 @@ def quiet(hosts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]] | None:
     return hosts if all(host["processes"] == 1 for host in hosts.values()) else None
 
 
-def test_what_a_cluster_has_made_lies_in_its_folder(lab: None) -> None:
+def test_all_files_of_a_cluster_are_in_its_folder(lab: None) -> None:
     config = (FOLDER / "config").read_text()
     assert f'UserKnownHostsFile "{FOLDER}/known_hosts"' in config
     assert "GlobalKnownHostsFile none" in config

@@ -47,7 +47,7 @@ def as_a_user(script: str, *before: str) -> subprocess.CompletedProcess[str]:
         ("kernel/unprivileged_userns_clone", "1", ""),
     ],
 )
-def test_which_setting_forbids_it(tmp_path: Path, setting: str, value: str, says: str) -> None:
+def test_the_setting_that_forbids_namespaces_is_found(tmp_path: Path, setting: str, value: str, says: str) -> None:
     (tmp_path / setting).parent.mkdir()
     (tmp_path / setting).write_text(f"{value}\n")
     found = missing_setting(tmp_path)
@@ -57,7 +57,7 @@ def test_which_setting_forbids_it(tmp_path: Path, setting: str, value: str, says
 
 @needs_user_namespaces
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to forbid it for itself")
-def test_where_it_is_forbidden_it_says_which_setting_does() -> None:
+def test_an_error_names_the_setting_that_forbids_namespaces() -> None:
     no_more = "echo 0 >/proc/sys/user/max_user_namespaces"  # of this namespace's own
     drop = "exec setpriv --inh-caps=-all --ambient-caps=-all"
     done = as_a_user(f'{no_more} && {drop} "$@" up --hosts 2', *ORDINARY, "--keep-caps")

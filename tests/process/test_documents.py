@@ -50,7 +50,7 @@ def run(command: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
-def test_what_is_shown_is_what_is_seen(page: Path, tmp_path: Path) -> None:
+def test_shown_output_is_what_the_commands_print(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     if CLONE.search(page.read_text()):
         for name in ("apps", "benchmarks", "launch", "lb_mpi", "tests"):

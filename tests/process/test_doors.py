@@ -161,7 +161,7 @@ def test_any_shape_of_a_graph_at_every_door(door: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_what_is_no_graph_is_refused_alike(door: str, tmp_path: Path) -> None:
+def test_every_function_refuses_what_is_not_a_graph(door: str, tmp_path: Path) -> None:
     names = "No such file, and not the name of a graph: mesh:RxC, torus:RxC, hypercube:D, cube:N, ring:N, complete:N"
     for path in ("grid:3x3", "nosuch.graph", tmp_path / "nosuch.mtx"):
         with pytest.raises(FileNotFoundError, match=names):
@@ -225,7 +225,7 @@ def test_one_validator_for_each_kind(kind: str) -> None:
             check(value)
 
 
-def test_what_can_not_be_shown_is_refused_in_words() -> None:
+def test_values_without_a_repr_are_refused_with_a_message() -> None:
     class Unspeakable:
         def __repr__(self) -> str:
             raise ZeroDivisionError

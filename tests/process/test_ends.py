@@ -74,7 +74,7 @@ LEFT = (
 )
 
 
-def test_what_a_failed_call_left_pending_outlives_python(tmp_path: Path) -> None:
+def test_buffers_of_a_failed_call_outlive_python(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pytest", "--with-mpi", "-q", "-p", "no:cacheprovider"]
     argv += [str(ROOT / "tests" / "mpi" / name) for name in LEFT]
     with (tmp_path / "said").open("w+b") as said:

@@ -144,7 +144,7 @@ def test_a_name_that_another_process_could_foresee_is_not_used() -> None:
     assert mark in rank.address(mark)
 
 
-def test_what_is_printed_can_do_nothing_to_a_terminal() -> None:
+def test_printed_lines_contain_no_control_characters() -> None:
     assert printable("\x1b[2Jrank\r\n\x00\u202e é") == "\\x1b[2Jrank\\r\\n\\x00\\u202e é"
     assert "\x1b" not in str(read(End, told(End("0", "\x1b[2J", 1))))
     assert "\n" not in read(RankState, told(RankState("0", "here", phase="x\nrun: y"))).phase

@@ -76,7 +76,7 @@ def test_a_hanging_command_is_ended_with_all_its_descendants(tmp_path: Path) -> 
 
 
 @needs_proc
-def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path) -> None:
+def test_processes_left_by_a_finished_command_are_ended(tmp_path: Path) -> None:
     waits = "import pathlib\nwhile len(list(pathlib.Path(sys.argv[1]).iterdir())) < 3: time.sleep(0.02)\nos._exit(7)"
     script = FAMILY.rpartition("time.sleep(60)")[0] + waits
     assert limited.run([sys.executable, "-c", script, str(tmp_path)], 30.0, env=HERE) == 7
@@ -196,7 +196,7 @@ def test_a_stage_that_failed_beside_others_runs_once_more_alone(
     assert (tmp_path / "twice").read_text() == ".."
 
 
-def test_what_fails_alone_or_in_many_stages_is_not_tried_again(tmp_path: Path) -> None:
+def test_stages_that_fail_alone_or_in_number_are_not_repeated(tmp_path: Path) -> None:
     assert not schedule.run_all([failing(tmp_path, "alone", 1)], verbose=False)
     assert not schedule.run_all([failing(tmp_path, name, 1) for name in "abcd"], verbose=False)
     assert (tmp_path / "alone").read_text() == (tmp_path / "a").read_text() == "."

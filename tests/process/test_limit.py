@@ -21,7 +21,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")]
 
 
-def test_what_cannot_be_ended_is_told_and_not_waited_for(
+def test_processes_that_cannot_be_ended_are_named_and_not_awaited(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(limit, "GRACE_S", 0.05)
@@ -36,7 +36,7 @@ def test_what_cannot_be_ended_is_told_and_not_waited_for(
     assert f"left behind: process {process.pid} is still there " in told
 
 
-def test_what_tests_start_heeds_ctrl_c_where_they_do_not() -> None:
+def test_started_programs_end_at_signals_that_the_tests_ignore() -> None:
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}  # as of nohup
     try:
         for number in before:
@@ -49,7 +49,7 @@ def test_what_tests_start_heeds_ctrl_c_where_they_do_not() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_interrupted_while_it_starts_is_ended(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_a_process_interrupted_while_it_starts_is_ended(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     processes = []
 
     class Popen(subprocess.Popen[bytes]):

@@ -43,13 +43,13 @@ def run(now: float, *, hosts: int = 1, ended: bool = False) -> Run:
     return assemble(files(now, hosts=hosts, ended=ended))
 
 
-def test_what_went_on_between_two_looks() -> None:
+def test_the_line_shows_rates_since_the_last_look() -> None:
     # 1,000 tasks of this call and 400 of earlier ones; ranks are busy 1, 1/2, 1/3 and 1/4 of the time.
     told = "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; about 30 s left"
     assert words(run(10.0), totals(run(4.0))) == told
 
 
-def test_of_several_hosts_the_least_busy_one_is_named() -> None:
+def test_the_line_names_the_least_busy_of_several_hosts() -> None:
     assert "; busy 52%, least on node1: 29%;" in words(run(10.0, hosts=2))
 
 
@@ -57,7 +57,7 @@ def test_a_rank_without_news_is_not_called_idle() -> None:
     assert words(run(4.0), totals(run(4.0))) == "4 s: 800 tasks, 0 a second"
 
 
-def test_of_a_search_nobody_knows_what_is_left() -> None:
+def test_the_line_of_a_search_shows_no_time_left() -> None:
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
     record.doing(12.0)
@@ -66,7 +66,7 @@ def test_of_a_search_nobody_knows_what_is_left() -> None:
     )
 
 
-def test_of_a_program_that_goes_by_steps_it_is_known() -> None:
+def test_the_line_of_a_program_with_steps_shows_the_time_left() -> None:
     found = []
     for rank, done in enumerate((14, 12, 13, 14)):  # the one that is the farthest behind counts
         record = Record(0.0)
@@ -91,7 +91,7 @@ def test_it_is_shown_by_a_process_of_its_own(tmp_path: Path) -> None:
     assert screen.read_text().startswith("9 s: 1,300 tasks")
 
 
-def test_what_is_over_at_once_is_not_shown(tmp_path: Path) -> None:
+def test_a_run_that_ends_at_once_is_not_shown(tmp_path: Path) -> None:
     with followed(str(tmp_path / "none"), after_s=1e6, terminal=str(tmp_path / "screen")):
         pass
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from tools.environment import here
 failure = pytest.importorskip("lb_mpi.mpi.common.failure", exc_type=ImportError)
 
 
-def test_who_knows_the_cause_tells_all_of_it_and_the_others_a_line() -> None:
+def test_the_rank_that_knows_the_cause_prints_it_whole_and_the_others_a_line() -> None:
     error = lb_mpi.BalanceError("rank 1, row 3: KeyError")
     assert failure.line(error, 1, 4) == ""
     assert failure.line(failure.quiet(error), 2, 4) == "rank 2: lb_mpi.errors.BalanceError: rank 1, row 3: KeyError"

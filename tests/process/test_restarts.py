@@ -37,7 +37,7 @@ def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path: Path, mark: dict[str, st
         ("raise", "no restart: the program itself has failed"),
     ],
 )
-def test_what_would_be_the_same_again_ends(tmp_path: Path, mark: dict[str, str], what: str, why: str) -> None:
+def test_a_failure_that_would_repeat_ends_the_run(tmp_path: Path, mark: dict[str, str], what: str, why: str) -> None:
     code, _, err = run(what, tmp_path, mark, "--restarts", "3")
     assert code not in (0, 75, limit.HUNG), err
     assert "sitecustomize" not in err  # Python says it there when that of launch/run fails

@@ -70,7 +70,7 @@ def test_options_of_open_mpi() -> None:
         ("mpiexec (Open MPI) 5.0.8\n\nReport bugs", "Open MPI 5.0.8"),
     ],
 )
-def test_which_mpiexec(tmp_path: Path, says: str, library: str) -> None:
+def test_mpiexec_is_identified_by_its_version(tmp_path: Path, says: str, library: str) -> None:
     assert identify(script(tmp_path / "mpiexec", f"print({says!r})")).library == library
 
 
@@ -268,7 +268,7 @@ def test_this_machine_is_not_gone_when_it_is_silent(
     assert " is gone: " not in err
 
 
-def test_what_others_print_where_a_host_answers_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_output_of_a_host_is_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []"]
     lines += [r"lb_mpi \377", r"\033[2Jhi"]

@@ -48,14 +48,14 @@ def test_a_launcher_reads_what_a_program_says(page: int) -> None:
     assert seen(page).saves_pid == 0
 
 
-def test_who_asks_for_the_stack_of_a_program_that_is_ending_does_not_kill_it(page: int) -> None:
+def test_asking_an_ending_program_for_its_stack_does_not_kill_it(page: int) -> None:
     at_end = "faulthandler.unregister(signs.STACK_SIGNAL)"  # as Python does at its end
     program = f"import faulthandler, os\nfrom lb_mpi import signs\nsigns.begin()\n{at_end}\n"
     program += "os.kill(os.getpid(), signs.STACK_SIGNAL)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
 
-def test_what_a_program_has_slept_adds_up(page: int) -> None:
+def test_sleeps_of_a_program_add_up(page: int) -> None:
     with signs.phase("search"):
         signs.slept(0.25)
         signs.slept(0.5)
@@ -110,7 +110,7 @@ signal.raise_signal(signs.STACK_SIGNAL)
 
 
 @pytest.mark.parametrize("path", ["", "/nosuch/file", os.devnull])
-def test_nobody_listens(page: int, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_signs_without_a_page_change_nothing(page: int, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setenv(signs.VARIABLE, path)
     with signs.phase("search"):
         signs.turn()

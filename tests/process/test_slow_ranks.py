@@ -29,7 +29,7 @@ def seen(turns: int) -> signs.Seen:
     return signs.Seen(turns, 0, 0, os.getpid(), 0, "search")
 
 
-def test_who_turns_or_computes_goes_on() -> None:
+def test_a_rank_that_takes_turns_or_computes_makes_progress() -> None:
     idle = Idle(0.0)
     assert idle.idle_s(1.0, seen(1), Used(0.0)) == 0.0
     assert idle.idle_s(5.0, seen(1), Used(0.0)) == 4.0
@@ -46,7 +46,7 @@ def test_who_turns_or_computes_goes_on() -> None:
     assert idle.idle_s(116.0, seen(2), read._replace(on_disk=True)) == 0.0
 
 
-def test_who_may_wait_does_not_hang() -> None:
+def test_a_rank_outside_of_calls_does_not_hang() -> None:
     idle = RankState("0", "here", idle_s=9.0)
     stopped, inside = idle._replace(stopped=True), idle._replace(phase="a search")
     states = [idle, stopped, inside]
@@ -63,7 +63,7 @@ def test_a_call_that_begins_is_progress() -> None:
         assert signs.read(bytes(signs._page.bytes)).turns > before
 
 
-def test_who_gives_its_stack_has_not_gone_on(tmp_path: Path) -> None:
+def test_giving_a_stack_is_not_progress(tmp_path: Path) -> None:
     file = os.memfd_create(signs.NAME)
     os.ftruncate(file, signs.BYTES)
     program = """
@@ -89,7 +89,7 @@ deep(90)
         os.kill(rank._seen().stack_pid, signal.SIGKILL)
 
 
-def test_what_a_program_reads_and_writes_is_seen() -> None:
+def test_bytes_read_and_written_are_progress() -> None:
     with started(["cat"], stdin=subprocess.PIPE) as process:
         before = _used(os.getpid())
         assert process.stdin is not None

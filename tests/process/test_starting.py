@@ -75,7 +75,7 @@ def test_ranks_without_known_numbers_may_do_what_they_like() -> None:
     assert one.stuck(900.0, [RankState("?", "a")]) == []
 
 
-def test_how_it_is_said() -> None:
+def test_a_hang_in_the_start_is_described() -> None:
     one = hangs.Start(HOSTS[:2], LIMIT_S)
     (missing,) = one.stuck(41.0, [RankState("0", "a")]) or one.stuck(90.0, [RankState("0", "a")])
     assert str(missing) == (

@@ -41,7 +41,7 @@ def test_cpu_time_by_wall_time_is_the_speed_however_late_it_wakes(speed: float, 
     assert cpu_s / wall_s == pytest.approx(speed, rel=0.01) or (best < speed and cpu_s / wall_s > 0.9 * best)
 
 
-def test_what_others_took_is_rest_and_is_made_good_within_bounds() -> None:
+def test_time_of_other_programs_counts_as_rest_within_bounds() -> None:
     account = RestAccount(0.5)
     assert account.rest(0.0, 20e-3) == pytest.approx(-20e-3)
     assert account.rest(10e-3, 10e-3) == pytest.approx(-10e-3)
@@ -81,7 +81,7 @@ class Fake:
         return self.watch.look(stopped_s, n_stops)
 
 
-def test_whoever_could_always_run_wanted_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_never_waited_wanted_to_run_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(monkeypatch)
     assert fake.look(10.0, 3.0, Activity(True, 0, 0.0)) == (3.0, 10.0)
     assert fake.look(20.0, 4.0, Activity(True, 1, 0.0), 5.0, 1) == (1.0, 10.0)  # the one wait was our own stop
@@ -237,7 +237,7 @@ def test_it_ends_as_the_program_ended(script: str, code: int) -> None:
     assert throttle("--speed", "0.5", *python("import os\n" + script)).returncode == code
 
 
-def test_what_cannot_be_run(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(tmp_path: Path) -> None:
     done = throttle("--speed", "0.5", str(tmp_path / "nosuch"))
     assert (done.returncode, done.stderr) == (127, f"{tmp_path / 'nosuch'}: No such file or directory\n")
     assert throttle("--speed", "0.5", str(tmp_path)).returncode == 126
@@ -347,7 +347,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.parametrize("around", [[], [THROTTLE, "--speed", "0.5", "--"]])
-def test_to_be_stopped_is_not_taken_for_waiting(around: list[str]) -> None:
+def test_a_stop_does_not_count_as_waiting(around: list[str]) -> None:
     pytest.importorskip("mpi4py", reason="lb_mpi.mpi needs it")
     argv = [sys.executable, *around, THROTTLE, "--speed", "0.4", "--", sys.executable, "-c", MEASURED]
     if around:
