@@ -674,19 +674,14 @@ def test_not_a_function_and_pack_alone(balancer: lb_mpi.Balancer) -> None:
         balancer.map_rows(grow, [{"n": 1}], pack=pack, unpack=None if RANK == LAST else json.loads)
 
 
-BAD = [
+BAD = [  # numbers of all kinds: test_numbers.py
     ({"emulated_speed": math.nan}, "emulated_speed", ValueError),
-    ({"emulated_speed": 0.0}, "emulated_speed", ValueError),
-    ({"emulated_speed": -1.0}, "emulated_speed", ValueError),
     ({"scheme": "magic"}, "scheme", ValueError),
     ({"scheme": "cg"}, "scheme", ValueError),
     ({"tolerance": 0.0}, "tolerance", ValueError),
-    ({"tolerance": math.nan}, "tolerance", ValueError),
     ({"when": "never"}, "when", ValueError),
-    ({"when": math.nan}, "when", ValueError),
     ({"when": -1.0}, "when", ValueError),
     ({"every": 0}, "every", ValueError),
-    ({"every": 1.5}, "every", ValueError),
     ({"graph": 7}, "graph", TypeError),
     ({"graph": parse("ring:99")}, "graph", ValueError),
 ]

@@ -147,18 +147,12 @@ def test_an_exception_elsewhere_is_named_on_all_ranks(broken: str, route: str) -
         lb_mpi.search(COMM, SlowPile(3000, broken=broken, sick=COMM.rank == COMM.size - 1), threshold=1.0, route=route)
 
 
-BAD = [
+BAD = [  # numbers of all kinds: test_numbers.py
     ({"threshold": -1.0}, "threshold"),
-    ({"threshold": math.nan}, "threshold"),
     ({"emulated_speed": math.nan}, "emulated_speed"),
-    ({"emulated_speed": 0.0}, "emulated_speed"),
-    ({"emulated_speed": 1.5}, "emulated_speed"),
     ({"quantum": 0}, "quantum"),
     ({"seed": -3}, "seed = -3"),
-    ({"seed": "a"}, "seed = 'a'"),
     ({"balance": "no"}, "balance = 'no'"),
-    ({"quantum": 2.5}, "quantum = 2.5"),
-    ({"threshold": None}, "threshold = None"),
     ({"route": "line"}, "route = 'line'"),
 ]
 
