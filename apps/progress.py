@@ -7,13 +7,12 @@ import contextlib
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from mpi4py import MPI
 
-from lb_mpi.launching.progress import PREFIX, SHOWN, followed
+from lb_mpi.launching.progress import SHOWN, followed, scratch
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.recorder import VARIABLE
 
@@ -52,7 +51,7 @@ def shown(comm: MPI.Intracomm) -> Iterator[None]:
         def folder() -> str | None:
             if comm.rank or os.environ.get(VARIABLE):
                 return os.environ.get(VARIABLE)
-            return stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, dir=None if one_machine else os.getcwd()))
+            return stack.enter_context(scratch(None if one_machine else os.getcwd()))
 
         found = comm.bcast(agree(comm, folder))
         if not os.environ.get(VARIABLE):

@@ -26,11 +26,14 @@ THROTTLED = "LB_MPI_THROTTLED"  # the relative speed of a program under launch/t
 
 
 def throttled() -> float:
-    """The relative speed at which launch/throttle, or an emulated host, runs this program; 1.0: neither does.
+    """Return the relative speed at which launch/throttle, or an emulated host, runs this program; 1.0: neither does.
 
-    It is used to compute lower bounds; no balancing depends on it.
+    It is used to compute lower bounds; no balancing depends on it.  ValueError for an invalid number in the environment.
     """
-    return float(os.environ.get(THROTTLED, "1"))
+    text: str | float = os.environ.get(THROTTLED, "1")
+    with contextlib.suppress(ValueError):
+        text = float(text)
+    return emulated_speed(text, THROTTLED)
 
 
 class throttle:

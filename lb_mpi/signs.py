@@ -2,12 +2,14 @@
 
     signs.attend()                      # enables stack dumps, and reports the program's end
     signs.begin()                       # first call of lb_mpi: MPI is initialised, and must be finalized
-    with signs.phase("search"):         # within it, a long time without progress is a hang
+    with signs.phase("search"):         # within it, other ranks may wait for it
         while working:
             signs.turn()                # progress
             ...
     signs.saved(12)                     # save 12 is complete: if the run dies, it may be restarted
     signs.saves_at_signal(True)         # at SIGUSR1 this process saves, and ends with exit code SAVED
+    if signs.question() != answered:    # the launcher asks which ranks answer each other
+        signs.answer(number, n_silent)
 
 `guard` calls `attend` when the program imports mpi4py.MPI.  A rank whose program ends early, for example by an error
 before its first call of lb_mpi, waits in MPI_Finalize for the other ranks, which wait for it in lb_mpi.  So its page records
@@ -31,7 +33,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NamedTuple
@@ -44,6 +46,7 @@ NAME = "lb_mpi-signs"  # of its file
 BYTES = 4096  # of the page; after it comes faulthandler's output
 _TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID, _MPI_PID, _AT_END, _ASLEEP_NS = range(8)  # words of the page, 8 bytes each
 _PHASE = slice(64, 128)  # bytes of the page: text, padded with zeros
+_QUESTION, _ANSWERED, _N_SILENT = range(16, 19)  # words after the phase; the first is written by the launcher
 
 
 class Seen(NamedTuple):
@@ -54,10 +57,12 @@ class Seen(NamedTuple):
     saved: int  # number of the last save; only if n_saved
     stack_pid: int  # the process that writes its stack at STACK_SIGNAL; 0: none
     saves_pid: int  # the process that saves at SAVE_SIGNAL and ends; 0: none
-    phase: str  # the current phase, in which it must make progress; "": none
+    phase: str  # the call of lb_mpi that it is in; "": none
     mpi_pid: int = 0  # the process that has begun MPI; 0: none
     at_end: bool = False  # it has ended regularly, or finalized MPI
     asleep_s: float = 0.0  # time slept in lb_mpi so far, waiting for other ranks
+    answered: int = 0  # number of the last question of the launcher that it has answered; 0: none
+    n_silent: int = 0  # its answer: how many ranks do not answer it
 
     @property
     def spoke(self) -> bool:
@@ -72,6 +77,8 @@ class _Page:
         self.opened = False
         self.begun = False
         self.pid = 0  # of the process whose end is reported
+        self.phases: list[bytes] = []  # of all threads, in the order in which they began
+        self.changing = threading.RLock()  # of the phases; a signal handler may begin one, too
         self.show(memoryview(bytearray(BYTES)))
 
     def show(self, memory: memoryview) -> None:
@@ -116,21 +123,26 @@ def slept(seconds: float) -> None:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Report that the program is in `name` (at most 64 bytes): a phase with regular `turn`s or computation.
+    """Report that the program is in `name` (at most 64 bytes): a phase in which it works, or takes `turn`s and sleeps.
 
-    Its begin and its end are progress.  Blocks may be nested: the outermost name is shown.
+    Its begin and its end are progress.  Blocks may be nested, and those of threads may overlap: of all that have begun and
+    not ended, the oldest is shown.
     """
     _open()
-    _page.words[_TURNS] += 1
-    before = bytes(_page.bytes[_PHASE])
-    if not before[0]:
-        size = _PHASE.stop - _PHASE.start
-        _page.bytes[_PHASE] = name.encode(errors="replace")[:size].ljust(size, b"\0")
+    text = name.encode(errors="replace")[: _PHASE.stop - _PHASE.start].ljust(_PHASE.stop - _PHASE.start, b"\0")
+    _change_phases(_page.phases.append, text)
     try:
         yield
     finally:
+        _change_phases(_page.phases.remove, text)
+
+
+def _change_phases(change: Callable[[bytes], None], text: bytes) -> None:
+    """Begin or end a phase; equal ones of two threads need not be told apart."""
+    with _page.changing:
+        change(text)
         _page.words[_TURNS] += 1
-        _page.bytes[_PHASE] = before
+        _page.bytes[_PHASE] = _page.phases[0] if _page.phases else bytes(len(text))
 
 
 def saved(number: int) -> None:
@@ -149,12 +161,29 @@ def saves_at_signal(able: bool) -> None:
     _page.words[_SAVES_PID] = os.getpid() if able else 0
 
 
+def question() -> int:
+    """Return the number of the launcher's last question, which ranks answer each other; 0: it has asked none."""
+    return _page.words[_QUESTION]
+
+
+def answer(number: int, n_silent: int) -> None:
+    """Answer the question with this number: `n_silent` ranks have not answered this one."""
+    _page.words[_N_SILENT] = n_silent
+    _page.words[_ANSWERED] = number
+
+
+def ask(file: int, number: int) -> None:
+    """Ask the program whose page is `file`; for the launcher."""
+    os.pwrite(file, number.to_bytes(8, sys.byteorder), 8 * _QUESTION)
+
+
 def read(page: bytes) -> Seen:
     """Read the signs in a page."""
-    words = memoryview(page)[: _PHASE.start].cast("Q")
+    words = memoryview(page)[: 8 * (_N_SILENT + 1)].cast("Q")
     text = page[_PHASE].partition(b"\0")[0].decode(errors="replace")
-    turns, n_saved, number, stack_pid, saves_pid, mpi_pid, at_end, asleep_ns = words
-    return Seen(turns, n_saved, number, stack_pid, saves_pid, text, mpi_pid, bool(at_end), 1e-9 * asleep_ns)
+    turns, n_saved, number, stack_pid, saves_pid, mpi_pid, at_end, asleep_ns = words[:8]
+    answers = words[_ANSWERED], words[_N_SILENT]
+    return Seen(turns, n_saved, number, stack_pid, saves_pid, text, mpi_pid, bool(at_end), 1e-9 * asleep_ns, *answers)
 
 
 def _open() -> None:

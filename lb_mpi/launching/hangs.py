@@ -1,7 +1,6 @@
-"""Detect ranks that hang: in a call of lb_mpi, at their start, or while all other ranks wait for them.   (pure)
+"""Detect ranks that hang: stopped, at their start, or while all other ranks wait for them.   (pure)
 
-A rank hangs in a call of lb_mpi, or stopped, if it has been idle for long (host.py): no turn (`lb_mpi.signs`), no
-computing, no reading or writing.  The other rules:
+A rank hangs if its program, or a process that watches it, has been stopped (SIGSTOP) for `hang_s`.  The other rules:
 
 A start
 -------
@@ -11,27 +10,24 @@ ago, no program has reached lb_mpi, and mpiexec still runs, the missing ranks ha
 Not detected: a start in which every rank is present and silent.  It can't be distinguished from a program that never calls
 lb_mpi, and waits or computes.
 
-A rank that all others wait for
--------------------------------
-- A rank waits if it has been in calls of lb_mpi for long, and asleep there most of the time.  A rank that serves a pool is
-  in no call: it may wait as long as it likes.
-- While one rank computes, reads or writes, or sleeps on purpose, nobody hangs.  If all ranks are known and at least one
-  waits, each of the others hangs if it has reached the end of its program, or has done nothing for `hang_s`, or is in a
-  blocking MPI call.
-- A rank sleeps on purpose if the innermost line of its Python stack calls `sleep`: it will wake up.
-- A rank in a blocking MPI call uses CPU time as if it computed.  So in the second half of `hang_s` its Python stack is
-  requested repeatedly.  It is blocked if the stack is always the same, and its innermost line calls a blocking method: all
-  ranks that could send it something wait for it.
+A rank that answers nobody while all others wait for it
+-------------------------------------------------------
+- A rank sleeps if it has been in lb_mpi for `hang_s`, and asleep there most of the time.  It waits if it is in a call;
+  otherwise it serves a pool.  Both answer the questions of other ranks.
+- While a rank is in a call without sleeping, nobody hangs: it runs a function of the user, which may take or wait as long
+  as it likes.
+- If all ranks are known, at least one waits, and the others sleep or are outside lb_mpi, each of those outside hangs if it
+  has reached the end of its program, or has done nothing for `hang_s`.  One that computes, reads or writes may be blocked in
+  MPI, or prepare the work of all, and nobody outside can distinguish this.  So it is named after `hang_s`, and hangs after
+  `PATIENCE` times as long.
+- If all ranks sleep, the launcher asks them how many others don't answer.  Those that miss most are cut off from the
+  network of MPI.  If all miss equally many, the host of rank 0 is taken for connected.
 
-Not detected: a rank that waits in MPI in another way, or on a line of code that can't be read here; one that sleeps
-repeatedly until something happens that never does; one that waits for a dead file server.
+Not detected: ranks that wait for each other outside lb_mpi, or in different calls; a call of lb_mpi that is blocked in MPI.
 """
 
 from __future__ import annotations
 
-import linecache
-import math
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -46,20 +42,27 @@ class Hang(NamedTuple):
     rank: str
     host: str
     seconds: float
-    where: str  # "", or ", in a search"
+    where: str = ""  # or ", in a search"
     how: str = NEITHER
+    cut_off: bool = False  # from the network of MPI
+    watched: bool = True  # False: a process that watches it is stopped, and the rank may go on
 
     def __str__(self) -> str:
         return f"rank {self.rank} on host {self.host} hangs: {self.how} for {self.seconds:.0f} s{self.where}"
 
+    def late(self) -> str:
+        """Describe it before it counts as hanging."""
+        return f"rank {self.rank} on host {self.host} is late: {self.how} for {self.seconds:.0f} s{self.where}"
 
-def stuck_inside(states: Sequence[RankState], hang_s: float) -> list[Hang]:
-    """Return the ranks that hang in a call of lb_mpi, or are stopped, after `hang_s` seconds (0: never)."""
+
+def stopped(states: Sequence[RankState], hang_s: float) -> list[Hang]:
+    """Return the ranks that have been stopped, or whose watchers have, for `hang_s` seconds (0: never)."""
     found = []
     for state in states:
-        if 0 < hang_s <= state.idle_s and (state.phase or state.stopped):
+        if 0 < hang_s <= state.stopped_s:
+            how = f"{state.watcher}, which watches it, is stopped" if state.watcher else "stopped"
             where = f", in {state.phase}" if state.phase else ""
-            found.append(Hang(state.rank, state.host, state.idle_s, where, "stopped" if state.stopped else NEITHER))
+            found.append(Hang(state.rank, state.host, state.stopped_s, where, how, watched=not state.watcher))
     return found
 
 
@@ -87,15 +90,9 @@ class Start:
         return [Hang(*one, missing_s, ", in its start, before its program") for one in missing]
 
 
-MOST_ASKED = 4  # idle ranks to ask; if more compute, or seem to, none is asked
-N_LOOKS = 4  # at a stack
-# Blocking methods of mpi4py, except names that other libraries use for computations.
-_BLOCKING = re.compile(
-    r"\.([SsBbRr]?send|[Rr]ecv|[Ss]endrecv\w*|[Mm]?[Pp]robe|[Ww]ait(all|any|some)?|[Bb]arrier|[Bb]cast"
-    r"|[Aa]llgatherv?|[Aa]lltoall[vw]?|[Aa]llreduce|Gatherv?|Scatterv?|Reduce\w*|Scan|Exscan|Finalize)\("
-)
-_SLEEP = re.compile(r"\bsleep\(")
-_MAIN = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in .*\n(  .*\n)*', re.MULTILINE)
+PATIENCE = 10
+ANSWERS_S = 5.0  # for the answers of all ranks
+OUTSIDE = "outside of lb_mpi, computing or blocked in MPI,"
 
 
 class Awaited:
@@ -103,63 +100,54 @@ class Awaited:
 
     `n_ranks` : of the run
     `hang_s` : time after which a rank hangs (0: never)
-    `stack` : returns the Python stack of a rank; empty if there is none
+    `ask` : asks all ranks how many others don't answer, with the number of the question
     """
 
-    def __init__(self, n_ranks: int, hang_s: float, stack: Callable[[str], str]) -> None:
-        self._n_ranks, self._hang_s, self._stack = n_ranks, hang_s, stack
-        self._blocked: dict[str, tuple[float, str]] = {}  # by rank: time of the first look, and its stack
-        self._slept: dict[str, float] = {}  # by rank: when it was last seen to sleep on purpose
-        self._look_at = 0.0
+    def __init__(self, n_ranks: int, hang_s: float, ask: Callable[[int], None]) -> None:
+        self._n_ranks, self._hang_s, self._ask = n_ranks, hang_s, ask
+        self._number, self._asked_at = 0, float("-inf")  # of the last question
+        self.late: list[Hang] = []  # ranks that will hang if nothing changes
 
     def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
         """Return the ranks that hang at the time `now`."""
-        waiting = [state for state in states if state.waits_s >= self._hang_s / 2]
-        late = [state for state in states if state.waits_s < self._hang_s / 2]
-        if not self._hang_s or len(states) < self._n_ranks or not waiting or not late:
-            self._forget()
+        self.late = []
+        asleep = [state for state in states if state.waits_s >= self._hang_s]
+        waiting = [state for state in asleep if state.phase]
+        others = [state for state in states if state.waits_s < self._hang_s]
+        if not self._hang_s or len(states) < self._n_ranks or not waiting or any(state.phase for state in others):
             return []
-        self._look([state for state in late if not state.at_end], now)
         waited_s = min(state.waits_s for state in waiting)
         where = f", while the other ranks wait in {waiting[0].phase}"
-        hangs = [Hang(state.rank, state.host, waited_s, where, self._how(state, now)) for state in late]
-        return hangs if waited_s >= self._hang_s and all(hang.how for hang in hangs) else []
+        if not others:
+            return self._cut_off(now, states, waited_s, where)
+        hangs = [self._outside(state, waited_s, where) for state in others]
+        if any(hang.seconds < self._hang_s for hang in hangs):
+            return []
+        if any(hang.how == OUTSIDE and hang.seconds < PATIENCE * self._hang_s for hang in hangs):
+            self.late = hangs
+            return []
+        return hangs
 
-    def _forget(self) -> None:
-        self._blocked.clear()
-        self._slept.clear()
-
-    def _how(self, state: RankState, now: float) -> str:
+    def _outside(self, state: RankState, waited_s: float, where: str) -> Hang:
+        """Return how, and for how long, a rank outside lb_mpi has been awaited."""
+        how, seconds = OUTSIDE, min(state.away_s, waited_s)
         if state.at_end:
-            return "at the end of its program"
-        if state.idle_s >= self._hang_s:
-            sleeps = now - self._slept.get(state.rank, -math.inf) < self._hang_s / 2
-            return "" if state.phase or state.stopped or sleeps else NEITHER
-        since = self._blocked[state.rank][0] if state.rank in self._blocked else now
-        return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
+            how, seconds = "at the end of its program", waited_s
+        elif state.idle_s >= self._hang_s:
+            how = NEITHER
+        return Hang(state.rank, state.host, seconds, where, how)
 
-    def _look(self, late: Sequence[RankState], now: float) -> None:
-        """Look at the stacks of these ranks from time to time."""
-        resting = [state.rank for state in late if state.idle_s >= self._hang_s / 2]
-        computing = [state.rank for state in late if state.rank not in resting]
-        if len(computing) > MOST_ASKED:
-            self._forget()
-            return
-        if now < self._look_at:
-            return
-        self._look_at = now + self._hang_s / 2 / N_LOOKS
-        looked = {}
-        for rank in computing + resting[:MOST_ASKED]:
-            stack, line = innermost(self._stack(rank))
-            if _SLEEP.search(line):
-                self._slept[rank] = now
-            elif _BLOCKING.search(line):
-                since, before = self._blocked.get(rank, (now, stack))
-                looked[rank] = since if stack == before else now, stack
-        self._blocked = looked
-
-
-def innermost(stacks: str) -> tuple[str, str]:
-    """Return the main thread's stack in faulthandler's output, and its innermost line of code."""
-    main = _MAIN.search(stacks)
-    return (main[0], linecache.getline(main[1], int(main[2]))) if main else ("", "")
+    def _cut_off(self, now: float, states: Sequence[RankState], waited_s: float, where: str) -> list[Hang]:
+        if now > self._asked_at + ANSWERS_S + self._hang_s:  # once more, if nothing was found
+            self._number, self._asked_at = self._number + 1, now
+            self._ask(self._number)
+        answers = [state for state in states if state.answered == self._number]
+        if len(answers) < len(states) and now < self._asked_at + ANSWERS_S:
+            return []
+        most = max((state.n_silent for state in answers), default=0)
+        cut_off = [state for state in answers if state.n_silent == most > 0]
+        if len(cut_off) == len(answers):
+            near = next((state.host for state in states if state.rank == "0"), "")
+            cut_off = [state for state in cut_off if state.host != near] or cut_off
+        how = f"without an answer from {most} of {len(states) - 1} ranks"
+        return [Hang(state.rank, state.host, waited_s, where, how, cut_off=True) for state in cut_off]

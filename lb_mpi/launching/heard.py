@@ -17,16 +17,21 @@ class Begin(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a rank that was not asked to end."""
+    """The end of a rank; or the death of `parent`, the process of MPI that has started it and watches it."""
 
     rank: str
     host: str
-    code: int  # its exit code; -k: killed by signal k; 0: without MPI_Finalize, which is also a failure
+    code: int  # its exit code; -k: killed by signal k
+    regular: bool = False  # with 0, and MPI was finalized, if it had begun
+    parent: str = ""  # the name of the process of MPI that has died; then the code is -SIGKILL
 
     def __str__(self) -> str:
         where = f"rank {self.rank} on host {self.host}"
+        if self.parent:
+            return f"{self.parent} on host {self.host}, the process of MPI that watches rank {self.rank}, has died"
         if self.code < 0:
-            return f"{where} was killed by signal {-self.code} ({signal.strsignal(-self.code)})"
+            more = ": a file has reached the limit of `ulimit -f`" if -self.code == signal.SIGXFSZ else ""
+            return f"{where} was killed by signal {-self.code} ({signal.strsignal(-self.code)}){more}"
         if self.code == 0:
             return f"{where} ended with exit code 0, but without MPI_Finalize (os._exit, or a crash in a library)"
         return f"{where} ended with exit code {self.code}"
@@ -37,15 +42,20 @@ class RankState(NamedTuple):
 
     rank: str
     host: str
-    stopped: bool = False  # by SIGSTOP
-    phase: str = ""  # what it is in; "": no call of lb_mpi
+    phase: str = ""  # the call of lb_mpi that it is in; "": none
     n_saved: int = 0  # number of saves that it has reported
     saved: int = 0  # the number of the last save
     saves: bool = False  # at a signal it saves and ends
     spoke: bool = False  # it has reported something
-    idle_s: float = 0.0  # time without progress or computation, or since it was stopped
-    waits_s: float = 0.0  # time in calls of lb_mpi, mostly asleep: it waits for other ranks
+    idle_s: float = 0.0  # time without progress or computation
+    away_s: float = 0.0  # time without progress in lb_mpi
+    waits_s: float = 0.0  # time mostly asleep in lb_mpi, in calls or in none
     at_end: bool = False  # it has reached the end of its program
+    stopped: bool = False  # by SIGSTOP
+    watcher: str = ""  # the name of a process that watches it, rank.py or one of MPI, and is stopped; "": none
+    stopped_s: float = 0.0  # for how long it has been stopped, or the watcher
+    answered: int = 0  # the last question about the others that it has answered
+    n_silent: int = 0  # how many ranks did not answer it then
 
 
 class Stack(NamedTuple):

@@ -6,9 +6,9 @@
     ? K         lb_mpi state {...}   of each rank that has reported something new, or is quiet
                 lb_mpi alive K
     save                             (it asks the ranks that can to save and end, see lb_mpi.signs)
+    ask K                            (it asks the ranks which others answer them: question K; see lb_mpi.signs)
     stack RANK  lb_mpi stack {...}   its Python stack; a stopped rank is continued for that
-    look RANK   lb_mpi stack {...}   the same, but a stopped rank stays stopped, and has no stack
-                lb_mpi end {...}     a rank on this host was killed or has failed (reported by rank.py)
+                lb_mpi end {...}     a rank on this host has ended, or MPI's process that watches it (reported by rank.py)
 
 Ranks send it datagrams (rank.py), but any user of the machine can send one.  So it asks the kernel for the sender, which
 must be a process of this user that bears MARK; and the end of a known rank must come from its own process.  All else is
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import select
@@ -42,11 +43,12 @@ from lb_mpi.launching.heard import Begin, End, RankState, Stack, read, told
 SHARE = 0.02  # of a core: a rank that uses more is computing
 MOVED_BYTES = 4096  # read or written: a rank that has moved more makes progress; timers of an MPI also move some
 ASLEEP = 0.5  # of the time: a rank that sleeps longer is waiting
-QUIET_S = 2.0  # a shorter idle or waiting time of a rank is not reported
+QUIET_S = 2.0  # shorter times of a rank are not reported
 LOOK_S = 0.2  # minimum time between two looks, for a meaningful share
 STACK_S = 2.0  # for writing a stack
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_STOPPED = (b"T", b"t")
 _MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 
@@ -79,19 +81,34 @@ class Idle:
         return now - self._since
 
 
+class Constant:
+    """Measure how long a value has not changed, from look to look."""
+
+    def __init__(self, now: float) -> None:
+        self._since, self._value = now, object()
+
+    def constant_s(self, now: float, value: object) -> float:
+        """Return these seconds at this look."""
+        if value != self._value:
+            self._since, self._value = now, value
+        return now - self._since
+
+
 class Waiting:
-    """Measure how long a rank has been in calls of lb_mpi, mostly asleep because it waits for other ranks."""
+    """Measure how long a rank has been mostly asleep in lb_mpi: in calls, where it waits for others, or in no call."""
 
     def __init__(self, now: float) -> None:
         self._since = self._looked = now
         self._asleep_s = 0.0
+        self._in_call = False
 
     def waits_s(self, now: float, seen: signs.Seen) -> float:
         """Return the waiting seconds at this look."""
         if (passed_s := now - self._looked) >= LOOK_S:
-            if not seen.phase or seen.asleep_s - self._asleep_s < ASLEEP * passed_s:
+            in_call = bool(seen.phase)
+            if in_call != self._in_call or seen.asleep_s - self._asleep_s < ASLEEP * passed_s:
                 self._since = now
-            self._looked, self._asleep_s = now, seen.asleep_s
+            self._looked, self._asleep_s, self._in_call = now, seen.asleep_s, in_call
         return now - self._since
 
 
@@ -100,35 +117,48 @@ class Rank:
 
     def __init__(self, number: str, pid: int, file: int) -> None:
         self.number, self._pid, self._file = number, pid, file
-        self._idle = Idle(time.monotonic())
-        self._waiting = Waiting(time.monotonic())
+        now = time.monotonic()
+        self._idle, self._waiting = Idle(now), Waiting(now)
+        self._turns, self._stopped = Constant(now), Constant(now)
         self._host = socket.gethostname()
 
     def look(self) -> RankState:
         """Return its state; its last report outlives the rank."""
-        seen, used = self._seen(), self._used()
+        seen, used = self._seen(), _used(self._pid)
         now = time.monotonic()
-        idle_s, waits_s = round(self._idle.idle_s(now, seen, used), 1), round(self._waiting.waits_s(now, seen), 1)
-        if max(idle_s, waits_s) < QUIET_S:
-            idle_s, waits_s, used, seen = 0.0, 0.0, used._replace(stopped=False), seen._replace(phase="")
+        idle_s = self._idle.idle_s(now, seen, used)
+        watcher = _stopped_watcher(self._pid)
+        stopped_s = self._stopped.constant_s(now, (used.stopped, watcher))
+        times = {
+            "idle_s": idle_s,
+            "away_s": 0.0 if used.gone else self._turns.constant_s(now, seen.turns),
+            "waits_s": self._waiting.waits_s(now, seen),
+            "stopped_s": stopped_s if watcher else min(stopped_s, idle_s) if used.stopped else 0.0,
+        }
         return RankState(
-            self.number, self._host, used.stopped, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
-            idle_s, waits_s, seen.at_end,
+            self.number, self._host, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
+            at_end=seen.at_end, stopped=used.stopped, watcher=watcher, answered=seen.answered, n_silent=seen.n_silent,
+            **{name: float(round(one)) if one >= QUIET_S else 0.0 for name, one in times.items()},
         )  # fmt: skip
+
+    def segments(self) -> set[Path]:
+        """Return the shared memory that it has mapped."""
+        return set().union(*(limit.mapped(Path(f"/proc/{one}")) for one in descendants(self._pid)))
+
+    def ask(self, question: int) -> None:
+        """Ask it which others answer it."""
+        signs.ask(self._file, question)
 
     def save(self) -> None:
         """Ask it to save and end, if it can."""
         self._send(self._seen().saves_pid, signs.SAVE_SIGNAL)
 
-    def stack(self, *, wake: bool) -> str:
-        """Return its Python stack; empty if none comes.  `wake`: a stopped rank is continued for that."""
+    def stack(self) -> str:
+        """Return its Python stack; empty if none comes.  A stopped rank is continued for that."""
         pid = self._seen().stack_pid
-        if not wake and _used(self._pid).stopped:
-            return ""
         before = os.fstat(self._file).st_size
         self._send(pid, signs.STACK_SIGNAL, _kill_main_thread)
-        if wake:
-            self._send(pid, signal.SIGCONT)
+        self._send(pid, signal.SIGCONT)
         deadline = time.monotonic() + STACK_S
         size, last = before, -1
         while pid and (size == before or size != last) and time.monotonic() < deadline:
@@ -138,11 +168,6 @@ class Rank:
 
     def _seen(self) -> signs.Seen:
         return signs.read(os.pread(self._file, signs.BYTES, 0))
-
-    def _used(self) -> Used:
-        """Return its usage, without the stacks that it wrote on request."""
-        used = _used(self._pid)
-        return used._replace(moved_bytes=used.moved_bytes - os.fstat(self._file).st_size)
 
     def _send(self, pid: int, number: int, kill: Callable[[int, int], None] = os.kill) -> None:
         """Send a signal if `pid` belongs to this rank: the program can write any number on its page."""
@@ -198,13 +223,45 @@ def _used(pid: int) -> Used:
     cpu_s, moved_bytes, states, tree = 0.0, 0, set(), descendants(pid)
     for one in tree:
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_bytes().rpartition(b")")[2].split()
-            states.add(fields[0])
-            cpu_s += sum(map(int, fields[11:15])) * TICK_S
+            stat = _stat(one)
+            states.add(stat.state)
+            cpu_s += stat.cpu_s
             # by the program (rchar, wchar), and by a disk while a call of the program lasts (read_bytes, write_bytes)
             lines = Path(f"/proc/{one}/io").read_bytes().splitlines()
             moved_bytes += sum(int(line.split()[1]) for line in lines if line.partition(b":")[0] in _MOVED)
-    return Used(cpu_s, bool(states & {b"T", b"t"}), not tree, moved_bytes, b"D" in states)
+    return Used(cpu_s, not states.isdisjoint(_STOPPED), not tree, moved_bytes, b"D" in states)
+
+
+def _stopped_watcher(pid: int) -> str:
+    """Return the name of a stopped process among `pid`, which is rank.py, and its parent, a process of MPI; "": none."""
+    if is_stopped(pid):
+        return "rank.py"
+    with contextlib.suppress(OSError):
+        parent = _stat(_stat(pid).parent)
+        return parent.name if parent.state in _STOPPED else ""
+    return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by SIGSTOP; False if it has ended."""
+    with contextlib.suppress(OSError):
+        return _stat(pid).state in _STOPPED
+    return False
+
+
+class _Stat(NamedTuple):
+    name: str
+    state: bytes
+    parent: int
+    cpu_s: float
+
+
+def _stat(pid: int) -> _Stat:
+    """Return what the system says about a process, CPU time with that of its ended children; OSError if it has ended."""
+    name, _, rest = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
+    fields = rest.split()
+    cpu_s = sum(map(int, fields[11:15])) * TICK_S
+    return _Stat(name.partition(b"(")[2].decode(errors="replace"), fields[0], int(fields[1]), cpu_s)
 
 
 LOST_S = 20.0
@@ -258,6 +315,7 @@ class Side:
         self._pids: set[int] = set()  # of the rank.py of all ranks so far
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, RankState] = {}
+        self.segments: dict[str, set[Path]] = {}  # shared memory of the ranks, by rank, where that must be known
         self._text = b""
 
     def hear_rank(self, from_ranks: socket.socket) -> None:
@@ -291,8 +349,11 @@ class Side:
             if word == "save":
                 for one in self._ranks.values():
                     one.save()
-            elif word in ("stack", "look"):
-                text = self._ranks[about].stack(wake=word == "stack") if about in self._ranks else ""
+            elif word == "ask":
+                for one in self._ranks.values():
+                    one.ask(int(about))
+            elif word == "stack":
+                text = self._ranks[about].stack() if about in self._ranks else ""
                 say(f"stack {told(Stack(about, text))}")
             else:
                 for one in self._ranks.values():
@@ -302,6 +363,8 @@ class Side:
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
+        if state.spoke and not limit.sees_all() and not self.segments.get(state.rank):
+            self.segments[state.rank] = one.segments()
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {told(state)}")
@@ -333,5 +396,5 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark, word=word)
+            limit.end(mark, word=word, segments=itertools.chain(*side.segments.values()))
     return 0

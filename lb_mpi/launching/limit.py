@@ -41,26 +41,31 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     return mark, {**env, MARK: f"{env.get(MARK, '')}:{mark}"}  # runs may be nested
 
 
-def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
+def end(
+    mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "", segments: Iterable[Path] = ()
+) -> None:
     """End all processes that bear `mark` or are in the session of `process`; then remove what a killed MPI leaves.
 
     This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process
-    that still exists LEFT_S later.
+    that still exists LEFT_S later.  `segments`: shared memory that such processes had mapped before.
     """
     leader = process.pid if process else -1
     asked = {leader}  # another process may have killed it before
+    theirs = set(segments)
 
     def find() -> set[int]:
         if process:
             process.poll()  # a dead leader must not count as left
         found = bearers(mark, leader, word)
+        if not sees_all():
+            theirs.update(*(mapped(_PROC / str(pid)) for pid in found - asked))
         asked.update(found)
         return found
 
     with uninterrupted():
         left = end_found(find)
         sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))
-        remove_orphans()
+        remove_orphans(theirs)
         if process and process.pid not in left:
             process.wait()
         remove_sessions(asked - left)
@@ -170,15 +175,23 @@ def interruptible() -> Iterator[None]:
         raise SystemExit(128 + signal.SIGINT) from None
 
 
-def remove_orphans() -> None:
-    """Remove this user's segments that no process has open or mapped, of whatever job.
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of Linux
+
+
+def sees_all() -> bool:
+    """Return whether all processes of the machine are in /proc: not in a container, which may share /dev/shm with others."""
+    return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+
+
+def remove_orphans(theirs: Iterable[Path] = ()) -> None:
+    """Remove this user's segments that no process has open or mapped, of whatever job; in a container only `theirs`.
 
     A starting rank has its segment open until it has mapped it.  So the list is made first, then open files are searched,
     then mappings: a segment in use is found in one of the two.
 
     In a user namespace, this user's processes outside are invisible, so no segment counts as an orphan there.
     """
-    unused = {path for path in _listed() if _is_ours(path)}
+    unused = {path for path in (_listed() if sees_all() else set(theirs) & set(_listed())) if _is_ours(path)}
     for used_by in (_opened, mapped):
         for process in _PROC.glob("[0-9]*") if unused else ():
             unused -= used_by(process)
@@ -190,9 +203,10 @@ def remove_orphans() -> None:
 def remove_sessions(pids: Iterable[int]) -> None:
     """Remove the folders of those processes, which have ended, that were Open MPI's mpiexec or daemons."""
     for pid in pids:
-        folder = Path(tempfile.gettempdir()) / f"ompi.{pid}"
-        if _is_ours(folder):
-            shutil.rmtree(folder, ignore_errors=True)  # follows no link
+        for name in ("ompi", "prted"):
+            folder = Path(tempfile.gettempdir()) / f"{name}.{pid}"
+            if _is_ours(folder):
+                shutil.rmtree(folder, ignore_errors=True)  # follows no link
 
 
 def _listed() -> list[Path]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +51,22 @@ def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) 
             except subprocess.TimeoutExpired:
                 process.terminate()
                 process.wait()
+
+
+def scratch(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder in `place` (None: that of temporary files) for records that nobody wants to keep: a context manager."""
+    # On a host that is gone, a rank may still write there.
+    prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+
+
+def remove_scratch() -> None:
+    """Remove the folders of `scratch` in the usual place, made by processes of this user and host that have been killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}{socket.gethostname()}-*-*"):
+        pid = folder.name.split("-")[-2]
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.geteuid() and not Path("/proc", pid).exists():
+                shutil.rmtree(folder, ignore_errors=True)  # follows no link
 
 
 def remove_records(folder: str) -> None:

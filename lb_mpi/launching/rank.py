@@ -5,7 +5,8 @@ nor host.  This process forwards its signals to the program, which dies with it.
 code 1 if the program called MPI_Init, skipped MPI_Finalize, and ended with 0.
 
 Its reports go to host.py on the same host, as datagrams to a socket whose address is the mark of the run: at the start the
-rank and the file of the program's signs (`lb_mpi.signs`), later its end, unless it was asked to end.
+rank and the file of the program's signs (`lb_mpi.signs`), later its end, unless it was asked to end and has failed.  The
+death of its parent, a process of MPI, is reported, too, unless it was asked to end before.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from lb_mpi.launching.heard import Begin, End, told
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
 FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM")}
 PR_SET_PDEATHSIG = 1  # prctl(2)
+ORPHANED = signal.SIGRTMAX - 6  # to this process when its parent dies
 SEND_S = 5.0  # for host.py to receive the report of an end
 
 
@@ -100,7 +102,9 @@ def take_priority() -> None:
 
 def main(argv: Sequence[str], _prog: str) -> NoReturn:
     """Run `argv` and end as it ends."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD, ORPHANED})
+    by, by_name = os.getppid(), Path(f"/proc/{os.getppid()}/comm").read_text().strip()
+    prctl(PR_SET_PDEATHSIG, ORPHANED)
     file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
     os.ftruncate(file, signs.BYTES)
     # The folder of site/sitecustomize.py, which removes it again.
@@ -114,14 +118,17 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
         become(argv, env, mask, parent)
     asked = False
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        came = signal.sigwait(FORWARDED | {signal.SIGCHLD})
-        if came != signal.SIGCHLD:
+        came = signal.sigwait(FORWARDED | {signal.SIGCHLD, ORPHANED})
+        if came == ORPHANED:
+            if not asked and os.getppid() != by:  # else only a thread of it has ended
+                tell(End(number(os.environ), socket.gethostname(), -signal.SIGKILL, parent=by_name))
+        elif came != signal.SIGCHLD:
             asked = True
             with contextlib.suppress(OSError):
                 os.killpg(child, came)
     code = os.waitstatus_to_exitcode(ended[1])
     seen = signs.read(os.pread(file, signs.BYTES, 0))
     failed = code != 0 or not (seen.at_end or not seen.mpi_pid)
-    if code == signs.SAVED or (failed and not asked):  # mpiexec ends the others when one has ended
-        tell(End(number(os.environ), socket.gethostname(), code))
+    if code == signs.SAVED or not (failed and asked):  # mpiexec ends the others when one has ended
+        tell(End(number(os.environ), socket.gethostname(), code, regular=not failed))
     end_as(code or int(failed))

@@ -2,13 +2,15 @@
 
 The law
 -------
-- A program that fails by itself would fail again, so it isn't restarted.  The death of a rank or a host may be chance.
+- A program that fails by itself would fail again, so it isn't restarted.  The death of a rank, of a process of MPI, or of a
+  host may be chance.
 - The first end is the cause: mpiexec ends the other ranks.  But ranks may fail because one died, before its death is
   reported: within `SETTLE_S`, a death counts before a failure.
-- Without a save since the start, a restart would only repeat it.  Exception: a restart that loses a host; that is not its
-  fault, and everything saved is still there.
+- Without a save since the start, a restart would only repeat it.  Exception: if a host is gone, its ranks may have saved
+  since their last report, and the loss is not the program's fault.
 - A run that people have ended is not restarted.
-- If no rank has reported its end, the code of mpiexec decides: a signal (Open MPI: 128 and more, MPICH: 9), saved and
+- mpiexec may end with 0 although ranks are lost: 0 counts only if every rank has reported its end.
+- If no rank has reported why it ended, the code of mpiexec decides: a signal (Open MPI: 128 and more, MPICH: 9), saved and
   stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to report), or a failure.
 - A rank that ends with 0 after MPI_Init but without MPI_Finalize has failed.
 
@@ -19,10 +21,10 @@ how it has ended                                       with a save, restarts lef
 DONE     mpiexec and all ranks with 0                 over: 0                      over: 0
 STOPPED  a rank with 75: it has saved on request       over: 75                     over: 75
 FAILED   a rank with another exit code, or as above    over: that of mpiexec        over: that of mpiexec
-DIED     a rank by a signal                            again                        over: that of mpiexec
-GONE     a host                                        again                        over: that of mpiexec
-         the same, in a restart                        again, without a save        over: that of mpiexec
-HUNG     a rank neither computes nor answers           again                        over: 124
+DIED     a rank, or MPI's process on its host          again                        over: that of mpiexec
+         a rank whose end nobody has reported          again                        over: 1
+GONE     a host                                        again                        again, without a save
+HUNG     a rank that hangs                             again                        over: 124
 """
 
 from __future__ import annotations
@@ -55,9 +57,12 @@ class Outcome(NamedTuple):
     """A run that has ended, as far as known."""
 
     code: int  # of mpiexec, 0 to 255
-    ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds from the start to their reports
+    ends: Sequence[tuple[float, End]] = ()  # that are not regular, with the seconds from the start to their reports
+    unreported: Sequence[int] = ()  # ranks whose end nobody has reported
+    at_end: bool = False  # one of these has come to the end of its program, perhaps by an error
     gone: Sequence[str] = ()  # a line for each host that is gone
     hung: bool = False  # some rank hung
+    cut_off: Sequence[int] = ()  # ranks that hung because MPI's network does not reach them
     n_saved: int = 0  # number of saves since the start
     saved: int = 0  # the number of the last one
     seconds: float = 0.0  # duration of the run
@@ -81,7 +86,7 @@ def how(outcome: Outcome) -> How:
     if first is not None:
         return How.DIED if first.code < 0 else How.STOPPED if first.code == SAVED else How.FAILED
     if not outcome.code:
-        return How.DONE
+        return How.DIED if outcome.unreported else How.DONE
     if outcome.code == SAVED:
         return How.STOPPED
     return How.DIED if outcome.code == signal.SIGKILL or outcome.code > 128 else How.FAILED
@@ -95,7 +100,10 @@ def cause(outcome: Outcome) -> End | None:
     first_s, first = ends[0]
     if first.code == SAVED:
         return first
-    return next((end for at_s, end in ends if end.code < 0 and at_s <= first_s + SETTLE_S), first)
+    if first.parent:
+        return first
+    died = [end for at_s, end in ends if end.code < 0 and not end.parent and at_s <= first_s + SETTLE_S]
+    return died[0] if died else first  # MPI ends its own processes after a failure
 
 
 def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
@@ -110,13 +118,15 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
     if not allowed:
         return RestartDecision(False, code, "")
     if found is How.FAILED:
-        return RestartDecision(False, code, "no restart: the program itself has failed")
+        itself = outcome.ends or outcome.at_end
+        why = "the program itself has failed" if itself else "the program has failed, or mpiexec was asked to end it"
+        return RestartDecision(False, code, f"no restart: {why}")
     if n_restarts == allowed:
         made = "the one allowed restart was" if allowed == 1 else f"all {allowed} allowed restarts were"
         return RestartDecision(False, code, f"no restart: {made} made")
-    if not outcome.n_saved and not (found is How.GONE and n_restarts):
+    if not outcome.n_saved and found is not How.GONE:
         return RestartDecision(False, code, "no restart: nothing was saved since the last start")
-    save = f"save {outcome.saved}" if outcome.n_saved else "the same save"
+    save = f"save {outcome.saved}" if outcome.n_saved else "the last save, if there is one"
     return RestartDecision(
         True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from {save}"
     )

@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -25,9 +26,10 @@ from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
-from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
+from lb_mpi.launching.hangs import PATIENCE, Awaited, Hang, Start, stopped
 from lb_mpi.launching.heard import End
-from lb_mpi.launching.progress import PREFIX, SHOWN, followed, remove_records
+from lb_mpi.launching.host import Constant, is_stopped
+from lb_mpi.launching.progress import SHOWN, followed, remove_records, remove_scratch, scratch
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
 from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
@@ -105,10 +107,34 @@ def command(
     return [*argv, "-n", str(len(ranks))]
 
 
+class Watched:
+    """Processes of this machine, by name, that may be stopped (SIGSTOP)."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids, self._clocks = pids, {name: Constant(0.0) for name in pids}
+
+    def lines(self, now: float, limit_s: float) -> list[str]:
+        """Return a line for each that has been stopped for `limit_s` seconds."""
+        found = []
+        for name, clock in self._clocks.items():
+            stopped = is_stopped(self._pids[name])
+            if (seconds := clock.constant_s(now, stopped)) >= limit_s and stopped:
+                found.append(f"{name} on host {socket.gethostname()} hangs: stopped for {seconds:.0f} s")
+        return found
+
+    def wake(self, name: str) -> bool:
+        """Continue one if it is stopped; return whether it was."""
+        stopped = is_stopped(self._pids[name])
+        if stopped:
+            os.kill(self._pids[name], signal.SIGCONT)
+        return stopped
+
+
 DEATH_S = 10.0  # time for mpiexec to end the other ranks after a death
 STACK_S = 5.0
 NEWEST_S = 0.4  # for the ranks' last reports: after Ctrl-C all is over within a second
 MOST_STACKS = 4  # number of stacks shown
+MOST_NAMED = 8  # ranks without a reported end
 
 
 def say(*lines: object) -> None:
@@ -126,18 +152,23 @@ class _Run:
     def __init__(
         self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], came: list[int], job: MpiJob
     ) -> None:
-        self._process, self._watch, self._came = process, watch, came
+        self._process, self._watch, self._hosts, self._came = process, watch, hosts, came
         self._hang_s, self._grace_s = job.options.hang_s, job.options.grace_s
         self._began = time.monotonic()
-        self._ends: list[tuple[float, End]] = []
+        self._ends: list[tuple[float, End]] = []  # except regular ones
+        self._n_regular, self._last_s = 0, 0.0  # number of regular ends, time of the last one
+        self._unreported = set(range(len(hosts)))  # ranks without a regular end
         self._gone: list[str] = []
         self._hung: list[Hang] = []
+        self._late: set[str] = set()  # ranks that were named as late
+        self._here = Watched({"mpiexec": process.pid, "host.py": watch.here.pid})
         self._start = Start(hosts, self._hang_s)
-        self._awaited = Awaited(len(hosts), self._hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.tell(f"ask {question}"))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
+        self._wrong: list[str] = []  # lines about processes other than ranks that hang
 
     def goes_on(self) -> bool:
-        """Return whether to wait for it any longer: until it ends, a host is gone, or a rank hangs."""
+        """Return whether to wait for it any longer: until it ends, a host is gone, or a rank or a helper hangs."""
         self._gone = self._watch.lost()
         self._hear()
         now = time.monotonic() - self._began
@@ -149,34 +180,54 @@ class _Run:
             return False
         states = self._watch.states()
         at_start = self._start.stuck(now, states)
-        self._hung = stuck_inside(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
-        return not self._hung
+        self._hung = stopped(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
+        self._warn_of_late()
+        if self._hang_s:
+            self._wrong = self._here.lines(now, self._hang_s)
+            if self._n_regular == len(self._hosts) and now > self._last_s + self._hang_s and not self._wrong:
+                self._wrong = [f"all ranks have ended, but mpiexec has not for {now - self._last_s:.0f} s"]
+        return not self._hung and not self._wrong
+
+    def _warn_of_late(self) -> None:
+        for hang in self._awaited.late:
+            if hang.rank not in self._late:
+                self._late.add(hang.rank)
+                say(f"{hang.late()}; it may take {PATIENCE * self._hang_s:g} s (--hang-s)")
 
     def outcome(self) -> Outcome:
         """Return how it ended, after all hosts have reported."""
         code = self._process.poll()
+        if self._here.wake("host.py"):  # it has reports of the ranks
+            say("host.py was stopped, and has been continued")
         if code is not None:
             self._gone = self._watch.silent()  # Open MPI's mpiexec may exit with 0 after a host has died
         else:
             self._watch.hear(NEWEST_S)  # the ranks' latest reports, perhaps of a save
         self._hear()
         seconds = time.monotonic() - self._began
-        say(*self._gone, *self._hung)
-        for rank in [hang.rank for hang in self._hung[:MOST_STACKS]]:
-            stack = self._watch.stack(rank, STACK_S, wake=True).rstrip().splitlines()
+        say(*self._gone, *self._hung, *self._wrong)
+        for rank in [hang.rank for hang in self._hung if hang.watched][:MOST_STACKS]:
+            stack = self._watch.stack(rank, STACK_S).rstrip().splitlines()
             say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
         if code and not self._came:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
+        unreported = [] if self._n_regular >= len(self._hosts) else sorted(self._unreported)
         found = Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
             ends=self._ends,
+            unreported=unreported,
+            at_end=any(state.at_end and state.rank in map(str, unreported) for state in states),
             gone=self._gone,
-            hung=bool(self._hung),
+            hung=bool(self._hung or self._wrong),
+            cut_off=[int(hang.rank) for hang in self._hung if hang.cut_off],
             n_saved=sum(state.n_saved for state in states),
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
         )
+        if not code and how(found) is How.DIED and not self._ends:
+            for one in found.unreported[:MOST_NAMED]:
+                say(f"rank {one} on host {self._hosts[one]} has not reported its end, but mpiexec has ended with code 0")
         if how(found) in (How.STOPPED, How.DONE):  # it has saved, or ended meanwhile
             self._came.clear()
         return found
@@ -185,7 +236,13 @@ class _Run:
         """Process the ends of ranks; print which was killed, and which failed first."""
         now = time.monotonic() - self._began
         for end in self._watch.ends():
-            if end.code < 0 or (end.code != SAVED and not any(one.code >= 0 for _, one in self._ends)):
+            if end.regular:
+                self._n_regular, self._last_s = self._n_regular + 1, now
+                self._unreported -= {int(end.rank)} if end.rank.isdecimal() else set()
+                continue
+            before = [one for _, one in self._ends]
+            followed = any(one.code >= 0 or one.parent for one in before)  # a failure is named if it is the first
+            if not (before if end.parent else end.code == SAVED or (end.code >= 0 and followed)):
                 say(end)
             self._ends.append((now, end))
 
@@ -255,13 +312,13 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="number of ranks (default: all slots; without a hostfile, one for each core)")
     top.add_argument("--restarts", type=int, default=0, metavar="N",
         help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times, "
-        "and only if the program has saved something since its start; never if the program itself fails (default: "
-        "%(default)s)")
+        "and only if the program has saved something since its start, or a host is gone; never if the program itself fails "
+        "(default: %(default)s)")
     top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
-        "%(default)g). A rank hangs if it neither computes nor answers in a call of lb_mpi, or if all others wait for it "
-        "there while it does nothing, is blocked in MPI or has reached its end, or if its program does not begin for S "
-        "seconds (at least 30).")
+        "%(default)g). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, "
+        "has reached its end or is cut off from MPI's network, or if its program does not begin for S seconds (at least "
+        f"30). One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
@@ -296,6 +353,7 @@ class MpiJob:
         self.python = interpreter(self.program)
         self.options = options
         self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
+        self.cut_off: set[int] = set()  # hosts that MPI's network does not reach: none is used again
         if record is not None:
             os.makedirs(record, exist_ok=True)
             self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
@@ -341,9 +399,12 @@ class MpiJob:
                     run = _Run(process, watch, hosts, came, self)
                     while run.goes_on():
                         time.sleep(LOOK_S)
-                    return run.outcome()
+                    outcome = run.outcome()
+                    self.cut_off |= {ranks[rank] for rank in outcome.cut_off}
+                    return outcome
             finally:
                 limit.end(mark, process)
+                remove_scratch()
 
     def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
         """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
@@ -365,7 +426,8 @@ class MpiJob:
         if before is None or watch.here.name in problems:
             say(*problems.values())
             return [] if problems else self.ranks
-        dead = {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
+        dead = {index: f"host {self.hosts[index].name}: the network of MPI does not reach it" for index in self.cut_off}
+        dead |= {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
         ranks, words = place(self.hosts, dead, len(self.ranks))
         say(*words)
         return ranks
@@ -379,9 +441,7 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         record = options.record or None
         if options.progress and record is None:  # here, where all hosts see it
-            # On a host that is gone, a rank may still write there.
-            scratch = tempfile.TemporaryDirectory(prefix=PREFIX, dir=os.getcwd(), ignore_cleanup_errors=True)
-            record = stack.enter_context(scratch)
+            record = stack.enter_context(scratch(os.getcwd()))
         job = MpiJob(options, program, record)
         if options.progress and record is not None:
             stack.enter_context(followed(record))

@@ -82,6 +82,11 @@ class Connection:
         self._socket.setblocking(False)
         self.tell(f"{mark} {word}")
 
+    @property
+    def pid(self) -> int:
+        """The process that is started for it here: host.py on this machine, ssh to another."""
+        return self._process.pid
+
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the host has sent something, or is gone."""
         return self._socket.fileno()
@@ -165,6 +170,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         """Start to connect to all hosts."""
         self._asked, self._n_asked = 0.0, 0  # time and number of the last question
         self._looked = time.monotonic()
+        self._gone: dict[str, str] = {}  # a line for each host that is gone, by name
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
         self.here = Connection(socket.gethostname(), launcher, python, mark, word)
         self.hosts: list[Connection] = []
@@ -231,15 +237,14 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         now = time.monotonic()
         waited_s = min(now - self._looked, ASK_S)  # time in which this process was stopped does not count as waiting
         self._looked = now
-        lines = []
         for one in self.hosts:
             why = one.ended()
             one.silent_s += waited_s
             if why is None and one is not self.here and one.silent_s > SIGN_S:
                 why = f"no sign of life for {SIGN_S:g} s"
             if why is not None:
-                lines.append(f"host {one.name} is gone: {why}")
-        return list(dict.fromkeys(lines))
+                self._gone.setdefault(one.name, f"host {one.name} is gone: {why}")
+        return list(self._gone.values())
 
     def tell(self, line: str) -> None:
         """Send all hosts a line."""
@@ -255,16 +260,16 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return ends
 
     def states(self) -> list[RankState]:
-        """Return the states of all ranks with something to report."""
+        """Return the states of all ranks."""
         return [state for one in self._all for state in one.states.values()]
 
-    def stack(self, rank: str, wait_s: float, *, wake: bool) -> str:
-        """Return the Python stack of a rank, or "" after `wait_s` seconds; `wake`: a stopped rank is continued for that."""
+    def stack(self, rank: str, wait_s: float) -> str:
+        """Return the Python stack of a rank, or "" after `wait_s` seconds; a stopped rank is continued for that."""
         deadline = time.monotonic() + wait_s
         asked = [one for one in self._all if rank in one.states]
         for one in asked:
             one.stacks.pop(rank, None)
-            one.tell(f"{'stack' if wake else 'look'} {rank}")
+            one.tell(f"stack {rank}")
         while not (found := [one.stacks[rank] for one in asked if rank in one.stacks]) and time.monotonic() < deadline:
             self._listen(LOOK_S)
         return found[0] if found else ""
@@ -274,7 +279,8 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         deadline, asked = time.monotonic() + seconds, self._ask()
         while True:
             self._listen(0.0)
-            late = [one.name for one in self.hosts if one.answered < asked and one.ended() is None]
+            expected = [one for one in self.hosts if one.name not in self._gone and one.ended() is None]
+            late = [one.name for one in expected if one.answered < asked]
             if not late or time.monotonic() > deadline:
                 return late
             time.sleep(LOOK_S)
@@ -282,8 +288,9 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     def silent(self) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life when asked."""
         late = [name for name in self.hear(SIGN_S) if name != self.here.name]
-        lines = [f"host {name} is gone: no sign of life" for name in late]
-        return list(dict.fromkeys(self.lost() + lines))
+        for name in late:
+            self._gone.setdefault(name, f"host {name} is gone: no sign of life")
+        return self.lost()
 
     def close(self) -> None:
         """End the remaining processes of the program on all hosts."""

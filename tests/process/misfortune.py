@@ -61,7 +61,7 @@ def be_outside(what: str, comm: MPI.Intracomm) -> None:
         comm.recv(source=0, tag=7)
     end = time.monotonic() + SLOW_S
     if what == "sleep-outside":
-        time.sleep(SLOW_S)
+        time.sleep(1000)
     if what == "compute-outside":
         while time.monotonic() < end:
             sum(range(1000))
@@ -124,15 +124,15 @@ def main(what: str, folder: Path) -> None:
             time.sleep(0.01)
 
     def task(item: int) -> int:
-        if number == 1 and what in ("stop", "sleep", "leave"):  # until the last rank has got a task, too
+        if number == 1 and what in ("stop", "leave"):  # until the last rank has got a task, too
             if last:
                 (folder / "met").touch()
             while not (folder / "met").exists():
                 time.sleep(0.01)
         if number == 1 and what == "stop" and last:
             os.kill(os.getpid(), signal.SIGSTOP)
-        if number == 1 and what == "sleep" and last:
-            time.sleep(1000)
+        if number == 1 and what == "sleep-inside" and item == 0:
+            time.sleep(SLOW_S)
         if number == 1 and (what == "leave-together" or (what == "leave" and last)):
             os._exit(0)
         return item

@@ -223,6 +223,51 @@ def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on
     until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
 
 
+# Three ranks exchange small messages, each start says that it has saved; the first one never ends by itself.
+EXCHANGING = """
+import os, sys
+from mpi4py import MPI
+import lb_mpi
+from lb_mpi import signs
+comm, folder = MPI.COMM_WORLD, sys.argv[1]
+if comm.rank == 0:
+    open(f"{folder}/starts", "a").write("*")
+    signs.saved(1)
+comm.Barrier()
+number = len(open(f"{folder}/starts").read())
+with lb_mpi.Pool(comm) as pool:
+    pool.map(abs, range(9))
+    open(f"{folder}/{number}-{comm.rank}", "w").close()
+    while number == 1:
+        pool.map(abs, range(9))
+if comm.rank == 0:
+    print(f"start {number}, {comm.size} ranks")
+"""
+
+
+@needs_root
+@needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+def test_a_host_that_only_the_network_of_mpi_does_not_reach_is_named_and_left_out(delay_ms: float, tmp_path: Path) -> None:
+    options = ["--name", NAME, "run", "--hang-s", "4", "--restarts", "3", "--", "python", "-c", EXCHANGING, str(tmp_path)]
+    command = [sys.executable, str(ROOT / "launch" / "cluster"), *options]
+    link = ["ip", "-n", f"lbmpi-{NAME}-h3", "link", "set", "eth0"]  # what stands for ssh does not use it
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
+        try:
+            until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
+            subprocess.run([*link, "down"], check=True)
+            out, err = process.communicate(timeout=90)
+        finally:
+            subprocess.run([*link, "up"], check=True)
+    assert process.returncode == 0, err
+    assert out.splitlines()[-1] == "start 2, 2 ranks"
+    hangs = "^run: rank ([0-9]) on host (h[0-9]) hangs: without an answer from 2 of 2 ranks for [0-9]+ s, while the other"
+    assert re.findall(hangs, err, re.MULTILINE) == [("2", "h3")], err
+    assert "run: left out: host h3: the network of MPI does not reach it\n" in err
+    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
+
+
 @needs_root
 @needs_mpiexec
 def test_a_host_that_is_not_there_is_named(delay_ms: float, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(
     ("what", "how", "line"),
     [
         ("wait-outside", "neither computing nor answering", "in main"),
-        ("receive-outside", "in a blocking call of MPI", "in main"),
+        ("sleep-outside", "neither computing nor answering", "in main"),
         ("end", "at the end of its program", ""),
         ("interrupted-load", "at the end of its program", ""),
         ("interrupted-save", "at the end of its program", ""),
@@ -59,3 +59,14 @@ def test_a_rank_for_which_all_others_wait_is_named_with_its_stack_and_the_run_go
     assert line in err.partition("run: Python stack of rank 2:\n")[2]
     assert "rank 0 on" not in err
     assert "restart 1 of 1" in err
+
+
+@needs_mpiexec
+def test_a_rank_that_is_blocked_in_mpi_is_late_then_hangs(tmp_path: Path, mark: dict[str, str]) -> None:
+    code, out, err = run("receive-outside", tmp_path, mark, "--restarts", "1", "--hang-s", "2")
+    assert code == 0, err
+    assert out.endswith(DONE)
+    for word in ("is late", "hangs"):
+        words = f"^run: rank 2 on host {HOST} {word}: outside of lb_mpi, computing or blocked in MPI, for [0-9]+ s, "
+        assert len(re.findall(words, err, re.MULTILINE)) == 1, err
+    assert "in main" in err.partition("run: Python stack of rank 2:\n")[2]

@@ -92,14 +92,32 @@ def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
     assert not segment.exists()
 
 
-def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path) -> None:
-    inside = ["unshare", "--user", "--map-root-user"]
+@pytest.mark.parametrize("more", [[], ["--pid", "--fork", "--mount-proc"]])
+def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path, more: list[str]) -> None:
+    inside = ["unshare", "--user", "--map-root-user", *more]
     if subprocess.run([*inside, "true"], capture_output=True).returncode:
         pytest.skip("no user namespaces here")
     with segment.open():
         remove = "from lb_mpi.launching import limit; limit.remove_orphans()"
         subprocess.run([*inside, sys.executable, "-c", remove], cwd=ROOT, check=True)
         assert segment.exists()
+
+
+def test_in_a_container_the_segments_of_a_run_are_removed(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit, "sees_all", lambda: False)
+    with segment.open("r+b") as file:
+        memory = mmap.mmap(file.fileno(), 4096)
+    other = segment.with_name(f"{segment.name}-other")
+    other.touch()
+    try:
+        limit.remove_orphans([segment])
+        assert segment.exists()  # somebody has it mapped
+        memory.close()
+        limit.remove_orphans([segment])
+        assert not segment.exists()
+        assert other.exists()
+    finally:
+        other.unlink()
 
 
 def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None:
@@ -141,6 +159,7 @@ def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(
         (tmp_path / f"ompi.{process.pid}").mkdir()
         (tmp_path / f"ompi.{process.pid}" / "file").touch()
         (tmp_path / f"ompi.{process.pid}" / "link").symlink_to(tmp_path / "elsewhere")
+        (tmp_path / f"prted.{process.pid}" / "0").mkdir(parents=True)
         (tmp_path / f"ompi.{os.getpid()}").mkdir()
         if by_others:
             process.kill()

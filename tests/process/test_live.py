@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lb_mpi import status
+from lb_mpi.launching import progress
 from lb_mpi.launching.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, place, snapshot
@@ -117,3 +118,14 @@ def test_it_ends_with_the_run(
     live.follow(tmp_path)
     told = capsys.readouterr()
     assert [line.partition(":")[0] for line in told.err.splitlines()] == ["4 s", "8 s", "9 s"]
+
+
+def test_the_records_of_a_process_that_was_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    make = f"import os, tempfile; from lb_mpi.launching import progress; tempfile.tempdir = {str(tmp_path)!r}"
+    killed = f"{make}; folder = progress.scratch(); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", killed], cwd=ROOT).returncode == -9
+    with progress.scratch() as mine:
+        assert len([*tmp_path.iterdir()]) == 2
+        progress.remove_scratch()
+        assert [*tmp_path.iterdir()] == [Path(mine)]

@@ -10,6 +10,7 @@ from lb_mpi.launching.restarting import SETTLE_S, How, Outcome, cause, decide, h
 
 KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a", 1), End("0", "a", 75)
 UNFINALIZED = End("2", "a", 0)
+ORPHANED = End("1", "b", -9, parent="hydra_pmi_proxy")
 GONE = ("b",)
 
 
@@ -27,6 +28,11 @@ GONE = ("b",)
         (Outcome(0, [(1.0, KILLED)]), How.DIED),  # mpiexec may say 0 all the same
         (Outcome(0, [(1.0, UNFINALIZED)]), How.FAILED),
         (Outcome(9, [(1.0, UNFINALIZED), (1.1, KILLED)]), How.DIED),
+        (Outcome(255, [(1.0, ORPHANED), (1.1, FAILED)]), How.DIED),
+        (Outcome(1, [(1.0, FAILED), (1.1, ORPHANED)]), How.FAILED),  # MPI ends its processes after a failure
+        (Outcome(0, unreported=[2]), How.DIED),
+        (Outcome(0, [(1.0, FAILED)], unreported=[2]), How.FAILED),
+        (Outcome(1, unreported=[0, 1, 2]), How.FAILED),
         (Outcome(75), How.STOPPED),
         (Outcome(1), How.FAILED),  # MPI_Abort: nobody had the time to tell
         (Outcome(9), How.DIED),
@@ -65,9 +71,13 @@ def test_the_cause_of_an_end_is_found(outcome: Outcome, found: How) -> None:
             Outcome(255, gone=GONE, seconds=0.5),
             1,
             3,
-            (True, 255, "restart 2 of 3, after 0.5 s, from the same save"),
+            (True, 255, "restart 2 of 3, after 0.5 s, from the last save, if there is one"),
         ),
-        (Outcome(255, gone=GONE), 0, 3, (False, 255, "no restart: nothing was saved since the last start")),
+        (Outcome(1, gone=GONE), 0, 3, (True, 1, "restart 1 of 3, after 0.0 s, from the last save, if there is one")),
+        (Outcome(0, unreported=[1], n_saved=1, saved=7), 0, 3, (True, 1, "restart 1 of 3, after 0.0 s, from save 7")),
+        (Outcome(0, unreported=[1]), 0, 0, (False, 1, "")),
+        (Outcome(1, at_end=True), 0, 3, (False, 1, "no restart: the program itself has failed")),
+        (Outcome(1), 0, 3, (False, 1, "no restart: the program has failed, or mpiexec was asked to end it")),
         (Outcome(255, gone=GONE), 3, 3, (False, 255, "no restart: all 3 allowed restarts were made")),
         (Outcome(9, [(1.0, KILLED)]), 1, 3, (False, 9, "no restart: nothing was saved since the last start")),
         (
@@ -83,13 +93,15 @@ def test_the_cause_decides(outcome: Outcome, n_restarts: int, allowed: int, said
 
 
 def test_the_law_holds_for_all_small_outcomes() -> None:
-    timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED, UNFINALIZED)]
+    timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED, ORPHANED)]
     ends = [(), *itertools.product(timed, repeat=1), *itertools.product(timed, repeat=2)]
     n_cases = 0
-    for code, some, gone, hung in itertools.product((0, 1, 9, 75, 137), ends, ((), GONE), (False, True)):
-        found = how(Outcome(code, some, gone, hung))
+    for code, some, gone, hung, lost in itertools.product(
+        (0, 1, 9, 75, 137), ends, ((), GONE), (False, True), ((), (1,))
+    ):
+        found = how(Outcome(code, some, lost, gone=gone, hung=hung))
         if not (gone or hung or some):
-            assert (found is How.DONE) == (code == 0)
+            assert (found is How.DONE) == (code == 0 and not lost)
         first = cause(Outcome(code, some))
         if some:
             assert first in [end for _, end in some]
@@ -97,16 +109,15 @@ def test_the_law_holds_for_all_small_outcomes() -> None:
             if all(end.code < 0 for _, end in some) and not (gone or hung):
                 assert found is How.DIED
         for n_saved, n_restarts, allowed in itertools.product((0, 1), range(3), range(3)):
-            outcome = Outcome(code, some, gone, hung, n_saved=n_saved)
+            outcome = Outcome(code, some, lost, gone=gone, hung=hung, n_saved=n_saved)
             again, ended, why = decide(outcome, n_restarts, allowed)
             n_cases += 1
-            may = found in (How.DIED, How.GONE, How.HUNG) and n_saved > 0
-            may |= found is How.GONE and n_restarts > 0
+            may = found is How.GONE or (found in (How.DIED, How.HUNG) and n_saved > 0)
             assert again == (may and n_restarts != allowed and allowed > 0)
             assert (ended == 0) == (found is How.DONE)
             assert (ended == 75) == (found is How.STOPPED) or code == 75
             assert bool(why) == (found is How.STOPPED or (found is not How.DONE and allowed > 0))
-    assert n_cases == 5 * len(ends) * 4 * 18
+    assert n_cases == 5 * len(ends) * 8 * 18
 
 
 def test_ranks_are_placed_on_what_is_left() -> None:

@@ -46,6 +46,13 @@ def test_speeds_inside_and_outside_are_multiplied(clock: Clock, monkeypatch: pyt
     assert clock.wall == pytest.approx(10 * 2e-3 / (0.4 * 0.5))
 
 
+@pytest.mark.parametrize("text", ["junk", "-1", "0", "1.5", "nan", ""])
+def test_a_wrong_speed_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(THROTTLED, text)
+    with pytest.raises(ValueError, match=f"^{THROTTLED} = .*{text}.*: expected a finite number above 0 and at most 1"):
+        lb_mpi.throttle(0.5)
+
+
 def test_idle_time_is_not_saved_up(clock: Clock) -> None:
     slow = lb_mpi.throttle(0.2)
     computing_s = 0.0

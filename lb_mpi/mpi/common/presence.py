@@ -125,6 +125,7 @@ class _Here:
     number = 0  # of the call
     hang_s = 0.0
     warned = False
+    answered = 0  # the last question of the launcher
 
     def begin(self, name: str) -> None:
         try:
@@ -141,8 +142,8 @@ _here = _Here()
 class call:
     """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
 
-    Blocks may be nested: the outermost name counts.  "" is no call, and gives no warning.  `watched`: a supervisor may
-    take a long time without activity in this block for a hang, and end the program.
+    Blocks may be nested: the outermost name counts.  "" is no call, and gives no warning.  `watched`: a supervisor sees
+    the name, and may end the program if all ranks wait for one for long.
     """
 
     __slots__ = ("_installed", "_interrupts", "_name", "_outermost", "_phase")
@@ -188,8 +189,11 @@ class _Questions:
         self._asked_at: float | None = None
         self._answers: dict[int, Answer] = {}  # to that question, by rank
         self._going: list[tuple[MPI.Request, bytes]] = []
+        self._report_at: float | None = None  # when the launcher's question, if there is one, is answered
 
     def look(self, now: float, waited_s: float) -> None:
+        if self._report_at is not None:
+            return  # the answers to the launcher's question count here, too
         if _here.warned or not _here.call or not 0.0 < _here.hang_s <= waited_s:
             self._asked_at = None
         elif not self._ours:
@@ -198,15 +202,29 @@ class _Questions:
                 text = f"rank {self.comm.rank} has waited for {waited_s:.0f} s in {_here.call}"
                 _warn(f"{text}: some rank has not called it yet")
         elif self._asked_at is None or self._of_call != _here.number:
-            self._asked_at, self._of_call, self._number = now, _here.number, self._number + 1
-            self._answers.clear()
-            for rank in range(self.comm.size):
-                if rank != self.comm.rank:
-                    self._send(rank, _Kind.QUESTION, self._number, "")
+            self._asked_at, self._of_call = now, _here.number
+            self._ask()
         elif now > self._asked_at + ANSWER_S:
             _here.warned = True
             if not any(one.kind == _Kind.WAITS and rank < self.comm.rank for rank, one in self._answers.items()):
                 _warn(awaited(self.comm.rank, self.comm.size, _here.call, waited_s, self._answers))
+
+    def report(self, now: float) -> None:
+        """If the launcher asks, count the ranks that do not answer this one (`lb_mpi.signs`)."""
+        if self._report_at is None:
+            if self._ours and signs.question() != _here.answered:
+                self._report_at = now + ANSWER_S
+                self._ask()
+        elif now > self._report_at:
+            self._report_at, _here.answered = None, signs.question()
+            signs.answer(_here.answered, self.comm.size - 1 - len(self._answers))
+
+    def _ask(self) -> None:
+        self._number += 1
+        self._answers.clear()
+        for rank in range(self.comm.size):
+            if rank != self.comm.rank:
+                self._send(rank, _Kind.QUESTION, self._number, "")
 
     def serve(self, waited_s: float) -> None:
         status = MPI.Status()
@@ -318,6 +336,7 @@ class Presence:
             for anchor in _anchors:
                 anchor._questions.serve(waited_s)
             self._questions.look(now, waited_s)
+            self._questions.report(now)
         finally:
             _looking.release()
 
