@@ -73,6 +73,8 @@ class JoblibBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
     def submit(self, func: Any, callback: Any = None) -> Future[Any]:
         """Submit a batch."""
         assert self._executor is not None
+        if len(func) > 1:  # else the only result is pickled before the next call
+            func.items = [(lb_mpi.Executor.run_kept, (function, *args), options) for function, args, options in func.items]
         future: Future[Any] = self._executor.submit_sharing(func, self._least_bytes)
         if callback is not None:
             future.add_done_callback(callback)
@@ -91,6 +93,11 @@ class JoblibBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         if self._given is None and self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = lb_mpi.Executor(max_workers=self._n_jobs) if ensure_ready else None
+
+    def stop_call(self) -> None:
+        """End a call: the next one may have changed the arrays."""
+        if self._executor is not None:
+            self._executor.end_sharing()
 
     def terminate(self) -> None:
         """End a call, or a block of several."""

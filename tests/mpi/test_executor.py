@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
+from mpi4py.futures import MPIPoolExecutor
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree, duplicate
@@ -224,7 +225,30 @@ def test_asyncio() -> None:
     on_root(use)
 
 
-def test_maps() -> None:
+WORK = np.zeros(2)
+
+
+def fill(k: int) -> np.ndarray:
+    WORK[:] = k
+    return WORK
+
+
+def fork(_: object) -> tuple[str, int]:
+    child = os.fork()
+    return ("parent", os.waitpid(child, 0)[1]) if child else ("child", 0)
+
+
+def test_a_child_that_a_task_has_forked_does_not_go_on_as_a_rank() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        assert [*executor.map(fork, range(2 * SIZE))] == [("parent", 256)] * (2 * SIZE)
+
+    on_root(use)
+
+
+def test_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("map", "starmap"):
+        monkeypatch.delattr(MPIPoolExecutor, name)  # whose arguments depend on the version of mpi4py
+
     def use(executor: lb_mpi.Executor) -> None:
         taken = []
 
@@ -240,6 +264,10 @@ def test_maps() -> None:
         assert list(executor.starmap(pow, [(2, 3), (3, 2)], chunksize=5)) == [8, 9]
         with pytest.raises(TimeoutError):
             list(executor.map(time.sleep, [0.3], timeout=0.01))
+        for chunksize in (1, 7):
+            for unordered in (False, True):
+                found = executor.map(fill, range(40), chunksize=chunksize, unordered=unordered)
+                assert sorted(one.tolist() for one in found) == [[k, k] for k in range(40)]
         assert len([*as_completed([executor.submit(abs, 1) for _ in range(5)])]) == 5
         with pytest.raises(ValueError, match="chunksize must be >= 1"):
             executor.map(abs, [], chunksize=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,55 @@ def test_arrays_of_all_kinds() -> None:
         objects = [np.array([k] * 150_000, dtype=object) for k in range(3)]
         with joblib.parallel_config("lb_mpi"):
             assert joblib.Parallel()(joblib.delayed(len)(x) for x in objects) == [150_000] * 3
+
+    in_script(run)
+
+
+WORK = np.zeros(2)
+
+
+def fill(k: int) -> np.ndarray:
+    WORK[:] = k
+    return WORK
+
+
+def kept(_: object) -> tuple[int, int]:
+    return len(arrays._kept), len(arrays._mapped)
+
+
+@pytest.mark.parametrize("by_host", [True, False])
+def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
+    def run(_: Session) -> None:
+        x = np.zeros(200_000)
+
+        def call(parallel: Any) -> None:
+            x[:] += 1.0
+            found = parallel(joblib.delayed(total)(x, 0) for _ in range(4 * SIZE))
+            assert {one for *_, one in found} == {x.sum()}
+
+        with lb_mpi.Executor() as executor, joblib.parallel_config("lb_mpi", executor=executor):
+            for _ in range(3):
+                call(joblib.Parallel(batch_size=1))
+            with joblib.Parallel(batch_size=1) as parallel:
+                for _ in range(3):
+                    call(parallel)
+            if SIZE > 1:
+                until = time.monotonic() + 60.0
+                while {*executor.map(kept, range(8 * SIZE))} != {(0, 0)}:
+                    assert time.monotonic() < until
+        with joblib.parallel_config("lb_mpi"), joblib.Parallel(batch_size=1) as parallel:
+            for _ in range(2):
+                call(parallel)
+
+    in_script(run, hosts=MPI.COMM_SELF if by_host else None)
+
+
+def test_a_function_may_return_the_same_array_each_time() -> None:
+    def run(_: Session) -> None:
+        with joblib.parallel_config("lb_mpi"):
+            for size in (1, 7):
+                found = joblib.Parallel(batch_size=size)(joblib.delayed(fill)(k) for k in range(40))
+                assert [one.tolist() for one in found] == [[k, k] for k in range(40)] or SIZE == 1
 
     in_script(run)
 

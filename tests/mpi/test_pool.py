@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import os
+import pickle
+import random
+import signal
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +24,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.pool.arguments import name_of, sample_of
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
 from lb_mpi.mpi.pool.session import Session
@@ -143,6 +150,94 @@ def as_text(*arguments: Any) -> str:
 def change(row: np.ndarray, k: int) -> float:
     row[:] = k
     return 2.0
+
+
+WORK = np.zeros((3, 4))  # that a function uses for each of its results
+
+
+class Box:
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+    "itself": lambda work: work,
+    "in a tuple": lambda work: (1, (work, work)),
+    "in a dict": lambda work: {"work": work},
+    "in an object": Box,
+    "in an array": lambda work: np.array([work, None], dtype=object),
+    "a column": lambda work: work[:, 1],
+    "transposed": lambda work: work.T,
+    "backwards": lambda work: work[::-1],
+    "a record": lambda work: work.view([("x", "f8"), ("y", "f8", (3,))])[0, 0],
+    "empty": lambda work: work[:0],
+    "huge": lambda work: np.repeat(work, 10_000, axis=0),
+    "read-only": lambda work: np.broadcast_to(work, (2, 3, 4)),
+    "numbers": lambda work: (float(work[0, 0]), work[0, 0], str(work[1, 1]), None, True),
+    "a list": lambda work: work.tolist(),
+    "an exception": lambda work: ValueError(work),
+}
+
+
+def fill(form: str, k: int) -> Any:
+    WORK[:] = k
+    WORK[1] += np.arange(4)
+    return FORMS[form](WORK)
+
+
+def described(value: Any) -> str:
+    """Describe a value with its type, and arrays with their order in memory; the same object twice counts as such."""
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        return f"{value.dtype} {value.shape} {value.flags.f_contiguous} {value.flags.writeable} {hash(value.tobytes())}"
+    parts = {Box: vars, ValueError: vars, dict: dict.items}.get(type(value), iter)(value) if is_compound(value) else ()
+    same = isinstance(value, tuple) and len({id(one) for one in value}) < len(value)
+    return f"{type(value)} {same} {getattr(value, 'args', value if not parts else '')!r} {[*map(described, parts)]}"
+
+
+def is_compound(value: Any) -> bool:
+    return isinstance(value, Box | ValueError | dict | tuple | list | np.ndarray)
+
+
+@pytest.mark.parametrize("form", parameters(FORMS, every_size=["itself", "numbers"]))
+def test_a_function_may_return_the_same_array_each_time(pool: lb_mpi.Pool, form: str) -> None:
+    expected = [described(pickle.loads(pickle.dumps(fill(form, k)))) for k in range(30)]
+    for options in ({"chunksize": 5}, {}):
+        seen: list[Any] = []
+        found = pool.map(functools.partial(fill, form), 30, callback=seen.append, **options)
+        each = dict(pool.imap_indexed(functools.partial(fill, form), 30, **options))
+        if RANK == 0:
+            assert [*map(described, found)] == [described(each[k]) for k in range(30)] == expected
+            assert sorted(map(described, seen)) == sorted(expected)
+
+
+ROWS = np.random.default_rng(1).standard_normal((20, 30, 41))
+ORDERS: dict[str, Callable[[np.ndarray], Any]] = {
+    "C": lambda rows: rows,
+    "Fortran": np.asfortranarray,
+    "transposed": lambda rows: rows.transpose(0, 2, 1),
+    "items last": lambda rows: np.moveaxis(rows, 1, 0),
+    "backwards": lambda rows: rows[::-1, ::-1],
+    "backwards and transposed": lambda rows: rows[:, ::-1].transpose(0, 2, 1),
+    "a list": lambda rows: [rows.transpose(k % 3, (k + 1) % 3, (k + 2) % 3) for k in range(20)],
+    "objects": lambda rows: rows.astype(object).transpose(2, 0, 1),
+    "of fields": lambda rows: np.asfortranarray(rows.view([("x", "f8"), ("y", "f8")]) if rows.shape[2] % 2 == 0 else rows),
+}
+
+
+def order_and_sums(row: np.ndarray, *_: Any) -> tuple[Any, ...]:
+    strides = np.array(row.strides)
+    return np.sign(strides).tolist(), np.argsort(-abs(strides)).tolist(), row.sum(axis=0).tolist(), row.sum(axis=1).tolist()
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("root", [None, LAST])
+def test_each_rank_gets_items_in_their_order_in_memory(root: int | None, name: str) -> None:
+    items = ORDERS[name](ROWS)
+    expected = [order_and_sums(item) for item in items]
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is not None:
+            for given in ([items], [items, range(len(items))]):
+                assert pool.map(order_and_sums, *given) == (expected if pool.is_root else None)
 
 
 def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
@@ -281,6 +376,9 @@ def test_leaving_a_loop_early_drops_the_other_tasks(pool: lb_mpi.Pool) -> None:
     for _ in pool.imap_indexed(square, 100_000):
         break
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
+    for begin in (pool.imap, pool.imap_unordered, pool.imap_indexed):
+        begin(square, 100_000)  # type: ignore[operator]  # and nobody asks for a result
+        assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
     if RANK == 0:
         results = pool.imap_indexed(square, 10)
         with pytest.raises(lb_mpi.Error, match="under way"):
@@ -310,6 +408,140 @@ def test_ranks_that_wait_serve() -> None:
     pool.close()
     with pytest.raises(ValueError, match="a pool that was closed"):
         pool.map(square, 3)
+
+
+def test_a_pool_can_be_closed_before_its_results_are_taken() -> None:
+    for root in (None, 0):
+        with lb_mpi.Pool(COMM, root=root) as pool:
+            results = pool.imap(square, 1000) if pool is not None else iter(())
+        if RANK == 0:
+            with pytest.raises(lb_mpi.Error, match="the pool was closed during a map"):
+                next(results)
+
+
+class SentWhenReady:
+    """A function that can't be unpickled at a rank's first attempt, as one of a module that is not yet there."""
+
+    attempts = 0
+
+    def __call__(self, k: int) -> int:
+        return k * k
+
+    def __setstate__(self, _state: object) -> None:
+        SentWhenReady.attempts += 1
+        if SentWhenReady.attempts == 1:
+            raise ModuleNotFoundError("not yet")
+
+    def __getstate__(self) -> int:
+        return 1
+
+
+def test_a_function_that_could_not_be_unpickled_is_tried_again() -> None:
+    SentWhenReady.attempts = 0
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool is not None:
+            if SIZE > 1:
+                with pytest.raises(lb_mpi.TaskError, match="not yet"):
+                    pool.map(SentWhenReady(), 30)
+            for _ in range(2):
+                assert pool.map(SentWhenReady(), 30) == [k * k for k in range(30)]
+    assert SentWhenReady.attempts == (2 if RANK else 0)
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_too_little_shared_memory_for_a_map_is_an_error_of_this_map(
+    monkeypatch: pytest.MonkeyPatch, root: int | None
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_bavail=16, f_frsize=1 << 10))
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is not None:
+            for _ in range(2):
+                with pytest.raises(OSError, match="1 MiB of shared memory needed, 0 MiB are free"):
+                    pool.map(len, [bytes([k]) * 1000 for k in range(100)])
+                assert pool.map(len, [b"ab"] * 20) == ([2] * 20 if pool.is_root else None)
+
+
+def ignore_ctrl_c(_: object = None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def test_a_handler_of_ctrl_c_stays() -> None:
+    def with_initializer() -> None:
+        lb_mpi.Pool(COMM, initializer=ignore_ctrl_c).close()
+
+    def with_tasks() -> None:
+        with lb_mpi.Pool(COMM) as pool:
+            pool.map(ignore_ctrl_c, 50 * SIZE, chunksize=1)
+
+    for install in (with_initializer, with_tasks):
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            install()
+            assert signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.default_int_handler)
+            assert COMM.allreduce(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, MPI.MAX)
+            assert install is with_tasks or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def lower_the_limit(k: int) -> int:
+    frame, depth = sys._getframe(), 0
+    while frame := frame.f_back:  # type: ignore[assignment]
+        depth += 1
+    sys.setrecursionlimit(depth + 10)
+    return k
+
+
+def test_a_recursion_limit_that_a_task_has_lowered_does_not_break_the_pool(pool: lb_mpi.Pool) -> None:
+    limit = sys.getrecursionlimit()
+    for _ in range(2):
+        assert pool.map(lower_the_limit, 30 * SIZE) == ([*range(30 * SIZE)] if RANK == 0 else None)
+        assert sys.getrecursionlimit() == limit
+
+
+@pytest.mark.parametrize("root", [None, 0])
+@pytest.mark.parametrize("seed", range(3))
+def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(
+    monkeypatch: pytest.MonkeyPatch, root: int | None, seed: int
+) -> None:
+    """It comes at any send or poll of a map: that of START, of END, of a large argument, or while results arrive."""
+    rng, left, came = random.Random(seed), [0], [0]
+    big = [bytes([k]) * 20_000 for k in range(20)]
+    monkeypatch.setattr(presence, "PATIENCE_S", 60.0)  # also on a busy machine
+
+    def counting(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(parcels: Parcels, *args: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                signal.raise_signal(signal.SIGINT)
+            return call(parcels, *args)
+
+        return counted
+
+    if RANK == 0:
+        monkeypatch.setattr(Parcels, "send", counting(Parcels.send))
+        monkeypatch.setattr(Parcels, "take", counting(Parcels.take))
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        for _ in range(40 if pool is not None else 0):
+            left[0], how = rng.randrange(1, 12), rng.randrange(4)
+            try:
+                if how == 0:
+                    pool.map(square, 40, chunksize=1)
+                elif how == 1:
+                    pool.map(len, big[: rng.randrange(4, 20)])
+                elif how == 2:
+                    list(pool.imap(square, 40, chunksize=1))
+                else:
+                    with contextlib.closing(pool.imap_indexed(square, 40, chunksize=1)) as results:  # type: ignore[type-var]
+                        next(results, None)
+            except KeyboardInterrupt:
+                came[0] += 1
+            except lb_mpi.TaskError:
+                if RANK == 0:
+                    raise
+            left[0] = 0
+            assert pool.map(square, 5) == ([0, 1, 4, 9, 16] if pool.is_root else None)
+    assert RANK or came[0] > 10
 
 
 def fail_at(n: int, k: int) -> int:

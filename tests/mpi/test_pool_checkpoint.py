@@ -94,6 +94,24 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool: lb_mpi.Pool,
     assert path.exists() == (how == "replaced")
 
 
+RUN: list[int] = []
+
+
+def fails_at_0(k: int) -> float:
+    RUN.append(k)
+    return 1 / (k % 4)
+
+
+def test_exceptions_are_results_that_a_later_run_tries_again(pool: lb_mpi.Pool, path: Path) -> None:
+    for n in (40, 10):
+        RUN.clear()
+        found = pool.map(fails_at_0, 40, return_exceptions=True, checkpoint=path, to="all", chunksize=3)
+        assert found is not None
+        assert [isinstance(one, ZeroDivisionError) for one in found] == [k % 4 == 0 for k in range(40)]
+        assert found[3] == 1 / 3
+        assert COMM.allreduce(len(RUN)) == n
+
+
 def test_a_checkpoint_must_be_the_name_of_a_file(pool: lb_mpi.Pool, path: Path) -> None:
     for wrong in (3.5, b"log", True):
         with pytest.raises(TypeError, match=r"checkpoint = .*: expected the name of a file"):

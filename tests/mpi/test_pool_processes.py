@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -44,6 +45,14 @@ def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
 
 def square(k: int) -> int:
     return k * k
+
+
+WORK = np.zeros(2)
+
+
+def fill(k: int) -> np.ndarray:
+    WORK[:] = k
+    return WORK
 
 
 def slow_square(k: int) -> int:
@@ -90,6 +99,8 @@ def test_asynchronous_calls() -> None:
         many = pool.map_async(slow_square, range(40), chunksize=2, callback=came.append)
         pairs = pool.starmap_async(pow, [(2, 3), (3, 2)])
         none = pool.map_async(square, [])
+        same = pool.map_async(fill, range(40), chunksize=7)
+        assert [one.tolist() for one in same.get(60)] == [[k, k] for k in range(40)]
         with pytest.raises(ValueError, match="chunksize = 0"):
             pool.map_async(square, range(3), chunksize=0)
         wrong = pool.map_async(fail, range(8), error_callback=came.append)

@@ -68,6 +68,48 @@ def test_a_level_of_threads_that_is_not_there(tmp_path: Path) -> None:
     assert "not reached" not in said
 
 
+GOES_ON = """
+import threading
+begun = threading.Event()
+
+def sleep(_):
+    begun.set()
+    try:
+        time.sleep(1.0)
+    finally:
+        os.write(1, b"end of the task\\n")
+
+if __name__ == "__main__":
+    try:
+        with lb_mpi.Executor() as executor:
+            executor.submit(sleep, 0)
+            begun.wait()
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_python_ends_after_the_task_that_ctrl_c_has_left_running(tmp_path: Path) -> None:
+    assert run(1, *POOL, script(tmp_path, GOES_ON)) == (0, "interrupted\nend of the task\n")
+
+
+NO_GUARD = """
+executor = lb_mpi.Executor(root_works=False)
+def double(x):
+    return 2 * x
+print(*{str(executor.submit(double, k).exception()) for k in range(8)}, sep="\\n")
+executor.shutdown()
+"""
+
+
+def test_every_task_of_a_script_without_a_guard_has_the_hint(tmp_path: Path) -> None:
+    code, said = run(3, *POOL, script(tmp_path, NO_GUARD))
+    assert code == 0
+    assert "lb_mpi.Executor on a rank that serves: expected it under `if __name__ == '__main__':`\n" in said
+    assert said.count("\n") == 1 or here().mpi == "openmpi"
+
+
 WAITS = """
 def sleep(_):
     open(f"{sys.argv[1]}/{os.getpid()}-{time.monotonic_ns()}", "w").close()

@@ -24,6 +24,16 @@ def test_one_rank_alone_tells_all_of_it() -> None:
     assert failure.line(failure.quiet(lb_mpi.BalanceError("x")), 0, 1) == ""
 
 
+def test_only_who_calls_the_pool_that_is_none_gets_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "_served", [])
+    failure.hint(lb_mpi.Pool, "put `if pool:` before")
+    for name in ("map", "no_method_of_a_pool"):
+        with pytest.raises(AttributeError) as caught:
+            getattr(None, name)
+        assert ("put `if pool:` before" in failure.line(caught.value, 1, 4)) == (name == "map")
+    assert failure.line(AttributeError("settings.txt has no attribute 'map'"), 1, 4) == ""
+
+
 PRINTED = {
     "lb_mpi.Balancer(comm, scheme='nope')": "ValueError: scheme = 'nope': expected one of",
     "lb_mpi.Balancer(comm, tolerance=-1.0 if comm.rank == 1 else 0.1)": "ValueError: rank 1: tolerance = -1.0: expected",

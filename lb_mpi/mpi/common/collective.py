@@ -203,7 +203,12 @@ class SharedBytes:
     """
 
     def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, n_bytes: int) -> None:
-        agree(comm, lambda: _check_room(n_bytes))
+        short: OSError | None = None
+        try:  # not by `agree`, which would raise a Ctrl-C that is held back
+            _check_room(n_bytes)
+        except OSError as error:
+            short = error
+        raise_together(comm, short)
         self._window = MPI.Win.Allocate_shared(n_bytes if host.rank == 0 else 0, 1, comm=host)
         memory: Any = self._window.Shared_query(0)[0]
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, count=n_bytes)

@@ -387,12 +387,16 @@ class Presence:
 
     def spread(self, error: BaseException, *, alone: bool = False) -> None:
         """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
-        if self._failure is None and self.comm and (alone or not is_of_all(error, self._anchor)):
+        if self._failure is None and self.comm and (alone or not self.is_of_all(error)):
             self._send_failure(self._text(error))
 
     def _text(self, error: BaseException) -> str:
         mine = isinstance(error, ValueError | TypeError)
         return f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}"
+
+    def is_of_all(self, error: BaseException) -> bool:
+        """Return whether all ranks raise this error together."""
+        return is_of_all(error, self._anchor)
 
     @contextmanager
     def telling(self) -> Iterator[None]:

@@ -8,6 +8,8 @@ receives, checks for it at each turn, and then ends as after any other error: it
 Ctrl-C is raised at once.  A process has one signal handler, so there is one state.  Blocks may be nested: a wait within
 a driver, or a driver within a function that another driver has called.
 
+A case remains: Ctrl-C that arrives while an iterator that is dropped ends its map is printed and lost, as in any finalizer.
+
 `Clocks` measure how long a thread computed, waited by itself, or queued for a core, as far as the system reports it.
 """
 
@@ -109,9 +111,12 @@ class Interrupts:
         return True
 
     def release(self, installed: bool, *, failed: bool) -> None:
-        """Undo `hold`, which has returned `installed`; raise a pending Ctrl-C, unless an error is being raised."""
+        """Undo `hold`, which has returned `installed`; raise a pending Ctrl-C, unless an error is being raised.
+
+        A handler that the user's code has installed meanwhile stays.
+        """
         self._raising = self._before.pop()
-        if installed:
+        if installed and signal.getsignal(signal.SIGINT) == self._note:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if installed and failed:
             self.pending = False

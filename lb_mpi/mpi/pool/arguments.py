@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.metrics import as_numbers
+from lb_mpi.mpi.pool.messages import IN_MEMORY_ORDER, Layout, pickled
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import MOST
 from lb_mpi.status import StatusLine
@@ -81,7 +82,7 @@ def check_items(given: Sequence[Any], *, ordered: bool) -> Any:
         raise TypeError(f"items = {show(sets[0])}: expected items in a fixed order, such as sorted(items)")
     items = _check_iterable(given[0] if given else None)
     if len(given) > 1:
-        items = zip(*map(_rows, map(_check_iterable, given)), strict=False)
+        items = zip(*map(_check_iterable, given), strict=False)
     if isinstance(items, range) and items:  # its integers may be too large for len()
         n = (items[-1] - items[0]) // items.step + 1
     else:
@@ -104,10 +105,6 @@ def _check_iterable(items: Any) -> Any:
     if isinstance(items, np.ndarray) and not items.ndim:
         raise ValueError("items of shape (): expected at least one dimension, the items")
     return items
-
-
-def _rows(items: Iterable[Any]) -> Iterable[Any]:
-    return map(copied, items) if isinstance(items, np.ndarray) else items
 
 
 def check_costs(costs: Any, n: int) -> Floats | None:
@@ -161,7 +158,7 @@ def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes]:
     for lo in range(0, len(order), n_block):
         some = items[lo : lo + n_block] if as_given else _some(items, order[lo : lo + n_block])
         try:
-            blocks.append(pickle.dumps(some, pickle.HIGHEST_PROTOCOL))
+            blocks.append(pickled(pickle, some, IN_MEMORY_ORDER))
         except Exception:
             _name_unpicklable(items, order[lo : lo + n_block])
             raise
@@ -170,7 +167,10 @@ def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes]:
 
 
 def _some(items: Any, places: NDArray[np.int64]) -> Any:
-    return items[places] if isinstance(items, np.ndarray) else [items[k] for k in places.tolist()]
+    if not isinstance(items, np.ndarray):
+        return [items[k] for k in places.tolist()]
+    layout = Layout.of(items, rows=True)
+    return layout.restored(layout.compact(items)[places])
 
 
 def _name_unpicklable(items: Any, places: NDArray[np.int64]) -> None:
@@ -193,16 +193,13 @@ class ReceivedItems:
 
     def some(self, lo: int, hi: int) -> list[Any]:
         """Return the items at positions lo..hi-1, each once: rows of an array are part of this rank's copy."""
-        found = []
-        for k in range(lo, hi):
-            if k // self._n_block != self._block_number:
-                self._block_number = k // self._n_block
-                begin, end = self._ends[self._block_number : self._block_number + 2].tolist()
-                self._block = pickle.loads(self._data[begin:end])
-            found.append(self._block[k % self._n_block])
+        found: list[Any] = []
+        while lo < hi:
+            number, first = divmod(lo, self._n_block)
+            if number != self._block_number:
+                begin, end = self._ends[number : number + 2].tolist()
+                self._block, self._block_number = pickle.loads(self._data[begin:end]), number
+            n = min(hi - lo, self._n_block - first)
+            found.extend(self._block[first : first + n])
+            lo += n
         return found
-
-
-def copied(item: Any) -> Any:
-    """Return a private copy of an array's row; a structured number is also a view of the array."""
-    return item.copy() if isinstance(item, np.ndarray | np.void) else item

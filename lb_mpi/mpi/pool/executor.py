@@ -9,6 +9,7 @@ a long one delays no message.  The other ranks serve, as in a pool with `root=`.
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import contextlib
 import ctypes
@@ -16,12 +17,14 @@ import itertools
 import logging
 import math
 import pickle
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -35,12 +38,13 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
 from lb_mpi.mpi.pool.maps import serve
-from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_results, task_error
+from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_results, run_chunk, run_kept, task_error
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import BATCH_S, run_batch
+from lb_mpi.mpi.pool.serving import BATCH_S, Process, run_batch
 from lb_mpi.mpi.pool.session import Operation, Session, need_level
 from lb_mpi.pooling.account import PoolReport, RankTasks
 from lb_mpi.record.events import Phase
@@ -50,7 +54,9 @@ T = TypeVar("T")
 BATCH_BYTES = 1 << 20
 BATCH_MOST = 256  # tasks
 AHEAD = 2  # batches at a rank, if there are more tasks than ranks: the running one, and the next
+INTERRUPTED = 130  # the exit code of a program that ends by Ctrl-C
 LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
+ARRAYS = "arrays"  # the name of a task that frees some
 IDLE_S = 0.25  # between two looks for a failure while no results can arrive
 
 
@@ -68,7 +74,7 @@ class Executor(MPIPoolExecutor):
             if executor is not None:
                 results = list(executor.map(f, items))
 
-    `map` and `starmap` are those of mpi4py's MPIPoolExecutor, with timeout, chunksize, buffersize and unordered.  Futures
+    `map` and `starmap` have the arguments of MPIPoolExecutor: timeout, chunksize, buffersize and unordered.  Futures
     are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  An exception raised by a task
     (except Ctrl-C) is the exception of its future; its cause is a `TaskError` with the rank and the traceback.
     Functions, arguments and results are pickled, even for rank 0's own tasks.
@@ -121,6 +127,8 @@ class Executor(MPIPoolExecutor):
         made._dispatcher = None
         return made
 
+    run_kept = staticmethod(run_kept)  # for several calls in one task, one of which may change the results of others
+
     @staticmethod
     def n_ranks() -> int:
         """Return the number of ranks that an executor uses by default."""
@@ -160,9 +168,13 @@ class Executor(MPIPoolExecutor):
     def submit_sharing(self, fn: Callable[[], T], least_bytes: int) -> Future[T]:
         """Run fn() on some rank; its numpy arrays of so many bytes are sent once to each host, and are read-only there.
 
-        They must not be changed while the executor is open, which frees them at its end.
+        They must not be changed before `end_sharing`, or the end of the executor, which free them.
         """
         return self._submit(fn, (fn, (), {}), least_bytes)
+
+    def end_sharing(self) -> None:
+        """Free the arrays sent so far when their tasks are done; from now on, they are sent again."""
+        self._queue.arrays.end_call()
 
     def _submit(self, fn: Any, call: tuple[Any, ...], least_bytes: int | None = None) -> Future[Any]:
         self._check("schedule new futures")
@@ -174,10 +186,64 @@ class Executor(MPIPoolExecutor):
             cause.add_note(str(error))
             future.set_exception(cause)
             return future
+        if task.arrays:
+            future.add_done_callback(lambda _: self._queue.arrays.done(task.arrays))
         while self._dispatcher is None or not self._dispatcher.put(self._queue, task):
             self._check("schedule new futures")
             self._dispatcher = _dispatcher(self._session, self._queue)  # since a map has ended the last one
         return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        unordered: bool = False,
+    ) -> Iterator[T]:
+        """Return an iterator of fn(*args) for the items at the same position of each iterable; see `starmap`."""
+        return self.starmap(fn, zip(*iterables, strict=False), timeout, chunksize, buffersize, unordered)
+
+    def starmap(
+        self,
+        fn: Callable[..., T],
+        iterable: Iterable[Iterable[Any]],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        unordered: bool = False,
+    ) -> Iterator[T]:
+        """Return an iterator of fn(*args) for each args of `iterable`; an exception is raised where its result would be.
+
+        timeout : seconds from this call on, after which the iterator raises TimeoutError; None: no limit.
+        chunksize : number of calls in a task, >= 1.
+        buffersize : number of tasks whose results are not yet yielded, at most, >= 1; None: all tasks are submitted at once.
+        unordered : yield results as they arrive; without `buffersize`.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if buffersize is not None:
+            if not isinstance(buffersize, int):
+                raise TypeError("buffersize must be an integer or None")
+            if buffersize < 1:
+                raise ValueError("buffersize must be None or > 0")
+            if unordered:
+                raise ValueError("buffersize must be None if unordered")
+        calls = iter(iterable)
+        if chunksize == 1:
+            return self._results(fn, calls, until, buffersize, unordered)
+        chunks = ((chunk,) for chunk in iter(lambda: [*itertools.islice(calls, chunksize)], []))
+        lists = self._results(partial(run_chunk, fn), chunks, until, buffersize, unordered)
+        return itertools.chain.from_iterable(lists)
+
+    def _results(
+        self, fn: Callable[..., Any], calls: Iterator[Any], until: float | None, buffersize: int | None, unordered: bool
+    ) -> Iterator[Any]:
+        """Submit fn(*args) for the first of `calls`; return an iterator of all results, which submits the others."""
+        futures = deque(self.submit(fn, *args) for args in itertools.islice(calls, buffersize))
+        return _resolved(weakref.ref(self), fn, futures, calls, until, unordered)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks; `wait`: return when all are done.  A second call only waits.
@@ -204,7 +270,7 @@ class Executor(MPIPoolExecutor):
         if self._session.is_root:
             return self
         self.shutdown()
-        hint("this rank has served the executor; put `if executor:` before what only rank 0 does")
+        hint(Executor, "this rank has served the executor; put `if executor:` before what only rank 0 does")
         return None
 
     def __exit__(
@@ -260,11 +326,18 @@ class _Queue:
     @property
     def idle(self) -> bool:
         """True if there is nothing to send and nothing to await."""
-        return not (self.tasks or self.n_sent or (self.boots and any(self.bound.values())))
+        return not (self.tasks or self.n_sent or any(map(self._boots, self.bound)))
+
+    def _boots(self, rank: int) -> bool:
+        """Return whether the rank runs a task that is bound to it even if there are no others."""
+        bound = self.bound[rank]
+        return bool(bound) and (self.boots or bound[0].what == ARRAYS)
 
     def take(self, rank: int) -> list[_Task]:
         """Remove and return the tasks of a batch for a rank: one that is bound to it, or others; empty if there are none."""
-        if self.bound[rank] and (self.tasks or self.boots):
+        while self.tasks and self.tasks[0].future.cancelled():  # its arrays may be gone
+            _begins(self.tasks.popleft().future)
+        if self.bound[rank] and (self.tasks or self._boots(rank)):
             return [self.bound[rank].popleft()]
         if not self.tasks:
             return []
@@ -275,14 +348,15 @@ class _Queue:
         most = min(BATCH_MOST, max(1, int(BATCH_S / max(self.task_s, 1e-6))), share)
         taken, n_bytes = list[_Task](), 0
         while self.tasks and len(taken) < most and n_bytes < BATCH_BYTES:
-            if (needed := self.tasks[0].arrays) and arrays.missing(needed, host):
+            task = self.tasks[0]
+            if task.arrays and not task.future.cancelled() and arrays.missing(task.arrays, host):
                 break
-            task = self.tasks.popleft()
+            self.tasks.popleft()
             if _begins(task.future):
                 taken.append(task)
                 n_bytes += len(task.data)
-                if task.arrays and rank:
-                    arrays.holders.add(rank)
+                if rank:
+                    arrays.note(rank, task.arrays)
         return taken
 
     def _store(self, rank: int, key: str, places: dict[int, str]) -> list[_Task]:
@@ -291,7 +365,7 @@ class _Queue:
         if host in places:
             return []
         places[host] = ""
-        self.arrays.holders.add(rank)
+        self.arrays.note(rank, {key})
         future: Future[str] = Future()
         future.add_done_callback(lambda done: places.update({} if done.exception() else {host: done.result()}))
         return [_Task(future, dumps((store, (key, self.arrays.read(key)), {}), "function", store), what="an array")]
@@ -302,16 +376,18 @@ class _Queue:
             self.broken = BrokenExecutor(text)
             self.broken.__cause__ = error
 
-    def free(self) -> bool:
-        """Let all ranks forget its arrays, at its end; False if none has any."""
-        holders, self.arrays.holders = self.arrays.holders, set()
-        for rank, tasks in self.bound.items():
-            tasks.clear()
-            if rank in holders:
-                data = dumps((forget, ([*self.arrays.places],), {}), "function", forget)
-                tasks.append(_Task(Future(), data, what="arrays"))
-        self.boots = True
-        return bool(holders)
+    def free(self, *, all_calls: bool = False) -> bool:
+        """Let all ranks forget arrays (see `SharedArrays.free`); False if no other rank has any.
+
+        `all_calls`: at its end.
+        """
+        if all_calls:
+            for tasks in self.bound.values():
+                tasks.clear()
+        by_rank = self.arrays.free(all_calls=all_calls)
+        for rank, keys in by_rank.items():
+            self.bound[rank].append(_Task(Future(), dumps((forget, (keys,), {}), "function", forget), what=ARRAYS))
+        return bool(by_rank)
 
 
 class _Batch(NamedTuple):
@@ -330,6 +406,7 @@ class _Dispatcher(Operation):
         super().__init__(session)
         self.changed = threading.Condition()
         self._root = session.root
+        self._process = Process.now()
         self._closes = closes  # the session, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
         self._queues = deque[_Queue]()
@@ -434,7 +511,11 @@ class _Dispatcher(Operation):
         session, worker, wait_s = self.session, self._worker, None
         try:
             with session.presence.telling():
-                session.work(self)
+                try:
+                    session.work(self)
+                except RecursionError:  # a task has lowered the limit, and is not over
+                    self._process.restore()
+                    raise
         except BaseException as error:
             wait_s = LEAVE_S
             with self.changed:
@@ -444,12 +525,14 @@ class _Dispatcher(Operation):
                 self.changed.notify_all()
             for queue in queues:
                 self._drop(queue)
-            if worker.ident:  # a task that still runs while Python exits may crash it
+            if worker.ident:
                 thread = ctypes.c_ulong(worker.ident)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
         self._own.put(None)
         if worker.ident:
             worker.join(wait_s)
+            if worker.is_alive():
+                _late.append(worker)
         for queue in self._queues:  # after a failure
             queue.arrays.close()
         session.operation = None
@@ -479,7 +562,8 @@ class _Dispatcher(Operation):
             raise self._stop
         for queue in [*self._queues]:
             queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is exiting
-            if queue.idle and not queue.open and not queue.free():
+            queue.free()
+            if queue.idle and not queue.open and not queue.free(all_calls=True):
                 self._queues.remove(queue)
                 queue.arrays.close()
                 self.changed.notify_all()
@@ -575,6 +659,25 @@ class _Dispatcher(Operation):
 
 
 _dispatchers: list[_Dispatcher] = []  # that run
+_late: list[threading.Thread] = []  # in tasks that go on after a failure or Ctrl-C
+
+
+@atexit.register
+def _await_tasks() -> None:
+    """Wait until no task runs, since one that still runs while MPI and Python are finalized may crash.
+
+    A program that has failed ends at once instead, with all ranks, as does one that waits here at Ctrl-C.
+    """
+    failed = getattr(sys, "last_value", None) is not None  # set by an exception that nobody has caught
+    try:
+        for thread in _late:
+            thread.join(LEAVE_S if failed else None)
+    except KeyboardInterrupt:
+        failed = True
+    if failed and any(thread.is_alive() for thread in _late) and not MPI.Is_finalized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(INTERRUPTED)
 
 
 def _dispatcher(session: Session, queue: _Queue) -> _Dispatcher:
@@ -588,7 +691,7 @@ def _dispatcher(session: Session, queue: _Queue) -> _Dispatcher:
         if isinstance(found, _Dispatcher):  # over
             found.thread.join()
             continue
-        with session.lock:
+        with session.lock, in_call(""):  # with Ctrl-C held back, so that what is noted also runs
             if not isinstance(session.operation, _Dispatcher):  # else another thread has made one meanwhile
                 session.check()
                 _check_level(session.presence.comm)
@@ -616,6 +719,39 @@ def initialize(session: Session, initializer: Callable[..., Any], initargs: tupl
 
 
 # --- futures ----------------------------------------------------------------------------------------------------------
+
+
+def _resolved(
+    executor: Callable[[], Executor | None],
+    fn: Callable[..., Any],
+    futures: deque[Future[Any]],
+    more: Iterator[Any],
+    until: float | None,
+    unordered: bool,
+) -> Iterator[Any]:
+    """Yield the results of futures, and submit one more call for each; at its end, cancel those not yet begun.
+
+    It does not keep the executor, so that a program may drop that.
+    """
+
+    def left_s() -> float | None:
+        return None if until is None else until - time.monotonic()
+
+    try:
+        if unordered:
+            for future in concurrent.futures.as_completed(set(futures), left_s()):
+                futures.remove(future)
+                yield future.result()
+        while futures:
+            result = futures[0].result(left_s())
+            futures.popleft()
+            if (still := executor()) is not None and (args := next(more, None)) is not None:
+                futures.append(still.submit(fn, *args))
+            del still
+            yield result
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def _begins(future: Future[Any]) -> bool:

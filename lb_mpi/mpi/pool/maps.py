@@ -23,14 +23,13 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.common.waiting import Interrupts, own_s
+from lb_mpi.mpi.common.waiting import Interrupts, interrupts, own_s
 from lb_mpi.mpi.pool.arguments import (
     MapOptions,
     ReceivedItems,
     check_costs,
     check_items,
     check_options,
-    copied,
     encode,
     name_of,
     sample_of,
@@ -38,19 +37,23 @@ from lb_mpi.mpi.pool.arguments import (
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
 from lb_mpi.mpi.pool.messages import (
     START,
+    UNCHANGING,
     Frame,
     StartOrder,
     TaskFailure,
+    copied,
     digest_of,
     dumps,
     failure_of,
+    kept,
     own_error,
     pickled_error,
     read_results,
     results_parcel,
     task_error,
+    unpicklable,
 )
-from lb_mpi.mpi.pool.serving import Serving
+from lb_mpi.mpi.pool.serving import Process, Serving
 from lb_mpi.mpi.pool.session import MAP, Operation, Session
 from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
 from lb_mpi.pooling.deal import Speeds, deal
@@ -94,10 +97,11 @@ class PoolMaps:
         with contextlib.ExitStack() as opened:  # closed if not all ranks begin the map
 
             def plan() -> RootMap | None:
-                if session.is_root:
-                    return RootMap(self, call, items, options, opened)
-                check_options(call.function, options, alone=False)
-                return None
+                with interrupts().allowed():  # the items may come from the user's code
+                    if session.is_root:
+                        return RootMap(self, call, items, options, opened)
+                    check_options(call.function, options, alone=False)
+                    return None
 
             if session.alone:
                 planned = plan()
@@ -120,6 +124,7 @@ class LocalMap(Operation):
     def __init__(self, session: Session, call: MapCall) -> None:
         super().__init__(session)
         self._call = call
+        self._arguments: ReceivedItems  # the items, which each rank unpickles for itself
         self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
         self._sent_before = session.parcels.sent_bytes
 
@@ -153,8 +158,8 @@ class LocalMap(Operation):
         sent_bytes = session.parcels.sent_bytes - self._sent_before
         return session.account.done._replace(sent_bytes=sent_bytes)
 
-    def arguments(self, lo: int, hi: int) -> list[Any]:
-        """Return the items at positions lo..hi-1."""
+    def keep(self, value: Any, *, last: bool) -> Any:
+        """Return what is kept of a result until `put`, before the next call may change it; `last`: of the chunk."""
         raise NotImplementedError
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
@@ -191,20 +196,25 @@ class LocalMap(Operation):
         session, worker = self.session, self.session.worker
         values: list[Any] = []
         failed: BaseException | None = None
+        process = Process.now()
         before = session.clocks.before()
         session.record.enter(session.account.phase(lo), before.wall_s)
         try:
-            arguments = self.arguments(lo, hi)
+            arguments = self._arguments.some(lo, hi)
             with interrupts.allowed():
                 for argument in arguments:
                     try:
-                        values.append(function(*argument) if star else function(argument))
+                        value = function(*argument) if star else function(argument)
                     except Exception as error:
                         if not keep:
                             raise
-                        values.append(error if pickled_error(error) else RuntimeError(failure_of(error, -1).text))
+                        value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
+                    if type(value) not in UNCHANGING:
+                        value = self.keep(value, last=len(values) + 1 == len(arguments))
+                    values.append(value)
         except BaseException as error:
             failed = error
+        process.restore()
         after = session.clocks.after()
         cpu_s = after.cpu_s - before.cpu_s
         session.throttle.charge(cpu_s)
@@ -214,14 +224,15 @@ class LocalMap(Operation):
         worker.done(chunk, wall_s, cpu_s / session.throttle.speed - cpu_s)
         if values:
             self.put(lo, lo + len(values), values, work_s)
-        if failed is not None:
-            self.fail(failure_of(failed, session.rank, lo + len(values)), failed)
+        if failed is not None:  # Ctrl-C may come after the last task
+            task = lo + len(values) if len(values) < hi - lo else -1
+            self.fail(failure_of(failed, session.rank, task), failed)
         if self.failed is not None:
             worker.end()
 
 
 def _unknown(*_: Any) -> Any:
-    raise LookupError("the function of this map could not be unpickled on this rank")
+    raise LookupError("the function of this map has not been unpickled")
 
 
 # --- the root ---------------------------------------------------------------------------------------------------------
@@ -292,10 +303,11 @@ class RootMap(LocalMap):
         how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
         session.record.use("pool", how)
         with session.presence.telling():
+            data = session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
             session.epoch = self._epoch
             if self._starts[0].function_bytes:
                 session.functions.keep(self._starts[0].digest, self._call.function)
-            session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
+            self._arguments = ReceivedItems(data[sum(map(len, self._parts[:2])) :])
             self.begin(self._starts[session.rank], self._speeds, self._began)
         self._maps.current = self
         self._starts, self._parts = [], []  # free memory
@@ -303,25 +315,33 @@ class RootMap(LocalMap):
     def collect(self) -> list[Any]:
         """Complete the map; return all results in the order of the items."""
         results: list[Any] = [None] * self._n
-        with self._ending(results):
+        with self._ending():
             self._work()
             for tasks, values in self._take_fresh():
                 for task, value in zip(tasks, values, strict=True):
                     results[task] = value
+            self._finish(results)
         return results
 
     def each(self) -> Iterator[tuple[int, Any]]:
-        """Work on the map while results are requested; yield (index of the item, result) as they arrive."""
+        """Work on the map while results are requested; return an iterator of (index of the item, result) as they arrive."""
+        results = self._results()
+        next(results)  # a generator that has not begun would not end the map when it is dropped
+        return results
+
+    def _results(self) -> Iterator[tuple[int, Any]]:
+        """Yield once to begin, and then what `each` returns."""
         with self._ending():
+            yield -1, None
             while True:
                 if self._dropped:
                     raise Error("the pool was closed during a map: expected a loop over all its results before")
-                with self.session.lock:
+                with self.session.lock, in_call(""), self._ending():
                     if self.under_way:  # else another map has completed this one
                         self._work(until_fresh=True)
-                    fresh = self._take_fresh()
-                if not fresh:
-                    break
+                    if not (fresh := self._take_fresh()):
+                        self._finish()
+                        return
                 for tasks, values in fresh:
                     yield from zip(tasks, values, strict=True)
 
@@ -361,10 +381,6 @@ class RootMap(LocalMap):
         """True if all tasks are done, or one has failed, or the caller waits for results and there are some."""
         return not self._collector.missing or self.failure is not None or (self._until_fresh and bool(self._fresh))
 
-    def arguments(self, lo: int, hi: int) -> list[Any]:
-        """Return items, see `LocalMap`; rows of an array are copies."""
-        return [copied(self._items[task]) for task in self._order[lo:hi].tolist()]
-
     def take(self, source: int, results: Buffer) -> None:
         """See `Operation`."""
         epoch, done, frames = read_results(results)
@@ -381,6 +397,10 @@ class RootMap(LocalMap):
                 self.fail(found, None)
             else:
                 self.put(lo, hi, found, seconds, source)
+
+    def keep(self, value: Any, *, last: bool) -> Any:
+        """See `LocalMap`; the user gets a copy, as of the results of other ranks."""
+        return copied(value)
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
         """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
@@ -409,7 +429,7 @@ class RootMap(LocalMap):
 
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
         """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
-        with self.session.lock:
+        with self.session.lock, in_call(""):
             if self.under_way:
                 self._end(results, dropped=dropped)
 
@@ -454,19 +474,23 @@ class RootMap(LocalMap):
         self.end(dropped=True)
 
     @contextlib.contextmanager
-    def _ending(self, results: list[Any] | None = None) -> Iterator[None]:
-        """End the map on all ranks, whatever happens in the block; raise its failure."""
+    def _ending(self) -> Iterator[None]:
+        """End the map on all ranks if an exception leaves the block: they raise it, too, unless the iterator is dropped."""
         try:
             yield
         except GeneratorExit:
             self.end(dropped=True)
             raise
         except BaseException as error:
-            if self.under_way:
-                self.fail(failure_of(error, self.session.rank), error)
-                self.end()
-                self.session.together(error)
+            with in_call(""):
+                if self.under_way:
+                    self.fail(failure_of(error, self.session.rank), error)
+                    self.end()
+                    self.session.together(error)
             raise
+
+    def _finish(self, results: list[Any] | None = None) -> None:
+        """End the map on all ranks; raise its failure."""
         self.end(results)
         if self.failure is not None:
             raise self.session.together(self._error(self.failure))
@@ -494,8 +518,12 @@ class RootMap(LocalMap):
         if not came or self._file is None:
             return
         tasks = [task for _, lo, hi, _ in came for task in self._order[lo:hi].tolist()]
+        found = [value for *_, values in came for value in values]
+        if self._call.keep_exceptions:  # a later run tries these tasks again
+            good = [k for k, value in enumerate(found) if not isinstance(value, Exception)]
+            tasks, found = [tasks[k] for k in good], [found[k] for k in good]
         try:
-            self._file.write(tasks, [value for *_, values in came for value in values])
+            self._file.write(tasks, found)
         except (OSError, TypeError, ValueError) as error:
             self.fail(failure_of(error, self.session.rank), error)
             return
@@ -529,13 +557,11 @@ class WorkerMap(LocalMap):
         self._frames: list[Frame] = []  # results to send
         self._bytes, self._since = 0, 0.0
         self.begin(start, speeds.tolist(), time.perf_counter())
-        known = session.functions
         try:
             if start.function_bytes:
-                known.keep(start.digest, _unknown)  # even if this fails, all ranks must know the same digests
-                known.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
-            self._call = self._call._replace(function=function or known[start.digest])
-            self._items = ReceivedItems(data[start.function_bytes :])
+                session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
+            self._call = self._call._replace(function=function or session.functions.load(start.digest))
+            self._arguments = ReceivedItems(data[start.function_bytes :])
         except Exception as error:  # the user's classes may raise anything when they are unpickled
             self.fail(failure_of(error, session.rank), error)
             session.worker.end()
@@ -570,26 +596,24 @@ class WorkerMap(LocalMap):
         return results
 
     def each(self) -> Iterator[tuple[int, Any]]:
-        """Complete the map; return an iterator of nothing, since only the root gets results one by one."""
+        """Complete the map; return a generator of nothing, since only the root gets results one by one."""
         self.collect()
-        return iter(())
+        nothing: list[tuple[int, Any]] = []
+        return (result for result in nothing)
 
-    def arguments(self, lo: int, hi: int) -> list[Any]:
-        """See `LocalMap`."""
-        return self._items.some(lo, hi)
+    def keep(self, value: Any, *, last: bool) -> Any:
+        """See `LocalMap`; `put` pickles the last one in time."""
+        return value if last else kept(value)
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
-        """Pass on results, see `LocalMap`; a result that can't be pickled is a failure."""
+        """Pass on results, see `LocalMap`; a last one that can't be pickled is a failure."""
         try:
             self._add(lo, hi, values, seconds)
-        except Exception:
-            for k, value in enumerate(values, lo):
-                try:
-                    self._add(k, k + 1, [value], seconds / len(values))
-                except Exception as caught:
-                    wrong = TypeError(f"result of type {type(value).__name__} can't be pickled: {caught}")
-                    self.fail(failure_of(wrong, self.session.rank, k), wrong)
-                    return
+        except Exception as error:
+            if len(values) > 1:
+                self._add(lo, hi - 1, values[:-1], seconds)
+            wrong = unpicklable(values[-1], error)
+            self.fail(failure_of(wrong, self.session.rank, hi - 1), wrong)
 
     def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
         """See `LocalMap`."""
@@ -621,6 +645,11 @@ def serve(session: Session) -> None:
             if session.orders[0][0] != Tag.START:
                 session.next_order(Tag.CLOSE)
                 return
-            _, error = WorkerMap(session).finish()
+            try:
+                _, error = WorkerMap(session).finish()
+            except OSError as short:  # of shared memory for this map: the root may go on with a smaller one
+                if not session.presence.is_of_all(short):
+                    raise
+                continue
             if isinstance(error, KeyboardInterrupt):
                 raise error

@@ -12,10 +12,11 @@ import pickle
 import struct
 import traceback
 from collections import ChainMap, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.errors import TaskError
@@ -71,6 +72,115 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
         frames.append(Frame(lo, hi, rest[at : at + n_bytes], 1e-9 * nanoseconds))
         at += n_bytes
     return epoch, RankTasks(*done), frames
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """The order of an array's elements in memory, on which the last bits of its sums depend."""
+
+    axes: tuple[int, ...]  # the one with the largest steps first
+    steps: tuple[slice, ...]  # by axis; backwards where indices rise as addresses fall
+
+    @classmethod
+    def of(cls, array: NDArray[Any], *, rows: bool = False) -> Layout:
+        """Return the layout of an array; `rows`: of its rows, so that the first axis stays the first."""
+        strides = array.strides
+        axes = sorted(range(array.ndim), key=lambda axis: (axis > 0 or not rows, -abs(strides[axis])))
+        steps = [slice(None, None, -1 if step < 0 else 1) for step in strides]
+        if rows:
+            steps[0] = slice(None)
+        return cls(tuple(axes), tuple(steps))
+
+    def compact(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array as a view whose order is C's."""
+        return array[self.steps].transpose(self.axes)
+
+    def restored(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return, as a view of an array in C's order, one with this layout."""
+        return np.ascontiguousarray(array).transpose(np.argsort(self.axes))[self.steps]
+
+
+def reduce_array(array: NDArray[Any]) -> Any:
+    """Reduce an array for pickling; unlike numpy, keep the order in memory also if it is neither C's nor Fortran's."""
+    if array.flags.forc:
+        return array.__reduce_ex__(5)
+    layout = Layout.of(array)
+    return _restored, (layout, *np.ascontiguousarray(layout.compact(array)).__reduce_ex__(5))
+
+
+def _restored(layout: Layout, make: Callable[..., Any], args: Any, state: Any = None) -> NDArray[Any]:
+    array = make(*args)
+    if state is not None:  # of objects
+        array.__setstate__(state)
+    return layout.restored(array)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+UNCHANGING = frozenset({type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {np.void, np.object_})
+
+
+def is_unchanging(value: Any) -> bool:
+    """Return whether nothing can change a value: a number, a text, or a tuple of these."""
+    kind = type(value)
+    return kind in UNCHANGING or (kind is tuple and UNCHANGING.issuperset(map(type, value)))
+
+
+class PickledResult:
+    """A result as the function has returned it: pickled at once, since the next call may use the same array again.
+
+    Its pickle is that of the result.  TypeError if that can't be pickled.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, value: Any) -> None:
+        try:
+            self._data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise unpicklable(value, error) from error
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        """Return what restores the result."""
+        return pickle.loads, (self._data,)
+
+
+def kept(value: Any) -> Any:
+    """Return a result that may be pickled later, after further calls of the function."""
+    return value if is_unchanging(value) else PickledResult(value)
+
+
+def run_kept(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    """Return function(*args, **options), to be pickled after further calls."""
+    return kept(function(*args, **options))
+
+
+def run_chunk(function: Callable[..., Any], chunk: Iterable[Iterable[Any]]) -> list[Any]:
+    """Return function(*args) for each args of a chunk, to be pickled."""
+    return [kept(function(*args)) for args in chunk]
+
+
+def copied(value: Any) -> Any:
+    """Return a result of the root's own, as another rank would have sent it; TypeError if it can't be pickled."""
+    if is_unchanging(value):
+        return value
+    buffers: list[pickle.PickleBuffer] = []  # arrays are copied once, not twice
+    try:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+    except Exception as error:
+        raise unpicklable(value, error) from error
+    return pickle.loads(data, buffers=[(bytes if raw.readonly else bytearray)(raw) for raw in map(_raw, buffers)])
+
+
+def _raw(buffer: pickle.PickleBuffer) -> memoryview:
+    return buffer.raw()
+
+
+def unpicklable(value: Any, error: Exception) -> TypeError:
+    """Return the error of a result that can't be pickled."""
+    return TypeError(f"result of type {type(value).__name__} can't be pickled: {error}")
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -133,6 +243,7 @@ _EXPECTED = "expected a function of a module, a pool whose ranks all call its me
 
 
 Reducers = Mapping[type, Callable[[Any], Any]]  # as in copyreg.dispatch_table
+IN_MEMORY_ORDER: Reducers = {np.ndarray: reduce_array}  # so that a task sees an array as f(item) would
 
 
 def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None) -> bytes:
@@ -141,7 +252,7 @@ def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None
     TypeError, naming the function, if that fails.
     """
     try:
-        return _dumps(pickle, value, reducers)
+        return pickled(pickle, value, reducers)
     except Exception as error:
         what = f"{name} = {show(function)}{' or an argument of it' * (value is not function)}"
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"
@@ -150,13 +261,14 @@ def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None
         except ImportError:
             raise TypeError(f"{what} can't be pickled {why}, or cloudpickle to be installed") from error
     try:
-        return _dumps(cloudpickle, value, reducers)
+        return pickled(cloudpickle, value, reducers)
     except Exception as error:
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"
         raise TypeError(f"{what} can't be pickled, not with cloudpickle either {why}") from error
 
 
-def _dumps(module: Any, value: Any, reducers: Reducers | None) -> bytes:
+def pickled(module: Any, value: Any, reducers: Reducers | None) -> bytes:
+    """Pickle a value by `module`, pickle or cloudpickle, and objects of some types by these reducers."""
     if reducers is None:
         return bytes(module.dumps(value, pickle.HIGHEST_PROTOCOL))
     buffer = io.BytesIO()
@@ -172,11 +284,17 @@ def digest_of(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:16]  # faster than others if the processor supports it
 
 
-class KnownFunctions(OrderedDict[bytes, Callable[..., Any]]):
-    """The last functions, by digest; sender and receivers forget the same ones."""
+class KnownFunctions(OrderedDict[bytes, Any]):
+    """The last functions, by digest, pickled until their first use; sender and receivers forget the same ones."""
 
-    def keep(self, digest: bytes, function: Callable[..., Any]) -> None:
+    def keep(self, digest: bytes, function: Callable[..., Any] | bytes) -> None:
         """Keep a function, and forget the oldest beyond `KEPT`."""
         self[digest] = function
         if len(self) > KEPT:
             self.popitem(last=False)
+
+    def load(self, digest: bytes) -> Callable[..., Any]:
+        """Return a function; one that could not be unpickled is tried again, since its module may be there by now."""
+        if isinstance(function := self[digest], bytes):
+            function = self[digest] = pickle.loads(function)
+        return function  # type: ignore[no-any-return]

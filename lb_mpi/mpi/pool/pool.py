@@ -21,10 +21,12 @@ from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.failure import hint
+from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.presence import closed
 from lb_mpi.mpi.pool.arguments import MapOptions
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import MapCall, PoolMaps, serve
+from lb_mpi.mpi.pool.messages import run_chunk
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.pooling.account import PoolReport
 
@@ -135,7 +137,8 @@ class Pool:
 
         Parameters
         ----------
-        function : called with one item, which it must not change.  Its results are sent as pickles.
+        function : called with one item, which it must not change; on every rank, its arrays have the same order in memory.
+            Its results are pickled before its next call, so it may return the same work array each time.
         items : an array, whose rows are the items; a range, or an integer n for range(n); or any iterable.  Only the
             root's items are used.
         costs : (n,) expected cost of each of the n items, finite and >= 0, in any unit; the most expensive items are
@@ -146,7 +149,7 @@ class Pool:
             half a millisecond.
         progress : a function that the root calls as progress(tasks done, all tasks) four times a second; True: shows
             the progress in a line on stderr.
-        return_exceptions : True: an exception that a task raises is its result.
+        return_exceptions : True: an exception that a task raises is its result; a checkpoint does not contain it.
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
             bytes, arrays, or tuples, lists and dicts of these.  A full disk ends the map; if the file is removed, a
@@ -195,10 +198,9 @@ class Pool:
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        with self._session.claimed():
+        with self._session.claimed(), in_call(""):
             self._check_open()
-            begun = self._maps.begin_map(call, items, options)
-        return begun.each()
+            return self._maps.begin_map(call, items, options).each()
 
     def imap_unordered(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
         """Yield function(item) on the root as results arrive; see `imap_indexed`."""
@@ -259,7 +261,7 @@ class Pool:
         size = chunksize or max(1, len(given) // (16 * self.size))
         result: Any = MapResult(_no_pool(), size if given else 0, len(given), callback, error_callback)
         chunks = (given[lo : lo + size] for lo in range(0, len(given), size))
-        return _setting(result, [executor.submit(_run_chunk, function, chunk) for chunk in chunks])
+        return _setting(result, [executor.submit(run_chunk, function, chunk) for chunk in chunks])
 
     def _submitter(self) -> Executor:
         """Return the executor of asynchronous tasks."""
@@ -294,19 +296,21 @@ class Pool:
         operation = session.operation
         if operation is not None and operation.refuses() and (operation is self._maps.current or not session.shared):
             raise Error("close() in a task or callback of the pool: expected a call after it")
-        try:
-            if self._executor is not None:
-                self._executor.shutdown()
-            if self._maps.current is not None:
-                self._maps.current.end(dropped=True)  # nobody has asked for all results
-            if not session.presence.failed and not session.alone:
-                session.meet("close", lambda: None)
-        except BaseException as error:
-            if not session.shared:  # the other ranks can't know that this one has closed it
-                session.presence.spread(error, alone=True)
-            raise
-        finally:
-            self._free()
+        with in_call("") as interrupts:
+            try:
+                if self._executor is not None:
+                    with interrupts.allowed():
+                        self._executor.shutdown()
+                if self._maps.current is not None:
+                    self._maps.current.end(dropped=True)  # nobody has asked for all results
+                if not session.presence.failed and not session.alone:
+                    session.meet("close", lambda: None)
+            except BaseException as error:
+                if not session.shared:  # the other ranks can't know that this one has closed it
+                    session.presence.spread(error, alone=True)
+                raise
+            finally:
+                self._free()
 
     shutdown = close
 
@@ -327,7 +331,7 @@ class Pool:
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
         if self._session.alone and not self.is_root:
             self.wait()
-            hint(f"this rank has served the pool; put `if pool:` before what only rank {self._session.root} does")
+            hint(Pool, f"this rank has served the pool; put `if pool:` before what only rank {self._session.root} does")
             return None
         return self
 
@@ -338,14 +342,18 @@ class Pool:
         others = not (self.is_root or self._session.alone)
         if others and isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
             error.add_note("On this rank `map` returns None; put `if pool.is_root:` before what uses its results.")
-        if error is not None and not self._closed and not self._session.alone:
-            self._session.presence.spread(error)
-        if self._executor is not None:
-            self._executor.__exit__(kind, error, trace)
-        self.close()
+        with in_call("") as interrupts:
+            try:
+                if error is not None and not self._closed and not self._session.alone:
+                    self._session.presence.spread(error)
+                if self._executor is not None:
+                    with interrupts.allowed():
+                        self._executor.__exit__(kind, error, trace)
+            finally:
+                self.close()
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
-        with self._session.claimed():
+        with self._session.claimed(), in_call(""):  # with Ctrl-C held back, also between two messages of the map
             self._check_open()
             return self._maps.begin_map(call, items, options).collect()
 
@@ -385,10 +393,6 @@ def _setting(result: Any, futures: list[Future[Any]]) -> AsyncResult[Any]:
     for k, future in enumerate(futures):
         future.add_done_callback(partial(done, k))
     return result  # type: ignore[no-any-return]
-
-
-def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
-    return [function(*args) for args in chunk]
 
 
 def _in_order(pairs: Iterator[tuple[int, T]]) -> Iterator[T]:

@@ -32,12 +32,20 @@ class _Main(ModuleType):
         self.__dict__["_load"] = load
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or (load := self.__dict__.pop("_load", None)) is None:
+        if name.startswith("__"):
             raise AttributeError(f"the script has no {name!r}")
-        code, names = load(WORKER)
-        self.__dict__.update(names)
-        exec(code, self.__dict__)
-        return getattr(self, name)
+        if (load := self.__dict__.pop("_load", None)) is not None:
+            code, names = load(WORKER)
+            self.__dict__.update(names)
+            try:
+                exec(code, self.__dict__)
+            except Exception as error:
+                for defined in [one for one in self.__dict__ if not one.startswith("__")]:
+                    del self.__dict__[defined]  # so that all tasks get this error, not only the first
+                self.__dict__["_error"] = error
+                raise
+            return getattr(self, name)
+        raise self.__dict__.get("_error") or AttributeError(f"the script has no {name!r}")
 
 
 class Script(NamedTuple):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 import threading
 import time
+from typing import NamedTuple
 
 from lb_mpi.mpi.common.parcels import body
 from lb_mpi.mpi.common.presence import Tag
@@ -56,9 +59,10 @@ def run_batch(
     arrays.locate(places)
     session.clocks.begin()
     before = session.clocks.before()
-    frames, began = list[Frame](), time.perf_counter()
+    frames, began, process = list[Frame](), time.perf_counter(), Process.now()
     for k, data in enumerate(tasks):
         frames.append(_outcome(session.rank, k, data))
+        process.restore()
         if time.perf_counter() > began + BATCH_S:
             break
     busy_s, after = time.perf_counter() - began, session.clocks.after()
@@ -67,6 +71,25 @@ def run_batch(
         speed = session.emulated_speeds[session.rank]
         session.account.ran_submitted(number, done.tasks, before.wall_s, after.wall_s, done.work_s, speed)
     return done, frames
+
+
+class Process(NamedTuple):
+    """The state of this process in which our loops go on, whatever a task does to it."""
+
+    pid: int
+    depth: int  # Python's recursion limit
+
+    @classmethod
+    def now(cls) -> Process:
+        """Return it before a task."""
+        return cls(os.getpid(), sys.getrecursionlimit())
+
+    def restore(self) -> None:
+        """Make it again as it was; end a child that the task has forked, since only its parent may call MPI."""
+        if os.getpid() != self.pid:
+            os._exit(1)
+        if sys.getrecursionlimit() < self.depth:
+            sys.setrecursionlimit(self.depth)  # of all threads
 
 
 def _outcome(rank: int, k: int, data: bytes) -> Frame:

@@ -209,16 +209,18 @@ class Session:
         for rank, message in messages:
             self.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
 
-    def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> None:
-        """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many."""
+    def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> memoryview:
+        """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many.
+
+        Return these bytes, which are valid until the next call.
+        """
         n_bytes = sum(map(len, parts))
         inline = [b"".join(parts)] if n_bytes <= INLINE_BYTES else []
         for rank, header in enumerate(headers):
             if rank != self.rank:
                 self.parcels.send(rank, tag, parcel(_N_BYTES.pack(n_bytes) + header, inline))
         self.parcels.push()
-        if n_bytes > INLINE_BYTES:
-            self.broadcast.spread(n_bytes, parts)
+        return memoryview(inline[0]) if inline else self.broadcast.spread(n_bytes, parts)
 
     def together(self, error: BaseException) -> BaseException:
         """Mark an error that all ranks raise if all of them call the pool's methods."""
@@ -246,11 +248,12 @@ class Session:
             self.intervals.close()
             self._host.Free()
 
-        if self.alone and self.is_root and not self.presence.failed:
-            self.send_all(Tag.CLOSE, [b""] * self.size)
-        self.clocks.end()
-        self.presence.close(free)
-        self.record.enter(Phase.OUTSIDE, time.perf_counter())
+        with in_call(""):
+            if self.alone and self.is_root and not self.presence.failed:
+                self.send_all(Tag.CLOSE, [b""] * self.size)
+            self.clocks.end()
+            self.presence.close(free)
+            self.record.enter(Phase.OUTSIDE, time.perf_counter())
 
 
 def need_level(needed: int, why: str) -> None:
