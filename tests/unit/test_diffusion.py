@@ -170,7 +170,7 @@ def test_direct_is_the_least_flow_of_all(case: tuple[Graph, Floats, Floats]) -> 
     incidence[tails, np.arange(graph.n_edges)] = 1
     incidence[heads, np.arange(graph.n_edges)] = -1
     excess = loads - speeds * loads.sum() / speeds.sum()
-    least = np.linalg.lstsq(incidence, excess)[0] if graph.n_edges else np.zeros(0)
+    least = np.linalg.lstsq(incidence, excess, rcond=None)[0] if graph.n_edges else np.zeros(0)
     assert np.allclose(flow, least, rtol=1e-8, atol=1e-10 * loads.sum())
 
 
