@@ -46,11 +46,11 @@ UNKNOWN = -1  # the mark of results that have all come from other ranks
 When = str | float
 
 
-def smooth(before: float, now: float, up: float = UP) -> float:
+def smooth(before: float, now: float) -> float:
     """Return a smoothed value: a smaller measurement at once, a larger one gradually; NaN (unknown) is replaced."""
     if math.isnan(before) or now <= before:
         return now
-    return before + up * (now - before)
+    return before + UP * (now - before)
 
 
 class Observation(NamedTuple):
