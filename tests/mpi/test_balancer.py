@@ -131,7 +131,10 @@ def test_any_dtype_and_shape(kind: str, balancer: lb_mpi.Balancer) -> None:
         result = balancer.map_rows(function, rows)
         assert result.dtype == rows.dtype
         assert result.shape == rows.shape
-        assert result.tobytes() == expected.tobytes()
+        if kind == "disordered":  # with gaps between its fields
+            assert result.tolist() == expected.tolist()
+        else:
+            assert result.tobytes() == expected.tobytes()
         assert rows.tobytes() == before
 
     until_rows_move(balancer, call)
