@@ -180,8 +180,8 @@ class Balancer:
         the results are bit for bit those of the calls on these blocks, whichever rank computes them.
 
         Raises BalanceError on every rank if the function fails on any rank, or returns something else (but SystemExit
-        and KeyboardInterrupt are raised again on the rank where they were raised); ValueError or TypeError on every
-        rank if the rows are invalid on any rank, or differ between ranks.
+        and KeyboardInterrupt are raised again on the rank where they were raised), also if it calls this Balancer;
+        ValueError or TypeError on every rank if the rows are invalid on any rank, or differ between ranks.
         """
         self._open()
         course, watch = self._course, self._watch
