@@ -210,6 +210,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         seconds = time.perf_counter() - began
         total = checksum(own, plan.vertices, heat)
         everyone = own.gather((cpu_s, speed * throttled(), len(plan.vertices)))
+        counts = None if plan.allocation is None else plan.allocation.counts.tolist()
     own.Free()
     if everyone is None:
         return {}, []
@@ -222,6 +223,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "work": options.work,
         "balance": options.balance,
         "ranks": comm.size,
+        "allocated": counts,
         "vertices": [n for _, _, n in everyone],
         "setup_seconds": setup_s,
         "seconds": seconds,
@@ -236,8 +238,9 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         *steps.words,
         f"{seconds:.3f} s; lower bound {answer['lower_bound_seconds']:.3f} s (CPU seconds of work / sum of speeds)",
         f"{setup_s:.3f} s before that to measure, to partition, and to deal out",
+        *([f"allocated, by speed: {' '.join(map(str, counts))}"] if counts else []),
         f"vertices by rank: {' '.join(map(str, answer['vertices']))}; imbalance {answer['imbalance']:.1%}",
-        f"edges cut: weight {plan.cut:g}; {plan.halo_bytes:,} bytes in a halo exchange",
+        f"edges cut: weight {plan.cut:g}; halo: {plan.halo_bytes:,} bytes in an exchange",
         f"checksum {total}",
     ]
 

@@ -159,6 +159,7 @@ class Step(NamedTuple):
     rows_moved: int = 0  # on all ranks
     bytes_moved: int = 0  # on all ranks
     balancer_s: float = 0.0
+    plan_steps: int = 0  # exchanges between neighbours to find the flow
 
 
 def simulate(block: Block, steps: SavedSteps, speed: Varying, balancer: lb_mpi.Balancer | None) -> list[Step]:
@@ -191,7 +192,8 @@ def simulate(block: Block, steps: SavedSteps, speed: Varying, balancer: lb_mpi.B
             block.columns = balancer.map_rows(timed_physics, columns, sun, storm)
             last = balancer.last
             assert last is not None
-            done.append(Step(began, dynamics_s + cpu_s, last.rows_moved, last.bytes_moved, last.seconds))
+            moved = last.rows_moved, last.bytes_moved, last.seconds
+            done.append(Step(began, dynamics_s + cpu_s, *moved, last.steps))
     return done
 
 
@@ -200,6 +202,12 @@ def steps_to_settle(imbalances: Sequence[float], begins_s: Sequence[float], mome
     after = [one for one, begin in zip(imbalances, begins_s, strict=True) if begin >= moment_s]
     pairs = enumerate(itertools.pairwise(after))
     return next((n for n, (one, other) in pairs if max(one, other) <= SETTLED), None)
+
+
+def steps_of_plans(steps: Sequence[int]) -> str:
+    """Say how many exchanges between neighbours the plans needed."""
+    made = [n for n in steps if n]
+    return f"{len(made)} plans by diffusion; steps of each: {' '.join(map(str, made)) or '-'}"
 
 
 def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
@@ -260,6 +268,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "steps_to_settle": [{"after_seconds": moment, "steps": n} for moment, n in settling],
         "rows_moved": sum(step.rows_moved for step in mine),
         "bytes_moved": sum(step.bytes_moved for step in mine),
+        "diffusion_steps": [step.plan_steps for step in mine],
         "balancer_seconds": max(sum(step.balancer_s for step in theirs) for theirs in everyone),
         "checksum": checksum,
     }
@@ -276,6 +285,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         f"imbalance: {imbalances[0]:.1%} in the first step, {np.median(imbalances):.1%} in the median",
         f"{answer['rows_moved']:,} columns moved, {answer['bytes_moved'] / 1e6:,.1f} MB; "
         f"{answer['balancer_seconds']:.3f} s for balancing on the busiest rank",
+        *([steps_of_plans(answer["diffusion_steps"])] if options.balance in ("fos", "sos") else []),
         f"checksum {checksum}",
     ]
 

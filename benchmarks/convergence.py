@@ -1,10 +1,14 @@
-"""Count the steps of diffusion: each scheme on meshes, and on up to a hundred thousand ranks.
+"""Count the steps of diffusion: each scheme on any graph, on real ranks, and on up to a hundred thousand ranks.
 
-    python -m benchmarks.convergence [--seeds 20]
+    python -m benchmarks.convergence [--graphs mesh:5x5 FILE.graph ...] [--schemes fos:paper,cg,...] [--seeds 20]
 
-prints a table of steps: medians over seeds, with reference values if there are any; "inf" if most seeds need more than 2,000
-steps, as may happen to the two schemes of others at the end of the table.  Speeds are uniform in 4..16, and drawn before the
-times, which are uniform in 5..15.  `python -m benchmarks.papers` compares with the papers.
+prints a table of steps, row by row: medians over seeds, with reference values if there are any; "inf" if most seeds need
+more than 2,000 steps, as may happen to the two schemes of others at the end of the table.  Speeds are uniform in 4..16, and
+drawn before the times, which are uniform in 5..15.  `python -m benchmarks.papers` compares with the papers.
+
+    mpiexec -n 25 python -m benchmarks.convergence [--graphs mesh:5x5 ring:25 ...] [--schemes ...]
+
+counts the same on real ranks (see `apps.diffusion`), each of which is a vertex; the first graph is the most square mesh.
 
     python -m benchmarks.convergence --large [GRAPHS]
 
@@ -24,15 +28,21 @@ takes 5 us, and 1 us more for each message that a host sends to other hosts.
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.measuring import command
+from lb_mpi.checks import choice
+from lb_mpi.commands.balance import STEPPING
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Balance, Diffusion, balance
-from lb_mpi.diffusion.setup import Setup, prepare, usual_scheme
-from lb_mpi.graph import Floats, Graph, Ints, host_graph, parse
+from lb_mpi.diffusion.setup import Setup, prepare, tau_rule, usual_scheme
+from lb_mpi.graph import Floats, Graph, Ints, host_graph, most_square_mesh, parse
+from lb_mpi.graph_files import as_graph
+from lb_mpi.launching.rank import number as number_of_rank
 
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")
 LATENCY_S = 5e-6  # of a step, in the model
@@ -73,7 +83,7 @@ class Case(NamedTuple):
 
 def draw(name: str, seed: int) -> Case:
     """Draw speeds, then times."""
-    graph, rng = parse(name), np.random.default_rng(seed)
+    graph, rng = as_graph(name), np.random.default_rng(seed)
     return Case(graph, rng.uniform(4, 16, graph.n), rng.uniform(5, 15, graph.n))
 
 
@@ -154,33 +164,62 @@ RIVALS = ("gradient", "hydrodynamic")
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def median_steps(name: str, scheme: str, tau: str, seeds: int) -> list[float]:
-    """Medians over the seeds, for each of TOLERANCES."""
-    cases = [draw(name, seed) for seed in range(seeds)]
+Steps = Callable[[Case, str, str], list[float]]  # the imbalance before each step of a scheme with a tau
+
+
+def by_arrays(case: Case, scheme: str, tau: str) -> list[float]:
+    """Step on arrays of all ranks."""
     if scheme in RIVALS:
-        curves = [Rival(case).curve(scheme, TOLERANCES[-1]) for case in cases]
-    else:
-        curves = [case.balance(scheme, tau, TOLERANCES[-1]).imbalance for case in cases]
+        return Rival(case).curve(scheme, TOLERANCES[-1])
+    return case.balance(scheme, tau, TOLERANCES[-1]).imbalance
+
+
+def by_ranks(case: Case, scheme: str, tau: str) -> list[float]:
+    """Step on real ranks, each of which is a vertex."""
+    from mpi4py import MPI
+
+    from apps.diffusion import diffuse
+
+    comm = MPI.COMM_WORLD
+    setup, loads = prepare(case.graph, case.speeds, scheme, tau), case.speeds * case.times
+    mean = float(setup.mean_times(loads)[comm.rank])
+    return diffuse(comm, setup, float(loads[comm.rank]), mean, TOLERANCES[-1], 1_000_000).imbalance
+
+
+def median_steps(name: str, scheme: str, tau: str, seeds: int, stepped: Steps = by_arrays) -> list[float]:
+    """Medians over the seeds, for each of TOLERANCES."""
+    curves = [stepped(draw(name, seed), scheme, tau) for seed in range(seeds)]
     steps = [[steps_to(curve, tolerance) for tolerance in TOLERANCES] for curve in curves]
     return [float(median) for median in np.median(steps, axis=0)]
 
 
-def table_of_steps(seeds: int) -> list[str]:
-    """Lines of Markdown."""
-    lines = [
-        f"Neighbour-exchange steps to an imbalance of 5 % / 1 % / 1e-6, medians of {seeds} seeds (reference in brackets)",
-        "",
-        "| scheme, tau | " + " | ".join(MESHES) + " |",
-        "|---" * (len(MESHES) + 1) + "|",
-    ]
-    for (scheme, tau), reference in REFERENCE.items():
-        cells = []
-        for name in MESHES:
-            cell = "/".join(f"{median:g}" for median in median_steps(name, scheme, tau, seeds))
+def table_of_steps(
+    seeds: int, graphs: Sequence[str], schemes: Sequence[tuple[str, str]], stepped: Steps = by_arrays
+) -> Iterator[str]:
+    """Lines of Markdown, each as soon as it is found."""
+    yield f"Neighbour-exchange steps to an imbalance of 5 % / 1 % / 1e-6, medians of {seeds} seeds (reference in brackets)"
+    yield ""
+    yield "| scheme, tau | " + " | ".join(graphs) + " |"
+    yield "|---" * (len(graphs) + 1) + "|"
+    for scheme, tau in schemes:
+        cells, reference = [], REFERENCE.get((scheme, tau), {})
+        for name in graphs:
+            cell = "/".join(f"{median:g}" for median in median_steps(name, scheme, tau, seeds, stepped))
             cells.append(cell + (f" ({'/'.join(map(str, reference[name]))})" if name in reference else ""))
         title = scheme if scheme == "dimension_exchange" or not tau else f"{scheme}, {tau}"
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    return lines
+        yield f"| {title} | " + " | ".join(cells) + " |"
+
+
+def chosen_schemes(text: str | None, ranks: bool) -> list[tuple[str, str]]:
+    """Parse "fos:paper,cg": pairs of a scheme and a tau; by default all of the table; on ranks those that can step there."""
+    if text is None:
+        return [one for one in REFERENCE if not ranks or one[0] in STEPPING]
+    pairs = []
+    for word in text.split(","):
+        scheme, _, tau = word.partition(":")
+        choice("--schemes", scheme, STEPPING if ranks else (*STEPPING, "direct", *RIVALS))
+        pairs.append((scheme, "" if scheme in RIVALS else tau_rule(scheme, tau or None)))
+    return pairs
 
 
 # --- at scale ---------------------------------------------------------------------------------------------------------
@@ -303,13 +342,33 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--large", nargs="?", const=LARGE, metavar="GRAPHS", help="graphs of up to a hundred thousand ranks")
     what.add_argument("--hosts", action="store_true", help="process graphs that follow the hosts")
+    usual = " ".join(MESHES)
+    parser.add_argument("--graphs", nargs="+", metavar="GRAPH", help=f"of the table: names or files (default: {usual})")
+    parser.add_argument("--schemes", metavar="SCHEME[:TAU],...", help="of the table (default: all)")
     args = parser.parse_args()
     if args.large:
         table_of_schemes(args.large.split(","))
     elif args.hosts:
         table_of_hosts([4, 16, 32])
+    elif number_of_rank(os.environ) == "?":
+        for line in table_of_steps(args.seeds, args.graphs or MESHES, chosen_schemes(args.schemes, False)):
+            print(line, flush=True)
     else:
-        print("\n".join(table_of_steps(args.seeds)))
+        on_ranks(args.graphs, args.schemes, args.seeds)
+
+
+def on_ranks(graphs: list[str] | None, schemes: str | None, seeds: int) -> None:
+    """Print the table of steps that real ranks need."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    names = graphs or ["mesh:{}x{}".format(*most_square_mesh(comm.size))]
+    for name in names:
+        if (n := as_graph(name).n) != comm.size:
+            raise SystemExit(f"--graphs: {name} has {n} vertices: expected {comm.size}, one for each rank")
+    for line in table_of_steps(seeds, names, chosen_schemes(schemes, True), by_ranks):
+        if comm.rank == 0:
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

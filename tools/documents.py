@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "commands.md",
+    ROOT / "docs" / "papers.md",
     *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
 ]

@@ -10,11 +10,10 @@ import networkx as nx
 import numpy as np
 
 from benchmarks.papers.page import Item, Run, Section, claim, compare, left_out, table
-from benchmarks.partition import spectral_bisection, spectral_bisections
 from lb_mpi.graph import Graph, Ints, parse
-from lb_mpi.partitioning.multilevel import fiedler
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import connected, cut
+from lb_mpi.partitioning.spectral import fiedler, spectral_bisection
 
 SOURCE = (
     "A laboratory course on spectral load balancing of multiprocessor systems (in Russian), which follows "
@@ -26,7 +25,7 @@ EXAMPLE = "3,5/4,6/1,5,4/2,6,3/1,3/2,4"  # two triangles, 1 3 5 and 2 4 6, joine
 EIGENVALUES = ("0", "0.4384", "3", "3", "3", "4.5616")
 COMPONENTS = ("0.4647", "-0.4647", "0.2610", "-0.2610", "0.4647", "-0.4647")
 METHODS: dict[str, Callable[[Graph, int], Ints]] = {
-    "spectral": lambda graph, k: spectral_bisections(graph, np.full(k, 1.0 / k)),
+    "spectral": lambda graph, k: partition(graph, k, method="spectral"),
     **{name: partial(partition, method=name) for name in ("multilevel-spectral", "multilevel")},
 }
 PARTS = (2, 8)

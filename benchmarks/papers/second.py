@@ -24,7 +24,6 @@ from apps.maze_search import MazeSearch, random_maze
 from benchmarks import convergence
 from benchmarks.papers import allocation
 from benchmarks.papers.page import OURS, Item, Run, Section, claim
-from benchmarks.partition import spectral_bisection
 from lb_mpi import graph as graphs
 from lb_mpi.arranging import arrange as arranging
 from lb_mpi.balancing import neighbours
@@ -33,7 +32,7 @@ from lb_mpi.balancing.judge import Trigger
 from lb_mpi.balancing.simulate import in_step
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion import diffusion
-from lb_mpi.partitioning import multilevel, quality
+from lb_mpi.partitioning import quality, spectral
 from lb_mpi.searching import drafting
 from lb_mpi.searching.drafting import State
 from lb_mpi.virtual import Network
@@ -675,11 +674,11 @@ def partition_lines(some: Sequence[str]) -> list[Item]:
         a = incidence(graph.n, edges)
         laplacian = a @ a.T
         want = float(np.sort(np.linalg.eigvals(laplacian).real)[1])
-        value, vector = multilevel.fiedler(graph)
+        value, vector = spectral.fiedler(graph)
         values.append(_equal(value, want))
         residual = float(np.abs(laplacian @ vector - want * vector).max())
         vectors.append(residual < 1e-6 and abs(float(vector.sum())) < 1e-6 and abs(float(vector @ vector) - 1) < 1e-6)
-        part = spectral_bisection(graph)
+        part = spectral.spectral_bisection(graph)
         lower = np.sort(vector)[graph.n // 2 - 1]
         halves = 2 * int((part == 0).sum()) == graph.n and float(vector[part == 0].max()) <= lower + 1e-6
         crossing = sum(bool(part[i] != part[j]) for i, j in edges)

@@ -13,11 +13,11 @@ edges the error falls by (p - 1)/(p + 1) per step, p = lambda_P / lambda_2 of S^
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,7 +36,7 @@ from lb_mpi.metrics import check_speeds
 # exhaustive   all P! arrangements
 # paper        the greedy method of Jin & Wang 2003: empty vertices count as the slowest; fastest nodes first
 # fill         empty vertices count as the harmonic mean of the speeds not yet placed; fastest and slowest alternate
-# swap         from fill (or from the given order, if that is better): swaps of two nodes, as long as one helps
+# swap         from the best of fill, paper (in small graphs) and the given order: swaps of two nodes, as long as one helps
 # anneal       from local minimum to local minimum of swap (Martin, Otto, Felten 1991), at a falling temperature
 
 MAX_EXHAUSTIVE = 9
@@ -53,9 +53,7 @@ ROUNDS = 300  # descents on 64 vertices; fewer on smaller graphs, and on larger 
 def exhaustive(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
     """The best of all arrangements; among equals the first."""
     best, least, seen = np.arange(len(speeds)), math.inf, 0
-    orders = permutations(range(len(speeds)))
-    while batch := list(islice(orders, _BATCH)):
-        positions = np.array(batch, dtype=np.int64)
+    for positions in _all(len(speeds)):
         values = costs(aim, speeds[positions])
         k = _first_least(values)
         if values[k] < least * (1.0 - TIE):
@@ -94,10 +92,15 @@ def _construct(aim: Aim, speeds: Floats, order: Ints, unplaced: Callable[[Floats
 
 
 def swap(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    """A local minimum: no swap of two nodes lowers the cost.  Never worse than the given order."""
-    given, filled = np.arange(len(speeds)), fill(aim, speeds, progress)
-    as_good = aim.changes(speeds).cost <= aim.changes(speeds[filled]).cost
-    return descend(aim, speeds, given if as_good else filled, progress)
+    """A local minimum: no swap of two nodes lowers the cost.
+
+    Never worse than the given order and, in graphs of up to DENSE vertices, than `paper`; in larger ones that is slow, and
+    `fill` is much better.
+    """
+    starts = [np.arange(len(speeds)), fill(aim, speeds, progress)]
+    if len(speeds) <= DENSE:
+        starts.append(paper(aim, speeds, progress))
+    return descend(aim, speeds, min(starts, key=lambda positions: aim.changes(speeds[positions]).cost), progress)
 
 
 def descend(aim: Aim, speeds: Floats, positions: Ints, progress: Progress) -> Ints:
@@ -161,6 +164,52 @@ def _first_least(values: Floats) -> int:
     return int(np.flatnonzero(values <= values.min() * (1.0 + TIE))[0])
 
 
+# --- All arrangements of a small graph --------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """The place of one p among those of all arrangements: Pr, Pct and N of Jin and Wang.  Equal ones are on neither side."""
+
+    p: float
+    least: float
+    greatest: float
+    below: int  # number of arrangements with a smaller p
+    above: int  # number of arrangements with a larger p
+    n: int  # number of all arrangements
+
+    @property
+    def relative(self) -> float:
+        """Pr, 0 to 1: the distance of p from the least, in parts of the distance of the greatest from it."""
+        span = self.greatest - self.least
+        return (self.p - self.least) / span if span > TIE * self.greatest else 0.0
+
+    @property
+    def percentile(self) -> float:
+        """Pct, 0 to 1: the part of all arrangements that has a smaller p."""
+        return self.below / self.n
+
+
+def place(graph: Graph, speeds: Floats, p: float) -> Place:
+    """Find the place of `p` among all arrangements of (P,) speeds; ValueError for more than 9 vertices."""
+    if graph.n > MAX_EXHAUSTIVE:
+        raise ValueError(f"all arrangements of {graph.n} vertices: expected at most {MAX_EXHAUSTIVE}")
+    aim, least, greatest, below, above, n = UniformAim(graph), math.inf, 0.0, 0, 0, 0
+    for positions in _all(graph.n):
+        values = costs(aim, speeds[positions])
+        least, greatest = min(least, float(values.min())), max(greatest, float(values.max()))
+        below += int((values < p * (1.0 - TIE)).sum())
+        above += int((values > p * (1.0 + TIE)).sum())
+        n += len(values)
+    return Place(p, least, greatest, below, above, n)
+
+
+def _all(n: int) -> Iterator[Ints]:
+    """All arrangements of n nodes, in batches of (B, n) positions."""
+    orders = permutations(range(n))
+    while batch := list(islice(orders, _BATCH)):
+        yield np.array(batch, dtype=np.int64)
+
+
 # --- Arguments, result, prediction ------------------------------------------------------------------------------------
 
 OBJECTIVES = tuple(AIMS)
@@ -217,8 +266,9 @@ def arrange(
         "paper": the largest lambda_2 with the paper's tau.
     method : "exhaustive": the best of all assignments, for at most 9 vertices; "paper": the greedy method exactly as in
         Jin & Wang, which may be worse than the given order; "fill": a better greedy method at the same cost; "swap":
-        "fill", then descent by swaps of two nodes; "anneal": from one local minimum to the next.  No method but "paper"
-        returns an assignment worse than the given order.
+        descent by swaps of two nodes from "fill", or from "paper" or the given order if that is better, so it is never
+        worse than "paper" (up to 400 vertices); "anneal": from one local minimum to the next.  No method but "paper" returns
+        an assignment worse than the given order.
     seed : integer >= 0, of the random numbers of "anneal"; the other methods use none.
     tolerance : the imbalance, above 0, for which the number of steps is predicted.
     progress : a function that is called as progress("current activity", done), with done from 0 to 1, a few

@@ -12,16 +12,18 @@ import numpy as np
 from lb_mpi import checks
 from lb_mpi.checks import comma_list
 from lb_mpi.commands.dispatch import GRAPH, Command, draw, progress
+from lb_mpi.distributing.allocation import METHODS as ALLOCATION_METHODS
 from lb_mpi.distributing.allocation import allocate
-from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph, write_parts
 from lb_mpi.hosts import Host, format_hosts, read_hosts
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import check_speeds
-from lb_mpi.partitioning.partition import AIMS, EFFORTS, METHODS, partition
+from lb_mpi.partitioning.partition import AIMS, COARSENINGS, EFFORTS, METHODS, THRESHOLDS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 
 SHOWN = 20  # parts or nodes, in the text output
+PARTITION_SETTINGS = ("imbalance", "effort", "seed", "method", "coarsening", "threshold")
 
 
 def _some(values: Sequence[object], unit: str) -> str:
@@ -50,7 +52,13 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
         help="a higher effort needs more time and cuts fewer edges (%(default)s)")
     add("--seed", type=int, default=0, help="seed of the random numbers (%(default)s)")
     add("--method", choices=METHODS, default="multilevel",
-        help="multilevel: the method of this library; the other one is for comparison (%(default)s)")
+        help="multilevel: the method of this library; the others are for comparison: multilevel-spectral, that of a course; "
+        "spectral: by the Fiedler vector v_2 of the whole graph alone (%(default)s)")
+    add("--coarsening", choices=COARSENINGS, default="groups",
+        help="multilevel-spectral: merge groups of vertices, or pairs (%(default)s)")
+    add("--threshold", choices=THRESHOLDS, default="median",
+        help="spectral: the entry of v_2 that divides the vertices (%(default)s)")
+    add("--show", action="store_true", help="print lambda_2 and v_2 of the graph, and the vertices of each part")
     add("--aim", choices=AIMS, default="cut",
         help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest "
         "rank of the machine, whatever the weights; it is never longer than with cut (%(default)s)")
@@ -63,12 +71,13 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
     `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
     vertices and `weights` per part, `connected` whether each part is connected, `disconnected` the parts that are not,
     and with a machine the `cost`: `objective_s`, seconds until its last rank is done, of them `computing_s` and
-    `communication_s` on each, and `lower_bound_s`, a limit for all partitions.
+    `communication_s` on each, and `lower_bound_s`, a limit for all partitions.  With --show, `lambda_2`, `v_2`, and
+    `parts`, the vertices of each, counted from 1.
     """
     machine = None if options.machine is None else read_machine(options.machine)
     targets = None if options.targets is None else comma_list("targets", options.targets)
     aims: dict[str, Any] = {"targets": targets, "machine": machine, "unit_s": options.unit_s}
-    settings = {name: getattr(options, name) for name in ("imbalance", "effort", "seed", "method")} | aims
+    settings = {name: getattr(options, name) for name in PARTITION_SETTINGS} | aims
     graph = as_graph(options.graph)
     parts = partition(graph, options.k, aim=options.aim, **settings)
     figures = partition_metrics(graph, parts, options.k, **aims)
@@ -90,7 +99,16 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
         "connected": bool(figures.connected.all()),
         "disconnected": np.flatnonzero(~figures.connected).tolist(),
         **({"cost": {name: np.asarray(value).tolist() for name, value in vars(cost).items()}} if cost else {}),
+        **(_shown(graph, parts, options.k) if options.show else {}),
     }
+
+
+def _shown(graph: Graph, parts: Ints, k: int) -> dict[str, Any]:
+    from lb_mpi.partitioning.spectral import fiedler  # late: needs numba
+
+    value, vector = fiedler(graph)
+    sides = [(1 + np.flatnonzero(parts == part)).tolist() for part in range(k)]
+    return {"lambda_2": value, "v_2": vector.tolist(), "parts": sides}
 
 
 def describe_partition(result: dict[str, Any]) -> list[str]:
@@ -105,6 +123,11 @@ def describe_partition(result: dict[str, Any]) -> list[str]:
     if "cost" in result:
         seconds, bound = result["cost"]["objective_s"], result["cost"]["lower_bound_s"]
         lines.insert(2, f"on this machine {seconds:.4g} s, of which {bound:.4g} s could not be avoided")
+    if "v_2" in result:
+        lines.append(f"lambda_2 = {result['lambda_2']:.4f}")
+        lines.append(f"v_2 = {_some([f'{entry:.4f}' for entry in result['v_2']], 'vertices')}")
+        for part, vertices in enumerate(result["parts"][:SHOWN]):
+            lines.append(f"part {part}: vertices {_some(vertices, 'vertices')}")
     return lines
 
 
@@ -120,7 +143,13 @@ def add_allocate(parser: argparse.ArgumentParser) -> None:
         help="probability that two tasks exchange data (%(default)s)")
     add("--exchange", default="0", metavar="S,S,...",
         help="seconds of one exchange with a task on another node; one number: the same on all nodes (%(default)s)")
+    add("--wait-probability", default="0", metavar="Q,Q,...",
+        help="probability that such an exchange makes the node wait; one number: the same on all nodes (%(default)s)")
+    add("--wait", default="0", metavar="S,S,...",
+        help="expected seconds of such a wait; one number: the same on all nodes (%(default)s)")
     add("--cap", metavar="N,N,...", help="maximum number of tasks of each node; inf: no limit")
+    add("--method", choices=ALLOCATION_METHODS, default="exact",
+        help="exact: the optimum in whole tasks; paper: the method of Chen et al., rounded, for comparison (%(default)s)")
 
 
 def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
@@ -128,10 +157,13 @@ def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
 
     `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time.
     """
-    times, exchange = comma_list("time", options.time), _same(comma_list("exchange", options.exchange))
-    cap = None if options.cap is None else _same(comma_list("cap", options.cap))
-    result = allocate(options.tasks, times, edge_probability=options.edge_probability, exchange=exchange, cap=cap)
+    names = ("exchange", "wait_probability", "wait")
+    given: dict[str, Any] = {name: _same(comma_list(name, getattr(options, name))) for name in names}
+    given["cap"] = None if options.cap is None else _same(comma_list("cap", options.cap))
+    how = {**given, "edge_probability": options.edge_probability, "method": options.method}
+    result = allocate(options.tasks, comma_list("time", options.time), **how)
     return {
+        "method": result.method,
         "counts": result.counts.tolist(),
         "makespan": result.makespan,
         "lower_bound": result.lower_bound,
@@ -145,7 +177,9 @@ def _same(values: list[float]) -> list[float] | float:
 def describe_allocation(result: dict[str, Any]) -> list[str]:
     """Summarise an allocation."""
     counts = _some(result["counts"], "nodes")
-    return [f"tasks per node: {counts}", f"the last node finishes after {result['makespan']:.6g} s, the optimum"]
+    makespan, least = result["makespan"], result["lower_bound"]
+    best = "the optimum" if makespan <= least else f"{makespan / least - 1:.2%} more than the optimum, {least:.6g} s"
+    return [f"tasks per node: {counts}", f"the last node finishes after {makespan:.6g} s, {best}"]
 
 
 # --- arrange ----------------------------------------------------------------------------------------------------------
@@ -176,9 +210,10 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
 
     `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T,
     and `p_before`; `steps_predicted` of fos to the tolerance; `note` says why nothing was gained, if so; `hosts` is the list
-    in its new order.
+    in its new order.  For the method "paper" in small graphs, `place` has the paper's Pr (`relative`), Pct (`percentile`)
+    and numbers of arrangements (`below`, `above`).
     """
-    from lb_mpi.arranging.arrange import arrange  # late: needs numba
+    from lb_mpi.arranging.arrange import MAX_EXHAUSTIVE, arrange, place  # late: needs numba
 
     graph = as_graph(options.graph)
     checks.seed(options.seed)
@@ -212,6 +247,10 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
         "steps_predicted": found.steps_predicted,
         "note": found.note,
     }
+    if options.method == "paper" and graph.n <= MAX_EXHAUSTIVE:
+        found_place = place(graph, speeds, found.p)
+        shares = {"relative": found_place.relative, "percentile": found_place.percentile}
+        result["place"] = {**found_place._asdict(), **shares}
     if hosts:
         result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
     return result
@@ -230,6 +269,12 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
     ]
     if result["note"]:
         lines.append(result["note"])
+    if "place" in result:
+        at = result["place"]
+        lines.append(
+            f"of all {at['n']:,} arrangements: p from {at['least']:.2f} to {at['greatest']:.2f}; {at['below']:,} are below "
+            f"this one, {at['above']:,} above; Pr {at['relative']:.1%}, Pct {at['percentile']:.2%}"
+        )
     if not comment:
         lines.append("ranks at vertices 0, 1, ...: " + " ".join(map(str, result["positions"])))
     hosts: list[str] = result.get("hosts", [])

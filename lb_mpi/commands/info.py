@@ -12,9 +12,11 @@ import time
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from lb_mpi import __version__
 from lb_mpi.commands.dispatch import Command
-from lb_mpi.machine import FIELDS, Machine
+from lb_mpi.machine import FIELDS, WAITS, Machine
 from lb_mpi.table import Table
 
 LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
@@ -56,7 +58,7 @@ def describe(answer: dict[str, Any]) -> list[str]:
         f"{size} rank{'s' * (size > 1)} on {n_hosts} host{'s' * (n_hosts > 1)}",
     ]
     if "machine" in answer:
-        return lines + table(Machine(**{name: answer["machine"][name] for name in FIELDS}))
+        return lines + table(Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)}))
     for host in dict.fromkeys(hosts):
         lines.append(f"  {host}: {_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
     return lines
@@ -78,6 +80,9 @@ def table(machine: Machine) -> list[str]:
                 where = f"within {one}" if one == other else f"{one} to {other}"
                 speed = f"{1e-6 / cost[1]:,.0f} MB/s" if cost[1] else "bandwidth too high to measure"
                 lines.append(f"messages {where}: {cost[0] * 1e6:,.2f} us, {speed}")
+    if machine.size > 1:
+        q, wait_s = float(np.mean(machine.wait_probability)), float(np.mean(machine.wait_s))
+        lines.append(f"exchanges of computing ranks: a rank waits in {q:.0%} of them (q), {wait_s * 1e6:,.1f} us each (Q)")
     return lines
 
 

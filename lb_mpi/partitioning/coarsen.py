@@ -53,10 +53,11 @@ class Level(NamedTuple):
 
 
 @njit(cache=True)
-def cluster(graph: Csr, largest: float, block: Ints, state: State) -> tuple[Ints, int]:
+def cluster(graph: Csr, largest: float, block: Ints, state: State, matching: bool) -> tuple[Ints, int]:
     """Group the vertices: return (n,) each vertex's group, and the number of groups.
 
-    No group is heavier than `largest`, or contains two blocks; block (n,) is any labelling of the vertices.
+    No group is heavier than `largest`, or contains two blocks; block (n,) is any labelling of the vertices.  `matching`:
+    nor has it more than two vertices.
     """
     n = len(graph.vertex_weights)
     group = np.arange(n)
@@ -64,7 +65,7 @@ def cluster(graph: Csr, largest: float, block: Ints, state: State) -> tuple[Ints
     alone = np.ones(n, np.bool_)
     order = np.arange(n)
     shuffle(order, n, state)
-    count = join_neighbours(graph, largest, block, order, group, weight, alone, state)
+    count = join_neighbours(graph, largest, block, order, group, weight, alone, state, matching)
     if count > 0.7 * n:
         pair_leaves(graph, largest, block, order, group, weight, alone)
     return renumber(group)
@@ -72,11 +73,12 @@ def cluster(graph: Csr, largest: float, block: Ints, state: State) -> tuple[Ints
 
 @njit(cache=True)
 def join_neighbours(
-    graph: Csr, largest: float, block: Ints, order: Ints, group: Ints, weight: Floats, alone: Flags, state: State
-) -> int:
+    graph: Csr, largest: float, block: Ints, order: Ints, group: Ints, weight: Floats, alone: Flags, state: State,
+    matching: bool,
+) -> int:  # fmt: skip
     """Let each single vertex join the adjacent group with the best rating; return the number of groups left.
 
-    Changes group (n,), weight (n,) of the groups, alone (n,).
+    Changes group (n,), weight (n,) of the groups, alone (n,).  `matching`: only another single vertex.
     """
     n = len(order)
     least = 1e-6 * graph.vertex_weights.sum() / n + 1e-300  # avoids divisions by weights of 0
@@ -97,7 +99,7 @@ def join_neighbours(
                 shared[g] += graph.weights[e]
         best, best_rating, equal = -1, 0.0, 1
         for g in groups[:size]:
-            if weight[g] + graph.vertex_weights[v] <= largest and g != v:
+            if weight[g] + graph.vertex_weights[v] <= largest and g != v and (alone[g] or not matching):
                 rating = shared[g] * shared[g] / (weight[g] + least)
                 if rating > best_rating:
                     best, best_rating, equal = g, rating, 1
@@ -201,16 +203,18 @@ def members_of(group: Ints, count: int) -> tuple[Ints, Ints]:
     return first[:-1], members
 
 
-def coarsen(fine: Csr, until: int, largest: float, state: State, block: Ints | None = None) -> list[Level]:
+def coarsen(
+    fine: Csr, until: int, largest: float, state: State, block: Ints | None = None, *, matching: bool = False
+) -> list[Level]:
     """Return the levels from the first coarser than `fine` to the coarsest, of at most `until` vertices if possible.
 
     `largest` : the largest weight of a coarse vertex; heavier fine ones stay single.  `block` (n,): a labelling whose blocks
-    are not mixed, for instance a partition.
+    are not mixed, for instance a partition.  `matching`: pairs of vertices are merged, joined by heavy edges.
     """
     levels: list[Level] = []
     blocks = np.zeros(fine.n, np.int64) if block is None else block
     while fine.n > until:
-        group, count = cluster(fine, largest, blocks, state)
+        group, count = cluster(fine, largest, blocks, state, matching)
         if count > SHRINK * fine.n:
             break
         next_blocks = np.zeros(count, np.int64)

@@ -10,116 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
-from lb_mpi.graph import Floats, Graph, Ints, lowest
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.kernels import inlined, njit
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
 from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, make_heap, next_random, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow
 from lb_mpi.partitioning.refine import find_bounds, refine
-
-# --- Connectivity: virtual edges between the components of a graph before its bisection -------------------------------
-
-FAINT = 0.1  # total weight of all virtual edges, relative to the lightest real one: no real edge is cut to spare them
-
-
-def connected(graph: Csr) -> Csr:
-    """Return `graph` itself if it is connected, else a copy in which faint virtual edges join its components."""
-    _, labels = scipy.sparse.csgraph.connected_components(adjacency(graph), directed=False)
-    firsts = np.sort(np.unique(labels, return_index=True)[1])
-    if len(firsts) <= 1:
-        return graph
-    real = graph.weights[graph.weights > 0]
-    weight = FAINT * float(real.min()) / len(firsts) if len(real) else 1.0
-    ends = (np.append(firsts[:-1], firsts[1:]), np.append(firsts[1:], firsts[:-1]))
-    joined = adjacency(graph) + scipy.sparse.csr_array((np.full(len(ends[0]), weight), ends), (graph.n, graph.n))
-    return of_matrix(joined, graph.vertex_weights)
-
-
-def adjacency(graph: Csr) -> scipy.sparse.csr_array:
-    """Return the weighted adjacency matrix; edges of weight 0 are stored zeros."""
-    return scipy.sparse.csr_array((graph.weights, graph.indices, graph.indptr), (graph.n, graph.n))
-
-
-def of_matrix(matrix: scipy.sparse.csr_array, vertex_weights: Floats) -> Csr:
-    """Return the graph of this weighted adjacency matrix."""
-    return Csr(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data, vertex_weights)
-
-
-# --- Spectral bisection: the Fiedler vector, and the cut where it reaches the target ----------------------------------
-#
-# L = B - A (weighted degrees minus weighted adjacency).  v_2, the eigenvector of its second smallest eigenvalue, orders the
-# vertices so that strongly connected ones are close together (Fiedler 1975; Pothen, Simon & Liou 1990).  The vertices with
-# the lowest entries are one side, up to the target fraction of the weight.  Vertices with equal entries are taken in order
-# until the target is reached.
-
-DENSE = 40  # vertices: up to here, LAPACK is faster than Lanczos; beyond, its spinning threads make it ten times slower
-MAX_DENSE = 3000  # vertices: up to here, LAPACK is the fallback if Lanczos fails
-EQUAL = 1e-9  # entries of v_2 with smaller differences are equal
-
-
-class Fiedler(NamedTuple):
-    """The second smallest eigenvalue of the weighted Laplacian, and an eigenvector of length 1."""
-
-    value: float
-    vector: Floats  # (n,) the first nonzero entry is positive
-
-
-def fiedler(graph: Csr | Graph) -> Fiedler:
-    """Return lambda_2 and v_2 of `graph`; of a multiple eigenvalue, always the same eigenvector.
-
-    Faint virtual edges connect a disconnected graph first: its value is then near 0.
-    """
-    joined = connected(csr(graph))
-    n = joined.n
-    if n < 2:
-        return Fiedler(0.0, np.ones(n))
-    scale = float(joined.weights.max(initial=0.0)) or 1.0
-    matrix = adjacency(joined._replace(weights=joined.weights / scale))
-    laplacian = scipy.sparse.csc_array(scipy.sparse.diags_array(np.asarray(matrix.sum(axis=1))) - matrix)
-    vector = _second(laplacian)
-    large = np.abs(vector) > EQUAL
-    if large.any() and vector[large.argmax()] < 0:
-        vector = -vector
-    return Fiedler(max(0.0, float(vector @ (laplacian @ vector))) * scale, vector)
-
-
-def _second(laplacian: scipy.sparse.csc_array) -> Floats:
-    """Return an eigenvector of the second smallest eigenvalue, or a useful order of the vertices if eigensolvers fail."""
-    n, vector = laplacian.shape[0], np.zeros(0)
-    for dense in (n <= DENSE, n <= MAX_DENSE):
-        with suppress(scipy.sparse.linalg.ArpackError, scipy.linalg.LinAlgError, RuntimeError, MemoryError, ValueError):
-            if dense:
-                vector = scipy.linalg.eigh(laplacian.toarray(), subset_by_index=[1, 1])[1][:, 0]
-            else:
-                vector = lowest(laplacian, np.full((n, 1), 1.0 / np.sqrt(n)), tol=1e-7, maxiter=300)[1][:, 0]
-            return np.ascontiguousarray(vector)
-    # From one end of the graph to the other.
-    end = int(scipy.sparse.csgraph.breadth_first_order(laplacian, 0, directed=False, return_predecessors=False)[-1])
-    vector = scipy.sparse.csgraph.shortest_path(laplacian, unweighted=True, directed=False, indices=end)
-    vector -= vector.mean()
-    return np.asarray(vector / (np.linalg.norm(vector) or 1.0))
-
-
-def split(vector: Floats, weights: Floats, target: float) -> Ints:
-    """Return (n,) 0 for the vertices with the lowest entries and about `target` of the weight (n,), 1 for the others.
-
-    Equal entries are taken in the order of the vertices; with weights that are all 0, vertices count 1 each.
-    """
-    if not weights.any():
-        weights = np.ones(len(weights))
-    order = np.argsort(np.round(vector / EQUAL), kind="stable")
-    middle = np.cumsum(weights[order]) - weights[order] / 2
-    part = np.ones(len(vector), dtype=np.int64)
-    part[order[middle <= target * weights.sum()]] = 0
-    return part
-
+from lb_mpi.partitioning.spectral import adjacency, connected, fiedler, of_matrix, split
 
 # --- Bisections of a small graph: grown from random vertices, refined at once, the best of many -----------------------
 #
@@ -227,12 +129,13 @@ class Starts(NamedTuple):
 
     tries: int  # bisections grown from random vertices
     spectral: int  # number of uppermost levels of the recursion with spectral bisections
+    matching: bool = False  # coarsen by matchings, not by groups
 
 
 def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: State) -> Ints:
     """Return (n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if possible."""
     total = float(graph.vertex_weights.sum())
-    levels = coarsen(graph, SMALL, 1.5 * total / SMALL, state)
+    levels = coarsen(graph, SMALL, 1.5 * total / SMALL, state, matching=starts.matching)
     coarsest = levels[-1].csr if levels else graph
     first = np.zeros(0, np.int64)
     if starts.spectral > 0 and (coarsest.n <= 4 * SMALL or starts.tries == 0):  # larger: coarsening has stalled
@@ -310,14 +213,16 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     return _within_bounds(partial(_evolve, effort=EFFORTS[effort]), graph, targets, imbalance, seed)
 
 
-def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: int) -> Ints:
+def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: int, coarsening: str = "groups") -> Ints:
     """Return (n,) part of each vertex by textbook multilevel spectral bisection; arguments as above.
+
+    coarsening : "groups" of vertices, or "matching" (see `coarsen`).
 
     Recursively, by unequal shares if targets require it: coarsen, split the coarsest graph at the weighted quantile of its
     Fiedler vector, restore level by level, and refine the bisection on each.  Hendrickson & Leland, "A multilevel algorithm
     for partitioning graphs" (SC 1995).  No other starts, no cycles, no refinement between k parts.
     """
-    return _within_bounds(_bisect, graph, targets, imbalance, seed)
+    return _within_bounds(partial(_bisect, matching=coarsening == "matching"), graph, targets, imbalance, seed)
 
 
 def _within_bounds(
@@ -358,8 +263,8 @@ def fill(graph: Csr, part: Ints, bounds: Floats) -> None:
             part[v] = empty.pop()
 
 
-def _bisect(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
-    part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets)), state)
+def _bisect(fine: Csr, targets: Floats, bounds: Floats, state: State, matching: bool) -> Ints:
+    part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets), matching), state)
     refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, if bisections could not
     return part
 

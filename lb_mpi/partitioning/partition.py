@@ -21,7 +21,9 @@ from lb_mpi.partitioning.quality import MAX_PARTS, check_machine
 
 AIMS = ("cut", "time")
 EFFORTS = ("fast", "good", "best")
-METHODS = ("multilevel", "multilevel-spectral")
+METHODS = ("multilevel", "multilevel-spectral", "spectral")
+COARSENINGS = ("groups", "matching")
+THRESHOLDS = ("median", "mean")
 
 
 def partition(
@@ -33,6 +35,8 @@ def partition(
     effort: str = "good",
     seed: int = 0,
     method: str = "multilevel",
+    coarsening: str = "groups",
+    threshold: str = "median",
     aim: str = "cut",
     machine: Machine | None = None,
     unit_s: float | None = None,
@@ -51,7 +55,11 @@ def partition(
     effort : "fast", "good" or "best": more effort gives better parts and needs more time.
     seed : integer >= 0, of the random numbers; the same arguments give the same parts.
     method : "multilevel" is the method of this library.  For comparison: "multilevel-spectral", recursive bisection by
-        the Fiedler vector of a coarse graph, projected back and refined; it ignores `effort`.
+        the Fiedler vector of a coarse graph, projected back and refined; it ignores `effort`.  "spectral": recursive
+        bisection of the whole graph by its Fiedler vector alone (see `lb_mpi.fiedler`); it also ignores `imbalance`.
+    coarsening : of "multilevel-spectral": "groups" of strongly connected vertices are merged, or pairs by a "matching".
+    threshold : of "spectral": the entries of the Fiedler vector up to its weighted "median" (for unequal targets, up to
+        that quantile) are one side, or those below the "mean", for 2, 4, 8, ... equal targets; their parts may differ.
     aim : "cut", or "time": the fewest seconds until the last rank of the machine has computed and communicated (the
         `objective_s` of `partition_metrics`).  "time" starts from the partition by cut, and deviates from the targets
         where that saves time: a rank behind a slow link may get less, or nothing.  It is never slower than the
@@ -75,15 +83,20 @@ def partition(
     imbalance = checks.number("imbalance", imbalance, least=0.0)
     checks.choice("effort", effort, EFFORTS)
     checks.choice("method", method, METHODS)
+    checks.choice("coarsening", coarsening, COARSENINGS)
+    checks.choice("threshold", threshold, THRESHOLDS)
     with np.errstate(over="ignore"):
         if not math.isfinite(tasks.weights.sum() + tasks.vertex_weights.sum()):
             raise ValueError("the sum of the weights of the graph exceeds the range of floating point")
     from lb_mpi.partitioning.multilevel import multilevel, multilevel_spectral  # late: it brings numba
+    from lb_mpi.partitioning.spectral import spectral
 
     if method == "multilevel":
         parts = multilevel(tasks, shares, imbalance, effort, seed)
+    elif method == "multilevel-spectral":
+        parts = multilevel_spectral(tasks, shares, imbalance, seed, coarsening)
     else:
-        parts = multilevel_spectral(tasks, shares, imbalance, seed)
+        parts = spectral(tasks, shares, threshold)
     if aim == "time" and machine is not None:
         from lb_mpi.partitioning.shorten import shorten
 

@@ -13,6 +13,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps import diffusion
 from apps.diffusion import diffuse
+from benchmarks import convergence
 from lb_mpi.__main__ import main
 from lb_mpi.commands.balance import STEPPING
 from lb_mpi.diffusion.diffusion import edges_at
@@ -86,6 +87,12 @@ def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str) -> None:
             assert (found.steps, found.converged, found.imbalance) == (whole.steps, True, whole.imbalance)
             np.testing.assert_array_equal(found.flow, outward * whole.flow[mine])  # so both ends agree
             assert found.loads[0] == whole.loads[RANK]
+
+
+def test_the_benchmark_counts_the_same_steps_on_ranks() -> None:
+    case = convergence.draw(f"ring:{SIZE}", 1)
+    for scheme, tau in convergence.chosen_schemes("fos:scaled,cg,ops", ranks=True):
+        assert convergence.by_ranks(case, scheme, tau) == convergence.by_arrays(case, scheme, tau)
 
 
 @pytest.mark.every_size

@@ -34,7 +34,9 @@ def test_a_machine_is_measured() -> None:
     off = ~np.eye(SIZE, dtype=bool)
     assert np.all((machine.latency_s + machine.s_per_byte)[off] > 0)
     np.testing.assert_array_equal(machine.latency_s, machine.latency_s.T)
-    for field in (machine.speeds, machine.latency_s, machine.s_per_byte):
+    np.testing.assert_array_equal(machine.wait_probability > 0, machine.wait_s > 0)
+    assert SIZE > 1 or not machine.wait_s.any()
+    for field in (machine.speeds, machine.latency_s, machine.s_per_byte, machine.wait_probability, machine.wait_s):
         np.testing.assert_array_equal(field, COMM.bcast(field))  # the same on all ranks
 
 
@@ -42,6 +44,7 @@ def test_messages_can_be_left_out() -> None:
     machine = measure(COMM, messages=False, rounds=1, round_s=0.01)
     assert not machine.latency_s.any()
     assert not machine.s_per_byte.any()
+    assert not machine.wait_probability.any()
 
 
 def test_emulated_speeds_are_found() -> None:

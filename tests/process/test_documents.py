@@ -17,7 +17,7 @@ pytestmark = pytest.mark.one_mpi
 
 LIMIT_S = 200.0  # of a command, on a busy machine
 LONG = bool(os.environ.get("LB_MPI_LONG_DOCUMENTS"))
-PRINTS = re.compile(r"python -m lb_mpi (simulate|allocate|arrange) (?!.* -o )")  # the same wherever it is run
+PRINTS = re.compile(r"python -m lb_mpi (simulate|allocate|arrange|balance|partition) (?!.* -o )")  # always the same
 CLONE = re.compile(r"\./launch/|-m (apps|benchmarks)\b")  # what only the clone has
 
 

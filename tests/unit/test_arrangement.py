@@ -58,6 +58,26 @@ def test_greedy_of_the_paper(name: str) -> None:
     text, greedy, *_ = TABLE[name]
     found = lb_mpi.arrange(parse(text), range(1, 10), method="paper")
     assert found.p == pytest.approx(greedy, abs=0.005)
+    assert lb_mpi.arrange(parse(text), range(1, 10)).p <= found.p * (1.0 + 1e-9)  # the default is never worse
+
+
+def test_the_place_of_the_greedy_among_all_arrangements(capsys: pytest.CaptureFixture[str]) -> None:
+    graph, speeds = parse("2,3/1,4,6/1,5/2/3,6/2,5"), np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    found = lb_mpi.arrange(graph, speeds, method="paper")
+    every = np.array([value(graph, speeds[list(order)], "uniform") for order in itertools.permutations(range(6))])
+    at = methods_module.place(graph, speeds, found.p)
+    assert (at.n, at.below) == (720, int((every < found.p * (1 - 1e-7)).sum()))
+    assert at.above == int((every > found.p * (1 + 1e-7)).sum())
+    assert (at.least, at.greatest) == (pytest.approx(every.min()), pytest.approx(every.max()))
+    assert at.relative == pytest.approx((found.p - every.min()) / (every.max() - every.min()))
+    line = ["arrange", "--graph", "2,3/1,4,6/1,5/2/3,6/2,5", "--speeds", "1,2,3,4,5,6", "--method", "paper"]
+    assert main([*line, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["place"]
+    assert told == {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
+    assert main(line) == 0
+    assert f"{at.below} are below this one, {at.above} above; Pr " in capsys.readouterr().out
+    with pytest.raises(ValueError, match="all arrangements of 16 vertices: expected at most 9"):
+        methods_module.place(parse("mesh:4x4"), np.ones(16), 1.0)
 
 
 @pytest.mark.parametrize("name", ["T1", "T9"])

@@ -33,6 +33,24 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert " s, the optimum\n" in capsys.readouterr().out
 
 
+def test_waits_and_the_method_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "--tasks 14 --time 0.1,0.2,0.4 --edge-probability 0.5 --exchange 0.05 --wait 0.1,0.2,0.1 --wait-probability 0.5"
+    how = {"edge_probability": 0.5, "exchange": 0.05, "wait": [0.1, 0.2, 0.1], "wait_probability": 0.5}
+    for method in ("exact", "paper"):
+        assert main(["allocate", *line.split(), "--method", method, "--json"]) == 0
+        given = json.loads(capsys.readouterr().out)
+        expected = allocate(14, [0.1, 0.2, 0.4], method=method, **how)
+        assert (given["counts"], given["makespan"]) == (expected.counts.tolist(), expected.makespan)
+        assert (given["method"], given["lower_bound"]) == (method, expected.lower_bound)
+
+
+def test_a_worse_allocation_names_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "--tasks 5 --time 0.44,1.92,0.97,1.04 --edge-probability 1 --exchange 0.58,2.44,1.27,0.77 --cap 0,5,4,3"
+    for method, best in (("exact", " s, the optimum"), ("paper", "% more than the optimum, ")):
+        assert main(["allocate", *line.split(), "--method", method]) == 0
+        assert best in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

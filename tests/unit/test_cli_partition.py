@@ -26,6 +26,20 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert given["connected"] == (given["disconnected"] == []) == bool(figures.connected.all())
 
 
+def test_the_example_of_the_course_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["partition", "3,5/4,6/1,5,4/2,6,3/1,3/2,4", "-k", "2", "--method", "spectral", "--show"]
+    assert main(line) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "lambda_2 = 0.4384",
+        "v_2 = 0.4647, -0.4647, 0.2610, -0.2610, 0.4647, -0.4647",
+        "part 0: vertices 2, 4, 6",
+        "part 1: vertices 1, 3, 5",
+    ]
+    assert main([*line, "--threshold", "mean", "--json"]) == 0
+    given = json.loads(capsys.readouterr().out)
+    assert (given["parts"], given["cut"], given["method"]) == ([[2, 4, 6], [1, 3, 5]], 1.0, "spectral")
+
+
 def test_a_graph_in_pieces(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "pieces.graph"
     path.write_text("3 0\n\n\n\n")

@@ -67,6 +67,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"latency_s": [[0, 1, 1], [1, 0, -1], [1, 1, 0]]}, r"latency_s\[1\]\[2\] = -1.0"),
     ({"s_per_byte": [[0, 1, 1], [1, 0, math.nan], [1, 1, 0]]}, r"s_per_byte\[1\]\[2\] = nan"),
     ({"s_per_byte": [[0, 1, 1], [1, 3, 1], [1, 1, 0]]}, r"s_per_byte\[1\]\[1\] = 3.0: expected 0"),
+    ({"wait_probability": [0, 1.5, 0]}, r"wait_probability\[1\] = 1.5: expected 0 to 1"),
+    ({"wait_s": [0, 1]}, "wait_s of shape"),
+    ({"wait_s": [0, 1, -1]}, r"wait_s\[2\] = -1.0"),
 ]
 
 
@@ -87,14 +90,22 @@ def test_a_file_holds_every_bit(tmp_path_factory: pytest.TempPathFactory, speeds
         [[0.0 if k == to else data.draw(st.floats(0, 1e300)) for to in range(size)] for k in range(size)]
         for _ in range(2)
     ]
-    made = Machine(tuple(data.draw(st.text(min_size=1)) for _ in speeds), speeds, *costs)  # type: ignore[arg-type]
+    waits = [[data.draw(st.floats(0, 1)) for _ in speeds] for _ in range(2)]
+    made = Machine(tuple(data.draw(st.text(min_size=1)) for _ in speeds), speeds, *costs, *waits)  # type: ignore[arg-type]
     path = tmp_path_factory.mktemp("machine") / "m.json"
     write_machine(made, path)
     read = read_machine(path)
     assert read.hosts == made.hosts
-    for name in ("speeds", "latency_s", "s_per_byte"):
+    for name in ("speeds", "latency_s", "s_per_byte", "wait_probability", "wait_s"):
         np.testing.assert_array_equal(getattr(read, name), getattr(made, name))
     assert [file.name for file in path.parent.iterdir()] == ["m.json"]
+
+
+def test_a_file_without_waits_is_of_a_machine_that_never_waits(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    stored = {name: value for name, value in as_json(machine()).items() if not name.startswith("wait")}
+    path.write_text(json.dumps(stored))
+    assert read_machine(path).wait_s.tolist() == [0.0] * 3
 
 
 @pytest.mark.parametrize(("changes", "says"), BAD)

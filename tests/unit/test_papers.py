@@ -299,6 +299,15 @@ def test_s_of_y_jumps_at_most_at_the_two_smallest_y_of_r2(seed):
     assert allocation.jumps(allocation.instance(seed))
 
 
+def test_a_table_of_steps_has_any_graph_and_scheme_row_by_row():
+    table = convergence.table_of_steps(1, ["2/1,3/2", "ring:9"], convergence.chosen_schemes("cg,gradient", ranks=False))
+    assert list(table)[2:4] == ["| scheme, tau | 2/1,3/2 | ring:9 |", "|---|---|---|"]
+    rows = convergence.table_of_steps(1, ["ring:9", "no:graph"], [("cg", "uniform")])
+    assert next(rows).startswith("Neighbour")  # before any row is computed
+    with pytest.raises(ValueError, match="--schemes = 'direct'"):
+        convergence.chosen_schemes("direct", ranks=True)
+
+
 def test_rivals_keep_the_work_and_level_the_times():
     case = convergence.draw("mesh:5x5", 0)
     for name in convergence.RIVALS:

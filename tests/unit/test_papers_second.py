@@ -17,7 +17,7 @@ from lb_mpi.balancing import neighbours
 from lb_mpi.diffusion import diffusion, setup
 from lb_mpi.distributing import allocation
 from lb_mpi.errors import ProtocolError
-from lb_mpi.partitioning import multilevel, quality
+from lb_mpi.partitioning import quality, spectral
 from lb_mpi.searching import drafting
 
 LINES: dict[str, Callable[[], list[Item]]] = {
@@ -240,7 +240,7 @@ def _(patch):
     def changed(laplacian: Any) -> Any:
         return np.ascontiguousarray(np.linalg.eigh(laplacian.toarray())[1][:, 2])
 
-    patch(multilevel, "_second", changed)
+    patch(spectral, "_second", changed)
 
 
 @mutant("partition", "each edge of the cut twice")

@@ -11,10 +11,12 @@ import pytest
 from scipy import sparse
 
 import lb_mpi
-from benchmarks.partition import PEERS, spectral_bisections, whole_numbers
+from benchmarks.partition import PEERS, whole_numbers
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.graph_files import write_parts
 from lb_mpi.machine import Machine
+from lb_mpi.partitioning.coarsen import coarsen, csr
+from lb_mpi.partitioning.compiled import random_state
 from lb_mpi.partitioning.partition import METHODS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 
@@ -168,14 +170,37 @@ def test_peers(peer: str) -> None:
 def test_spectral_bisections_of_whole_graphs(name: str) -> None:
     graph = graphs()[name]
     for k in (1, 2, 3, 7):
-        parts = spectral_bisections(graph, np.full(k, 1.0 / k))
+        parts = partition(graph, k, method="spectral")
         assert ((parts >= 0) & (parts < k)).all()
+
+
+def test_the_mean_of_v_2_is_a_threshold_for_halves_of_halves() -> None:
+    tail = Graph.from_edges(9, [0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 2, 3, 3, 4, 5, 6, 7, 8])  # a square, its tail
+    vector = lb_mpi.fiedler(tail).vector
+    parts = lb_mpi.partition(tail, 2, method="spectral", threshold="mean")
+    np.testing.assert_array_equal(parts, (vector > vector.mean()).astype(int))
+    assert len(set(lb_mpi.partition(tail, 4, method="spectral", threshold="mean").tolist())) == 4
+    with pytest.raises(ValueError, match="halves, with threshold = 'mean'"):
+        lb_mpi.partition(tail, 3, method="spectral", threshold="mean")
+    with pytest.raises(ValueError, match="threshold = 'quantile': expected one of median, mean"):
+        lb_mpi.partition(tail, 2, method="spectral", threshold="quantile")
+
+
+@pytest.mark.parametrize("name", ["mesh:30x40", "ring:500", "complete:200"])
+def test_coarsening_by_a_matching_merges_pairs(name: str) -> None:
+    graph = parse(name)
+    for pairs in (True, False):
+        levels = coarsen(csr(graph), 10, graph.n, random_state(0), matching=pairs)
+        most = max(int(np.bincount(level.group).max()) for level in levels)
+        assert (most == 2) == pairs
+    figures = partition_metrics(graph, partition(graph, 4, method="multilevel-spectral", coarsening="matching"), 4)
+    assert figures.imbalance <= 0.03 + 1e-9
 
 
 def test_spectral_bisections_cut_a_grid_well() -> None:
     graph, targets = mesh(20, 32), [4, 2, 1, 1]
     for shares in ([1, 1, 1, 1], targets):
-        parts = spectral_bisections(graph, np.array(shares) / sum(shares))
+        parts = partition(graph, 4, targets=shares, method="spectral")
         figures = partition_metrics(graph, parts, 4, targets=shares)
         assert figures.cut <= 64  # quarters cut 52, stripes 60
         assert figures.imbalance <= 0.04

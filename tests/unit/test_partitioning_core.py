@@ -9,21 +9,18 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.linalg import eigh
 
-from benchmarks.partition import spectral_bisection
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.partitioning.coarsen import coarsen, csr
 from lb_mpi.partitioning.compiled import OUT, make_heap, pop, put, random_state, remove
 from lb_mpi.partitioning.flow import refine_by_flow
 from lb_mpi.partitioning.multilevel import (
     EFFORTS,
-    connected,
     excess_and_cut,
-    fiedler,
     multilevel,
     multilevel_spectral,
-    split,
 )
 from lb_mpi.partitioning.refine import find_bounds, find_connections, find_parts, move, refine
+from lb_mpi.partitioning.spectral import connected, fiedler, spectral_bisection, split
 
 TWO_TRIANGLES = Graph.from_edges(6, [0, 2, 4, 1, 3, 5, 2], [2, 4, 0, 3, 5, 1, 3])
 

@@ -54,14 +54,15 @@ def measure(
     kernel : kernel(n) does n units of typical work, and must not communicate; speeds are in these units per second.
         Given on all ranks or on none.  None: passes over a vector that stays in the cache; speeds are in millions of
         multiplications and additions per second.
-    messages : False: the costs of messages are not measured, and are 0 in the result.
+    messages : False: the costs of messages and waits are not measured, and are 0 in the result.
     rounds : integer >= 1; the speed of a rank is the median of this number of measurements.
     round_s : seconds of each measurement, above 0 and at most 60.
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
         `lb_mpi.throttle`); may differ by rank.
 
-    The latency and the time per byte are fitted to the shortest times of messages of 1 B to 1 MiB, since a disturbance
-    can only make a message slower.  Pairs that exchange at the same time may share a network link, as in a real run.
+    For the probability of a wait and its mean time, the pairs exchange small messages between pieces of work.  The
+    latency and the time per byte are fitted to the shortest times of messages of 1 B to 1 MiB, since a disturbance can
+    only make a message slower.  Pairs that exchange at the same time may share a network link, as in a real run.
 
     Raises ValueError or TypeError on every rank if an argument is wrong on any rank, or if an argument other than
     `kernel` and `emulated_speed` differs between ranks.  If the kernel raises an exception on one rank, every rank
@@ -78,7 +79,8 @@ def measure(
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
         speeds = _speeds(own, hosts, lambda: _speed(own, kernel or multiply_add, slow, n, seconds))
         latency_s, s_per_byte = _messages(own) if messages else np.zeros((2, own.size, own.size))
-        return Machine(hosts, speeds, latency_s, s_per_byte)
+        waits = _waits(own, slow) if messages else (0.0, 0.0)
+        return Machine(hosts, speeds, latency_s, s_per_byte, *np.array(allgather(own, waits)).T)
 
 
 # --- speeds -----------------------------------------------------------------------------------------------------------
@@ -89,8 +91,12 @@ _vector = np.linspace(0.0, 1.0, 4096)  # 32 KiB
 
 def multiply_add(n: int) -> None:
     """Do `n` units of work: a million multiplications and additions each, on one vector."""
+    _pass(n * (1_000_000 // (2 * len(_vector))))
+
+
+def _pass(times: int) -> None:
     vector = _vector
-    for _ in range(n * (1_000_000 // (2 * len(vector)))):
+    for _ in range(times):
         vector *= 0.999
         vector += 0.001  # converges to 1: no overflow, no denormal numbers
 
@@ -204,3 +210,32 @@ def _pong(comm: MPI.Intracomm, other: int, message: np.ndarray[tuple[int], np.dt
     while message[0]:
         comm.Recv(message, other, Tag.PING)
         comm.Send(message, other, Tag.PING)
+
+
+# --- waits ------------------------------------------------------------------------------------------------------------
+
+EXCHANGES = 50  # of each pair
+PASSES = 10  # over the vector, between two exchanges: some tens of microseconds
+
+
+def _waits(comm: MPI.Intracomm, slow: throttle) -> tuple[float, float]:
+    """Return the part of the exchanges in which this rank waited for the other one, and the mean seconds of such a wait.
+
+    Collective.  Both ranks of a pair compute, send, and need what the other sends.
+    """
+    made, waits_s = 0, list[float]()
+    mine, theirs = np.zeros(MESSAGE_BYTES[1], dtype=np.uint8), np.zeros(MESSAGE_BYTES[1], dtype=np.uint8)
+    for pairs in pairings(comm.size):
+        barrier(comm)
+        for other in (sum(pair) - comm.rank for pair in pairs if comm.rank in pair):
+            for _ in range(EXCHANGES):
+                with slow:
+                    _pass(PASSES)
+                sent, request = comm.Isend(mine, other, Tag.PING), comm.Irecv(theirs, other, Tag.PING)
+                began = time.perf_counter()
+                if not request.Test():
+                    request.Wait()
+                    waits_s.append(time.perf_counter() - began)
+                sent.Wait()
+                made += 1
+    return (len(waits_s) / made, float(np.mean(waits_s))) if waits_s else (0.0, 0.0)
