@@ -315,6 +315,7 @@ class Side:
         self._pids: set[int] = set()  # of the rank.py of all ranks so far
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, RankState] = {}
+        self.parents: set[int] = set()  # of all rank.py: processes of MPI
         self.segments: dict[str, set[Path]] = {}  # shared memory of the ranks, by rank, where that must be known
         self._text = b""
 
@@ -333,6 +334,8 @@ class Side:
     def _begin(self, came: Datagram) -> None:
         number = read(Begin, came.data).rank
         self._pids.add(came.pid)
+        with contextlib.suppress(OSError):
+            self.parents.add(_stat(came.pid).parent)
         self._ranks[number] = Rank(number, came.pid, came.files.pop(0))
 
     def _end(self, end: End) -> None:
@@ -396,5 +399,5 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark, word=word, segments=itertools.chain(*side.segments.values()))
+            limit.end(mark, word=word, segments=itertools.chain(*side.segments.values()), dead=side.parents)
     return 0

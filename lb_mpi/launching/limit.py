@@ -17,6 +17,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,12 +43,18 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def end(
-    mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "", segments: Iterable[Path] = ()
+    mark: str,
+    process: subprocess.Popen[bytes] | None = None,
+    *,
+    word: str = "",
+    segments: Iterable[Path] = (),
+    dead: Iterable[int] = (),
 ) -> None:
     """End all processes that bear `mark` or are in the session of `process`; then remove what a killed MPI leaves.
 
     This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process
-    that still exists LEFT_S later.  `segments`: shared memory that such processes had mapped before.
+    that still exists LEFT_S later.  `segments`: shared memory that such processes had mapped before.  `dead`: such processes
+    that may have ended before.
     """
     leader = process.pid if process else -1
     asked = {leader}  # another process may have killed it before
@@ -68,7 +75,7 @@ def end(
         remove_orphans(theirs)
         if process and process.pid not in left:
             process.wait()
-        remove_sessions(asked - left)
+        remove_sessions(pid for pid in {*asked, *dead} if not _is_alive(pid))
 
 
 @contextlib.contextmanager
@@ -108,11 +115,22 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
     found = set()
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended meanwhile, or another user's
-            state, _, _, of = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            state, _, _, of = _state(path)
             named = word and path.stat().st_uid == os.geteuid() and word.encode() in (path / "cmdline").read_bytes()
             if state not in "ZX" and (named or int(of) == session or mark in _marks((path / "environ").read_bytes())):
                 found.add(int(path.name))
     return found
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _state(_PROC / str(pid))[0] not in "ZX"
+    return False
+
+
+def _state(process: Path) -> list[str]:
+    """Return state, parent, group and session of the process at /proc/PID; OSError if it has ended."""
+    return (process / "stat").read_text().rpartition(")")[2].split()[:4]
 
 
 def may_bear(pid: int, mark: str) -> bool:
@@ -201,12 +219,19 @@ def remove_orphans(theirs: Iterable[Path] = ()) -> None:
 
 
 def remove_sessions(pids: Iterable[int]) -> None:
-    """Remove the folders of those processes, which have ended, that were Open MPI's mpiexec or daemons."""
-    for pid in pids:
-        for name in ("ompi", "prted"):
-            folder = Path(tempfile.gettempdir()) / f"{name}.{pid}"
-            if _is_ours(folder):
-                shutil.rmtree(folder, ignore_errors=True)  # follows no link
+    """Remove the folders of those processes, which have ended, that were Open MPI's mpiexec or daemons.
+
+    Those of daemons of this user and host that were killed before, with all that watched them, are removed, too.
+    """
+    place = Path(tempfile.gettempdir())
+    folders = {place / f"{name}.{pid}" for pid in pids for name in ("ompi", "prted")}
+    for file in place.glob(f"prted.*/pmix.{socket.gethostname()}.tool.*"):
+        pid = file.name.rpartition(".")[2]
+        if file.parent.name == f"prted.{pid}" and not _is_alive(int(pid)):
+            folders.add(file.parent)
+    for folder in folders:
+        if _is_ours(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # follows no link
 
 
 def _listed() -> list[Path]:

@@ -6,7 +6,7 @@ code 1 if the program called MPI_Init, skipped MPI_Finalize, and ended with 0.
 
 Its reports go to host.py on the same host, as datagrams to a socket whose address is the mark of the run: at the start the
 rank and the file of the program's signs (`lb_mpi.signs`), later its end, unless it was asked to end and has failed.  The
-death of its parent, a process of MPI, is reported, too, unless it was asked to end before.
+death of its parent, a process of MPI, is reported, too, unless that is mpiexec or it was asked to end before.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from lb_mpi.launching.heard import Begin, End, told
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
 FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM")}
 PR_SET_PDEATHSIG = 1  # prctl(2)
+MPIEXEC = ("mpiexec", "mpiexec.hydra", "mpirun", "prterun")  # launch/run is its parent
 ORPHANED = signal.SIGRTMAX - 6  # to this process when its parent dies
 SEND_S = 5.0  # for host.py to receive the report of an end
 
@@ -120,7 +121,7 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
         came = signal.sigwait(FORWARDED | {signal.SIGCHLD, ORPHANED})
         if came == ORPHANED:
-            if not asked and os.getppid() != by:  # else only a thread of it has ended
+            if not asked and by_name not in MPIEXEC and os.getppid() != by:  # else only a thread of it has ended
                 tell(End(number(os.environ), socket.gethostname(), -signal.SIGKILL, parent=by_name))
         elif came != signal.SIGCHLD:
             asked = True

@@ -3,6 +3,7 @@
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -161,8 +162,25 @@ def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(
         (tmp_path / f"ompi.{process.pid}" / "link").symlink_to(tmp_path / "elsewhere")
         (tmp_path / f"prted.{process.pid}" / "0").mkdir(parents=True)
         (tmp_path / f"ompi.{os.getpid()}").mkdir()
-        if by_others:
-            process.kill()
-            process.wait()
-        limit.end(mark, process)
+        with subprocess.Popen(["true"]) as dead:  # not yet waited for: a zombie
+            (tmp_path / f"prted.{dead.pid}").mkdir()
+            if by_others:
+                process.kill()
+                process.wait()
+            while "Z" not in Path(f"/proc/{dead.pid}/stat").read_text():
+                pass
+            limit.end(mark, process, dead=[dead.pid, os.getpid()])
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", f"ompi.{os.getpid()}"}
+
+
+def test_the_folder_of_a_daemon_that_died_with_its_host_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    here, pids = socket.gethostname(), {"dead": process.pid, "alive": os.getpid()}
+    for host, name in ((here, "dead"), (here, "alive"), ("elsewhere", "dead")):
+        pid = pids[name] + (host != here)
+        (tmp_path / f"prted.{pid}").mkdir()
+        (tmp_path / f"prted.{pid}" / f"pmix.{host}.tool.{pid}").touch()
+    limit.remove_sessions([])
+    assert {path.name for path in tmp_path.iterdir()} == {f"prted.{os.getpid()}", f"prted.{process.pid + 1}"}

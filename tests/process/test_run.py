@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.hosts import Host
-from lb_mpi.launching import commands, start, watch
+from lb_mpi.launching import commands, limit, start, watch
 from lb_mpi.launching.start import Mpiexec, command, fill, identify
 from tests.process import kills
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
@@ -308,6 +309,23 @@ def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(lab: Lab) -> No
     assert code != 0
     assert f"run: rank 1 on host {socket.gethostname()} was killed by signal 9 (Killed)\n" in err
     assert "rank 0" not in err
+
+
+def test_exit_code_0_does_not_count_if_a_rank_has_not_reported_its_end(lab: Lab) -> None:
+    program = "import os\nif os.environ['PMI_RANK'] == '1': os.kill(os.getppid(), 9)"  # rank.py
+    code, _, err = lab.run("one two", "--", sys.executable, "-c", program)
+    assert code == 1
+    assert "run: rank 1 on host two has not reported its end, but mpiexec has ended with code 0\n" in err
+    assert "rank 0" not in err
+
+
+def test_a_stopped_mpiexec_is_named_when_all_ranks_have_ended(lab: Lab) -> None:
+    program = "import os, signal\nif os.environ['PMI_RANK'] == '1': os.kill(MPIEXEC, signal.SIGSTOP)"
+    parent = "int(open(f'/proc/{os.getppid()}/stat').read().rpartition(')')[2].split()[1])"
+    more = ["--hang-s", "1", "--", sys.executable, "-c", program.replace("MPIEXEC", parent)]
+    code, _, err = lab.run("one two", *more)
+    assert code == limit.HUNG
+    assert re.search("^run: (mpiexec on host .* hangs: stopped|rank . on host .*, which watches it, is) ", err, re.MULTILINE)
 
 
 def test_the_program_has_the_signals_and_files_that_mpiexec_gives_it(lab: Lab) -> None:
