@@ -104,7 +104,9 @@ def take_priority() -> None:
 def main(argv: Sequence[str], _prog: str) -> NoReturn:
     """Run `argv` and end as it ends."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD, ORPHANED})
-    by, by_name = os.getppid(), Path(f"/proc/{os.getppid()}/comm").read_text().strip()
+    by, by_name = os.getppid(), ""
+    with contextlib.suppress(OSError):  # it belongs to another user, or has ended
+        by_name = Path(f"/proc/{by}/comm").read_text().strip()
     prctl(PR_SET_PDEATHSIG, ORPHANED)
     file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
     os.ftruncate(file, signs.BYTES)
@@ -121,7 +123,7 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
         came = signal.sigwait(FORWARDED | {signal.SIGCHLD, ORPHANED})
         if came == ORPHANED:
-            if not asked and by_name not in MPIEXEC and os.getppid() != by:  # else only a thread of it has ended
+            if not asked and by_name not in ("", *MPIEXEC) and os.getppid() != by:  # else only a thread of it has ended
                 tell(End(number(os.environ), socket.gethostname(), -signal.SIGKILL, parent=by_name))
         elif came != signal.SIGCHLD:
             asked = True

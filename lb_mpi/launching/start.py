@@ -427,6 +427,9 @@ class MpiJob:
             say(*problems.values())
             return [] if problems else self.ranks
         dead = {index: f"host {self.hosts[index].name}: the network of MPI does not reach it" for index in self.cut_off}
+        if any(is_here(self.hosts[index].name) for index in dead):
+            say(*dead.values(), "no restart: mpiexec runs there")
+            return []
         dead |= {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
         ranks, words = place(self.hosts, dead, len(self.ranks))
         say(*words)

@@ -86,6 +86,44 @@ def test_ranks_that_wait_in_a_map(monkeypatch: pytest.MonkeyPatch, awaited_rank:
         check(monkeypatch, lambda: pool.map(task, 4 * SIZE, chunksize=1), "a map of lb_mpi.Pool", awaited_rank)
 
 
+def test_a_launcher_that_asks_learns_how_many_ranks_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = [0], [(0, SIZE)]
+
+    def answer(number: int, n_silent: int) -> None:
+        answers.append((number, n_silent))
+        if len(answers) == 2 and RANK == 0:
+            COMM.Send(b"", LAST, TAG)
+        asked[0] += n_silent > 0 and number > 1  # once more, since another rank was too busy to answer
+
+    monkeypatch.setattr(presence.signs, "question", lambda: asked[0])
+    monkeypatch.setattr(presence.signs, "answer", answer)
+
+    def task(_item: int) -> None:
+        if RANK == LAST:
+            busy()
+        time.sleep(0.1)
+
+    with lb_mpi.Pool(COMM) as pool:
+        asked[0] = 1
+        pool.map(task, 4 * SIZE, chunksize=1)
+        if RANK == 0:
+            assert answers[1][0] == 1
+            assert answers[1][1] > 0
+    if RANK == LAST:
+        COMM.Recv(bytearray(), 0, TAG)
+    asked[0] = 2
+    own = presence.duplicate(COMM)
+    barrier: list[MPI.Request] = []
+
+    def done() -> bool:
+        if not barrier and answers[-1][0] > 1 and not answers[-1][1]:
+            barrier.append(own.Ibarrier())
+        return bool(barrier) and barrier[0].Test()
+
+    presence.presence_of(own).wait(done)
+    own.Free()
+
+
 def test_ranks_that_wait_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     check(monkeypatch, lambda: lb_mpi.search(COMM, Slow(3)), "lb_mpi.search", 0)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -147,6 +148,7 @@ def test_a_name_that_another_process_could_foresee_is_not_used() -> None:
 def test_printed_lines_contain_no_control_characters() -> None:
     assert printable("\x1b[2Jrank\r\n\x00\u202e é") == "\\x1b[2Jrank\\r\\n\\x00\\u202e é"
     assert "\x1b" not in str(read(End, told(End("0", "\x1b[2J", 1))))
+    assert str(End("1", "here", -signal.SIGXFSZ)).endswith(": a file has reached the limit of `ulimit -f`")
     assert "\n" not in read(RankState, told(RankState("0", "here", phase="x\nrun: y"))).phase
 
 
