@@ -307,6 +307,7 @@ def main(arguments: Sequence[str], prog: str) -> NoReturn:
     if not argv:
         parser.error("no PROGRAM: expected a program to run")
     try:
+        throttled()  # a throttle around this one
         if options.speeds is not None:
             speed = own_speed(options.speeds, os.environ)
         else:

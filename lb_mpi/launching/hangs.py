@@ -16,10 +16,10 @@ A rank that answers nobody while all others wait for it
   otherwise it serves a pool.  Both answer the questions of other ranks.
 - While a rank is in a call without sleeping, nobody hangs: it runs a function of the user, which may take or wait as long
   as it likes.
-- If all ranks are known, at least one waits, and the others sleep or are outside lb_mpi, each of those outside hangs if it
-  has reached the end of its program, or has done nothing for `hang_s`.  One that computes, reads or writes may be blocked in
-  MPI, or prepare the work of all, and nobody outside can distinguish this.  So it is named after `hang_s`, and hangs after
-  `PATIENCE` times as long.
+- If all ranks are known, at least one waits, and the others sleep or have been outside lb_mpi for `hang_s`, each of those
+  outside hangs if it has reached the end of its program, or has done nothing for `hang_s`.  One that computes, reads or
+  writes may be blocked in MPI, or prepare the work of all, and nobody outside can distinguish this.  So it is named after
+  `hang_s`, and hangs after `PATIENCE` times as long.
 - If all ranks sleep, the launcher asks them how many others don't answer.  Those that miss most are cut off from the
   network of MPI.  If all miss equally many, the host of rank 0 is taken for connected.
 
@@ -130,12 +130,8 @@ class Awaited:
 
     def _outside(self, state: RankState, waited_s: float, where: str) -> Hang:
         """Return how, and for how long, a rank outside lb_mpi has been awaited."""
-        how, seconds = OUTSIDE, min(state.away_s, waited_s)
-        if state.at_end:
-            how, seconds = "at the end of its program", waited_s
-        elif state.idle_s >= self._hang_s:
-            how = NEITHER
-        return Hang(state.rank, state.host, seconds, where, how)
+        how = "at the end of its program" if state.at_end else NEITHER if state.idle_s >= self._hang_s else OUTSIDE
+        return Hang(state.rank, state.host, min(state.away_s, waited_s), where, how)
 
     def _cut_off(self, now: float, states: Sequence[RankState], waited_s: float, where: str) -> list[Hang]:
         if now > self._asked_at + ANSWERS_S + self._hang_s:  # once more, if nothing was found

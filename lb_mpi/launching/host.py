@@ -131,7 +131,7 @@ class Rank:
         stopped_s = self._stopped.constant_s(now, (used.stopped, watcher))
         times = {
             "idle_s": idle_s,
-            "away_s": 0.0 if used.gone else self._turns.constant_s(now, seen.turns),
+            "away_s": self._turns.constant_s(now, seen.turns),
             "waits_s": self._waiting.waits_s(now, seen),
             "stopped_s": stopped_s if watcher else min(stopped_s, idle_s) if used.stopped else 0.0,
         }

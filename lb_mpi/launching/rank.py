@@ -108,6 +108,10 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
     with contextlib.suppress(OSError):  # it belongs to another user, or has ended
         by_name = Path(f"/proc/{by}/comm").read_text().strip()
     prctl(PR_SET_PDEATHSIG, ORPHANED)
+
+    def report(code: int, *, regular: bool = False, parent: str = "") -> None:
+        tell(End(number(os.environ), socket.gethostname(), code, regular, parent))
+
     file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
     os.ftruncate(file, signs.BYTES)
     # The folder of site/sitecustomize.py, which removes it again.
@@ -116,6 +120,8 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
     # Many ranks start at once, and a rank that could not report its start would look as if it hung.
     if tell(Begin(number(os.environ)), file, wait_s=None):
         env[signs.VARIABLE] = f"/proc/{os.getpid()}/fd/{file}"
+    if by == 1:  # it died while this process started
+        report(-signal.SIGKILL, parent="mpiexec's daemon")
     parent, child = os.getpid(), os.fork()
     if child == 0:
         become(argv, env, mask, parent)
@@ -124,7 +130,7 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
         came = signal.sigwait(FORWARDED | {signal.SIGCHLD, ORPHANED})
         if came == ORPHANED:
             if not asked and by_name not in ("", *MPIEXEC) and os.getppid() != by:  # else only a thread of it has ended
-                tell(End(number(os.environ), socket.gethostname(), -signal.SIGKILL, parent=by_name))
+                report(-signal.SIGKILL, parent=by_name)
         elif came != signal.SIGCHLD:
             asked = True
             with contextlib.suppress(OSError):
@@ -133,5 +139,5 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
     seen = signs.read(os.pread(file, signs.BYTES, 0))
     failed = code != 0 or not (seen.at_end or not seen.mpi_pid)
     if code == signs.SAVED or not (failed and asked):  # mpiexec ends the others when one has ended
-        tell(End(number(os.environ), socket.gethostname(), code, regular=not failed))
+        report(code, regular=not failed)
     end_as(code or int(failed))

@@ -259,6 +259,12 @@ def test_mistakes(arguments: list[str], says: str) -> None:
     assert says in done.stderr
 
 
+def test_a_wrong_speed_of_a_throttle_around_it_is_a_mistake() -> None:
+    done = throttle("--speed", "0.5", "true", env={**os.environ, "LB_MPI_THROTTLED": "-1"})
+    assert done.returncode == 2
+    assert "error: LB_MPI_THROTTLED = -1.0: expected a finite number above 0 and at most 1" in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_signals_are_sent_on(tmp_path: Path, start: Any, number: signal.Signals) -> None:
     # such a speed rests nearly all the time: a signal that isn't acted on at once would wait for long

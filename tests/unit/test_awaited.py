@@ -34,8 +34,8 @@ def in_task(rank: int, idle_s: float = 999.0) -> RankState:
     return RankState(str(rank), "b", phase="a task", idle_s=idle_s, away_s=999.0)
 
 
-def at_end(rank: int) -> RankState:
-    return RankState(str(rank), "b", at_end=True)
+def at_end(rank: int, seconds: float = HANG_S) -> RankState:
+    return RankState(str(rank), "b", at_end=True, away_s=seconds)
 
 
 def nobody_asks(question: int) -> None:
@@ -49,6 +49,7 @@ def nobody_asks(question: int) -> None:
         ([waits(0), idle(1), idle(2, 99.0)], ["1", "2"]),
         ([waits(0), at_end(1), idle(2)], ["1", "2"]),
         ([waits(0), idle(1), serves(2)], ["1"]),
+        ([waits(0), at_end(1, 7.9), waits(2)], []),  # what is known of rank 0 may be older
         ([waits(0), idle(1, 7.9), waits(2)], []),  # it may have computed
         ([waits(0), idle(1), waits(2, 7.9)], []),
         ([waits(0), idle(1), serves(2, 7.9)], []),
@@ -78,7 +79,7 @@ def test_a_rank_that_computes_outside_is_late_before_it_hangs() -> None:
 
 
 def test_a_hang_is_described_in_one_line() -> None:
-    hangs = Awaited(3, HANG_S, nobody_asks).stuck(50.0, [waits(0), idle(1, 60.0), at_end(2)])
+    hangs = Awaited(3, HANG_S, nobody_asks).stuck(50.0, [waits(0), idle(1, 60.0), at_end(2, 9.0)])
     assert [str(hang) for hang in hangs] == [
         "rank 1 on host b hangs: neither computing nor answering for 8 s, while the other ranks wait in a map",
         "rank 2 on host b hangs: at the end of its program for 8 s, while the other ranks wait in a map",
