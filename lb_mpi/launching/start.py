@@ -213,6 +213,7 @@ class _Run:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
         unreported = [] if self._n_regular >= len(self._hosts) else sorted(self._unreported)
+        cut_off = [int(hang.rank) for hang in self._hung if hang.cut_off]
         found = Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
             ends=self._ends,
@@ -220,7 +221,8 @@ class _Run:
             at_end=any(state.at_end and state.rank in map(str, unreported) for state in states),
             gone=self._gone,
             hung=bool(self._hung or self._wrong),
-            cut_off=[int(hang.rank) for hang in self._hung if hang.cut_off],
+            cut_off=cut_off,
+            cut_off_here=any(is_here(self._hosts[rank]) for rank in cut_off),
             n_saved=sum(state.n_saved for state in states),
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
@@ -427,9 +429,6 @@ class MpiJob:
             say(*problems.values())
             return [] if problems else self.ranks
         dead = {index: f"host {self.hosts[index].name}: the network of MPI does not reach it" for index in self.cut_off}
-        if any(is_here(self.hosts[index].name) for index in dead):
-            say(*dead.values(), "no restart: mpiexec runs there")
-            return []
         dead |= {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
         ranks, words = place(self.hosts, dead, len(self.ranks))
         say(*words)

@@ -66,6 +66,13 @@ def test_the_cause_of_an_end_is_found(outcome: Outcome, found: How) -> None:
         (Outcome(75, n_saved=1, saved=7), 0, 3, (False, 75, "saved (7) and stopped: the same command continues from there")),
         (Outcome(0, gone=GONE), 0, 0, (False, 1, "")),
         (Outcome(1, hung=True), 0, 0, (False, 124, "")),
+        (Outcome(1, hung=True, cut_off=[2], n_saved=1), 0, 3, (True, 124, "restart 1 of 3, after 0.0 s, from save 0")),
+        (
+            Outcome(1, hung=True, cut_off=[0], cut_off_here=True, n_saved=1, saved=7),
+            0,
+            3,
+            (False, 124, "no restart: mpiexec runs on a host that the network of MPI does not reach"),
+        ),
         (Outcome(1, hung=True), 1, 3, (False, 124, "no restart: nothing was saved since the last start")),
         (
             Outcome(255, gone=GONE, seconds=0.5),
