@@ -220,7 +220,6 @@ ORDERS: dict[str, Callable[[np.ndarray], Any]] = {
     "backwards and transposed": lambda rows: rows[:, ::-1].transpose(0, 2, 1),
     "a list": lambda rows: [rows.transpose(k % 3, (k + 1) % 3, (k + 2) % 3) for k in range(20)],
     "objects": lambda rows: rows.astype(object).transpose(2, 0, 1),
-    "of fields": lambda rows: np.asfortranarray(rows.view([("x", "f8"), ("y", "f8")]) if rows.shape[2] % 2 == 0 else rows),
 }
 
 

@@ -149,7 +149,14 @@ class PickledResult:
 
 def kept(value: Any) -> Any:
     """Return a result that may be pickled later, after further calls of the function."""
-    return value if is_unchanging(value) else PickledResult(value)
+    if is_unchanging(value):
+        return value
+    return value.copy("A") if _is_plain(value) else PickledResult(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a copy in C's or Fortran's order, which needs a fifth of the time, is what a pickle would restore."""
+    return type(value) is np.ndarray and value.flags.writeable and not value.dtype.hasobject
 
 
 def run_kept(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
@@ -166,6 +173,8 @@ def copied(value: Any) -> Any:
     """Return a result of the root's own, as another rank would have sent it; TypeError if it can't be pickled."""
     if is_unchanging(value):
         return value
+    if _is_plain(value):
+        return value.copy("A")
     buffers: list[pickle.PickleBuffer] = []  # arrays are copied once, not twice
     try:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
