@@ -3,7 +3,7 @@
 The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
 
     round = course.begin(n, mark)
-    the loop of an actor (`lb_mpi.virtual`)
+    the loop of an actor (`lb_mpi.actor`)
       in it, with LEARNED: report = course.learn(learned, ...)   # goes to the root
     course.hear(verdict of the root, round.learned.late_ticks)
     if verdict.decision.act:
@@ -254,8 +254,11 @@ class Course:
         """True when costs are known for rows with this `mark`."""
         return mark == self.mark and self.costs is not None
 
-    def begin(self, n: int, mark: int, *, warm: bool = True) -> Round:
-        """Return the next round, of n rows with this `mark`; not `warm`: the first block's time is unreliable."""
+    def begin(self, n: int, mark: int, *, warm: bool = True, objects: bool = False) -> Round:
+        """Return the next round, of n rows with this `mark`, arrays or `objects`.
+
+        Not `warm`: the first block's time is unreliable.
+        """
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.place, n), mark, 0.0, 0.0
             self.lent, self._n_lending = None, 0
@@ -279,7 +282,7 @@ class Course:
         return Round(
             self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
-            help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes,
+            help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes, objects=objects,
         )  # fmt: skip
 
     def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> RankReport:

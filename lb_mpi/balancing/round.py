@@ -1,7 +1,13 @@
 """One rank of one round: which rows it lends, which it computes, and when the round is over for it.   (pure)
 
-A `Round` is an actor (`lb_mpi.virtual`).  Its jobs are rows to compute.  A rank that has finished sends the root
-LEARNED.  After LEARNED from all ranks, the root sends each OVER: on MPI, a non-blocking gather and broadcast.
+A `Round` is an actor (`lb_mpi.actor`).  Its jobs are
+
+    Job(owner, rows)            rows to compute
+    Pack(borrower, message)     objects to lend, which the user's function packs; the result: the payload of the message
+    Open(borrower, message)     results of objects, which the user's function unpacks
+
+A rank that has finished sends the root LEARNED.  After LEARNED from all ranks, the root sends each OVER: on MPI, a
+non-blocking gather and broadcast.
 
 Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
 is dry.  It sends DRY to its neighbours at once, and to one more rank after each idle pause; or to one neighbour after each
@@ -178,6 +184,20 @@ class Job(NamedTuple):
     payload: Any = None  # of the message that brought them
 
 
+class Pack(NamedTuple):
+    """Objects to be packed for a borrower, in the message that lends them."""
+
+    borrower: int  # rank
+    message: RoundMessage  # PLANNED or HELP, without a payload
+
+
+class Open(NamedTuple):
+    """Results of objects, which a borrower has sent, to be unpacked."""
+
+    borrower: int  # rank
+    message: RoundMessage  # DONE
+
+
 class Computed(NamedTuple):
     """The outcome of a job."""
 
@@ -244,7 +264,7 @@ class Round:
     `home`: blocks of its rows, without those `lent` by plan, by borrower.  `lenders` lend to it by plan.  `neighbours`
     are sent DRY first.  `speeds`, in any unit: (P,) of all ranks, or by rank of this one and its neighbours, the only
     ones that it knows.  `help_ticks`: from the round before.  `handling_s`: overhead of a block.  `sizes`: (n,) > 0 row
-    costs, in any unit; None: all equal.
+    costs, in any unit; None: all equal.  `objects`: its rows are objects, so that packing and opening them are jobs.
     """
 
     def __init__(
@@ -259,10 +279,12 @@ class Round:
         help_ticks: float = 0.0,
         handling_s: float = 0.0,
         sizes: Floats | None = None,
+        objects: bool = False,
     ) -> None:
-        self.rank, self.speeds = rank, speeds
+        self.rank, self.speeds, self.objects = rank, speeds, objects
         self.home = list(reversed(home))  # unstarted blocks, the next one last
         self.borrowed: deque[Job] = deque()  # unstarted
+        self.parcels: deque[Pack | Open] = deque()  # to be packed or opened; their rows are in `away`
         self.away: dict[int, Loan] = {}  # by borrower
         self.to_lend: dict[int, Rowset] | None = dict(lent)  # by plan; None: already sent
         self.lenders = set(lenders)  # of planned loans that have not arrived
@@ -270,6 +292,7 @@ class Round:
         self.telling = Telling(rank, 0 if isinstance(speeds, Mapping) else len(speeds), neighbours)
         self.told = False  # LEARNED was sent
         self.failed = False
+        self.error: BaseException | None = None  # the first one on this rank
         self.over = False
         self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s)
         self._sizes = [self._size(block) for block in self.home]  # of the blocks at home
@@ -280,8 +303,10 @@ class Round:
         return not (self.home or self.away or self.lenders)
 
     @property
-    def job(self) -> Job | None:
-        """Rows to compute now, borrowed ones first."""
+    def job(self) -> Job | Pack | Open | None:
+        """A parcel to pack or open now, or else rows to compute, borrowed ones first."""
+        if self.parcels:
+            return self.parcels[0]
         if self.borrowed:
             return self.borrowed[0]
         return Job(self.rank, self.home[-1]) if self.home else None
@@ -298,8 +323,7 @@ class Round:
         sends: list[Send] = []
         if self.to_lend is not None:
             for borrower, rows in self.to_lend.items():
-                sends.append((borrower, RoundMessage(RoundKind.PLANNED, rows)))
-                self._lend(borrower, Loan(rows, helps=False))
+                sends += self._lend(borrower, RoundMessage(RoundKind.PLANNED, rows))
             self.to_lend = None
         for source, message in arrived:
             sends += self._receive(source, message)
@@ -316,8 +340,15 @@ class Round:
             sends.append((ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned)))
         return sends
 
-    def done(self, job: Job, result: Computed) -> list[Send]:
-        """Record the outcome of a job."""
+    def done(self, job: Job | Pack | Open, result: Any) -> list[Send]:
+        """Record the outcome of a job: `Computed`, or the payload of a `Pack`."""
+        if isinstance(job, Pack):
+            self.parcels.popleft()
+            return [(job.borrower, job.message._replace(payload=result))]
+        if isinstance(job, Open):
+            self.parcels.popleft()
+            self._back(job.borrower, job.message)
+            return []
         seconds, ticks, payload = result
         if job.owner == self.rank:
             self.home.pop()
@@ -337,9 +368,9 @@ class Round:
             self.learned.planned_ticks += ticks
         return [(job.owner, RoundMessage(RoundKind.DONE, ticks=ticks, payload=payload))]
 
-    def fail(self, _error: BaseException | None = None) -> list[Send]:
-        """Record that the round has failed on this rank."""
-        self.failed = True
+    def fail(self, error: BaseException | None = None) -> list[Send]:
+        """Record that the round has failed on this rank; loans that are not packed yet are taken back."""
+        self.failed, self.error = True, self.error or error
         self.learned.failed = self.learned.failed or not self.told
         self.home.clear()
         self._sizes.clear()
@@ -347,13 +378,14 @@ class Round:
             self.to_lend = dict.fromkeys(self.to_lend, slice(0, 0))
         sends = [(job.owner, RoundMessage(RoundKind.FAILED)) for job in self.borrowed]
         self.borrowed.clear()
+        for parcel in self.parcels:
+            loan = self.away.pop(parcel.borrower)
+            if isinstance(parcel, Pack):
+                self.learned.rows_lent -= count(loan.rows)
+                if not loan.helps:
+                    sends.append((parcel.borrower, RoundMessage(RoundKind.PLANNED, slice(0, 0))))
+        self.parcels.clear()
         return sends
-
-    def take_back(self, borrower: int) -> list[Send]:
-        """Undo a loan whose rows could not be packed, and were not sent."""
-        loan = self.away.pop(borrower)
-        self.learned.rows_lent -= count(loan.rows)
-        return [] if loan.helps else [(borrower, RoundMessage(RoundKind.PLANNED, slice(0, 0)))]
 
     def _receive(self, source: int, message: RoundMessage) -> list[Send]:
         kind = message.kind
@@ -366,16 +398,23 @@ class Round:
             self.dry[source] = None
             return []
         if kind in (RoundKind.DONE, RoundKind.FAILED) and source in self.away:
-            loan = self.away.pop(source)
-            if kind is RoundKind.DONE:
-                self.learned.timed.append(Timed(loan.rows, source, message.ticks, loan.helps))
+            if kind is RoundKind.DONE and self.objects and not self.failed:
+                self.parcels.append(Open(source, message))
             else:
-                self.learned.failed = True
+                self._back(source, message)
             return []
         if kind is RoundKind.OVER and self.told and not self.borrowed:
             self.over = True
             return []
         raise ProtocolError(f"rank {self.rank} got {kind.name} from rank {source}, which may not send it now")
+
+    def _back(self, borrower: int, answer: RoundMessage) -> None:
+        """Record that lent rows are back, or lost."""
+        loan = self.away.pop(borrower)
+        if answer.kind is RoundKind.DONE:
+            self.learned.timed.append(Timed(loan.rows, borrower, answer.ticks, loan.helps))
+        else:
+            self.learned.failed = True
 
     def _borrow(self, source: int, message: RoundMessage) -> list[Send]:
         rows = message.rows
@@ -397,8 +436,7 @@ class Round:
         rows = join(self.home[-n:])
         del self.home[-n:]
         del self._sizes[-n:]
-        self._lend(rank, Loan(rows, helps=True))
-        return [(rank, RoundMessage(RoundKind.HELP, rows))]
+        return self._lend(rank, RoundMessage(RoundKind.HELP, rows))
 
     @cached_property
     def _all_speeds(self) -> float:
@@ -429,7 +467,14 @@ class Round:
                 home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
                 sizes[-1:] = [self._size(each) for each in home[-2:]]
 
-    def _lend(self, borrower: int, loan: Loan) -> None:
-        if count(loan.rows):
-            self.away[borrower] = loan
-            self.learned.rows_lent += count(loan.rows)
+    def _lend(self, borrower: int, message: RoundMessage) -> list[Send]:
+        """Lend the rows of a message; return it to be sent, unless it is to be packed before."""
+        rows = message.rows
+        if rows is None or not count(rows):
+            return [(borrower, message)]
+        self.away[borrower] = Loan(rows, message.kind is RoundKind.HELP)
+        self.learned.rows_lent += count(rows)
+        if not self.objects:
+            return [(borrower, message)]
+        self.parcels.append(Pack(borrower, message))
+        return []

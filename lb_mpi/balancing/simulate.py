@@ -44,7 +44,19 @@ from lb_mpi.balancing.neighbours import (
     momentum,
 )
 from lb_mpi.balancing.record import Loans
-from lb_mpi.balancing.round import Arrival, Computed, Job, Round, RoundKind, RoundMessage, Rowset, Send, count
+from lb_mpi.balancing.round import (
+    Arrival,
+    Computed,
+    Job,
+    Open,
+    Pack,
+    Round,
+    RoundKind,
+    RoundMessage,
+    Rowset,
+    Send,
+    count,
+)
 from lb_mpi.balancing.transfers import ROWS as NUMBERS
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.checks import choice, integer, number
@@ -78,7 +90,7 @@ HEADER_BYTES = 64  # of a message
 MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, almost all drawn costs are 0
 
 
-class World(Virtual[RoundMessage, Job]):
+class World(Virtual[RoundMessage, Job | Pack | Open]):
     """All ranks of one round, and the messages in transit; the final gather and broadcast use a tree."""
 
     def __init__(
@@ -109,15 +121,19 @@ class World(Virtual[RoundMessage, Job]):
             raise ProtocolError(f"the round never ends for rank {int(np.isnan(ends_s).argmax())}")
         return ends_s
 
-    def begin(self, rank: int, job: Job) -> float:
-        """Return the seconds to compute rows."""
+    def begin(self, rank: int, job: Job | Pack | Open) -> float:
+        """Return the seconds to compute rows; objects are packed and opened in no time."""
+        if not isinstance(job, Job):
+            return 0.0
         self._took_s[rank] = seconds = self._seconds(rank, job)
         self.busy_s[rank] += seconds
         self.n_computed[rank] += count(job.rows)
         return seconds
 
-    def end(self, rank: int, job: Job) -> Computed:
-        """Return the outcome: ticks are seconds, the payload is the number of rows."""
+    def end(self, rank: int, job: Job | Pack | Open) -> Computed | int:
+        """Return the outcome: ticks are seconds, a payload is the number of rows."""
+        if not isinstance(job, Job):
+            return 0 if job.message.rows is None else count(job.message.rows)
         return Computed(self._took_s[rank], self._took_s[rank], count(job.rows))
 
     def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
@@ -173,7 +189,9 @@ class SimulatedRows:
             if message.kind in (RoundKind.PLANNED, RoundKind.HELP) and message.rows is not None:
                 loans.lent(destination, count(message.rows))
         job = world.rounds[rank].job
-        phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
+        phase = Phase.PACKING
+        if not isinstance(job, Pack | Open):
+            phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
         self.records[rank].enter(phase, now)
 
     def called(self, cluster: Cluster, world: World, call: Call) -> None:

@@ -1,6 +1,6 @@
 """One rank of a pool, map after map: its chunks, steals and answers.   (pure)
 
-A `Worker` is an actor (`lb_mpi.virtual`) from `begin` until `end`: then the map is over for it.  Its jobs are
+A `Worker` is an actor (`lb_mpi.actor`) from `begin` until `end`: then the map is over for it.  Its jobs are
 
     Swap(rank, old, new)        compare-and-swap of that rank's word; the result: whether it succeeded
     Interval(epoch, lo, hi)     a chunk of tasks to run; the result: its seconds of wall-clock time

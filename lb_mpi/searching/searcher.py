@@ -1,6 +1,6 @@
 """One rank of a search: its problem, drafting, termination, shared bound and saves, turn by turn.   (pure)
 
-A `Searcher` is an actor (`lb_mpi.virtual`).  Its jobs are
+A `Searcher` is an actor (`lb_mpi.actor`).  Its jobs are
 
     Work()                      a quantum of `problem.work`; the result: the units done
     Open, Write, Commit         of a search with saves: `saves.do(job, store)`

@@ -17,7 +17,7 @@ from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import mesh, parse
 from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.rows.lending import Stopwatch
-from lb_mpi.mpi.rows.plans import Judging, Root
+from lb_mpi.mpi.rows.plans import Decided, Root
 from lb_mpi.mpi.rows.rows import Rows, columns_of
 from tests.clock import spin
 
@@ -721,20 +721,21 @@ def test_not_a_communicator_and_closed() -> None:
 def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the verdict on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
-    judged = Root.judged
+    report, decided, reported = Root.report, Root.decided, [0.0]
 
-    def late(root: Root, report: RankReport) -> Judging:
-        asked, judging = time.monotonic(), judged(root, report)
-        yield next(judging)
-        while RANK == LAST and time.monotonic() <= asked + 0.02:
-            yield
-        return (yield from judging)
+    def begin(root: Root, mine: RankReport) -> None:
+        reported[0] = time.monotonic()
+        report(root, mine)
+
+    def late(root: Root) -> Decided | None:
+        return None if RANK == LAST and time.monotonic() <= reported[0] + 0.02 else decided(root)
 
     def slow(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         spin(2e-4 * len(rows))
         return rows + 1.0
 
-    monkeypatch.setattr(Root, "judged", late)
+    monkeypatch.setattr(Root, "report", begin)
+    monkeypatch.setattr(Root, "decided", late)
     with lb_mpi.Balancer(COMM, when=0.5) as balancer:  # it acts on the first calls, and follows that plan on the others
         for _ in range(8):
             assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)

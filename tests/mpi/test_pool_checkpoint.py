@@ -86,7 +86,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool: lb_mpi.Pool,
 
     expected = pytest.warns(RuntimeWarning) if RANK == 0 else contextlib.nullcontext()
     with expected as came:
-        assert pool.map(task, 30, checkpoint=path, chunksize=1, to="all") == list(range(30))
+        assert pool.map(task, 30, checkpoint=path, key="task", chunksize=1, to="all") == list(range(30))
     if RANK == 0:
         words = f"checkpoint {path}: removed or replaced during the map: its results are not kept for another run"
         assert [str(one.message) for one in came] == [words]

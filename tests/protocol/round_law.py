@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.round import ROOT, Computed, Job, Round, RoundKind, RoundMessage, count, numbers
+from lb_mpi.balancing.round import ROOT, Computed, Job, Open, Pack, Round, RoundKind, RoundMessage, count, numbers
 from tests.protocol.explore import Exploration, State
 
 UnderWay = Iterable[tuple[int, int, RoundMessage]]  # source, destination, message
@@ -33,6 +33,10 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         for job in round.borrowed:
             put(job.owner, job.rows)
             loans[job.owner, rank] = loans.get((job.owner, rank), 0) + 1
+        for parcel in round.parcels:
+            assert parcel.borrower in round.away, f"rank {rank} has a parcel of rows that are not away"
+            put(rank, round.away[parcel.borrower].rows)
+            loans[rank, parcel.borrower] = loans.get((rank, parcel.borrower), 0) + 1
         for timed in round.learned.timed:
             put(rank, timed.rows)
             assert timed.by == rank or count(timed.rows), "a loan without rows was answered"
@@ -43,6 +47,8 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         assert not late, f"{message} for rank {destination}, which is at the end of its round"
         if message.kind in (RoundKind.PLANNED, RoundKind.HELP) and message.rows is not None and count(message.rows):
             put(source, message.rows)
+            packed = message.payload is not None
+            assert packed == rounds[source].objects, f"objects for rank {destination} that are not packed"
             heard = destination in rounds[source].dry
             planned = message.kind is RoundKind.PLANNED
             assert planned or heard, f"help for rank {destination}, which has not said that it is dry"
@@ -113,6 +119,7 @@ class Rounds(Exploration):
 
     def key_of(self, r: Round) -> Hashable:
         return (
+            tuple((type(one), one.borrower, one.message.kind) for one in r.parcels),
             tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
             tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
             tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
@@ -144,10 +151,10 @@ class Rounds(Exploration):
             for now in ([0.0, math.inf] if late else [0.0])
         ]
 
-    def jobs(self, state: State, rank: int, job: Job) -> Iterator[State]:
+    def jobs(self, state: State, rank: int, job: Job | Pack | Open) -> Iterator[State]:
         if state.actors[rank].to_lend is not None:
             return
-        yield self.act(state, rank, lambda round: round.done(job, Computed(1.0, 1.0)), "done")
+        yield self.act(state, rank, lambda round: round.done(job, Computed(1.0, 1.0)), ("done", type(job)))
         if state.rest:
             yield self.act(state._replace(rest=state.rest - 1), rank, lambda round: round.fail(), "fail")
 
@@ -171,10 +178,11 @@ def first_state(
     failures: int = 0,
     round_class: type[Round] = Round,
     near: bool = False,
+    objects: bool = False,
 ) -> State:
     """Ranks with rows in blocks of one; plan[owner, borrower]: how many of the first rows are lent.
 
-    `near`: each rank knows its neighbours only.
+    `near`: each rank knows its neighbours only.  `objects`: its rows are objects.
     """
     plan, pairs, size = plan or {}, list(edges), len(n_rows)
     rounds = []
@@ -193,6 +201,7 @@ def first_state(
                 lenders=[owner for owner, borrower in plan if borrower == rank],
                 neighbours=neighbours,
                 speeds=dict.fromkeys([rank, *neighbours], 1.0) if near else np.ones(size),
+                objects=objects,
             )
         )
     return State(tuple(rounds), {}, failures)

@@ -20,6 +20,8 @@ from lb_mpi.balancing.round import (
     PAUSE_S,
     Computed,
     Job,
+    Open,
+    Pack,
     Round,
     RoundKind,
     RoundMessage,
@@ -46,6 +48,7 @@ SMALL = [
     ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}, 0),
     ([2, 0, 0], PATH, {(0, 2): 1}, 1),
 ]
+OF_OBJECTS = [0, 1, 2, 3, 4, 6]  # of these, the same with objects as rows, which are packed and opened by jobs
 
 QUICK = 5  # so many of these have few states
 
@@ -54,6 +57,14 @@ QUICK = 5  # so many of these have few states
 def test_the_law_holds_in_every_reachable_state(number: int) -> None:
     *setting, failures = SMALL[number]
     states, ends = explore(first_state(*setting, failures=failures))
+    assert states > 3
+    assert ends > 0
+
+
+@pytest.mark.parametrize("number", OF_OBJECTS)
+def test_the_law_holds_in_every_reachable_state_of_rounds_of_objects(number: int) -> None:
+    *setting, failures = SMALL[number]
+    states, ends = explore(first_state(*setting, failures=failures, objects=True))
     assert states > 3
     assert ends > 0
 
@@ -96,9 +107,11 @@ class Failing(World):
     chance = 0.0
     computed: list[tuple[int, int]]
 
-    def end(self, rank: int, job: Job) -> Computed:
+    def end(self, rank: int, job: Job | Pack | Open) -> Computed | int:
         if self.rng.random() < self.chance:
             raise Raised(ZeroDivisionError())
+        if not isinstance(job, Job):
+            return super().end(rank, job)
         self.computed += [(job.owner, row) for row in numbers(job.rows).tolist()]
         return super().end(rank, job)
 
@@ -119,6 +132,7 @@ def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9), round_class:
             first[rank] += n
     width = rng.choice([1, 1, 4])
     speeds = np.exp([rng.uniform(-2.0, 0.0) for _ in range(size)])
+    objects = seed % 3 == 0
     rounds = [
         round_class(
             rank,
@@ -127,6 +141,7 @@ def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9), round_class:
             lenders=[lender for lender in range(size) if rank in lent[lender]],
             neighbours=graph.neighbours(rank).tolist(),
             speeds=speeds,
+            objects=objects,
         )
         for rank in range(size)
     ]
@@ -170,16 +185,26 @@ def test_many_ranks_and_help() -> None:
 
 MUTANTS = [
     # what is lent, and to whom
-    ("self._lend(borrower, Loan(rows, helps=False))", "pass"),
+    ("                sends += self._lend(borrower, RoundMessage(RoundKind.PLANNED, rows))\n", "                pass\n"),
     ("            self.to_lend = None\n", ""),
     ("        del self.home[-n:]\n", ""),
     ("        del self.home[-n:]\n", "        del self.home[:n]\n"),
     ("        del self.home[-n:]\n", "        del self.home[-n - 1:]\n"),
     ("if self.home and rank not in self.away:", "if self.home:"),
     ("for rank in self.dry:\n            if", "for rank in range(len(self.speeds)):\n            if"),
-    ("self._lend(rank, Loan(rows, helps=True))", "pass"),
-    ("[(rank, RoundMessage(RoundKind.HELP, rows))]", "[(rank, RoundMessage(RoundKind.PLANNED, rows))]"),
-    ("[(rank, RoundMessage(RoundKind.HELP, rows))]", "[]"),
+    ("        self.away[borrower] = Loan(rows, message.kind is RoundKind.HELP)\n", ""),
+    ("self._lend(rank, RoundMessage(RoundKind.HELP, rows))", "self._lend(rank, RoundMessage(RoundKind.PLANNED, rows))"),
+    ("return self._lend(rank, RoundMessage(RoundKind.HELP, rows))", "return []"),
+    ("        if not self.objects:\n            return [(borrower, message)]\n", "        return [(borrower, message)]\n"),
+    ("        self.parcels.append(Pack(borrower, message))\n", ""),
+    # objects
+    ("            self.parcels.popleft()\n            return [(job.borrower", "            return [(job.borrower"),
+    ("return [(job.borrower, job.message._replace(payload=result))]", "return []"),
+    ("            self._back(job.borrower, job.message)\n            return []", "            return []"),
+    ("                self.parcels.append(Open(source, message))\n", "                pass\n"),
+    ("            loan = self.away.pop(parcel.borrower)\n", "            loan = self.away[parcel.borrower]\n"),
+    ("                if not loan.helps:\n", "                if loan.helps:\n"),
+    ("        self.parcels.clear()\n", ""),
     ("[cut(block, rows, count(block)), cut(block, 0, rows)]", "[cut(block, 0, rows)]"),
     ("[cut(block, rows, count(block)), cut(block, 0, rows)]", "[block, cut(block, 0, rows)]"),
     # who is dry, and who is told
@@ -200,10 +225,9 @@ MUTANTS = [
     ("        self.over = True\n", ""),
     ("            self.lenders.remove(source)\n", ""),
     # what arrives
-    ("loan = self.away.pop(source)\n            if", "loan = self.away[source]\n            if"),
-    ("self.learned.timed.append(Timed(loan.rows, source", "self.learned.timed.append(Timed(loan.rows[:0], source"),
-    ("            if kind is RoundKind.DONE:\n                self.learned",
-     "            if False:\n                self.learned"),
+    ("loan = self.away.pop(borrower)\n        if", "loan = self.away[borrower]\n        if"),
+    ("self.learned.timed.append(Timed(loan.rows, borrower", "self.learned.timed.append(Timed(loan.rows[:0], borrower"),
+    ("        if answer.kind is RoundKind.DONE:\n", "        if False:\n"),
     ("self.borrowed.append(Job(source, rows, message.kind is RoundKind.HELP, message.payload))", "pass"),
     ("        if rows is None or not count(rows):\n            return []\n", ""),
     # what is computed
@@ -222,7 +246,7 @@ MUTANTS = [
      "            self.learned.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),
     ("            self.learned.planned_ticks += ticks\n", "            pass\n"),
     ("elif known:\n            self.learned.planned_ticks", "if known:\n            self.learned.planned_ticks"),
-    ("                self.learned.failed = True\n", "                pass\n"),
+    ("            self.learned.failed = True\n", "            pass\n"),
     ("self.learned.failed = self.learned.failed or not self.told", "pass"),
     # failures
     ("        self.home.clear()\n", ""),
@@ -243,7 +267,8 @@ def mutant(before: str, after: str) -> type[Round]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = round_module.__name__  # for its dataclass
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("RoundKind", "RoundMessage", "Job", "Computed"):  # not Telling: it may be the one that is changed
+    # Not Telling: it may be the one that is changed.
+    for name in ("RoundKind", "RoundMessage", "Job", "Pack", "Open", "Computed"):
         setattr(changed, name, getattr(round_module, name))
     mutated: type[Round] = changed.Round
     return mutated
@@ -257,6 +282,8 @@ def find_fault(round_class: type[Round]) -> Exception | None:
                 for seed in range(60):
                     play(seed, round_class=round_class)
             explore(first_state(*setting, failures=failures, round_class=round_class), most_states=20_000)
+            if number < QUICK:
+                explore(first_state(*setting, failures=1, round_class=round_class, objects=True), most_states=20_000)
     except (AssertionError, ProtocolError, IndexError, TypeError) as fault:
         return fault
     return None
@@ -284,10 +311,13 @@ def test_messages_outside_the_table_are_protocol_errors() -> None:
 
 
 def test_rows_that_could_not_be_packed_have_not_left() -> None:
-    round = Round(0, [slice(2, 5)], lent={1: np.arange(2), 2: slice(0, 0)}, lenders=[], neighbours=[3], speeds=np.ones(4))
+    lent = {1: np.arange(2), 2: slice(0, 0)}
+    round = Round(0, [slice(2, 5)], lent=lent, lenders=[], neighbours=[3], speeds=np.ones(4), objects=True)
     sends = round.turn(0.0, [])
-    assert [(rank, message.kind) for rank, message in sends] == [(1, RoundKind.PLANNED), (2, RoundKind.PLANNED)]
-    sends = round.fail() + round.take_back(1)
+    assert [(rank, message.kind) for rank, message in sends] == [(2, RoundKind.PLANNED)]
+    assert isinstance(round.job, Pack)
+    sends = round.fail(error := ZeroDivisionError())
+    assert round.error is error
     assert [(rank, message.kind, len(numbers(message.rows))) for rank, message in sends] == [(1, RoundKind.PLANNED, 0)]
     assert not round.away
     assert round.learned.rows_lent == 0

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lb_mpi.actor import Actor
 from lb_mpi.balancing.round import Round, RoundKind, RoundMessage
 from lb_mpi.pooling.learning import Timing
 from lb_mpi.pooling.worker import EndMap, Worker
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason, Searcher
-from lb_mpi.virtual import Actor, Network, Raised, Virtual
+from lb_mpi.virtual import Network, Raised, Virtual
 from tests.pile import Pile
 
 

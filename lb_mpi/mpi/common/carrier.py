@@ -1,111 +1,136 @@
-"""The MPI carrier: the only loop in which a rank of any protocol takes turns, works, rests and sleeps.
+"""The MPI carrier: the loop of `lb_mpi.actor` on a real rank.
 
-    class Round(Part): ...                      # in a driver: one rank of its protocol, on MPI
     with call("lb_mpi.f") as interrupts:
-        carry(Round(...), presence, record, slow, interrupts)
+        carry(actor, port, presence, record, slow, interrupts)
 
-It is the loop of `lb_mpi.virtual`, plus what only real ranks need: it answers other ranks' questions, detects failed
-ranks, holds Ctrl-C back, and emulates a slow rank.
+Beside the loop, it does all that only real ranks need, and does it here alone: it sleeps while nothing happens, answers
+other ranks' questions, detects failed ranks, lets Ctrl-C into the user's code and holds it back elsewhere, emulates a slow
+rank, and measures how the time is spent.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from enum import IntEnum
+from typing import Any, Generic
 
 from lb_mpi import signs
+from lb_mpi.actor import Actor, J, M
 from lb_mpi.emulate import throttle
 from lb_mpi.mpi.common.presence import FAILED_AFTER_S, Presence
-from lb_mpi.mpi.common.waiting import Interrupts, Nap
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 
 
-class Spent(IntEnum):
-    """The use of a rank's time between two turns."""
+class Port(Generic[M, J]):
+    """The outside of an actor on this rank: its messages are parcels, and its jobs call the user's functions."""
 
-    WAITING = 0
-    WORKING = 1  # on a job, with all overhead
-    RESTING = 2  # as an emulated slow rank
+    def arrived(self) -> list[tuple[int, M]]:
+        """Return (source, message) of all that has arrived, in order for each source."""
+        raise NotImplementedError
 
+    def post(self, sends: list[tuple[int, M]]) -> None:
+        """Start to send (destination, message), in order; return at once."""
+        raise NotImplementedError
 
-class Part:
-    """One rank of a protocol on MPI: an actor whose messages are parcels, and whose jobs call the user's functions."""
+    def run(self, job: J) -> Any:
+        """Do a job and return its outcome; what it raises is the job's failure."""
+        raise NotImplementedError
+
+    brief: tuple[type, ...] = ()  # jobs of microseconds: the next one follows without a look for messages
 
     @property
-    def over(self) -> bool:
-        """True when the loop is to end; checked after each turn."""
-        raise NotImplementedError
+    def failed_after_s(self) -> float:
+        """Seconds of waiting, after which this rank raises the failure of another one."""
+        return FAILED_AFTER_S
 
-    @property
-    def wake_at(self) -> float:
-        """The time, by time.perf_counter(), at which a turn is due even if no message arrives; inf: never."""
-        return math.inf
 
-    def turn(self, now: float) -> bool:
-        """Process arrivals, and send what is due; True if there was anything."""
-        raise NotImplementedError
+class Meter:
+    """Measures how a rank spends its time from one turn to the next."""
 
-    def work(self, interrupts: Interrupts) -> bool:
-        """Do one job; False if there is none."""
-        raise NotImplementedError
+    def worked(self, seconds: float) -> None:
+        """Add time with a job, or with messages."""
 
-    def look(self, presence: Presence, waited_s: float) -> None:
-        """Answer questions, ask for late ranks, and raise lb_mpi.Error when another rank has failed."""
-        presence.look(waited_s)
-        if waited_s > FAILED_AFTER_S:
-            presence.raise_failure()
+    def rested(self, seconds: float) -> None:
+        """Add a rest of an emulated slow rank, with the messages handled in it."""
 
-    def interrupted(self, interrupts: Interrupts, _waited_s: float) -> None:
-        """Handle Ctrl-C."""
-        interrupts.check()
-
-    def spent(self, how: Spent, seconds: float) -> None:
-        """Account for the time since the last turn."""
+    def waited(self, seconds: float) -> None:
+        """Add time without a job; 0.0: only note that messages were handled."""
 
 
 def carry(
-    part: Part, presence: Presence, record: Record, slow: throttle, interrupts: Interrupts, *, quick_s: float = 0.0
-) -> None:
-    """Run the loop until the part is over; `slow` emulates a slow rank.
+    actor: Actor[M, J, Any], port: Port[M, J], presence: Presence, record: Record, slow: throttle,
+    interrupts: Interrupts, *, meter: Meter | None = None, start: float = 0.0, quick_s: float = 0.0,
+) -> None:  # fmt: skip
+    """Run the loop until the actor is over; `slow` emulates a slow rank.
 
-    A waiting rank yields its core for `quick_s`, and then takes naps.
+    The actor's times are seconds since `start`, a time by time.perf_counter().  A waiting rank yields its core for
+    `quick_s`, and then takes naps.  Ctrl-C between jobs fails the actor; if it then waits for long, Ctrl-C is raised.
     """
-    nap, how, idle_since = Nap(), Spent.WAITING, 0.0
-    before = time.perf_counter()
+    meter = meter or Meter()
+    nap, idle_since, interrupted = Nap(), 0.0, False
+    outcome: list[tuple[int, M]] = []  # what a job sends: it leaves when an emulated slow rank has rested
+    spent, before = meter.waited, time.perf_counter()
     while True:
         now = time.perf_counter()
-        part.spent(how, now - before)
+        spent(now - before)
         before = now
         record.enter(Phase.PROTOCOL, now)
-        if active := part.turn(now):
-            idle_since = 0.0
+        if outcome and not slow.due():
+            port.post(outcome)
+            outcome = []
+        arrived = port.arrived()
+        port.post(sends := actor.turn(now - start, arrived))
+        if active := bool(arrived or sends):
+            meter.waited(0.0)
             nap.reset()
+            idle_since = 0.0
         waited_s = now - idle_since if idle_since else 0.0
         signs.turn()
-        part.look(presence, waited_s)
-        if interrupts.pending:
-            part.interrupted(interrupts, waited_s)
-        if part.over:
+        try:
+            presence.look(waited_s)
+        except Warning as error:  # where warnings are errors
+            port.post(actor.fail(error))
+        if waited_s > port.failed_after_s:
+            presence.raise_failure()
+        if interrupts.pending and not interrupted:
+            interrupted = True
+            port.post(actor.fail(KeyboardInterrupt()))
+        elif interrupted and waited_s > PATIENCE_S:
+            interrupts.check()
+        if actor.over:
             return
         if rest_s := slow.due():
-            how, idle_since = Spent.RESTING, 0.0
+            spent, idle_since = meter.rested, 0.0
             record.enter(Phase.RESTING, time.perf_counter())
             time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
             continue
-        if part.work(interrupts):
-            how, idle_since = Spent.WORKING, 0.0
+        while (job := actor.job) is not None and isinstance(job, port.brief):
+            port.post(actor.done(job, port.run(job)))
+            port.post(actor.turn(time.perf_counter() - start, ()))
+        if job is not None:
+            outcome = _do(actor, port, job, interrupts)
+            spent, idle_since = meter.worked, 0.0
             nap.reset()
         elif active:
-            how = Spent.WORKING
+            spent = meter.worked
         else:
-            how = Spent.WAITING
+            spent = meter.waited
             asleep = time.perf_counter()
             record.enter(Phase.WAITING, asleep)
             idle_since = idle_since or asleep
             if asleep < idle_since + quick_s:
                 os.sched_yield()
             else:
-                nap.take(part.wake_at - asleep)
+                nap.take(start + actor.wake_at - asleep)
+
+
+def _do(actor: Actor[M, J, Any], port: Port[M, J], job: J, interrupts: Interrupts) -> list[tuple[int, M]]:
+    """Do a job, in which Ctrl-C is raised at once; return what the actor sends then."""
+    try:
+        with interrupts.allowed():
+            result = port.run(job)
+    except BaseException as error:
+        return actor.fail(error)
+    return actor.done(job, result)

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 from mpi4py import MPI
 
 from lb_mpi.errors import BalanceError, Error, SaveError, SearchError, Stopped, TaskError
+from lb_mpi.mpi.common.waiting import HANDLER
 
 E = TypeVar("E", bound=BaseException)
 TRACEBACK_S = 0.5  # the first rank to end may end all (python -m mpi4py), so ranks with a one-line message wait
@@ -94,11 +95,11 @@ def describe(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """Return where it was raised: "(file:line, in function)"."""
+    """Return where it was raised: "(file:line, in function)"; of Ctrl-C, the code that it interrupted."""
     try:
-        frames = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name != HANDLER]
     except Exception:
-        frames = traceback.StackSummary()
+        frames = []
     return f"({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else "(place unknown)"
 
 

@@ -107,7 +107,7 @@ class Interrupts:
         if self is not _interrupts or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return False
         self.pending = False
-        signal.signal(signal.SIGINT, self._note)
+        signal.signal(signal.SIGINT, self._handle_sigint)
         return True
 
     def release(self, installed: bool, *, failed: bool) -> None:
@@ -116,19 +116,20 @@ class Interrupts:
         A handler that the user's code has installed meanwhile stays.
         """
         self._raising = self._before.pop()
-        if installed and signal.getsignal(signal.SIGINT) == self._note:
+        if installed and signal.getsignal(signal.SIGINT) == self._handle_sigint:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if installed and failed:
             self.pending = False
         elif (self._raising or installed) and not failed:
             self.check()
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        if self._raising:
+    def _handle_sigint(self, _number: int, frame: FrameType | None) -> None:
+        if self._raising and (frame is None or frame.f_code.co_filename != __file__):  # not half way in or out of a block
             raise KeyboardInterrupt
         self.pending = True
 
 
+HANDLER = Interrupts._handle_sigint.__name__  # the innermost frame of each KeyboardInterrupt that it raises
 _interrupts = Interrupts()  # of the main thread
 _MAIN = threading.main_thread().ident
 

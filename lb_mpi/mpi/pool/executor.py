@@ -39,13 +39,12 @@ from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
 from lb_mpi.mpi.pool.maps import serve
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_results, run_chunk, run_kept, task_error
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, Process, run_batch
-from lb_mpi.mpi.pool.session import Operation, Session, need_level
+from lb_mpi.mpi.pool.session import Operation, Order, PoolMessage, PoolSend, Session, SessionPort, need_level
 from lb_mpi.pooling.account import PoolReport, RankTasks
 from lb_mpi.record.events import Phase
 
@@ -156,7 +155,7 @@ class Executor(MPIPoolExecutor):
         assert self._dispatcher is not None
         with self._dispatcher.changed:
             self._queue.boots = True
-            self._dispatcher.changed.notify_all()
+            self._dispatcher.notify()
         if wait:
             concurrent.futures.wait(self._queue.initial)
         return self
@@ -396,6 +395,23 @@ class _Batch(NamedTuple):
     arguments: tuple[int, list[bytes], dict[str, str]]  # of `run_batch`
 
 
+class _Quiet(NamedTuple):
+    """A job of a dispatcher: to wait until another thread has changed something."""
+
+
+class _DispatcherPort(SessionPort):
+    """The thread of a dispatcher that calls MPI."""
+
+    def __init__(self, session: Session, await_news: Callable[[], None]) -> None:
+        super().__init__(session)
+        self._await_news = await_news
+
+    def run(self, job: _Quiet) -> None:
+        """See `Port`."""
+        self.session.record.enter(Phase.OUTSIDE, time.perf_counter())
+        self._await_news()
+
+
 class _Dispatcher(Operation):
     """The two threads of the root, for all executors of a session, until the last one has ended or a map begins."""
 
@@ -405,6 +421,7 @@ class _Dispatcher(Operation):
     def __init__(self, session: Session, *, closes: bool) -> None:
         super().__init__(session)
         self.changed = threading.Condition()
+        self._news = False  # something has changed since the last turn
         self._root = session.root
         self._process = Process.now()
         self._closes = closes  # the session, at its end
@@ -434,7 +451,7 @@ class _Dispatcher(Operation):
             accepts = queue.open and not self.over
             if accepts:
                 queue.tasks.append(task)
-                self.changed.notify_all()
+                self.notify()
             return accepts
 
     def close(self, queue: _Queue, *, cancel: bool = False) -> None:
@@ -446,7 +463,7 @@ class _Dispatcher(Operation):
                 self.changed.wait_for(lambda: queue.n_sent or queue.idle, BATCH_S)  # let free ranks begin what they can
                 cancelled = [task for task in queue.tasks if not task.future.running()]
                 queue.tasks = deque(task for task in queue.tasks if task.future.running())
-            self.changed.notify_all()
+            self.notify()
         for task in cancelled:
             task.future.cancel()
             task.future.set_running_or_notify_cancel()
@@ -464,7 +481,7 @@ class _Dispatcher(Operation):
         """Drop all tasks under way, after Ctrl-C."""
         with self.changed:
             self._stop = KeyboardInterrupt()
-            self.changed.notify_all()
+            self.notify()
 
     @property
     def refusal(self) -> str:
@@ -481,7 +498,7 @@ class _Dispatcher(Operation):
         """See `Operation`; False while an executor that the user has opened is served."""
         with self.changed:
             self._wanted = True
-            self.changed.notify_all()
+            self.notify()
             self.changed.wait_for(lambda: self.over or not self._gives_way)
             self._wanted = False
         if self.over:
@@ -512,7 +529,7 @@ class _Dispatcher(Operation):
         try:
             with session.presence.telling():
                 try:
-                    session.work(self)
+                    session.work(self, _DispatcherPort(session, self.await_news))
                 except RecursionError:  # a task has lowered the limit, and is not over
                     self._process.restore()
                     raise
@@ -522,7 +539,7 @@ class _Dispatcher(Operation):
                 self.over, queues = True, [*self._queues]
                 for queue in queues:
                     queue.fails(f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
-                self.changed.notify_all()
+                self.notify()
             for queue in queues:
                 self._drop(queue)
             if worker.ident:
@@ -540,21 +557,40 @@ class _Dispatcher(Operation):
         if self._closes:
             session.close()
 
-    def work(self, _: Interrupts) -> bool:
-        """Send what can be sent; results were received just before.  Wait where none can arrive."""
+    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
+        """Process results, and send what can be sent."""
+        sends = super().turn(now, arrived)
         with self.changed:
+            self._news = False
             batches = self._batches()
-            if not (batches or self.over or any(at for rank, at in self._at.items() if rank != self._root)):
-                self.session.record.enter(Phase.OUTSIDE, time.perf_counter())
-                self.changed.wait(IDLE_S)
-                batches = self._batches()
         for rank, batch in batches:
             if rank == self._root:
                 self._own.put(batch)
             else:
                 data = pickle.dumps(batch.arguments, pickle.HIGHEST_PROTOCOL)
-                self.session.parcels.send(rank, Tag.TASK, parcel(b"", [data]))
-        return bool(batches)
+                sends.append((rank, Order(Tag.TASK, parcel(b"", [data]))))
+        return sends
+
+    @property
+    def job(self) -> _Quiet | None:
+        """Wait for the other threads where no result of another rank can arrive."""
+        with self.changed:
+            awaits = any(at for rank, at in self._at.items() if rank != self._root)
+            return None if awaits or self.over or self._news else _Quiet()
+
+    def done(self, _job: _Quiet, _result: None) -> list[PoolSend]:
+        """See `Operation`."""
+        return []
+
+    def await_news(self) -> None:
+        """Wait until another thread has changed something; for a while, since another rank may fail."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._news, IDLE_S)
+
+    def notify(self) -> None:
+        """Wake all threads that wait for a change."""
+        self._news = True
+        self.changed.notify_all()
 
     def _batches(self) -> list[tuple[int, _Batch]]:
         """Make the batches that ranks can get now; note when all executors have ended."""
@@ -566,10 +602,10 @@ class _Dispatcher(Operation):
             if queue.idle and not queue.open and not queue.free(all_calls=True):
                 self._queues.remove(queue)
                 queue.arrays.close()
-                self.changed.notify_all()
+                self.notify()
         if not self._queues or (self._wanted and all(queue.idle and queue.gives_way for queue in self._queues)):
             self.over = True
-            self.changed.notify_all()
+            self.notify()
         batches = []
         for n in range(AHEAD):
             for rank, at in self._at.items():
@@ -617,7 +653,7 @@ class _Dispatcher(Operation):
         except BaseException as error:  # `_dispatch` ends; it may have raised this KeyboardInterrupt itself
             with self.changed:
                 self._stop = error
-                self.changed.notify_all()
+                self.notify()
         self.session.clocks.end()  # they were this thread's
 
     # Both of these threads.
@@ -642,7 +678,7 @@ class _Dispatcher(Operation):
                 queue.ran[rank], queue.ended = queue.ran[rank].plus(done), time.perf_counter()
                 took_s = done.busy_s / done.tasks
                 queue.task_s = took_s if math.isinf(queue.task_s) else (queue.task_s + took_s) / 2
-            self.changed.notify_all()
+            self.notify()
 
     def _drop(self, queue: _Queue) -> None:
         """Let all unfinished futures of a broken executor raise its error."""
@@ -652,7 +688,7 @@ class _Dispatcher(Operation):
             for tasks in (queue.tasks, *queue.bound.values()):
                 begun += [task.future for task in tasks if _begins(task.future)]
                 tasks.clear()
-            self.changed.notify_all()
+            self.notify()
         for future in begun:
             with contextlib.suppress(InvalidStateError):  # done meanwhile
                 future.set_exception(queue.broken)

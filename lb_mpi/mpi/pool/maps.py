@@ -1,9 +1,10 @@
 """A map, from its beginning to its end, on the root and on the other ranks.
 
-    root       RootMap: check, plan; START -> Session.work -> RootMap.turn: a chunk -> put             -> collect; END
-    others     WorkerMap, made of a START  -> Session.work -> WorkerMap.turn: a chunk -> put, RESULTS  -> RootMap.take
+    root       RootMap: check, plan; START -> carry: a chunk, MapPort.run -> put          -> _deliver -> collect; END
+    others     WorkerMap, made of a START  -> carry: a chunk, MapPort.run -> put, RESULTS -> RootMap.take
 
-A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carrier's loop, which receives messages meanwhile.
+The rank's `Worker` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
+which the loop leaves when there is something to deliver.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import itertools
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.common.waiting import Interrupts, interrupts, own_s
+from lb_mpi.mpi.common.waiting import interrupts, own_s
 from lb_mpi.mpi.pool.arguments import (
     MapOptions,
     ReceivedItems,
@@ -53,8 +54,8 @@ from lb_mpi.mpi.pool.messages import (
     task_error,
     unpicklable,
 )
-from lb_mpi.mpi.pool.serving import Process, Serving
-from lb_mpi.mpi.pool.session import MAP, Operation, Session
+from lb_mpi.mpi.pool.serving import Process, Serving, ServingPort
+from lb_mpi.mpi.pool.session import MAP, Operation, PoolMessage, PoolSend, Results, Session, SessionPort
 from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
 from lb_mpi.pooling.deal import Speeds, deal
 from lb_mpi.pooling.intervals import Interval, meets
@@ -114,8 +115,55 @@ class PoolMaps:
         if planned is not None:
             return planned
         with session.presence.telling():
-            session.work(Serving(session), MAP)
+            session.work(Serving(session), ServingPort(session), MAP)
             return WorkerMap(session, call.function)
+
+
+class Ran(NamedTuple):
+    """The outcome of a chunk."""
+
+    values: list[Any]  # results of its first tasks, all of them unless one has failed
+    failed: BaseException | None
+    wall_s: float
+    work_s: float  # of its own
+    cpu_s: float
+
+
+class MapPort(SessionPort):
+    """Runs chunks of a map: calls its function with items."""
+
+    def __init__(self, session: Session, call: MapCall, items: ReceivedItems, keep: Callable[[Any, bool], Any]) -> None:
+        super().__init__(session)
+        self._call, self._items, self._keep = call, items, keep
+
+    def run(self, job: Swap | Interval) -> Any:
+        """Run the tasks of a chunk, up to the first that raises; or change a word."""
+        if isinstance(job, Swap):
+            return super().run(job)
+        function, star, keep = self._call
+        session, values, failed, process = self.session, list[Any](), None, Process.now()
+        before = session.clocks.before()
+        session.record.enter(session.account.phase(job.lo), before.wall_s)
+        try:
+            arguments = self._items.some(job.lo, job.hi)
+            for argument in arguments:
+                try:
+                    value = function(*argument) if star else function(argument)
+                except Exception as error:
+                    if not keep:
+                        raise
+                    value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
+                if type(value) not in UNCHANGING:
+                    value = self._keep(value, len(values) + 1 == len(arguments))
+                values.append(value)
+        except BaseException as error:
+            failed = error
+        process.restore()
+        after = session.clocks.after()
+        cpu_s = after.cpu_s - before.cpu_s
+        session.throttle.charge(cpu_s)
+        session.record.enter(Phase.PACKING, after.wall_s)
+        return Ran(values, failed, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
 
 
 class LocalMap(Operation):
@@ -124,7 +172,7 @@ class LocalMap(Operation):
     def __init__(self, session: Session, call: MapCall) -> None:
         super().__init__(session)
         self._call = call
-        self._arguments: ReceivedItems  # the items, which each rank unpickles for itself
+        self._port: SessionPort  # once the items are known, which each rank unpickles for itself
         self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
         self._sent_before = session.parcels.sent_bytes
 
@@ -149,86 +197,60 @@ class LocalMap(Operation):
         session = self.session
         session.operation = None
         session.worker.end()
-        session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
+        session.account.end(time.perf_counter(), self.done_tasks, session.emulated_speeds[session.rank])
 
     @property
-    def done(self) -> RankTasks:
+    def done_tasks(self) -> RankTasks:
         """The work of this rank in this map so far."""
         session = self.session
         sent_bytes = session.parcels.sent_bytes - self._sent_before
         return session.account.done._replace(sent_bytes=sent_bytes)
 
-    def keep(self, value: Any, *, last: bool) -> Any:
-        """Return what is kept of a result until `put`, before the next call may change it; `last`: of the chunk."""
-        raise NotImplementedError
-
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
         raise NotImplementedError
 
-    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+    def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note that a task has raised, or that this rank can't continue: it does nothing more in this map."""
         raise NotImplementedError
 
-    def flush(self, now: float, *, idle: bool) -> None:
-        """Send the results passed to `put`, at once if the rank is `idle`."""
+    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
+        """Return the results passed to `put` as messages: all if the rank is `idle`, else some may wait for others."""
         raise NotImplementedError
 
-    def work(self, interrupts: Interrupts) -> bool:
-        """Answer, begin, and run one chunk; return False if there was none."""
-        session, worker = self.session, self.session.worker
-        if session.parcels.unsent_bytes > UNSENT_BYTES:
-            return False
-        sends = worker.turn(time.perf_counter(), [])
-        while isinstance(job := worker.job, Swap):
-            sends += worker.done(job, session.intervals.swap(job))
-            sends += worker.turn(time.perf_counter(), [])
-        session.send(sends)
-        session.account.stole(worker.steals)
-        if job is not None:
-            self._run(job, interrupts)
-        self.flush(time.perf_counter(), idle=job is None)
-        return job is not None
+    @property
+    def job(self) -> Swap | Interval | None:
+        """The next swap or chunk; None while too much is under way."""
+        return None if self.session.parcels.unsent_bytes > UNSENT_BYTES else self.session.worker.job
 
-    def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
-        lo, hi = chunk.lo, chunk.hi
-        function, star, keep = self._call
+    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
+        """See `Operation`; pass on what is due."""
+        session, sends = self.session, super().turn(now, arrived)
+        session.account.stole(session.worker.steals)
+        return sends + self.flush(now, idle=session.worker.job is None)
+
+    def done(self, job: Swap | Interval, result: Any) -> list[PoolSend]:
+        """Pass on what a chunk has brought."""
         session, worker = self.session, self.session.worker
-        values: list[Any] = []
-        failed: BaseException | None = None
-        process = Process.now()
-        before = session.clocks.before()
-        session.record.enter(session.account.phase(lo), before.wall_s)
-        try:
-            arguments = self._arguments.some(lo, hi)
-            with interrupts.allowed():
-                for argument in arguments:
-                    try:
-                        value = function(*argument) if star else function(argument)
-                    except Exception as error:
-                        if not keep:
-                            raise
-                        value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
-                    if type(value) not in UNCHANGING:
-                        value = self.keep(value, last=len(values) + 1 == len(arguments))
-                    values.append(value)
-        except BaseException as error:
-            failed = error
-        process.restore()
-        after = session.clocks.after()
-        cpu_s = after.cpu_s - before.cpu_s
-        session.throttle.charge(cpu_s)
-        session.record.enter(Phase.PACKING, after.wall_s)
-        wall_s, work_s = after.wall_s - before.wall_s, own_s(before, after)
-        session.account.ran(lo, len(values), wall_s, work_s)
-        worker.done(chunk, wall_s, cpu_s / session.throttle.speed - cpu_s)
+        if isinstance(job, Swap):
+            return [*worker.done(job, result)]
+        values, failed, wall_s, work_s, cpu_s = result
+        session.account.ran(job.lo, len(values), wall_s, work_s)
+        sends = worker.done(job, wall_s, cpu_s / session.throttle.speed - cpu_s)
         if values:
-            self.put(lo, lo + len(values), values, work_s)
+            self.put(job.lo, job.lo + len(values), values, work_s)
         if failed is not None:  # Ctrl-C may come after the last task
-            task = lo + len(values) if len(values) < hi - lo else -1
-            self.fail(failure_of(failed, session.rank, task), failed)
+            task = job.lo + len(values) if len(values) < job.n else -1
+            self.fail_task(failure_of(failed, session.rank, task), failed)
         if self.failed is not None:
             worker.end()
+        return [*sends]
+
+    def fail(self, error: BaseException) -> list[PoolSend]:
+        """Note that this rank can't continue."""
+        self.fail_task(failure_of(error, self.session.rank), error)
+        self.session.worker.end()
+        return []
 
 
 def _unknown(*_: Any) -> Any:
@@ -292,8 +314,10 @@ class RootMap(LocalMap):
         self._worker = 0  # the thread that works on it
         self._until_fresh = False  # it stops working when there are results
         self._dropped = False  # before all results were taken
-        self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
-        self._write_at = 0.0
+        self._came: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values) to be written and delivered
+        self._delivers = self._file is not None or self._callback is not None  # before results count
+        self._deliver_at = 0.0
+        self._calls = False  # the caller's frame is due
         self._collector = Collector(self._epoch, len(self._order))
 
     def begin_all(self) -> None:
@@ -307,7 +331,9 @@ class RootMap(LocalMap):
             session.epoch = self._epoch
             if self._starts[0].function_bytes:
                 session.functions.keep(self._starts[0].digest, self._call.function)
-            self._arguments = ReceivedItems(data[sum(map(len, self._parts[:2])) :])
+            items = ReceivedItems(data[sum(map(len, self._parts[:2])) :])
+            # The user gets copies of this rank's results, as of those of other ranks.
+            self._port = MapPort(session, self._call, items, lambda value, _last: copied(value))
             self.begin(self._starts[session.rank], self._speeds, self._began)
         self._maps.current = self
         self._starts, self._parts = [], []  # free memory
@@ -352,7 +378,7 @@ class RootMap(LocalMap):
         try:
             self._work()
         except BaseException as error:
-            self.fail(failure_of(error, self.session.rank), error)
+            self.fail(error)
             self.end()
             raise
         self.end()
@@ -365,9 +391,14 @@ class RootMap(LocalMap):
         return self._worker == threading.get_ident()
 
     def _work(self, *, until_fresh: bool = False) -> None:
+        """Work until the map is over, or until there are results; meanwhile, call the caller's functions."""
         self._worker, self._until_fresh = threading.get_ident(), until_fresh
         try:
-            self.session.work(self, MAP)
+            while True:
+                self.session.work(self, self._port, MAP)
+                self._deliver()
+                if self._is_complete or (until_fresh and self._fresh):
+                    return
         finally:
             self._worker = 0
 
@@ -377,9 +408,14 @@ class RootMap(LocalMap):
         return self.session.operation is self
 
     @property
+    def _is_complete(self) -> bool:
+        """True if all tasks are done, or one has failed."""
+        return not self._collector.missing or self.failure is not None
+
+    @property
     def over(self) -> bool:
-        """True if all tasks are done, or one has failed, or the caller waits for results and there are some."""
-        return not self._collector.missing or self.failure is not None or (self._until_fresh and bool(self._fresh))
+        """True if the map is complete, or there is something for the caller."""
+        return self._is_complete or self._calls or (self._until_fresh and bool(self._fresh))
 
     def take(self, source: int, results: Buffer) -> None:
         """See `Operation`."""
@@ -391,41 +427,52 @@ class RootMap(LocalMap):
             try:
                 found = pickle.loads(data)
             except Exception as error:
-                self.fail(failure_of(error, source, lo), None)
+                self.fail_task(failure_of(error, source, lo), None)
                 return
             if lo == hi:
-                self.fail(found, None)
+                self.fail_task(found, None)
             else:
                 self.put(lo, hi, found, seconds, source)
-
-    def keep(self, value: Any, *, last: bool) -> Any:
-        """See `LocalMap`; the user gets a copy, as of the results of other ranks."""
-        return copied(value)
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
         """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
         source = self.session.rank if source is None else source
         self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
-        if self._file is None:
-            self._count(source, lo, hi, values)
+        if self._delivers:
+            self._came.append((source, lo, hi, values))
         else:
-            self._unwritten.append((source, lo, hi, values))
+            self._count(source, lo, hi, values)
 
-    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+    def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
         if self.failure is None:
             self.failure = failure._replace(task=int(self._order[failure.task]) if failure.task >= 0 else -1)
         self.failed = self.failed or error
 
-    def flush(self, now: float, *, idle: bool) -> None:
-        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint.  Report the progress now and then."""
-        if now > self._reported + REPORT_S:
-            self._reported = now
-            self._tell_progress()
-        self._rank_tasks[self.session.rank] = self.done
-        if self._unwritten and (idle or now > self._write_at):
-            self._write_at = now + FLUSH_S
-            self._write()
+    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
+        """Note what is due for the caller: results, for a file some together; the progress now and then."""
+        self._rank_tasks[self.session.rank] = self.done_tasks
+        reports = self._progress is not None and now > self._reported + REPORT_S
+        at_once = idle or self._file is None or now > self._deliver_at
+        self._calls = reports or (at_once and bool(self._came))
+        return []
+
+    def _deliver(self) -> None:
+        """Write results to the checkpoint, pass them to the callback, and report the progress."""
+        now, came, self._came, self._calls = time.perf_counter(), self._came, [], False
+        if came:
+            self._deliver_at = now + FLUSH_S
+            if not self._write(came):
+                return
+        with interrupts().allowed():
+            for results in came:
+                if self._callback is not None:
+                    for value in results[-1]:
+                        self._callback(value)
+                self._count(*results)
+            if self._progress is not None and now > self._reported + REPORT_S:
+                self._reported = now
+                self._tell_progress()
 
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
         """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
@@ -439,15 +486,16 @@ class RootMap(LocalMap):
         self.stop()
         payload = pickle.dumps(None)
         try:
-            self._write()
+            self._write(self._came)  # of a map that is dropped, or has failed
             if self._file is not None:
                 self._file.close()
             if self.failure is None:
-                self._tell_progress()
+                with interrupts().allowed():
+                    self._tell_progress()
                 if self._to_all and not self._collector.missing:
                     payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
         except BaseException as error:
-            self.fail(failure_of(error, session.rank), error)
+            self.fail(error)
         if self.failure is not None and not dropped:
             payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
         session.send_all(Tag.END, [b""] * session.size, [payload])
@@ -484,7 +532,7 @@ class RootMap(LocalMap):
         except BaseException as error:
             with in_call(""):
                 if self.under_way:
-                    self.fail(failure_of(error, self.session.rank), error)
+                    self.fail(error)
                     self.end()
                     self.session.together(error)
             raise
@@ -512,11 +560,10 @@ class RootMap(LocalMap):
         if self._progress is not None:
             self._progress(len(self._order) - self._collector.missing, len(self._order))
 
-    def _write(self) -> None:
-        """Write pending results to the checkpoint, and count them."""
-        came, self._unwritten = self._unwritten, []
+    def _write(self, came: list[tuple[int, int, int, list[Any]]]) -> bool:
+        """Write results to the checkpoint, if there is one; return False if that fails, and with it the map."""
         if not came or self._file is None:
-            return
+            return True
         tasks = [task for _, lo, hi, _ in came for task in self._order[lo:hi].tolist()]
         found = [value for *_, values in came for value in values]
         if self._call.keep_exceptions:  # a later run tries these tasks again
@@ -525,18 +572,13 @@ class RootMap(LocalMap):
         try:
             self._file.write(tasks, found)
         except (OSError, TypeError, ValueError) as error:
-            self.fail(failure_of(error, self.session.rank), error)
-            return
-        for results in came:
-            self._count(*results)
+            self.fail(error)
+            return False
+        return True
 
     def _count(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
         self._collector.take(self._epoch, lo, hi)
-        tasks = self._order[lo:hi]
-        if self._callback is not None:
-            for value in values:
-                self._callback(value)
-        self._fresh.append((tasks.tolist(), values))
+        self._fresh.append((self._order[lo:hi].tolist(), values))
 
 
 # --- the other ranks --------------------------------------------------------------------------------------------------
@@ -561,10 +603,12 @@ class WorkerMap(LocalMap):
             if start.function_bytes:
                 session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
             self._call = self._call._replace(function=function or session.functions.load(start.digest))
-            self._arguments = ReceivedItems(data[start.function_bytes :])
+            # `put` pickles the last result of a chunk in time.
+            items, keep = ReceivedItems(data[start.function_bytes :]), lambda value, last: value if last else kept(value)
+            self._port = MapPort(session, self._call, items, keep)
         except Exception as error:  # the user's classes may raise anything when they are unpickled
-            self.fail(failure_of(error, session.rank), error)
-            session.worker.end()
+            self._port = SessionPort(session)
+            self.fail(error)
 
     @property
     def over(self) -> bool:
@@ -575,7 +619,7 @@ class WorkerMap(LocalMap):
         """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
         session = self.session
         try:
-            session.work(self, MAP)
+            session.work(self, self._port, MAP)
         finally:
             self.stop()
         found = pickle.loads(session.next_order(Tag.END)[1])
@@ -601,10 +645,6 @@ class WorkerMap(LocalMap):
         nothing: list[tuple[int, Any]] = []
         return (result for result in nothing)
 
-    def keep(self, value: Any, *, last: bool) -> Any:
-        """See `LocalMap`; `put` pickles the last one in time."""
-        return value if last else kept(value)
-
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """Pass on results, see `LocalMap`; a last one that can't be pickled is a failure."""
         try:
@@ -613,21 +653,22 @@ class WorkerMap(LocalMap):
             if len(values) > 1:
                 self._add(lo, hi - 1, values[:-1], seconds)
             wrong = unpicklable(values[-1], error)
-            self.fail(failure_of(wrong, self.session.rank, hi - 1), wrong)
+            self.fail_task(failure_of(wrong, self.session.rank, hi - 1), wrong)
 
-    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+    def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """See `LocalMap`."""
         if self.failed is None:
             self.failed = error
             self._add(failure.task, failure.task, failure)
             self._bytes = FLUSH_BYTES
 
-    def flush(self, now: float, *, idle: bool) -> None:
+    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """See `LocalMap`."""
-        if self._frames and (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
-            parcel = results_parcel(self._epoch, self.done, self._frames)
-            self.session.parcels.send(self.session.root, Tag.RESULTS, parcel)
-            self._frames, self._bytes = [], 0
+        if not self._frames or not (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
+            return []
+        parcel = results_parcel(self._epoch, self.done_tasks, self._frames)
+        self._frames, self._bytes = [], 0
+        return [(self.session.root, Results(parcel))]
 
     def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure, seconds: float = 0.0) -> None:
         data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
@@ -641,8 +682,8 @@ def serve(session: Session) -> None:
     """Follow all orders of the root until it closes the pool."""
     with session.presence.telling():
         while True:
-            session.work(Serving(session))
-            if session.orders[0][0] != Tag.START:
+            session.work(Serving(session), ServingPort(session))
+            if session.orders[0].tag != Tag.START:
                 session.next_order(Tag.CLOSE)
                 return
             try:

@@ -9,14 +9,14 @@ import threading
 import time
 from typing import NamedTuple
 
-from lb_mpi.mpi.common.parcels import body
+from lb_mpi.mpi.common.parcels import Buffer, body
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import running
-from lb_mpi.mpi.common.waiting import Interrupts, own_s
+from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel
-from lb_mpi.mpi.pool.session import TASK, Operation, Session
+from lb_mpi.mpi.pool.session import TASK, Operation, Order, PoolSend, Results, Session, SessionPort
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
@@ -29,18 +29,27 @@ class Serving(Operation):
     def over(self) -> bool:
         """True when the next order is no TASK."""
         orders = self.session.orders
-        return bool(orders) and orders[0][0] != Tag.TASK
+        return bool(orders) and orders[0].tag != Tag.TASK
 
-    def work(self, _: Interrupts) -> bool:
-        """Run a batch of tasks, and send their results; return False if there is none."""
-        session = self.session
-        if not session.orders:
-            return False
-        batch = pickle.loads(body(session.orders.popleft()[1]))
+    @property
+    def job(self) -> Order | None:
+        """The next order: a batch of tasks."""
+        return self.session.orders[0] if self.session.orders else None
+
+    def done(self, job: Order, result: Buffer) -> list[PoolSend]:
+        """Send the results of a batch."""
+        self.session.orders.popleft()
+        return [(self.session.root, Results(result))]
+
+
+class ServingPort(SessionPort):
+    """Runs tasks of executors."""
+
+    def run(self, job: Order) -> Buffer:
+        """Run a batch of tasks; return the parcel of their results."""
+        session, batch = self.session, pickle.loads(body(job.parcel))
         with in_call(TASK, watched=True) as interrupts, running(session.record, Phase.OWN), interrupts.allowed():
-            done, frames = run_batch(session, *batch)
-        session.parcels.send(session.root, Tag.RESULTS, results_parcel(NO_MAP, done, frames))
-        return True
+            return results_parcel(NO_MAP, *run_batch(session, *batch))
 
 
 # --- tasks of an executor, on the root, too ---------------------------------------------------------------------------

@@ -10,16 +10,16 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Error, ProtocolError
-from lb_mpi.mpi.common.carrier import Part, Spent, carry
+from lb_mpi.mpi.common.carrier import Meter, Port, carry
 from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate, raise_together
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
 from lb_mpi.mpi.common.presence import Tag, presence_of
@@ -29,7 +29,7 @@ from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.pool.messages import STEAL, KnownFunctions
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.learning import Timing
-from lb_mpi.pooling.worker import Send, StealMessage, Swap, Worker
+from lb_mpi.pooling.worker import StealMessage, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
@@ -43,27 +43,61 @@ LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startsw
 QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; others may use the core
 
 
-class Operation(Part):
-    """One rank's work in a session, one at a time: a map, the tasks of executors, or following orders."""
+class Results(NamedTuple):
+    """To the root: results of a map, or of tasks of an executor."""
+
+    parcel: Buffer
+
+
+class Order(NamedTuple):
+    """From the root: what a rank is to do next."""
+
+    tag: int  # of Tag
+    parcel: Buffer
+
+
+PoolMessage = StealMessage | Results | Order
+PoolSend = tuple[int, PoolMessage]  # destination rank, message
+
+
+class Operation:
+    """An actor: one rank's work in a session, one at a time: a map, the tasks of executors, or following orders."""
 
     has_threads = False  # that work on it; else those that call the pool's methods do
+    job: Any = None  # see `lb_mpi.actor`
 
     def __init__(self, session: Session) -> None:
         self.session = session
 
     @property
+    def over(self) -> bool:
+        """See `lb_mpi.actor`."""
+        raise NotImplementedError
+
+    @property
     def wake_at(self) -> float:
-        """See `Part`."""
+        """See `lb_mpi.actor`."""
         return self.session.worker.wake_at
 
-    def turn(self, _now: float) -> bool:
-        """See `Part`."""
-        return self.session.receive()
+    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
+        """Keep orders until they are due, process results, and answer thieves."""
+        session, steals = self.session, list[tuple[int, StealMessage]]()
+        for source, message in arrived:
+            if isinstance(message, StealMessage):
+                steals.append((source, message))
+            elif isinstance(message, Results):
+                self.take(source, message.parcel)
+            else:
+                session.orders.append(message)
+        return [*session.worker.turn(now, steals)]
 
-    def spent(self, how: Spent, seconds: float) -> None:
-        """See `Part`."""
-        if how is Spent.RESTING:
-            self.session.account.rested(seconds)
+    def done(self, job: Any, result: Any) -> list[PoolSend]:
+        """See `lb_mpi.actor`."""
+        raise NotImplementedError
+
+    def fail(self, error: BaseException) -> list[PoolSend]:
+        """See `lb_mpi.actor`; without a task, nobody else needs to know before this rank raises it."""
+        raise error
 
     @property
     def refusal(self) -> str:
@@ -85,6 +119,49 @@ class Operation(Part):
     def leave(self, error: BaseException | None) -> None:
         """On the root, end the operation at the end of a script, which may have raised `error`."""
         raise NotImplementedError
+
+
+class SessionPort(Port[PoolMessage, Any]):
+    """The messages of a session; its jobs change words in shared memory."""
+
+    brief = (Swap,)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def arrived(self) -> list[tuple[int, PoolMessage]]:
+        """See `Port`."""
+        return [(source, _read(tag, buffer)) for source, tag, buffer in self.session.parcels.take()]
+
+    def post(self, sends: list[PoolSend]) -> None:
+        """See `Port`."""
+        for rank, message in sends:
+            if isinstance(message, StealMessage):
+                self.session.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
+            else:
+                tag = Tag.RESULTS if isinstance(message, Results) else message.tag
+                self.session.parcels.send(rank, tag, message.parcel)
+
+    def run(self, job: Any) -> Any:
+        """See `Port`."""
+        return self.session.intervals.swap(job)
+
+
+def _read(tag: int, buffer: Buffer) -> PoolMessage:
+    if tag == Tag.STEAL:
+        return StealMessage(*STEAL.unpack_from(buffer.data))
+    return Results(buffer) if tag == Tag.RESULTS else Order(tag, buffer)
+
+
+class _Rests(Meter):
+    """Counts the rests of an emulated slow rank."""
+
+    def __init__(self, account: RankAccount) -> None:
+        self._account = account
+
+    def rested(self, seconds: float) -> None:
+        """See `Meter`."""
+        self._account.rested(seconds)
 
 
 class Session:
@@ -112,7 +189,7 @@ class Session:
         self.operation: Operation | None = None  # under way
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self.n_tasks = 0  # tasks of executors sent so far, on the root
-        self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has yet to follow
+        self.orders: deque[Order] = deque()  # that this rank has yet to follow
         self.presence = presence_of(comm)
         self.presence.name = "pool"
         self.throttle = throttle(emulated_speed)
@@ -184,30 +261,13 @@ class Session:
             raise presence.together(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
 
-    def work(self, operation: Operation, call: str = "") -> None:
+    def work(self, operation: Operation, port: SessionPort, call: str = "") -> None:
         """Receive messages and work until the operation is over; `call`: its name, if all ranks must reach it."""
         with in_call(call, watched=True) as interrupts, running(self.record):
-            carry(operation, self.presence, self.record, self.throttle, interrupts, quick_s=QUICK_S)
-
-    def receive(self) -> bool:
-        """Receive all messages: requests of thieves, results, and orders, which are queued."""
-        arrived, steals = self.parcels.take(), []
-        for source, tag, buffer in arrived:
-            if tag == Tag.STEAL:
-                steals.append((source, StealMessage(*STEAL.unpack_from(buffer.data))))
-            elif tag == Tag.RESULTS:
-                if self.operation is not None:
-                    self.operation.take(source, buffer)
-            else:
-                self.orders.append((tag, buffer))
-        if steals:
-            self.send(self.worker.turn(time.perf_counter(), steals))
-        return bool(arrived)
-
-    def send(self, messages: list[Send]) -> None:
-        """Send the worker's messages."""
-        for rank, message in messages:
-            self.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
+            carry(
+                operation, port, self.presence, self.record, self.throttle, interrupts, meter=_Rests(self.account),
+                quick_s=QUICK_S,
+            )  # fmt: skip
 
     def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> memoryview:
         """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many.

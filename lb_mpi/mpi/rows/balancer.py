@@ -17,6 +17,7 @@ from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import BalanceReason, Trigger, When
 from lb_mpi.balancing.neighbours import NeighbourJudge, momentum
 from lb_mpi.balancing.record import Balanced, History, Loans, Shares
+from lb_mpi.balancing.round import Round
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
@@ -24,11 +25,11 @@ from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together
-from lb_mpi.mpi.common.failure import Failed, of_argument
+from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Interrupts
-from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
+from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
@@ -197,22 +198,27 @@ class Balancer:
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options else function
-            lending = Lending(self._wire, course, bound, mine, watch, self._loans, self._plans, began_s, failed, self._form)
+            round = course.begin(mine.n_units, mine.spec.mark, warm=watch.warm, objects=mine.pack is not None)
+            if failed:
+                round.fail()
+            results = Results(mine, self._form)
+            port = RoundPort(self._wire, course, round, bound, mine, results, watch, self._loans, self._plans, began_s)
+            record = self._loans.record
             try:
-                carry(lending, self._presence, self._loans.record, watch.slow, interrupts)
+                carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch)
                 watch.end()
-                self._finish(lending)
-                results = lending.results.value
+                self._finish(round, port, failed or _failed(round, port))
+                value = results.value
             except BaseException as error:
                 self._presence.spread(error)
                 if self._presence.failed:
-                    self._presence.abandon(lending, self._plans)
+                    self._presence.abandon(port, self._plans)
                 raise
-            ended, n_rows = time.perf_counter(), (mine.n, lending.n_computed)
+            ended, n_rows = time.perf_counter(), (mine.n, port.n_computed)
             busy_s, queued_s = watch.computing_s, watch.queued_s
             self._loans.mapped(began, ended, self.history[-1], course, n_rows, busy_s, queued_s)
-            self._form = lending.results.spec
-        return results
+            self._form = results.spec
+        return value
 
     def migrate(
         self, rows: Any, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
@@ -288,13 +294,13 @@ class Balancer:
             finally:
                 self._busy = False
 
-    def _finish(self, lending: Lending) -> None:
+    def _finish(self, round: Round, port: RoundPort, failed: Failed | None) -> None:
         course, plans = self._course, self._plans
-        assert lending.verdict is not None
-        verdict, judging_s = lending.verdict
-        course.hear(verdict, lending.round.learned.late_ticks)
+        assert port.decided is not None
+        verdict, judging_s = port.decided
+        course.hear(verdict, round.learned.late_ticks)
         if verdict.problem:
-            self._raise(lending.failed, lending.rows.spec.words)
+            self._raise(failed, port.rows.spec.words)
         plan, steps = verdict.plan, int(verdict.plan is not None)
         if verdict.decision.act:
             began = time.perf_counter()
@@ -306,11 +312,11 @@ class Balancer:
             plans.changed(plan, judging_s)
         last = Balanced(
             verdict.decision.act, verdict.words, verdict.imbalance_before, verdict.imbalance_after, verdict.rows,
-            verdict.bytes, steps, lending.spent_s + judging_s, verdict.decision.gain_s,
+            verdict.bytes, steps, port.spent_s + judging_s, verdict.decision.gain_s,
         )  # fmt: skip
         self.history.append(last)
         if verdict.compare:
-            self._agree_on_results(lending.results)
+            self._agree_on_results(port.results)
 
     def _agree_on_results(self, results: Results) -> None:
         """Collective: BalanceError on all ranks if the form of results differs; ranks that do not know it adopt it."""
@@ -337,6 +343,13 @@ class Balancer:
 
 
 _NO_ROWS = Rows(np.zeros(0))
+
+
+def _failed(round: Round, port: RoundPort) -> Failed | None:
+    """Describe the error of this rank in a round: of the user's functions, or Ctrl-C between them."""
+    if port.failed is None and round.error is not None and not isinstance(round.error, RowsDiffer):
+        return of_rows(round.error, round.rank, "between rows")
+    return port.failed
 
 
 def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:

@@ -1,15 +1,14 @@
 """One round on MPI: index sets become buffers, and jobs become calls of the user's function.
 
-The protocol is in `lb_mpi.balancing.round`; this module only carries it.  An error of the user's (function, pack,
-unpack, Ctrl-C) fails the round on this rank, which stays in it to the end; all ranks raise afterwards.
+The protocol is in `lb_mpi.balancing.round`; this module is its port.  An error of the user's (function, pack, unpack,
+Ctrl-C) fails the round on this rank, which stays in it to the end; all ranks raise afterwards.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +16,30 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import RankReport, Verdict
 from lb_mpi.balancing.record import Loans
-from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Learned, RoundKind, RoundMessage, Send, count, numbers
+from lb_mpi.balancing.round import (
+    ROOT,
+    Arrival,
+    Computed,
+    Job,
+    Learned,
+    Open,
+    Pack,
+    Round,
+    RoundKind,
+    RoundMessage,
+    Send,
+    count,
+    numbers,
+)
 from lb_mpi.emulate import throttle
-from lb_mpi.mpi.common.carrier import Part, Spent
+from lb_mpi.mpi.common.carrier import Meter, Port
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
-from lb_mpi.mpi.common.presence import Presence, Tag
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s, queued_s
-from lb_mpi.mpi.rows.plans import Judging, Neighbours, Root
-from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.waiting import Clocks, own_s, queued_s
+from lb_mpi.mpi.rows.plans import Decided, Neighbours, Root
+from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 
 
@@ -50,7 +62,7 @@ class Measured:
         return self.handled_cpu_s / max(1, self.handled) * (self.called_s / self.ticks if self.ticks else 0.0)
 
 
-class Stopwatch:
+class Stopwatch(Meter):
     """Runs the user's function and measures it, at an emulated speed.
 
     Ticks are seconds of the function's own time, CPU and waiting; see `lb_mpi.balancing.course`.
@@ -69,7 +81,7 @@ class Stopwatch:
     def begin(self) -> None:
         """Start a new round, in this thread."""
         self.computing_s = self.queued_s = 0.0
-        self.disturbed()
+        self.waited()
         self._clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
@@ -95,7 +107,7 @@ class Stopwatch:
         self._handled_cpu_s, self._handling_since = 0.0, after.cpu_s
         return result, ticks
 
-    def disturbed(self) -> None:
+    def waited(self, _seconds: float = 0.0) -> None:
         """Note that the rank has done something other than computing blocks."""
         self._handling_since = None
 
@@ -165,179 +177,165 @@ class Wire(Parcels):
 VERDICT_S = 1.0  # extra wait after reporting: the verdict may still be in transit although another rank has left
 
 
-class Lending(Part):
-    """Carries one round of `course` on `wire`.  `failed`: the rows are invalid, and the round fails from the start.
+class RowsDiffer(Exception):
+    """The rows of another rank have another form, as the root will detect."""
 
-    `loans` records phases and loans.  `began_s`: seconds since the last round.  `form`: of the results of the last round.
+
+class RoundPort(Port[RoundMessage, Job | Pack | Open]):
+    """The messages and jobs of `round`, one of `course`, on `wire`.
+
+    LEARNED is the report to all that `plans` decide with; their verdict arrives as OVER.  `loans` records phases and
+    loans.  `began_s`: seconds since the last round.
     """
 
     def __init__(
         self,
         wire: Wire,
         course: Course,
+        round: Round,
         function: Callable[..., Any],
         rows: Rows,
+        results: Results,
         stopwatch: Stopwatch,
         loans: Loans,
         plans: Root | Neighbours,
         began_s: float,
-        failed: Failed | None,
-        form: Spec | None,
     ) -> None:
-        self._wire, self._course, self._function, self.rows = wire, course, function, rows
+        self._wire, self._course, self._round, self._function, self.rows = wire, course, round, function, rows
         self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
-        self.failed = failed
-        self.round = course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
-        if failed:
-            self.round.fail()
-        self.results = Results(rows, form)
+        self.results = results
+        self.failed: Failed | None = None  # an error of the user's
         self.n_computed = 0  # rows of this and of other ranks
-        self._answer: list[Send] = []  # of the last job; sent later, since an emulated slow rank must rest first
-        self._judging: Judging | None = None  # once this rank has reported
-        self.verdict: tuple[Verdict, float] | None = None  # and this rank's seconds to find it
+        self._learned: Learned | None = None  # to be reported
+        self._reported = False
+        self.decided: Decided | None = None
         self.spent_s = 0.0  # for packing, sending, and joining
 
     @property
-    def over(self) -> bool:
-        """The round is over, as it will be on all ranks whatever the users' functions do."""
-        return self.round.over
+    def failed_after_s(self) -> float:
+        """See `Port`; after this rank's report, the verdict may still be in transit although another rank has left."""
+        return super().failed_after_s + VERDICT_S * self._round.told
 
-    def turn(self, now: float) -> bool:
-        """Process arrivals, send what is due, report once, and check for the root's verdict."""
-        round = self.round
-        arrived = [self._open(*parcel) for parcel in self._wire.arrived()]
-        sends = [send for send in round.turn(now, arrived) if send[1].kind is not RoundKind.LEARNED]
-        self._post(sends)
-        active = bool(arrived or sends)
-        if active:
-            self._watch.disturbed()
-            self.spent_s += time.perf_counter() - now
-        if round.told and self._judging is None and not self._answer:
-            self._judging = self._plans.judged(self._report(round.learned))
-        if self._judging is not None:
-            try:
-                next(self._judging)
-            except StopIteration as ended:
-                self.verdict = ended.value
-                round.turn(now, [(ROOT, RoundMessage(RoundKind.OVER))])
-        return active
+    def arrived(self) -> list[Arrival]:
+        """Return what has arrived, with the results stored; and OVER when there is a verdict."""
+        began, arrived = time.perf_counter(), [self._read(*parcel) for parcel in self._wire.arrived()]
+        if arrived:
+            self.spent_s += time.perf_counter() - began
+        if self._learned is not None and not self._watch.slow.due():
+            self._report(self._learned)
+        if self._reported and self.decided is None and (decided := self._plans.decided()) is not None:
+            self.decided = decided
+            arrived.append((ROOT, RoundMessage(RoundKind.OVER)))
+        return arrived
 
-    def work(self, interrupts: Interrupts) -> bool:
-        """Send the answer of the last job, and compute the next one."""
-        if self._answer:
-            self._post(self._answer)
-            self._answer = []
-        job = self.round.job
-        if job is not None:
-            self._answer = self._compute(job, interrupts)
-        return job is not None
+    def post(self, sends: list[Send]) -> None:
+        """Send parcels.  An emulated slow rank reports when it has rested, and so sent its last results."""
+        began = time.perf_counter()
+        for rank, message in sends:
+            if message.kind is RoundKind.LEARNED:
+                self._learned = message.payload
+                if not self._watch.slow.due():
+                    self._report(message.payload)
+                continue
+            self._wire.post(rank, self._parcel(message))
+            if message.rows is not None:
+                self._loans.lent(rank, count(self.rows.of_units(message.rows)))
+        if sends:
+            self.spent_s += time.perf_counter() - began
 
-    def look(self, presence: Presence, waited_s: float) -> None:
-        """See `Part`; after this rank's report, the verdict may still be in transit although another rank has left."""
-        super().look(presence, waited_s - VERDICT_S * self.round.told)
-
-    def interrupted(self, interrupts: Interrupts, waited_s: float) -> None:
-        """Fail the round on Ctrl-C; a rank that has reported first waits for the verdict, and then raises."""
-        if self.round.told:
-            if waited_s > PATIENCE_S:
-                interrupts.check()
-            return
+    def run(self, job: Job | Pack | Open) -> Any:
+        """Call the user's functions; what they raise is kept with its place."""
+        where = ""
         try:
-            interrupts.check()
-        except KeyboardInterrupt as caught:
-            self._post(self._fail(caught, "between rows"))
+            if isinstance(job, Pack):
+                where = f"packing rows for rank {job.borrower}"
+                return self._packed(job.message)
+            if isinstance(job, Open):
+                where = f"unpacking results of rank {job.borrower}"
+                self._store(job.borrower, job.message)
+                return None
+            if job.owner != self._course.rank:
+                where = f"{count(job.rows)} rows lent by rank {job.owner}"
+                return self._compute_foreign(job)
+            places = numbers(self.rows.of_units(job.rows))
+            where = f"its rows {places[0]}..{places[-1]}"
+            return self._compute_own(job)
+        except RowsDiffer:
+            raise
+        except BaseException as caught:
+            self.failed = self.failed or of_rows(caught, self._course.rank, where)
+            raise
 
-    def spent(self, how: Spent, seconds: float) -> None:
-        """See `Part`."""
-        if how is Spent.RESTING:
-            self._watch.rested(seconds)
-        elif how is Spent.WORKING:
-            self._watch.worked(seconds)
-        else:
-            self._watch.disturbed()
-
-    def _report(self, learned: Learned) -> RankReport:
+    def _report(self, learned: Learned) -> None:
+        self._learned, self._reported = None, True
         measured, mark, results = self._watch.tell(), self.rows.spec.mark, self.results.mark
         report = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
         moved, began_s = self._wire.sent_bytes, self._began_s
-        return report._replace(mark=mark, results=results, spent_s=self.spent_s, bytes=moved, began_s=began_s)
+        self._plans.report(
+            report._replace(mark=mark, results=results, spent_s=self.spent_s, bytes=moved, began_s=began_s)
+        )
 
-    def _open(self, source: int, buffer: Buffer) -> Arrival:
-        """Read a parcel; store the results that it contains."""
+    def _read(self, source: int, buffer: Buffer) -> Arrival:
+        """Read a parcel; store results of arrays, which needs no function of the user's."""
         about = head(buffer)
         message = RoundMessage(RoundKind(about.kind), slice(0, about.n), about.ticks, buffer)
-        loan = self.round.away.get(source)
-        if loan is not None and message.kind is RoundKind.DONE:
-            try:
-                self.results.receive(self.rows.of_units(loan.rows), buffer)
-            except BaseException as caught:  # from the user's unpack
-                self._post(self._fail(caught, f"unpacking results of rank {source}"))
+        if message.kind is RoundKind.DONE and source in self._round.away and not self._round.objects:
+            self._store(source, message)
         return source, message
 
-    def _post(self, sends: Iterable[Send]) -> None:
-        waiting = deque(sends)
-        while waiting:
-            rank, message = waiting.popleft()
-            try:
-                buffer = self._pack(message)
-            except BaseException as caught:  # from the user's pack
-                waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
-            else:
-                self._wire.post(rank, buffer)
-                if message.rows is not None:
-                    self._loans.lent(rank, count(self.rows.of_units(message.rows)))
+    def _store(self, borrower: int, done: RoundMessage) -> None:
+        """Store results that a borrower has sent."""
+        loan = self._round.away[borrower]
+        self.results.receive(self.rows.of_units(loan.rows), done.payload)
 
-    def _pack(self, message: RoundMessage) -> Buffer:
-        if message.kind is RoundKind.DONE:
+    def _parcel(self, message: RoundMessage) -> Buffer:
+        if message.payload is not None:
             buffer: Buffer = message.payload
             return buffer
         if message.rows is None or not count(message.rows):
             return empty_parcel(message.kind)
+        return self._packed(message)
+
+    def _packed(self, message: RoundMessage) -> Buffer:
+        assert message.rows is not None
         return self.rows.parcel(self.rows.of_units(message.rows), kind=message.kind)
 
-    def _compute(self, job: Job, interrupts: Interrupts) -> list[Send]:
-        rows, record, foreign = self.rows, self._loans.record, job.owner != self._course.rank
-        if foreign and head(job.payload).mark != rows.spec.mark:
-            return self.round.fail()  # the rows differ between ranks, as the root will detect
-        index = job.rows if foreign else rows.of_units(job.rows)
-        began = copied = time.perf_counter()
-        try:
-            if foreign:
-                record.enter(Phase.FOREIGN, began)
-                block = columns_of(job.payload, rows.spec, rows.unpack)
-            else:
-                record.enter(Phase.PACKING, began)
-                block = rows.block(index)
-                copied = time.perf_counter()
-                record.enter(Phase.OWN, copied)
-            result, ticks = self._call(block, interrupts)
-            computed = time.perf_counter()
-            record.enter(Phase.PACKING, computed)
-            parcel = None
-            if foreign:
-                parcel = self.results.parcel(result, ticks)
-            else:
-                self.results.put(index, result)
-        except BaseException as caught:
-            if foreign:
-                return self._fail(caught, f"{count(job.rows)} rows lent by rank {job.owner}")
-            places = numbers(index)
-            return self._fail(caught, f"its rows {places[0]}..{places[-1]}")
-        sends = self.round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks, parcel))
-        if not foreign:
-            learned = self.round.learned
-            learned.handling_s = learned.handling_s or self._watch.measured.handling_s
-        self.spent_s += copied - began + time.perf_counter() - computed
-        return sends
+    def _compute_foreign(self, job: Job) -> Computed:
+        """Compute rows of another rank; the payload is the parcel of their results."""
+        if head(job.payload).mark != self.rows.spec.mark:
+            raise RowsDiffer
+        record, began = self._loans.record, time.perf_counter()
+        record.enter(Phase.FOREIGN, began)
+        result, ticks = self._call(columns_of(job.payload, self.rows.spec, self.rows.unpack))
+        computed = time.perf_counter()
+        record.enter(Phase.PACKING, computed)
+        parcel = self.results.parcel(result, ticks)
+        self.spent_s += time.perf_counter() - computed
+        return Computed((computed - began) / self._watch.slow.speed, ticks, parcel)
 
-    def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[Sequence[Any], float]:
+    def _compute_own(self, job: Job) -> Computed:
+        """Compute rows of this rank, and store their results."""
+        record, began, index = self._loans.record, time.perf_counter(), self.rows.of_units(job.rows)
+        record.enter(Phase.PACKING, began)
+        block = self.rows.block(index)
+        copied = time.perf_counter()
+        record.enter(Phase.OWN, copied)
+        result, ticks = self._call(block)
+        computed = time.perf_counter()
+        record.enter(Phase.PACKING, computed)
+        self.results.put(index, result)
+        learned = self._round.learned
+        learned.handling_s = learned.handling_s or self._watch.measured.handling_s
+        self.spent_s += copied - began + time.perf_counter() - computed
+        return Computed((computed - copied) / self._watch.slow.speed, ticks)
+
+    def _call(self, block: tuple[Any, ...]) -> tuple[Sequence[Any], float]:
         """Call the function, in blocks of the wanted size; return its results, which are valid until the next call."""
         total, begin, n = 0.0, 0, len(block[0])
         whole: Sequence[Any] = ()
         self.n_computed += n
         for part in in_blocks(block, self.rows.spec.block_rows):
-            with interrupts.allowed():
-                result, ticks = self._watch.call(self._function, self.rows.arguments(part), first=not begin)
+            result, ticks = self._watch.call(self._function, self.rows.arguments(part), first=not begin)
             end = begin + len(part[0])
             columns = self.results.check(result, end - begin)
             if end - begin == n:
@@ -348,8 +346,3 @@ class Lending(Part):
                     column[begin:end] = some
             total, begin = total + ticks, end
         return whole, total
-
-    def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
-        if self.failed is None:
-            self.failed = of_rows(error, self._course.rank, what)
-        return self.round.fail(error) + [send for borrower in unsent for send in self.round.take_back(borrower)]

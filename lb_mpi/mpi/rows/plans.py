@@ -1,7 +1,8 @@
 """Verdicts and plans: by the root for all ranks (`Root`), or by all ranks with their neighbours (`Neighbours`).
 
-Both have the same methods, which are collective.  In each call of `map_rows`, `judged` is polled until it returns.  The
-rules are in `lb_mpi.balancing.judge` and `lb_mpi.balancing.neighbours`.
+Both have the same methods, which are collective.  In each call of `map_rows`, `report` starts the exchange of the reports of
+all ranks, and `decided` is polled until it returns the verdict.  The rules are in `lb_mpi.balancing.judge` and
+`lb_mpi.balancing.neighbours`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -34,7 +35,13 @@ from lb_mpi.mpi.common.collective import agree, raise_together, wait
 from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 
 T = TypeVar("T")
-Judging = Generator[None, None, tuple[Verdict, float]]  # the verdict, and the seconds of this rank to find it
+
+
+class Decided(NamedTuple):
+    """The verdict on a call, the same decision on all ranks."""
+
+    verdict: Verdict
+    seconds: float = 0.0  # of this rank, to find it
 
 
 class Root:
@@ -46,39 +53,48 @@ class Root:
     def __init__(self, comm: MPI.Intracomm, course: Course, trigger: Trigger, graph: Graph) -> None:
         self._comm, self._course = comm, course
         self.judge = Judge(graph, trigger) if comm.rank == 0 else None
+        self._gathered = self._spread = MPI.REQUEST_NULL
+        self._made: tuple[Plan | None, Exception | None, float] = None, None, 0.0  # by the root: plan, error, seconds
 
-    def judged(self, report: RankReport) -> Judging:
-        """Send this rank's report at once; return the verdict, with the plan if any, when it has arrived.
+    def report(self, report: RankReport) -> None:
+        """Send this rank's report to the root; other ranks also begin to receive the root's verdict."""
+        comm, judge = self._comm, self.judge
+        self._mine = np.array([report.fields()], dtype=REPORT)
+        self._reports = np.empty(0 if judge is None else comm.size, dtype=REPORT)
+        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size))  # a new one: ranks keep what they were sent
+        self._made = None, None, 0.0
+        self._gathered = comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
+        if judge is None:
+            self._spread = comm.Ibcast(self._answer.view(np.uint8), 0)
+
+    def decided(self) -> Decided | None:
+        """Return the verdict, with the plan if any; None: it has not arrived yet.
 
         The root makes the verdict once it has all reports.  An error of the root's is raised on all ranks.
         """
-        comm, judge, error, seconds = self._comm, self.judge, None, 0.0
-        reports = np.empty(0 if judge is None else comm.size, dtype=REPORT)
-        mine, answer = np.array([report.fields()], dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
-        gathered = comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0)
-        spread = comm.Ibcast(answer.view(np.uint8), 0) if judge is None else None
-        plan = None
-        yield
-        while not gathered.Test():
-            yield
-        if judge is not None:
-            began = time.perf_counter()
-            try:
-                verdict = judge.hear(reports)
-                answer, plan = verdict.record(), verdict.plan
-            except Exception as caught:  # the other ranks wait for a verdict
-                error = caught
-                answer["problem"] = RoundProblem.JUDGE
-            seconds = time.perf_counter() - began
-            spread = comm.Ibcast(answer.view(np.uint8), 0)
-        assert spread is not None
-        while not spread.Test():
-            yield
-        verdict = verdict_of(answer)
+        if not self._gathered.Test():
+            return None
+        if self.judge is not None and not self._spread:
+            self._decide(self.judge)
+        if not self._spread.Test():
+            return None
+        self._spread = MPI.REQUEST_NULL
+        (plan, error, seconds), verdict = self._made, verdict_of(self._answer)
         if verdict.problem is RoundProblem.JUDGE:
-            raise_together(comm, error)
-        n_transfers = int(answer["n_transfers"][0])
-        return verdict if n_transfers < 0 else verdict._replace(plan=self._send(plan, n_transfers)), seconds
+            raise_together(self._comm, error)
+        n_transfers = int(self._answer["n_transfers"][0])
+        return Decided(verdict if n_transfers < 0 else verdict._replace(plan=self._send(plan, n_transfers)), seconds)
+
+    def _decide(self, judge: Judge) -> None:
+        began, plan, error = time.perf_counter(), None, None
+        try:
+            verdict = judge.hear(self._reports)
+            self._answer, plan = verdict.record(), verdict.plan
+        except Exception as caught:  # the other ranks wait for a verdict
+            error = caught
+            self._answer["problem"] = RoundProblem.JUDGE
+        self._made = plan, error, time.perf_counter() - began
+        self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
 
     def plan(self, moving: float) -> tuple[Plan, int]:
         """Return a plan that levels all ranks, and the number of steps, 1.
@@ -139,14 +155,20 @@ class Neighbours:
 
     def __init__(self, comm: MPI.Intracomm, judge: NeighbourJudge) -> None:
         self._presence, self.judge = presence_of(comm), judge
+        self._reducing: _Reducing | None = None  # of the reports of a call
 
-    def judged(self, report: RankReport) -> Judging:
-        """Start the reduction of all reports at once; return the verdict, which is the same decision on all ranks."""
-        reducing = _Reducing(self._presence.comm, self.judge.report(report))
-        yield
-        while not reducing.done():
-            yield
-        return self.judge.hear(reducing.answer), 0.0
+    def report(self, report: RankReport) -> None:
+        """Start the reduction of all reports."""
+        self._reducing = _Reducing(self._presence.comm, self.judge.report(report))
+
+    def decided(self) -> Decided | None:
+        """Return the verdict; None: some report has not arrived yet."""
+        reducing = self._reducing
+        assert reducing is not None
+        if not reducing.done():
+            return None
+        self._reducing = None
+        return Decided(self.judge.hear(reducing.answer))
 
     def plan(self, moving: float | None = None) -> tuple[Plan, int]:
         """Return the transfers from and to this rank, and the number of steps; see `NeighbourJudge.plan`."""

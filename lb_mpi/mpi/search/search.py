@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from mpi4py import MPI
 
@@ -22,7 +22,7 @@ from lb_mpi.errors import Stopped
 from lb_mpi.files import warn
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import queueing
-from lb_mpi.mpi.common.carrier import Part, carry
+from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import (
     Signals,
     agree,
@@ -37,9 +37,9 @@ from lb_mpi.mpi.common.collective import (
 )
 from lb_mpi.mpi.common.failure import of_search
 from lb_mpi.mpi.common.parcels import Parcels, body, parcel
-from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
+from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.waiting import Interrupts, interrupts
+from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.record.events import Phase, Step
 from lb_mpi.record.record import Record
 from lb_mpi.saving.folder import Folder, PartFile, Saved
@@ -48,9 +48,10 @@ from lb_mpi.searching.drafting import Kind, Message, Send, State
 from lb_mpi.searching.guard import MOST_ON_RING, Guard, Options, Quantum, check_problem, check_route, check_savable
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Receipt, SavedSearch, do, unpack_parts
-from lb_mpi.searching.searcher import ROOT, DraftRecord, Reason, Searcher, Work, step
+from lb_mpi.searching.searcher import ROOT, DraftRecord, Job, Reason, Searcher, Work, step
 from lb_mpi.table import Table
 
+T = TypeVar("T")
 KIND = "search"  # of the saves
 Trace = Callable[[float, State, list[tuple[int, Message]], list[Send]], object]
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
@@ -157,66 +158,69 @@ class _Settings(NamedTuple):
     trace: Trace | None
 
 
-class _Rank(Part):
-    """One rank of a search."""
+class SearchPort(Port[Message, Job]):
+    """The messages and jobs of one rank of a search."""
 
     def __init__(
-        self, searcher: Searcher, guard: Guard, parcels: Parcels, settings: _Settings, saving: Saving | None,
-        record: Record,
-    ) -> None:  # fmt: skip
-        self.searcher, self._guard, self._parcels, self._saving = searcher, guard, parcels, saving
-        self._settings, self._quantum = settings, settings.quantum
-        self.record = record
-        self.drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm), settings.options)
+        self, rank: int, guard: Guard, parcels: Parcels, settings: _Settings, saving: Saving | None, record: Record
+    ) -> None:
+        self._rank, self._guard, self._parcels, self._saving = rank, guard, parcels, saving
+        self._slow, self._quantum, self.record = settings.slow, settings.quantum, record
+        self.drafts = DraftRecord(record, rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
+        self.units = 0  # of work
         self.cpu_s = self.work_s = self.poll_s = 0.0
-        self._began = 0.0
+        self._polls_since = 0.0
 
-    @property
-    def over(self) -> bool:
-        return self.searcher.over
-
-    @property
-    def wake_at(self) -> float:
-        return self.start + self.searcher.wake_at
-
-    def turn(self, now: float) -> bool:
-        searcher = self.searcher
-        self._began = now
+    def arrived(self) -> list[tuple[int, Message]]:
+        """Return the messages; a signal is one, too: this rank asks itself to save and stop."""
+        self._polls_since = time.perf_counter()
         arrived = take(self._parcels)
-        sends = searcher.turn(now - self.start, arrived)
-        if self._saving is not None:
-            sends += self._saving.serve(searcher)
-        if (arrived or sends) and (trace := self._settings.trace) is not None:
-            searcher.attempt(trace, time.perf_counter(), searcher.drafting.state, arrived, sends)
+        self.drafts.arrived(arrived)
+        if self._saving is not None and self._saving.asked:
+            arrived.append((self._rank, Message(Kind.ASK, self._rank)))
+        return arrived
+
+    def post(self, sends: list[Send]) -> None:
+        """Start to send messages."""
         send(self._parcels, sends)
-        if arrived or sends:
-            self.drafts.arrived(arrived)
-            self.drafts.sent(sends)
-        return bool(arrived or sends)
+        self.drafts.sent(sends)
 
-    def look(self, presence: Presence, waited_s: float) -> None:
-        self.searcher.attempt(presence.look, waited_s)  # where warnings are errors, this ends the search on all ranks
-
-    def interrupted(self, interrupts: Interrupts, _waited_s: float) -> None:
-        self.searcher.attempt(interrupts.check)
-
-    def work(self, _interrupts: Interrupts) -> bool:
-        searcher, job = self.searcher, self.searcher.job
+    def run(self, job: Job) -> Any:
+        """Work for a quantum, and return the units done; or do the job of a save."""
         if not isinstance(job, Work):
-            return job is not None
-        cpu, polled = time.thread_time(), time.perf_counter()
-        self.record.enter(Phase.OWN, polled)
-        done = searcher.attempt(self._guard.work, self._quantum.units) or 0
-        searcher.done(job, done)
-        self.record.doing(searcher.units)
-        worked = time.perf_counter() - polled
-        cpu = time.thread_time() - cpu
-        self._settings.slow.charge(cpu)
-        poll_s = polled - self._began
-        self._quantum.observe(done, worked, poll_s)
-        self.cpu_s, self.work_s, self.poll_s = self.cpu_s + cpu, self.work_s + worked, self.poll_s + poll_s
-        return True
+            assert self._saving is not None
+            done = do(job, self._saving)
+            signs.turn()
+            return done
+        cpu, began = time.thread_time(), time.perf_counter()
+        self.record.enter(Phase.OWN, began)
+        done = 0
+        try:
+            done = self._guard.work(self._quantum.units)
+        finally:
+            worked, cpu = time.perf_counter() - began, time.thread_time() - cpu
+            self._slow.charge(cpu)
+            self.units += done
+            self.record.doing(self.units)
+            poll_s = began - self._polls_since
+            self._quantum.observe(done, worked, poll_s)
+            self.cpu_s, self.work_s, self.poll_s = self.cpu_s + cpu, self.work_s + worked, self.poll_s + poll_s
+        return done
+
+
+class _Traced(Searcher):
+    """A searcher that shows each turn with messages to the user's `trace`."""
+
+    trace: Trace | None = None
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
+        """See `Searcher`."""
+        came = [*arrived]
+        sends = super().turn(now, came)
+        if (trace := self.trace) is not None and (came or sends):
+            self.attempt(_called, lambda: trace(time.perf_counter(), self.drafting.state, came, sends))
+        return sends
 
 
 def _run(
@@ -226,21 +230,22 @@ def _run(
     guard = Guard(problem, interrupts().allowed)
     found = None if saving is None else saving.saved
     ring = ring_order(comm.size) if settings.options.route_on(comm.size) == "ring" else range(comm.size)
-    searcher = Searcher(comm.rank, ring, guard, settings.options, settings.bound, found)
-    rank = _Rank(searcher, guard, parcels, settings, saving, record)
-    carry(rank, presence_of(comm), record, settings.slow, interrupts())
+    port = SearchPort(comm.rank, guard, parcels, settings, saving, record)
+    searcher = _Traced(comm.rank, ring, guard, settings.options, settings.bound, found)
+    searcher.trace = settings.trace
+    carry(searcher, port, presence_of(comm), record, settings.slow, interrupts(), start=port.start)
     ended = time.perf_counter()
     record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
     whole = step(
-        searcher, rank.start, ended, settings.slow.speed * throttled(), rank.cpu_s, busy_s=rank.work_s,
-        serving_s=rank.poll_s, messages=parcels.n_sent,
+        searcher, port.start, ended, settings.slow.speed * throttled(), port.cpu_s, busy_s=port.work_s,
+        serving_s=port.poll_s, messages=parcels.n_sent,
     )  # fmt: skip
     record.step(whole)
     align(comm, record)
-    return collect(comm, searcher, _stats(whole, rank.drafts.by_kind()), saving)
+    return collect(comm, searcher, _stats(whole, port.drafts.by_kind()), saving)
 
 
 # --- saves: each rank writes its state, and rank 0 commits when all have written (see `lb_mpi.saving.folder`) -----------
@@ -278,16 +283,12 @@ class Saving:
         self._meta = meta
         self._asked = False
 
-    def serve(self, searcher: Searcher) -> list[Send]:
-        """Do the job of a save after a turn, and request the end after a signal; return the messages to send."""
-        sends: list[Send] = []
-        if self._signals.came and not self._asked:
-            self._asked = True
-            sends += searcher.ask_to_stop()
-        if (job := searcher.job) is not None and not isinstance(job, Work):
-            sends += searcher.done(job, do(job, self))
-            signs.turn()
-        return sends
+    @property
+    def asked(self) -> bool:
+        """True once after a signal."""
+        asks = bool(self._signals.came) and not self._asked
+        self._asked = self._asked or asks
+        return asks
 
     def open(self, number: int) -> bool:
         """Make a directory; return False, with a warning, if that fails."""
@@ -450,12 +451,12 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: S
         saving.stopped(comm)
     mine = None
     if searcher.error is None and not stopped:
-        mine = searcher.attempt(lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL))
+        mine = searcher.attempt(_called, lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL))
     everyone = gather(comm, (mine, stats), ROOT)
     results = [result for result, _ in everyone if result is not None]
-    merged = searcher.attempt(_merged, searcher, results) if len(results) == comm.size else None
+    merged = searcher.attempt(_called, lambda: _merged(searcher, results)) if len(results) == comm.size else None
     pickled, ranks = bcast(comm, (merged, [one for _, one in everyone]), ROOT)
-    value = None if pickled is None else searcher.attempt(pickle.loads, pickled)
+    value = None if pickled is None else searcher.attempt(_called, lambda: pickle.loads(pickled))
     _raise_together(comm, searcher)
     return SearchResult(
         value=value,
@@ -464,6 +465,12 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: S
         lower_bound_s=sum(each.cpu_s for each in ranks) / sum(each.emulated_speed for each in ranks),
         ranks=ranks,
     )
+
+
+def _called(call: Callable[[], T]) -> T:
+    """Call the user's code, in which Ctrl-C is raised at once: pickling may be their code, too."""
+    with interrupts().allowed():
+        return call()
 
 
 def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
