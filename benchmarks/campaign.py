@@ -1,9 +1,9 @@
 """Kill ranks, and check that nothing is lost or wrong.  python -m benchmarks.campaign --runs 40 --mpi both
 
 A run starts a program with `launch/run --restarts` on two to four ranks of this machine: a search (UTS, a walled maze), a
-pool of 2,000 tasks, or the weather, each of which saves its state.  Some time after the first save, one of these happens,
-once or also in the restarts:
-
+A run starts a program with `launch/run --restarts` on two to four ranks of this machine: a search (UTS, a walled maze), a
+pool of 2,000 tasks, the weather, or rows whose results have another form.  Each of them saves its state.  Some time after
+the first save, one of these happens, once or also in the restarts:
     kill      one to n - 1 ranks get SIGKILL, rank 0 in 40 % of the cases
     stop      such ranks get SIGSTOP, and stay stopped
     full      a rank can no longer write, as on a full disk, and later a rank is killed
@@ -83,6 +83,7 @@ PROGRAMS = (
         "-m apps.weather --shape 48x72 --steps 80 --save {folder} --save-every 5 --json",
         lambda told: told["checksum"],
     ),
+    Program("rows", "-m benchmarks.campaign --rows {folder}", lambda told: told["results"]),
 )
 
 
@@ -275,6 +276,54 @@ def map_tasks(log: str) -> None:
         print(json.dumps({"results": told}), flush=True)
 
 
+# --- the rows that --rows maps ------------------------------------------------------------------------------------------
+
+N_ROWS, N_STEPS = 24, 60
+
+
+def digits(rows: Any) -> Any:
+    """Of (n, 3) integers: (n,) booleans, and (n, 2, 2) small integers, some milliseconds for each row."""
+    for row in rows[:, 0].tolist():
+        for k in range(5):
+            task(row + k)
+    return rows[:, 0] % 3 == 0, (rows[:, 1:, None] >> [0, 8]).astype("u1")
+
+
+def map_rows(folder: str) -> None:
+    """Map rows in steps, of which rank 0 has one and the last rank none at times; print what all results add up to."""
+    import numpy as np
+    from mpi4py import MPI
+
+    import lb_mpi
+
+    comm = MPI.COMM_WORLD
+    state = np.zeros((N_ROWS, 2), dtype=np.int64)
+    step, saved = lb_mpi.load(comm, folder, index=np.arange(N_ROWS)) or (0, {"state": state})
+    state = saved["state"].copy()
+    scheme, speed = "fos" if comm.size % 2 else "direct", 0.5 if comm.rank else 0.2
+    with lb_mpi.Balancer(comm, scheme=scheme, emulated_speed=speed) as balancer:
+        while step < N_STEPS:
+            cuts = np.linspace(min(1, N_ROWS), N_ROWS, comm.size).astype(int)  # rank 0 has one row
+            cuts[-2:] = cuts[-2:] if step % 2 else N_ROWS
+            mine = np.arange(0 if comm.rank == 0 else cuts[comm.rank - 1], cuts[comm.rank])
+            flags, small = balancer.map_rows(digits, np.stack([mine + step, mine * step, mine + 300 * step], axis=1))
+            state += comm.allreduce(_at(mine, flags, small.reshape(-1, 4).sum(axis=1)))
+            step += 1
+            if step % 5 == 0:
+                lb_mpi.save(comm, folder, step, state=state if comm.rank == 0 else state[:0])
+    if comm.rank == 0:
+        print(json.dumps({"results": (state * np.arange(1, N_ROWS + 1)[:, None]).sum(axis=0).tolist()}), flush=True)
+
+
+def _at(mine: Any, *columns: Any) -> Any:
+    """(N_ROWS, 2) these columns at the places of a rank's rows."""
+    import numpy as np
+
+    places = np.zeros((N_ROWS, 2), dtype=np.int64)
+    places[mine] = np.stack(columns, axis=1)
+    return places
+
+
 # --- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -290,9 +339,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
     parser.add_argument("--tasks", metavar="LOG",
         help="(used by the campaign) run the pool of tasks on these ranks, with this log")
+    parser.add_argument("--rows", metavar="FOLDER", help="(used by the campaign) map rows on these ranks, with saves here")
     options = parser.parse_args()
     if options.tasks is not None:
         map_tasks(options.tasks)
+        return 0
+    if options.rows is not None:
+        map_rows(options.rows)
         return 0
     names = list(FOLDERS) if options.mpi == "both" else [options.mpi] if options.mpi else []
     environments = [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
