@@ -1,9 +1,9 @@
 """Kill ranks, and check that nothing is lost or wrong.  python -m benchmarks.campaign --runs 40 --mpi both
 
 A run starts a program with `launch/run --restarts` on two to four ranks of this machine: a search (UTS, a walled maze), a
-A run starts a program with `launch/run --restarts` on two to four ranks of this machine: a search (UTS, a walled maze), a
 pool of 2,000 tasks, the weather, or rows whose results have another form.  Each of them saves its state.  Some time after
 the first save, one of these happens, once or also in the restarts:
+
     kill      one to n - 1 ranks get SIGKILL, rank 0 in 40 % of the cases
     stop      such ranks get SIGSTOP, and stay stopped
     full      a rank can no longer write, as on a full disk, and later a rank is killed
