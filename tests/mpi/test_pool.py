@@ -499,7 +499,7 @@ def test_a_recursion_limit_that_a_task_has_lowered_does_not_break_the_pool(pool:
 
 
 @pytest.mark.parametrize("root", [None, 0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(
     monkeypatch: pytest.MonkeyPatch, root: int | None, seed: int
 ) -> None:
@@ -521,7 +521,7 @@ def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(
         monkeypatch.setattr(Parcels, "send", counting(Parcels.send))
         monkeypatch.setattr(Parcels, "take", counting(Parcels.take))
     with lb_mpi.Pool(COMM, root=root) as pool:
-        for _ in range(40 if pool is not None else 0):
+        for _ in range(25 if pool is not None else 0):
             left[0], how = rng.randrange(1, 12), rng.randrange(4)
             try:
                 if how == 0:
@@ -540,7 +540,7 @@ def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(
                     raise
             left[0] = 0
             assert pool.map(square, 5) == ([0, 1, 4, 9, 16] if pool.is_root else None)
-    assert RANK or came[0] > 10
+    assert RANK or came[0] > 5
 
 
 def fail_at(n: int, k: int) -> int:
