@@ -9,7 +9,6 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.search import search as driver
-from lb_mpi.searching.searcher import Searcher
 from tests.clock import spin
 from tests.pile import Pile
 
