@@ -17,7 +17,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.progress import add_progress, shown
 from apps.speeds import Change, Varying, change_of, seconds_for
-from lb_mpi.commands.dispatch import add_route, route_of
+from lb_mpi.cli.dispatch import add_route, route_of
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.search.search import Trace

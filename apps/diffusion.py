@@ -19,8 +19,8 @@ from mpi4py import MPI
 
 from apps.command import Parser, run
 from lb_mpi.checks import integer, number
-from lb_mpi.commands.balance import STEPPING, add_options, answer, describe, finish, read_ranks
-from lb_mpi.commands.dispatch import GRAPH
+from lb_mpi.cli.balance import STEPPING, add_options, answer, describe, finish, read_ranks
+from lb_mpi.cli.dispatch import GRAPH
 from lb_mpi.diffusion.diffusion import Balance, cancel_cycles, edges_at, scheme_of
 from lb_mpi.diffusion.setup import OneRank, Setup, Value, prepare
 from lb_mpi.graph import Floats, Ints, most_square_mesh

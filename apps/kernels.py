@@ -4,7 +4,7 @@ Otherwise the tests would, some of them at the same time, and seem to hang on a 
 """
 
 from apps import heat, maze_search, maze_tiles, weather_physics
-from lb_mpi.commands.info import compile_all
+from lb_mpi.cli.info import compile_all
 
 if __name__ == "__main__":
     compile_all()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from lb_mpi.launching.progress import SHOWN, followed, scratch
+from lb_mpi.cli.run.progress import SHOWN, followed, scratch
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.recorder import VARIABLE
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measuring import command
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tools.environment import FOLDERS, ROOT, Environment, wanted
 
 LIMIT_S = 60.0  # without a new save, for a run that nothing happens to any more

@@ -37,12 +37,12 @@ import numpy as np
 
 from benchmarks.measuring import command
 from lb_mpi.checks import choice
-from lb_mpi.commands.balance import STEPPING
+from lb_mpi.cli.balance import STEPPING
+from lb_mpi.cli.run.rank import number as number_of_rank
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Balance, Diffusion, balance
 from lb_mpi.diffusion.setup import Setup, prepare, tau_rule, usual_scheme
 from lb_mpi.graph import Floats, Graph, Ints, host_graph, most_square_mesh, parse
 from lb_mpi.graph_files import as_graph
-from lb_mpi.launching.rank import number as number_of_rank
 
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")
 LATENCY_S = 5e-6  # of a step, in the model

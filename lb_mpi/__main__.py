@@ -1,7 +1,7 @@
 """python -m lb_mpi: the table of commands.
 
-run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a user's program.  Each other one
-is a `Command` in a module of lb_mpi.commands: it returns a dictionary (or a list of them) ready for JSON, and describes it
+run, cluster and throttle are those of launch/ (see lb_mpi/cli/run); pool and profile run a user's program.  Each other one
+is a `Command` in a module of lb_mpi.cli: it returns a dictionary (or a list of them) ready for JSON, and describes it
 in lines for people.  Exit codes: 0; 2 for a mistake of the user and 1 for a failure, in one line; 130 for Ctrl-C; 141 if the
 reader of the output has left.  Any other exception is a bug, and keeps its traceback.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 
 from lb_mpi import __version__
-from lb_mpi.commands.dispatch import PROG, Entry, dispatch, say, speaks
-from lb_mpi.launching import commands as launching
+from lb_mpi.cli.dispatch import PROG, Entry, dispatch, say, speaks
+from lb_mpi.cli.run import commands as started
 
 COMMANDS = {
     "use": {
@@ -43,10 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if list(given) == ["--version"]:
         return say(f"lb_mpi {__version__}\n") if speaks() else 0
-    if given and given[0] in launching.FOR_PEOPLE:
-        return launching.main(given[0], given[1:], f"{PROG} {given[0]}")
+    if given and given[0] in started.FOR_PEOPLE:
+        return started.main(given[0], given[1:], f"{PROG} {given[0]}")
     if given and given[0] in ("pool", "profile"):
-        from lb_mpi.commands import programs
+        from lb_mpi.cli import programs
 
         run = programs.run_pool if given[0] == "pool" else programs.run_profile
         return run(given[1:], f"{PROG} {given[0]}")

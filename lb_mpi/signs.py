@@ -15,11 +15,11 @@
 before its first call of lb_mpi, waits in MPI_Finalize for the other ranks, which wait for it in lb_mpi.  So its page records
 the end of the program, even without lb_mpi.
 
-The signs are in a page of memory that the parent process (launching/rank.py) has created, and that host.py on its host reads
+The signs are in a page of memory that the parent process (cli/run/rank.py) has created, and that host.py on its host reads
 once a second.  So a sign is a write to memory, which never blocks, and the last sign of a killed program is preserved.
 Without a launcher the page is private to this process, and nobody reads it.
 
-Only the standard library is needed, and no other file of lb_mpi: launching/site/sitecustomize.py loads this one by its path.
+Only the standard library is needed, and no other file of lb_mpi: cli/run/site/sitecustomize.py loads this one by its path.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 
 NO_TEST = 5  # pytest's exit code when nothing was selected
 

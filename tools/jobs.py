@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from lb_mpi.table import Table
 from tools import limited
 from tools.environment import ROOT, Environment, SetupError, prepare, wanted

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 
 
 def run(

@@ -18,8 +18,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from lb_mpi.emulation.cluster import EmulatedCluster
-from lb_mpi.emulation.network import need, run, which
+from lb_mpi.cli.cluster.cluster import EmulatedCluster
+from lb_mpi.cli.cluster.network import need, run, which
 from lb_mpi.errors import ClusterError
 
 PORT = 2222  # beside a server of the machine

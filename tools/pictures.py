@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.simulate import Cluster, SimulatedRows, simulate
+from lb_mpi.cli.report.page import COLOURS, LEFT, RIGHT, WIDTH, ceiling, drawing, label, strip
+from lb_mpi.cli.report.page import COLUMNS as PAGE_COLUMNS
+from lb_mpi.cli.report.run import Run, assemble, gather, timeline
 from lb_mpi.graph_files import as_graph
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record, virtual_files
-from lb_mpi.report.page import COLOURS, LEFT, RIGHT, WIDTH, ceiling, drawing, label, strip
-from lb_mpi.report.page import COLUMNS as PAGE_COLUMNS
-from lb_mpi.report.run import Run, assemble, gather, timeline
 from lb_mpi.searching import simulate as search
 from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network
@@ -158,7 +158,7 @@ def strips(shown: Sequence[tuple[str, Run, float, float]]) -> str:
 def standalone(svg: str) -> str:
     """Make a drawing a separate file, with the styles it needs."""
     width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
-    lines = resources.files("lb_mpi.report").joinpath("page.css").read_text().splitlines()
+    lines = resources.files("lb_mpi.cli.report").joinpath("page.css").read_text().splitlines()
     css = "".join([lines[0], *(line for line in lines if line.startswith("svg"))])
     head, _, drawn = svg.removeprefix("<svg").partition(">")
     return (

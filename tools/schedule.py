@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tools import limited, others, progress
 from tools.counts import Counts
 from tools.environment import ROOT

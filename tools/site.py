@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tools import limited
 from tools.environment import ROOT, Environment, SetupError, prepare
 

@@ -21,10 +21,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from lb_mpi.emulation import cluster as emulated
-from lb_mpi.emulation.cluster import EmulatedCluster, wanted_hosts
+from lb_mpi.cli.cluster import cluster as emulated
+from lb_mpi.cli.cluster.cluster import EmulatedCluster, wanted_hosts
+from lb_mpi.cli.run.hosts import Host
 from lb_mpi.errors import ClusterError
-from lb_mpi.hosts import Host
 from tools import openssh
 
 CLUSTER = EmulatedCluster("slurm")

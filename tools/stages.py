@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tools.counts import Counts, count
 from tools.environment import ROOT, Environment, interpreter
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tools.environment import FOLDERS, ROOT, Environment, SetupError, prepare, wanted
 from tools.schedule import run_all
 from tools.stages import KERNELS, SET_UP, SIZES, Stage, check, parallel, serial, set_up

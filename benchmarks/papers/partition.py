@@ -46,7 +46,8 @@ def example() -> list[Item]:
     """The items of the course's example."""
     graph = parse(EXAMPLE)
     values = np.sort(nx.laplacian_spectrum(graph.to_networkx()))
-    value, vector = fiedler(graph)
+    found = fiedler(graph)
+    value, vector = found.value, found.vector
     items = [
         compare(f"eigenvalue {k}", printed, abs(float(one)) if k == 1 else float(one))
         for k, (printed, one) in enumerate(zip(EIGENVALUES, values, strict=True), 1)

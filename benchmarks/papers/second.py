@@ -674,7 +674,8 @@ def partition_lines(some: Sequence[str]) -> list[Item]:
         a = incidence(graph.n, edges)
         laplacian = a @ a.T
         want = float(np.sort(np.linalg.eigvals(laplacian).real)[1])
-        value, vector = spectral.fiedler(graph)
+        found = spectral.fiedler(graph)
+        value, vector = found.value, found.vector
         values.append(_equal(value, want))
         residual = float(np.abs(laplacian @ vector - want * vector).max())
         vectors.append(residual < 1e-6 and abs(float(vector.sum())) < 1e-6 and abs(float(vector @ vector) - 1) < 1e-6)

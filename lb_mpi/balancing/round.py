@@ -3,8 +3,8 @@
 A `Round` is an actor (`lb_mpi.actor`).  Its jobs are
 
     Job(owner, rows)            rows to compute
-    Pack(borrower, message)     objects to lend, which the user's function packs; the result: the payload of the message
-    Open(borrower, message)     results of objects, which the user's function unpacks
+    Packing(borrower, message)     objects to lend, which the user's function packs; the result: the payload of the message
+    Unpacking(borrower, message)     results of objects, which the user's function unpacks
 
 A rank that has finished sends the root LEARNED.  After LEARNED from all ranks, the root sends each OVER: on MPI, a
 non-blocking gather and broadcast.
@@ -184,14 +184,14 @@ class Job(NamedTuple):
     payload: Any = None  # of the message that brought them
 
 
-class Pack(NamedTuple):
+class Packing(NamedTuple):
     """Objects to be packed for a borrower, in the message that lends them."""
 
     borrower: int  # rank
     message: RoundMessage  # PLANNED or HELP, without a payload
 
 
-class Open(NamedTuple):
+class Unpacking(NamedTuple):
     """Results of objects, which a borrower has sent, to be unpacked."""
 
     borrower: int  # rank
@@ -284,7 +284,7 @@ class Round:
         self.rank, self.speeds, self.objects = rank, speeds, objects
         self.home = list(reversed(home))  # unstarted blocks, the next one last
         self.borrowed: deque[Job] = deque()  # unstarted
-        self.parcels: deque[Pack | Open] = deque()  # to be packed or opened; their rows are in `away`
+        self.parcels: deque[Packing | Unpacking] = deque()  # to be packed or opened; their rows are in `away`
         self.away: dict[int, Loan] = {}  # by borrower
         self.to_lend: dict[int, Rowset] | None = dict(lent)  # by plan; None: already sent
         self.lenders = set(lenders)  # of planned loans that have not arrived
@@ -303,7 +303,7 @@ class Round:
         return not (self.home or self.away or self.lenders)
 
     @property
-    def job(self) -> Job | Pack | Open | None:
+    def job(self) -> Job | Packing | Unpacking | None:
         """A parcel to pack or open now, or else rows to compute, borrowed ones first."""
         if self.parcels:
             return self.parcels[0]
@@ -340,12 +340,12 @@ class Round:
             sends.append((ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned)))
         return sends
 
-    def done(self, job: Job | Pack | Open, result: Any) -> list[Send]:
-        """Record the outcome of a job: `Computed`, or the payload of a `Pack`."""
-        if isinstance(job, Pack):
+    def done(self, job: Job | Packing | Unpacking, result: Any) -> list[Send]:
+        """Record the outcome of a job: `Computed`, or the payload of a `Packing`."""
+        if isinstance(job, Packing):
             self.parcels.popleft()
             return [(job.borrower, job.message._replace(payload=result))]
-        if isinstance(job, Open):
+        if isinstance(job, Unpacking):
             self.parcels.popleft()
             self._back(job.borrower, job.message)
             return []
@@ -380,7 +380,7 @@ class Round:
         self.borrowed.clear()
         for parcel in self.parcels:
             loan = self.away.pop(parcel.borrower)
-            if isinstance(parcel, Pack):
+            if isinstance(parcel, Packing):
                 self.learned.rows_lent -= count(loan.rows)
                 if not loan.helps:
                     sends.append((parcel.borrower, RoundMessage(RoundKind.PLANNED, slice(0, 0))))
@@ -399,7 +399,7 @@ class Round:
             return []
         if kind in (RoundKind.DONE, RoundKind.FAILED) and source in self.away:
             if kind is RoundKind.DONE and self.objects and not self.failed:
-                self.parcels.append(Open(source, message))
+                self.parcels.append(Unpacking(source, message))
             else:
                 self._back(source, message)
             return []
@@ -476,5 +476,5 @@ class Round:
         self.learned.rows_lent += count(rows)
         if not self.objects:
             return [(borrower, message)]
-        self.parcels.append(Pack(borrower, message))
+        self.parcels.append(Packing(borrower, message))
         return []

@@ -48,13 +48,13 @@ from lb_mpi.balancing.round import (
     Arrival,
     Computed,
     Job,
-    Open,
-    Pack,
+    Packing,
     Round,
     RoundKind,
     RoundMessage,
     Rowset,
     Send,
+    Unpacking,
     count,
 )
 from lb_mpi.balancing.transfers import ROWS as NUMBERS
@@ -90,7 +90,7 @@ HEADER_BYTES = 64  # of a message
 MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, almost all drawn costs are 0
 
 
-class World(Virtual[RoundMessage, Job | Pack | Open]):
+class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
     """All ranks of one round, and the messages in transit; the final gather and broadcast use a tree."""
 
     def __init__(
@@ -121,7 +121,7 @@ class World(Virtual[RoundMessage, Job | Pack | Open]):
             raise ProtocolError(f"the round never ends for rank {int(np.isnan(ends_s).argmax())}")
         return ends_s
 
-    def begin(self, rank: int, job: Job | Pack | Open) -> float:
+    def begin(self, rank: int, job: Job | Packing | Unpacking) -> float:
         """Return the seconds to compute rows; objects are packed and opened in no time."""
         if not isinstance(job, Job):
             return 0.0
@@ -130,7 +130,7 @@ class World(Virtual[RoundMessage, Job | Pack | Open]):
         self.n_computed[rank] += count(job.rows)
         return seconds
 
-    def end(self, rank: int, job: Job | Pack | Open) -> Computed | int:
+    def end(self, rank: int, job: Job | Packing | Unpacking) -> Computed | int:
         """Return the outcome: ticks are seconds, a payload is the number of rows."""
         if not isinstance(job, Job):
             return 0 if job.message.rows is None else count(job.message.rows)
@@ -190,7 +190,7 @@ class SimulatedRows:
                 loans.lent(destination, count(message.rows))
         job = world.rounds[rank].job
         phase = Phase.PACKING
-        if not isinstance(job, Pack | Open):
+        if not isinstance(job, Packing | Unpacking):
             phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
         self.records[rank].enter(phase, now)
 

@@ -7,7 +7,8 @@ the weighted quantile also serves other targets, and keeps to them.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy
@@ -56,10 +57,11 @@ MAX_DENSE = 3000  # vertices: up to here, LAPACK is the fallback if Lanczos fail
 EQUAL = 1e-9  # entries of v_2 with smaller differences are equal
 
 
-class Fiedler(NamedTuple):
+@dataclass(frozen=True)
+class Fiedler:
     """The second smallest eigenvalue of the weighted Laplacian, and an eigenvector of length 1."""
 
-    value: float
+    value: float  # lambda_2
     vector: Floats  # (n,) the first nonzero entry is positive
 
 

@@ -15,7 +15,7 @@ from apps import diffusion
 from apps.diffusion import diffuse
 from benchmarks import convergence
 from lb_mpi.__main__ import main
-from lb_mpi.commands.balance import STEPPING
+from lb_mpi.cli.balance import STEPPING
 from lb_mpi.diffusion.diffusion import edges_at
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse

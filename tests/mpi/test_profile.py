@@ -18,9 +18,9 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
-from lb_mpi.mpi.profile.timed import Installed, Recorder
-from lb_mpi.profiling.profile import Line, Profile
+from lb_mpi.cli.profile.profile import Line, Profile
+from lb_mpi.cli.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
+from lb_mpi.cli.profile.timed import Installed, Recorder
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

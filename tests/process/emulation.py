@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.emulation.cluster import NETNS, RUN, check
+from lb_mpi.cli.cluster.cluster import NETNS, RUN, check
 from lb_mpi.errors import ClusterError
 from tests.process.lab import ROOT
 from tools import openssh

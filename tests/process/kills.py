@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.campaign import ranks
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tools.environment import ROOT, Environment
 
 N_RANKS = 4

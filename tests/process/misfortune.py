@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi import signs
-from lb_mpi.launching.host import MOVED_BYTES
+from lb_mpi.cli.run.host import MOVED_BYTES
 
 SLOW_S = 6.0  # longer than ranks may hang
 

@@ -11,8 +11,8 @@ import pytest
 
 import lb_mpi
 from lb_mpi.__main__ import COMMANDS, main
-from lb_mpi.commands import graphs
-from lb_mpi.commands.simulate import SUBJECTS
+from lb_mpi.cli import graphs
+from lb_mpi.cli.simulate import SUBJECTS
 from lb_mpi.errors import Error
 
 pytestmark = pytest.mark.one_mpi

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.emulation import cluster as cluster_commands
-from lb_mpi.emulation.cluster import EmulatedCluster, wanted_hosts
-from lb_mpi.emulation.network import Switch
-from lb_mpi.hosts import Host
+from lb_mpi.cli.cluster import cluster as cluster_commands
+from lb_mpi.cli.cluster.cluster import EmulatedCluster, wanted_hosts
+from lb_mpi.cli.cluster.network import Switch
+from lb_mpi.cli.run.hosts import Host
 from tests.process.emulation import HERE, NAME, ROOT, cluster, kill_host, leftovers, needs_mpiexec, needs_root, status
 from tests.process.lab import until
 

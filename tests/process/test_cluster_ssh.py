@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.emulation.cluster import EmulatedCluster
+from lb_mpi.cli.cluster.cluster import EmulatedCluster
 from lb_mpi.errors import ClusterError
 from tests.process.emulation import ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, status
 from tests.process.lab import until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.emulation.cluster import missing as missing_setting
+from lb_mpi.cli.cluster.cluster import missing as missing_setting
 from tests.process.emulation import HERE, NAME, ROOT, needs_mpiexec
 
 # Root tries it as one who has no rights beyond its own files: user 1000 in a user namespace is that.

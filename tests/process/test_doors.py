@@ -18,8 +18,8 @@ from scipy import sparse
 import lb_mpi
 from lb_mpi import checks
 from lb_mpi.__main__ import COMMANDS
+from lb_mpi.cli.run.commands import FOR_PEOPLE
 from lb_mpi.graph import Graph, mesh
-from lb_mpi.launching.commands import FOR_PEOPLE
 from tools.environment import here
 
 
@@ -56,7 +56,7 @@ def test_no_field_of_a_result_is_an_alias() -> None:
 
 
 def test_importing_brings_neither_numpy_nor_mpi() -> None:
-    script = "import sys, lb_mpi, lb_mpi.hosts, lb_mpi.checks; print({'numpy', 'mpi4py', 'scipy'} & set(sys.modules))"
+    script = "import sys, lb_mpi.checks, lb_mpi.cli.run.hosts; print({'numpy', 'mpi4py', 'scipy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
@@ -112,13 +112,13 @@ def test_options_are_given_by_name() -> None:
 
 
 def test_every_command_has_its_module_and_every_module_its_command() -> None:
-    folder = Path(lb_mpi.__file__).parent / "commands"
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "dispatch", "programs"}
+    folder = Path(lb_mpi.__file__).parent / "cli"
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "dispatch", "programs", "throttle"}
     entries = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
     own = {name: entry.module for name, entry in entries.items() if entry.module}
     assert set(own.values()) == modules
     assert set(entries) - set(FOR_PEOPLE) - {"pool", "profile"} == set(own)
-    assert all(name in importlib.import_module(f"lb_mpi.commands.{module}").COMMANDS for name, module in own.items())
+    assert all(name in importlib.import_module(f"lb_mpi.cli.{module}").COMMANDS for name, module in own.items())
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tools import limited
 from tools.environment import ROOT, here
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.launching import commands, limit, rank
-from lb_mpi.launching.heard import End, RankState, printable, read, told
-from lb_mpi.launching.host import children
+from lb_mpi.cli.run import commands, limit, rank
+from lb_mpi.cli.run.heard import End, RankState, printable, read, told
+from lb_mpi.cli.run.host import children
 from tests.process.started import started
 
 pytestmark = pytest.mark.one_mpi
@@ -29,7 +29,7 @@ TELL = """
 import array, os, socket, sys
 sys.path.insert(0, sys.argv[1])
 from lb_mpi import signs
-from lb_mpi.launching.rank import address
+from lb_mpi.cli.run.rank import address
 mark, uid, data, with_file = sys.argv[2], int(sys.argv[3]), sys.argv[4].encode("utf-8", "surrogateescape"), sys.argv[5]
 file = os.memfd_create(signs.NAME)
 os.ftruncate(file, signs.BYTES)

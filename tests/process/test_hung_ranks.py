@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tests.process.mishaps import DONE, HOST, needs_mpiexec, run
 
 

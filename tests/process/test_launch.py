@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tests.process.started import started
 from tools import counts, limited, progress, schedule, stages, testing
 from tools.counts import Counts, count
@@ -88,7 +88,7 @@ def test_processes_left_by_a_finished_command_are_ended(tmp_path: Path) -> None:
 def test_ctrl_c_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     script = f"""
 import sys
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tools import limited
 with limit.interruptible():
     limited.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})

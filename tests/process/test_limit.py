@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tests.process.started import started
 from tools import limited
 
@@ -99,7 +99,7 @@ def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path, mor
     if subprocess.run([*inside, "true"], capture_output=True).returncode:
         pytest.skip("no user namespaces here")
     with segment.open():
-        remove = "from lb_mpi.launching import limit; limit.remove_orphans()"
+        remove = "from lb_mpi.cli.run import limit; limit.remove_orphans()"
         subprocess.run([*inside, sys.executable, "-c", remove], cwd=ROOT, check=True)
         assert segment.exists()
 

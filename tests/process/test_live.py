@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lb_mpi import status
-from lb_mpi.launching import progress
-from lb_mpi.launching.progress import followed
+from lb_mpi.cli.report import live
+from lb_mpi.cli.report.live import totals, words
+from lb_mpi.cli.report.run import Run, assemble
+from lb_mpi.cli.run import progress
+from lb_mpi.cli.run.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, place, snapshot
-from lb_mpi.report import live
-from lb_mpi.report.live import totals, words
-from lb_mpi.report.run import Run, assemble
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 4
@@ -99,7 +99,7 @@ def test_a_run_that_ends_at_once_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_it_stops_when_who_started_it_is_gone(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "lb_mpi.report.live", str(tmp_path)]
+    argv = [sys.executable, "-m", "lb_mpi.cli.report.live", str(tmp_path)]
     assert subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=120, capture_output=True).returncode == 0
 
 
@@ -122,7 +122,7 @@ def test_it_ends_with_the_run(
 
 def test_the_records_of_a_process_that_was_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    make = f"import os, tempfile; from lb_mpi.launching import progress; tempfile.tempdir = {str(tmp_path)!r}"
+    make = f"import os, tempfile; from lb_mpi.cli.run import progress; tempfile.tempdir = {str(tmp_path)!r}"
     killed = f"{make}; folder = progress.scratch(); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", killed], cwd=ROOT).returncode == -9
     with progress.scratch() as mine:

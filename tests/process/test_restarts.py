@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import limit, start, watch
-from lb_mpi.launching.host import children
+from lb_mpi.cli.run import limit, start, watch
+from lb_mpi.cli.run.host import children
 from lb_mpi.record.record import read
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until
 from tests.process.mishaps import DONE, HOST, argv, needs_mpiexec, run

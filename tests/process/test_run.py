@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.hosts import Host
-from lb_mpi.launching import commands, limit, start, watch
-from lb_mpi.launching.start import Mpiexec, command, fill, identify
+from lb_mpi.cli.run import commands, limit, start, watch
+from lb_mpi.cli.run.hosts import Host
+from lb_mpi.cli.run.start import Mpiexec, command, fill, identify
 from tests.process import kills
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
 from tools.environment import here
@@ -244,7 +244,7 @@ STOPS_HERE = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from lb_mpi import signs
-from lb_mpi.launching.host import children
+from lb_mpi.cli.run.host import children
 signs.saved(1)
 time.sleep(1.0)
 parent = lambda pid: int(open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[1])
@@ -345,7 +345,7 @@ import os, resource
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-from lb_mpi.launching.watch import Watch
+from lb_mpi.cli.run.watch import Watch
 with Watch(["far"], {far!r}, {sys.executable!r}, "mark") as watch:
     watch.reach()
     print(watch.hosts[0].fileno() > 1024, watch.hosts[0].facts)

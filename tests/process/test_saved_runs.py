@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks.campaign import ranks
-from lb_mpi.launching import limit
+from lb_mpi.cli.run import limit
 from tests.process.started import started
 from tools.environment import ROOT, here
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.launching.host import MOVED_BYTES, SHARE, Idle, Used, _used
+from lb_mpi.cli.run.host import MOVED_BYTES, SHARE, Idle, Used, _used
 from tests.process.mishaps import DONE, HOST, needs_mpiexec, run
 from tests.process.started import started
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from lb_mpi.launching import hangs, limit, start
-from lb_mpi.launching.heard import RankState
+from lb_mpi.cli.run import hangs, limit, start
+from lb_mpi.cli.run.heard import RankState
 from tests.process.lab import ROOT, script
 from tests.protocol.test_protocol import changed_module
 from tools.environment import here

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from lb_mpi.cli.run import rank
+from lb_mpi.cli.throttle import CREDIT_S, Activity, RestAccount, UsageWatch, own_speed
 from lb_mpi.emulate import VARIABLE, Stops
-from lb_mpi.emulation.slow import CREDIT_S, Activity, RestAccount, UsageWatch, own_speed
-from lb_mpi.launching import rank
 from tests.process.started import started
 
 ROOT = Path(__file__).resolve().parents[2]

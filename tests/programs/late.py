@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from lb_mpi.launching.rank import number
+from lb_mpi.cli.run.rank import number
 
 if sys.argv[1] == "stopped" and number(os.environ) == "1":
     os.kill(os.getpid(), signal.SIGSTOP)

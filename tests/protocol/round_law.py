@@ -10,7 +10,18 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.round import ROOT, Computed, Job, Open, Pack, Round, RoundKind, RoundMessage, count, numbers
+from lb_mpi.balancing.round import (
+    ROOT,
+    Computed,
+    Job,
+    Packing,
+    Round,
+    RoundKind,
+    RoundMessage,
+    Unpacking,
+    count,
+    numbers,
+)
 from tests.protocol.explore import Exploration, State
 
 UnderWay = Iterable[tuple[int, int, RoundMessage]]  # source, destination, message
@@ -151,7 +162,7 @@ class Rounds(Exploration):
             for now in ([0.0, math.inf] if late else [0.0])
         ]
 
-    def jobs(self, state: State, rank: int, job: Job | Pack | Open) -> Iterator[State]:
+    def jobs(self, state: State, rank: int, job: Job | Packing | Unpacking) -> Iterator[State]:
         if state.actors[rank].to_lend is not None:
             return
         yield self.act(state, rank, lambda round: round.done(job, Computed(1.0, 1.0)), ("done", type(job)))

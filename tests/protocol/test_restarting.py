@@ -1,12 +1,12 @@
-"""What to do after an end of a run: the table of launching/restarting.py, and its law over all small outcomes."""
+"""What to do after an end of a run: the table of cli/run/restarting.py, and its law over all small outcomes."""
 
 import itertools
 
 import pytest
 
-from lb_mpi.hosts import Host
-from lb_mpi.launching.heard import End
-from lb_mpi.launching.restarting import SETTLE_S, How, Outcome, cause, decide, how, place
+from lb_mpi.cli.run.heard import End
+from lb_mpi.cli.run.hosts import Host
+from lb_mpi.cli.run.restarting import SETTLE_S, How, Outcome, cause, decide, how, place
 
 KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a", 1), End("0", "a", 75)
 UNFINALIZED = End("2", "a", 0)

@@ -20,11 +20,11 @@ from lb_mpi.balancing.round import (
     PAUSE_S,
     Computed,
     Job,
-    Open,
-    Pack,
+    Packing,
     Round,
     RoundKind,
     RoundMessage,
+    Unpacking,
     join,
     numbers,
     part,
@@ -107,7 +107,7 @@ class Failing(World):
     chance = 0.0
     computed: list[tuple[int, int]]
 
-    def end(self, rank: int, job: Job | Pack | Open) -> Computed | int:
+    def end(self, rank: int, job: Job | Packing | Unpacking) -> Computed | int:
         if self.rng.random() < self.chance:
             raise Raised(ZeroDivisionError())
         if not isinstance(job, Job):
@@ -196,12 +196,12 @@ MUTANTS = [
     ("self._lend(rank, RoundMessage(RoundKind.HELP, rows))", "self._lend(rank, RoundMessage(RoundKind.PLANNED, rows))"),
     ("return self._lend(rank, RoundMessage(RoundKind.HELP, rows))", "return []"),
     ("        if not self.objects:\n            return [(borrower, message)]\n", "        return [(borrower, message)]\n"),
-    ("        self.parcels.append(Pack(borrower, message))\n", ""),
+    ("        self.parcels.append(Packing(borrower, message))\n", ""),
     # objects
     ("            self.parcels.popleft()\n            return [(job.borrower", "            return [(job.borrower"),
     ("return [(job.borrower, job.message._replace(payload=result))]", "return []"),
     ("            self._back(job.borrower, job.message)\n            return []", "            return []"),
-    ("                self.parcels.append(Open(source, message))\n", "                pass\n"),
+    ("                self.parcels.append(Unpacking(source, message))\n", "                pass\n"),
     ("            loan = self.away.pop(parcel.borrower)\n", "            loan = self.away[parcel.borrower]\n"),
     ("                if not loan.helps:\n", "                if loan.helps:\n"),
     ("        self.parcels.clear()\n", ""),
@@ -268,7 +268,7 @@ def mutant(before: str, after: str) -> type[Round]:
     vars(changed)["__name__"] = round_module.__name__  # for its dataclass
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
     # Not Telling: it may be the one that is changed.
-    for name in ("RoundKind", "RoundMessage", "Job", "Pack", "Open", "Computed"):
+    for name in ("RoundKind", "RoundMessage", "Job", "Packing", "Unpacking", "Computed"):
         setattr(changed, name, getattr(round_module, name))
     mutated: type[Round] = changed.Round
     return mutated
@@ -315,7 +315,7 @@ def test_rows_that_could_not_be_packed_have_not_left() -> None:
     round = Round(0, [slice(2, 5)], lent=lent, lenders=[], neighbours=[3], speeds=np.ones(4), objects=True)
     sends = round.turn(0.0, [])
     assert [(rank, message.kind) for rank, message in sends] == [(2, RoundKind.PLANNED)]
-    assert isinstance(round.job, Pack)
+    assert isinstance(round.job, Packing)
     sends = round.fail(error := ZeroDivisionError())
     assert round.error is error
     assert [(rank, message.kind, len(numbers(message.rows))) for rank, message in sends] == [(1, RoundKind.PLANNED, 0)]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.advising import replay
-from lb_mpi.advising.advice import (
+from lb_mpi.balancing.simulate import Cluster, SimulatedRows, row_costs, simulate
+from lb_mpi.cli.advise import replay
+from lb_mpi.cli.advise.advice import (
     Advice,
     Prediction,
     Replayed,
@@ -22,20 +23,19 @@ from lb_mpi.advising.advice import (
     core_share,
     ranked,
 )
-from lb_mpi.advising.replay import (
+from lb_mpi.cli.advise.replay import (
     SEARCHES,
     gain,
     replay_exchange,
     replay_rows,
     replay_tasks,
 )
-from lb_mpi.balancing.simulate import Cluster, SimulatedRows, row_costs, simulate
+from lb_mpi.cli.report.run import Run, assemble
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import SimulatedPool, task_costs
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import VERSION, Record, Stored, place, virtual_files
-from lb_mpi.report.run import Run, assemble
 
 SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
 

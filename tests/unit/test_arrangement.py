@@ -16,10 +16,10 @@ from lb_mpi.arranging import arrange as methods_module
 from lb_mpi.arranging import objectives as aims_module
 from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, predict_steps
 from lb_mpi.arranging.objectives import AIMS, UniformAim, costs, ends_after_place, find_modes, first_swap_below, see
+from lb_mpi.cli.run.hosts import read_hosts
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, parse
-from lb_mpi.hosts import read_hosts
 
 # Graph, and p for speeds 1..9: the paper's greedy, the least, the greatest; computed independently of this code.
 TABLE = {

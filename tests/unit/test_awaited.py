@@ -5,9 +5,9 @@ import os
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.launching.hangs import ANSWERS_S, OUTSIDE, PATIENCE, Awaited, Hang, stopped
-from lb_mpi.launching.heard import RankState
-from lb_mpi.launching.host import ASLEEP, Waiting
+from lb_mpi.cli.run.hangs import ANSWERS_S, OUTSIDE, PATIENCE, Awaited, Hang, stopped
+from lb_mpi.cli.run.heard import RankState
+from lb_mpi.cli.run.host import ASLEEP, Waiting
 
 HANG_S = 8.0
 LONG_S = PATIENCE * HANG_S

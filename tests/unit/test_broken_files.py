@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from lb_mpi.cli.run.hosts import read_hosts
 from lb_mpi.graph import Graph
 from lb_mpi.graph_files import as_graph
-from lb_mpi.hosts import read_hosts
 from lb_mpi.machine import Machine, read_machine
 
 METIS = b"% a comment\n4 4 011\n3 2 5 4 1\n1 1 5 3 2\n1 2 2 4 7\n2 1 1 3 7\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lb_mpi.cli.run.progress import remove_records
 from lb_mpi.files import create, lock, unlock, write_whole
-from lb_mpi.launching.progress import remove_records
 from lb_mpi.saving.folder import Folder
 
 

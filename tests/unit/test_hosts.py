@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.hosts import MAX_SLOTS, Host, format_hosts, parse_hosts, read_hosts
+from lb_mpi.cli.run.hosts import MAX_SLOTS, Host, format_hosts, parse_hosts, read_hosts
 
 LETTERS = string.ascii_letters + string.digits + "._-"
 names = st.text(LETTERS, min_size=1, max_size=12).filter(lambda name: not name.startswith("-"))

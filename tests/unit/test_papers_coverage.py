@@ -19,7 +19,7 @@ ROWS = [
     for line in re.sub(r"^```.*?^```", "", PAGE, flags=re.DOTALL | re.MULTILINE).splitlines()
     if line.startswith("| ") and "Here |" not in line
 ]
-SHARED = ("apps/command.py", "lb_mpi/commands/balance.py", "benchmarks/measuring.py")  # with options of several programs
+SHARED = ("apps/command.py", "lb_mpi/cli/balance.py", "benchmarks/measuring.py")  # with options of several programs
 
 
 def found(name: str) -> Any:
@@ -49,7 +49,7 @@ def check_command(text: str) -> None:
     if words[0] == "lb_mpi":
         entry = {name: one for group in COMMANDS.values() for name, one in group.items()}[words[1]]
         parser = argparse.ArgumentParser()
-        importlib.import_module(f"lb_mpi.commands.{entry.module}").COMMANDS[words[1]].add_arguments(parser)
+        importlib.import_module(f"lb_mpi.cli.{entry.module}").COMMANDS[words[1]].add_arguments(parser)
         known = parser.format_help()
     else:
         path = ROOT / Path(*words[0].split("."))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.profiling.profile import (
+from lb_mpi.cli.profile.profile import (
     MOST_CALLS,
     NEIGHBOURS,
     NOBODY,

@@ -15,6 +15,7 @@ import lb_mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lb_mpi"
+ON_MPI = ("mpi", "cli/profile")  # rooms that import mpi4py
 
 
 def setup() -> configparser.ConfigParser:
@@ -59,7 +60,7 @@ def test_imports_run_one_way(path: Path) -> None:
     used = imports(path)
     for user in ("apps", "benchmarks", "tests", *(["tools"] if path.is_relative_to(LIBRARY) else [])):
         assert not within(used, user)
-    if not path.is_relative_to(LIBRARY / "mpi"):
+    if not any(path.is_relative_to(LIBRARY / room) for room in ON_MPI):
         assert not within(used, "mpi4py")
         assert not within(imports(path, at_import_time=True), "lb_mpi.mpi")
 
@@ -68,14 +69,15 @@ def test_imports_run_one_way(path: Path) -> None:
 # side, and import nothing of each other.
 ROOMS: tuple[tuple[str, ...], ...] = (
     ("apps",),
-    ("commands",),
-    ("advising",),
-    ("report",),
-    ("emulation",),
-    ("launching",),
-    ("mpi/graph", "mpi/pool", "mpi/profile", "mpi/rows", "mpi/save", "mpi/search"),
+    ("cli",),
+    ("cli/advise", "cli/profile"),
+    ("cli/report",),
+    ("cli/cluster",),
+    ("cli/throttle",),
+    ("cli/run",),
+    ("mpi/graph", "mpi/pool", "mpi/rows", "mpi/save", "mpi/search"),
     ("mpi/common",),
-    ("distributing", "pooling", "problems", "profiling", "saving", "searching"),
+    ("distributing", "pooling", "problems", "saving", "searching"),
     ("balancing",),
     ("arranging", "partitioning"),
     ("diffusion",),
@@ -116,8 +118,8 @@ def room(name: str) -> str:
     top, *inner = name.split(".")
     if top == "apps" or name == "lb_mpi.__main__":
         return "apps"
-    if inner[:1] == ["mpi"]:
-        return "/".join(inner[:2])
+    if (within_wing := "/".join(inner[:2])) in {one for side_by_side in ROOMS for one in side_by_side}:
+        return within_wing
     return inner[0] if (LIBRARY / inner[0]).is_dir() else "ground"
 
 
@@ -140,23 +142,23 @@ def test_each_room_imports_from_rooms_below_it_only() -> None:
 
 def test_only_reports_advice_and_commands_read_records() -> None:
     known = modules()
-    readers = {name for name, path in known.items() if within(imported(path, known), "lb_mpi.report")}
-    assert {name.split(".")[1] for name in readers if name.startswith("lb_mpi.")} == {"report", "advising", "commands"}
+    readers = {name for name, path in known.items() if within(imported(path, known), "lb_mpi.cli.report")}
+    assert {room(name) for name in readers if name.startswith("lb_mpi.")} == {"cli", "cli/report", "cli/advise"}
     assert not {name for name in readers if name.startswith("apps.")}
-    used = {one for name in within(set(known), "lb_mpi.report") for one in imported(known[name], known)}
-    assert {room(one) for one in used} == {"ground", "record", "report"}
+    used = {one for name in within(set(known), "lb_mpi.cli.report") for one in imported(known[name], known)}
+    assert {room(one) for one in used} == {"ground", "record", "cli/report"}
 
 
 def test_files_that_run_before_the_installation_need_the_standard_library_only() -> None:
     names = [f"tools/{name}.py" for name in ("environment", "limited", "testing", "schedule", "stages", "jobs", "site")]
-    names += [str(path.relative_to(ROOT)) for path in (LIBRARY / "launching").glob("*.py")]
+    names += [str(path.relative_to(ROOT)) for path in (LIBRARY / "cli" / "run").glob("*.py")]
     for path in [LIBRARY / "__init__.py", *(ROOT / name for name in names)]:
         used = {module.partition(".")[0] for module in imports(path, at_import_time=True)}
         assert used <= {*sys.stdlib_module_names, "lb_mpi", "tools"}, path
 
 
 def test_the_library_works_without_mpi() -> None:
-    modules = [path for path in sources("lb_mpi") if not path.is_relative_to(LIBRARY / "mpi")]
+    modules = [path for path in sources("lb_mpi") if not any(path.is_relative_to(LIBRARY / room) for room in ON_MPI)]
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in modules

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lb_mpi.launching.watch import advice
+from lb_mpi.cli.run.watch import advice
 
 CHANGED = ["@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @", "Host key verification failed."]
 
@@ -21,7 +21,7 @@ CHANGED = ["@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @", "Host 
         (["sh: 1: cd: can't cd to /home/me/project"], "The folder /home/me/project must exist there"),
         (["bash: line 1: cd: /home/me/project: No such file or directory"], "The folder /home/me/project must"),
         (["sh: 1: exec: /home/me/.venv/bin/python: not found"], "Python and lb_mpi must exist there"),
-        (["python: can't open file '/home/me/lb_mpi/launching': [Errno 2] No such file or directory"], "Python and lb"),
+        (["python: can't open file '/home/me/lb_mpi/cli/run': [Errno 2] No such file or directory"], "Python and lb"),
     ],
 )
 def test_advice_follows_from_what_ssh_printed(said: list[str], do: str) -> None:

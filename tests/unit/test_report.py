@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.record.events import Clock, Driver, Phase, Step, Way
-from lb_mpi.record.record import VERSION, About, Record, header, place, snapshot
-from lb_mpi.report.page import (
+from lb_mpi.cli.report.page import (
     COLOURS,
     COLUMNS,
     NOTHING,
@@ -25,7 +23,9 @@ from lb_mpi.report.page import (
     strip,
     strip_pixels,
 )
-from lb_mpi.report.run import assemble, headline, matrix, steps, timeline
+from lb_mpi.cli.report.run import assemble, headline, matrix, steps, timeline
+from lb_mpi.record.events import Clock, Driver, Phase, Step, Way
+from lb_mpi.record.record import VERSION, About, Record, header, place, snapshot
 
 MOST_BYTES = 500_000
 

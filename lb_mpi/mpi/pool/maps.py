@@ -55,7 +55,7 @@ from lb_mpi.mpi.pool.messages import (
     unpicklable,
 )
 from lb_mpi.mpi.pool.serving import Process, Serving, ServingPort
-from lb_mpi.mpi.pool.session import MAP, Operation, PoolMessage, PoolSend, Results, Session, SessionPort
+from lb_mpi.mpi.pool.session import MAP, Operation, PoolMessage, PoolSend, Session, SessionPort, TaskResults
 from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
 from lb_mpi.pooling.deal import Speeds, deal
 from lb_mpi.pooling.intervals import Interval, meets
@@ -668,7 +668,7 @@ class WorkerMap(LocalMap):
             return []
         parcel = results_parcel(self._epoch, self.done_tasks, self._frames)
         self._frames, self._bytes = [], 0
-        return [(self.session.root, Results(parcel))]
+        return [(self.session.root, TaskResults(parcel))]
 
     def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure, seconds: float = 0.0) -> None:
         data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)

@@ -16,7 +16,7 @@ from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel
-from lb_mpi.mpi.pool.session import TASK, Operation, Order, PoolSend, Results, Session, SessionPort
+from lb_mpi.mpi.pool.session import TASK, Operation, Order, PoolSend, Session, SessionPort, TaskResults
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
@@ -39,7 +39,7 @@ class Serving(Operation):
     def done(self, job: Order, result: Buffer) -> list[PoolSend]:
         """Send the results of a batch."""
         self.session.orders.popleft()
-        return [(self.session.root, Results(result))]
+        return [(self.session.root, TaskResults(result))]
 
 
 class ServingPort(SessionPort):

@@ -43,7 +43,7 @@ LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startsw
 QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; others may use the core
 
 
-class Results(NamedTuple):
+class TaskResults(NamedTuple):
     """To the root: results of a map, or of tasks of an executor."""
 
     parcel: Buffer
@@ -56,7 +56,7 @@ class Order(NamedTuple):
     parcel: Buffer
 
 
-PoolMessage = StealMessage | Results | Order
+PoolMessage = StealMessage | TaskResults | Order
 PoolSend = tuple[int, PoolMessage]  # destination rank, message
 
 
@@ -85,7 +85,7 @@ class Operation:
         for source, message in arrived:
             if isinstance(message, StealMessage):
                 steals.append((source, message))
-            elif isinstance(message, Results):
+            elif isinstance(message, TaskResults):
                 self.take(source, message.parcel)
             else:
                 session.orders.append(message)
@@ -139,7 +139,7 @@ class SessionPort(Port[PoolMessage, Any]):
             if isinstance(message, StealMessage):
                 self.session.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
             else:
-                tag = Tag.RESULTS if isinstance(message, Results) else message.tag
+                tag = Tag.RESULTS if isinstance(message, TaskResults) else message.tag
                 self.session.parcels.send(rank, tag, message.parcel)
 
     def run(self, job: Any) -> Any:
@@ -150,7 +150,7 @@ class SessionPort(Port[PoolMessage, Any]):
 def _read(tag: int, buffer: Buffer) -> PoolMessage:
     if tag == Tag.STEAL:
         return StealMessage(*STEAL.unpack_from(buffer.data))
-    return Results(buffer) if tag == Tag.RESULTS else Order(tag, buffer)
+    return TaskResults(buffer) if tag == Tag.RESULTS else Order(tag, buffer)
 
 
 class _Rests(Meter):

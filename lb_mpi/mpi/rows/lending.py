@@ -23,12 +23,12 @@ from lb_mpi.balancing.round import (
     Computed,
     Job,
     Learned,
-    Open,
-    Pack,
+    Packing,
     Round,
     RoundKind,
     RoundMessage,
     Send,
+    Unpacking,
     count,
     numbers,
 )
@@ -181,7 +181,7 @@ class RowsDiffer(Exception):
     """The rows of another rank have another form, as the root will detect."""
 
 
-class RoundPort(Port[RoundMessage, Job | Pack | Open]):
+class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
     """The messages and jobs of `round`, one of `course`, on `wire`.
 
     LEARNED is the report to all that `plans` decide with; their verdict arrives as OVER.  `loans` records phases and
@@ -243,14 +243,14 @@ class RoundPort(Port[RoundMessage, Job | Pack | Open]):
         if sends:
             self.spent_s += time.perf_counter() - began
 
-    def run(self, job: Job | Pack | Open) -> Any:
+    def run(self, job: Job | Packing | Unpacking) -> Any:
         """Call the user's functions; what they raise is kept with its place."""
         where = ""
         try:
-            if isinstance(job, Pack):
+            if isinstance(job, Packing):
                 where = f"packing rows for rank {job.borrower}"
                 return self._packed(job.message)
-            if isinstance(job, Open):
+            if isinstance(job, Unpacking):
                 where = f"unpacking results of rank {job.borrower}"
                 self._store(job.borrower, job.message)
                 return None

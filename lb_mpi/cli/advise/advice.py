@@ -1,0 +1,255 @@
+"""The parts of advice that all drivers share.   (pure)
+
+Law.  A prediction comes from the recorded work and the objects that run on MPI.  The first line of each driver is the
+model's prediction of the recorded run itself, beside the measured time; other lines are no more accurate than that.  The
+time that the recorded run needed beyond the model (messages, random imbalance of steps) is added to every other line that
+could be run: it is the best guess for the same machine, and small on a quiet one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.cli.report.run import USEFUL, Run
+from lb_mpi.record.events import Driver
+from lb_mpi.record.record import Rows, Stored
+
+Floats = NDArray[np.float64]
+SEEDS = 3  # number of seeds per prediction
+BUSY = 0.9  # on a busy machine, ranks at work have less of a core than this
+WITHOUT = ("no balancing", "a fixed share each, by number", "equal blocks")  # names of variants
+Progress = Callable[[str], object]
+
+
+class Variant(NamedTuple):
+    """A way to run the program."""
+
+    what: str
+    predict: Callable[[], tuple[float, float]]  # seconds, and their spread
+    change: str = ""  # the lines to change; "": none to show
+    elsewhere: bool = False  # on another machine: not a change of the program
+
+
+class Replayed(NamedTuple):
+    """The calls of one driver in a recorded run, and the ways in which they can be replayed."""
+
+    driver: str  # "map_rows", "pool", "exchange"
+    measured_s: float
+    variants: list[Variant]  # the first is the recorded run
+    notes: list[str]  # on what is unknown, in words
+    core_share: Floats = np.ones(1)  # (P,) see `core_share`
+    talk_s: float = 0.0  # of messages between ranks, in the recorded run
+
+
+class Prediction(NamedTuple):
+    """The predicted time of one way to run the program."""
+
+    variant: Variant
+    predicted_s: float
+    spread_s: float = 0.0  # from the smallest to the largest prediction
+    measured_s: float = math.nan  # NaN: was not run
+
+
+class Advice(NamedTuple):
+    """All advice on one driver's part of the run."""
+
+    of: Replayed
+    lines: list[Prediction]  # the first is the recorded run
+    notes: list[str]  # on its reliability, in words
+
+
+def advise(replayed: Replayed, progress: Progress) -> Advice:
+    """Predict all ways."""
+    lines: list[Prediction] = []
+    extra_s = 0.0
+    for variant in replayed.variants:
+        progress(f"replaying {replayed.driver}: {variant.what}")
+        predicted_s, spread_s = variant.predict()
+        lines.append(Prediction(variant, predicted_s + extra_s, spread_s))
+        if len(lines) == 1:
+            extra_s = beyond(replayed.measured_s, predicted_s)
+    lines[0] = lines[0]._replace(measured_s=replayed.measured_s)
+    notes = [_model_note(lines[0].predicted_s, replayed.measured_s, extra_s), *replayed.notes]
+    if (core := _core(replayed.core_share)) < BUSY:
+        notes.append(
+            f"a rank at work had a core for only {core:.0%} of the time: the machine was busy, or has fewer cores than "
+            "ranks; the predictions apply to an equally busy machine"
+        )
+    return Advice(replayed, lines, [note for note in notes if note])
+
+
+class OtherMachine(NamedTuple):
+    """Another machine: the remaining ranks, and their speeds relative to the recorded ones."""
+
+    what: str
+    ranks: list[int]
+    factors: list[float]  # beside `ranks`
+    words: str  # what to do
+
+
+def ranked(run: Run) -> list[Stored]:
+    """Return the records in the order of the ranks; ValueError if one is missing."""
+    if len(run.ranks) < run.size:
+        raise ValueError(
+            f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to replay the run"
+        )
+    return sorted(run.ranks, key=lambda one: one.about.rank)
+
+
+def calls(ranks: Sequence[Stored], driver: Driver) -> list[Rows]:
+    """Return one driver's steps on each rank, those that all ranks have ended; none if ranks merged them differently."""
+    tables = [one.steps[one.steps["driver"] == driver] for one in ranks]
+    n = min(map(len, tables))
+    tables = [table[:n] for table in tables]
+    alike = all((table["n"] == tables[0]["n"]).all() for table in tables)
+    return tables if alike else [table[:0] for table in tables]
+
+
+def took_s(tables: Sequence[Rows]) -> float:
+    """Return the sum of the calls' seconds: each from its first rank's start to its last rank's end."""
+    ended, began = (np.stack([table[name] for table in tables]) for name in ("ended", "began"))
+    return float((ended.max(axis=0) - began.min(axis=0)).sum())
+
+
+def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
+    """Return the settings of a driver, from the first rank with a record of them."""
+    return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})
+
+
+class Worked:
+    """The seconds that a rank was at work by a time, including its rests as an emulated slow rank; times are its own."""
+
+    def __init__(self, one: Stored) -> None:
+        self._ends = one.about.clock_s + one.width_s * np.arange(len(one.seconds) + 1)
+        self._ends[-1] = max(float(self._ends[-2]), one.until)
+        self._sums = np.concatenate([[0.0], np.cumsum(one.seconds[:, list(USEFUL)].sum(axis=1))])
+
+    def between(self, begin: float, end: float) -> float:
+        """Return the seconds at work between two times."""
+        both = np.interp([begin, end], self._ends, self._sums)
+        return float(both[1] - both[0])
+
+    def within(self, steps: Rows) -> float:
+        """Return the seconds at work in all these calls."""
+        return sum(self.between(began, ended) for began, ended in steps[["began", "ended"]].tolist())
+
+
+def core_share(ranks: Sequence[Stored], tables: Sequence[Rows]) -> Floats:
+    """Return (P,) useful time / time at work in the calls: below 1 after waits for a core; NaN: no work."""
+    worked = np.array([Worked(one).within(table) for one, table in zip(ranks, tables, strict=True)])
+    useful = np.array([float(table["useful_s"].sum()) for table in tables])
+    busy = (worked > 0.0) & (useful > 0.0)
+    share = np.minimum(1.0, useful / np.where(busy, worked, 1.0))
+    return np.where(busy, share, np.nan)
+
+
+def beyond(measured_s: float, model_s: float) -> float:
+    """Return the seconds beyond the model."""
+    return max(0.0, measured_s - model_s)
+
+
+def _core(share: Floats) -> float:
+    return float(np.nanmin(share, initial=1.0))
+
+
+def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
+    """Return machines to consider: without the slowest host (or rank, on one host), and with that one twice as fast."""
+    hosts: dict[str, list[int]] = {}
+    for rank, one in enumerate(ranks):
+        hosts.setdefault(one.about.host, []).append(rank)
+    if len(hosts) == 1:
+        hosts = {f"rank {rank}": [rank] for rank in range(len(ranks))}
+        kind = ""
+    else:
+        kind = "host "
+    if len(hosts) < 2:
+        return []
+    slowest = min(hosts, key=lambda host: float(speeds[hosts[host]].mean()))
+    left = [rank for rank in range(len(ranks)) if rank not in hosts[slowest]]
+    faster = [2.0 if rank in hosts[slowest] else 1.0 for rank in range(len(ranks))]
+    return [
+        OtherMachine(without := f"without {kind}{slowest}", left, [1.0] * len(left), f"start {len(left)} ranks, {without}"),
+        OtherMachine(f"{kind}{slowest} twice as fast", list(range(len(ranks))), faster, "another machine"),
+    ]
+
+
+SMALL_S = 0.1  # of a run that takes less, the model does not know the most
+TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
+WORTH = 0.03  # a way with a smaller gain isn't mentioned
+
+
+def conclude(advice: Advice) -> tuple[str, bool]:
+    """Summarise advice in a line; return also whether its predictions are meaningful."""
+    first = advice.lines[0]
+    measured_s = first.measured_s
+    off = 0.0 if not measured_s else first.predicted_s / measured_s - 1.0
+    if advice.of.talk_s > 0.5 * measured_s:
+        share = advice.of.talk_s / measured_s
+        return f"too small: exchanges take {share:.0%} of the time, whatever the distribution", False
+    if abs(off) > TOO_FAR:
+        if off < 0.0 and measured_s < SMALL_S:
+            why = f"it is too small, so that messages and decisions dominate: {measured_s:.2g} s"
+        elif _core(advice.of.core_share) < BUSY:
+            why = "the machine was busy: record it again on a quiet one"
+        elif off < 0.0:
+            why = "either it is too small, so that messages and decisions dominate, or the machine was busy"
+        else:
+            why = "the work does not fit the model"
+        return f"no advice: the model {_off(off)}; {why}", False
+    variants = _changes(advice.lines)
+    best = min(variants, key=lambda line: line.predicted_s, default=first)
+    if best.predicted_s < measured_s - max(WORTH * measured_s, best.spread_s + first.spread_s):
+        gained = f"{measured_s / best.predicted_s:.2f} times as fast as recorded"
+        return f"{best.variant.what}: {gained} ({best.variant.change})", True
+    without = next((line.predicted_s for line in variants if line.variant.what in WITHOUT), math.nan)
+    compared = f"; without balancing it would take {without / measured_s:.2f} times as long" if without > measured_s else ""
+    return f"nothing to change: no other variant is faster by more than the spread{compared}", True
+
+
+def collapsed(lines: Sequence[Prediction]) -> list[list[Prediction]]:
+    """Group the ways to run the program: those in a group differ from its first by less than the spread.
+
+    The recorded run is in the first group; options that can't be changed in the program are alone.
+    """
+    first, *others = lines
+    groups = [[first]]
+    variants = _changes(lines)
+    for line in sorted(variants, key=lambda line: line.predicted_s):
+        for group in groups:
+            of_s = first.measured_s if group[0] is first else group[0].predicted_s
+            if abs(line.predicted_s - of_s) <= max(0.01 * of_s, group[0].spread_s, line.spread_s):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return groups + [[line] for line in others if line not in variants]
+
+
+def _changes(lines: Sequence[Prediction]) -> list[Prediction]:
+    """Return the variants, besides the recorded one, that are a change of the program."""
+    return [line for line in lines[1:] if line.variant.change and not line.variant.elsewhere]
+
+
+def _off(off: float) -> str:
+    return f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
+
+
+def _model_note(predicted_s: float, measured_s: float, extra_s: float) -> str:
+    """Return a note on the model's accuracy for the recorded run; "" if there is nothing to say."""
+    if not measured_s or predicted_s == measured_s:
+        return ""
+    off = predicted_s / measured_s - 1.0
+    added = f"; the missing {extra_s:.3f} s (messages, noise) is added to every prediction" if extra_s else ""
+    return f"the model {_off(off)}{added}"
+
+
+def over_seeds(predict: Callable[[int], float]) -> tuple[float, float]:
+    """Return (median, largest - smallest) of the predictions with all seeds."""
+    found = [predict(seed) for seed in range(SEEDS)]
+    return statistics.median(found), max(found) - min(found)

@@ -1,0 +1,370 @@
+"""Replay a recorded run on a virtual clock: with other ways of balancing, and on other machines.   (pure)
+
+Each driver has a function `replay_...(run, ranks)`: it returns None if the run has no calls of the driver, and raises
+ValueError if the record has too little data.  A replay uses the objects that run on MPI.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing.simulate import Cluster
+from lb_mpi.cli.advise.advice import (
+    WITHOUT,
+    Floats,
+    OtherMachine,
+    Replayed,
+    Variant,
+    beyond,
+    calls,
+    core_share,
+    machines,
+    over_seeds,
+    ranked,
+    settings,
+    took_s,
+)
+from lb_mpi.cli.report.run import Run
+from lb_mpi.diffusion.setup import ROWS_SCHEMES
+from lb_mpi.graph import Graph, mesh, most_square_mesh
+from lb_mpi.pooling.deal import deal
+from lb_mpi.pooling.simulate import SimulatedPool
+from lb_mpi.record.events import Driver
+from lb_mpi.record.record import Rows, Stored
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+# The record has, for each call and rank, the seconds that the rank needs for its own rows (`home_s`) and spends outside
+# before the call (`outside_s`); the ranks' speeds; and the distribution of costs over the rows.
+
+NOISE = 0.05  # of a block's time: standard deviation of its logarithm
+ROWS = 48  # of a rank on the virtual clock, at most
+FIRST, CALLS = 8, 24  # the first calls are played one by one; of the others, some represent the rest
+
+
+class RecordedRows(NamedTuple):
+    """The rows of a run: K calls, or groups of calls, on P ranks."""
+
+    home_s: Floats  # (K, P) seconds for a rank's own rows, in one call
+    outside_s: Floats  # (K, P) before the call
+    n: Floats  # (K,) number of calls that each represents
+    speeds: Floats  # (P,) relative to their mean
+    shapes: list[Floats]  # of each rank: costs of its rows, adding up to 1
+    seconds: float  # of all calls, including the time outside before each
+    graph: Graph
+    how: dict[str, Any]  # scheme, tolerance, when, every
+
+
+def replay_rows(run: Run, ranks: list[Stored]) -> Replayed | None:
+    """Replay the calls of map_rows."""
+    recorded = _recorded_rows(ranks)
+    if recorded is None:
+        return None
+    scheme = str(recorded.how["scheme"])
+
+    def way(what: str, change: str, elsewhere: bool = False, **other: Any) -> Variant:
+        return Variant(what, partial(over_seeds, partial(_play_rows, recorded, **other)), change, elsewhere)
+
+    alone_s = float((recorded.n * (recorded.outside_s + recorded.home_s).max(axis=1)).sum())
+    variants = [
+        way(f"as recorded: {scheme}", ""),
+        Variant("no balancing", lambda: (alone_s, 0.0), "rows = function(rows), without a Balancer"),
+        *(
+            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other})
+            for other in ROWS_SCHEMES
+            if other != scheme
+        ),
+        *(way(other.what, other.words, True, other_machine=other) for other in machines(ranks, recorded.speeds)),
+    ]
+    notes = [
+        "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call"
+    ]
+    return Replayed("map_rows", recorded.seconds, variants, notes)
+
+
+def _play_rows(
+    recorded: RecordedRows,
+    seed: int,
+    *,
+    how: dict[str, Any] | None = None,
+    other_machine: OtherMachine | None = None,
+) -> float:
+    """Return the seconds of all calls on the virtual clock."""
+    speeds, outside, graph = recorded.speeds, recorded.outside_s, recorded.graph
+    deal: Callable[[list[Floats]], list[Floats]] = list
+    if other_machine is not None:
+        kept, factors = other_machine.ranks, np.array(other_machine.factors)
+        outside = outside[:, kept] / factors * (len(speeds) / len(kept))
+        speeds = speeds[kept] * factors
+        if len(kept) < recorded.graph.n:
+            graph = mesh(*most_square_mesh(len(kept)))
+
+            def deal(rows: list[Floats]) -> list[Floats]:  # redistributes the same rows, in their order, equally
+                return list(np.array_split(np.concatenate(rows), len(kept)))
+
+    settled = how or recorded.how
+    cluster = Cluster(
+        graph, speeds, scheme=settled["scheme"], tolerance=settled["tolerance"], when=settled["when"],
+        every=settled["every"], noise=NOISE, seed=seed,
+    )  # fmt: skip
+    work = recorded.home_s * recorded.speeds
+    seconds = [
+        cluster.call(deal([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)]), late).seconds
+        for mine, late in zip(work, outside, strict=True)
+    ]
+    return float((recorded.n * seconds).sum())
+
+
+def _recorded_rows(ranks: list[Stored]) -> RecordedRows | None:
+    how = settings(ranks, "map_rows")
+    tables = calls(ranks, Driver.ROWS)
+    if not how or not len(tables[0]):
+        return None
+    counts = tables[0]["n"].astype(float)
+    home, outside = (np.array(some).T / counts[:, None] for some in zip(*map(_seconds, tables), strict=True))
+    known = np.isfinite(outside).all(axis=1)
+    outside[~known] = np.median(outside[known], axis=0) if known.any() else 0.0
+    home = np.where(np.isfinite(home), home, np.nanmedian(home, axis=0)) if np.isfinite(home).any() else home
+    if not np.isfinite(home).all():
+        raise ValueError("map_rows: rows were not timed in any recorded call: expected two calls or more")
+    speeds = np.array([float(np.median(table["speed"])) for table in tables])
+    seconds = _measured_s(tables, outside)
+    picked, stands = _some(counts)
+    neighbours = [one.settings["map_rows"]["neighbours"] for one in ranks]
+    tails = np.repeat(np.arange(len(ranks)), [len(mine) for mine in neighbours])
+    heads = np.array([rank for mine in neighbours for rank in mine], dtype=np.int64)
+    graph = Graph.from_edges(len(ranks), tails[tails < heads], heads[tails < heads])
+    shapes = [_shape(one.costs) for one in ranks]
+    return RecordedRows(home[picked], outside[picked], stands, speeds / speeds.mean(), shapes, seconds, graph, how)
+
+
+def _seconds(table: Rows) -> tuple[Floats, Floats]:
+    """Return the seconds for a rank's own rows, and those spent outside before its calls; NaN: unknown."""
+    before = table["began"] - np.append(np.nan, table["ended"][:-1])
+    return table["home_s"].astype(float), before + table["between_s"]
+
+
+def _measured_s(tables: list[Any], outside: Floats) -> float:
+    """Return the seconds of all calls and of the time outside; before the first, as much as before the second."""
+    took = [float(table["ended"][-1] - table["began"][0]) for table in tables]
+    return float((np.array(took) + outside[0]).max())
+
+
+def _some(counts: Floats) -> tuple[Any, Floats]:
+    """Select the entries to be replayed, and count the calls that each represents."""
+    if len(counts) <= FIRST + CALLS:
+        return np.arange(len(counts)), counts
+    groups = np.array_split(np.arange(FIRST, len(counts)), CALLS)
+    picked = [*range(FIRST), *(int(group[len(group) // 2]) for group in groups)]
+    return np.array(picked), np.array([*counts[:FIRST], *(counts[group].sum() for group in groups)])
+
+
+def _shape(costs: Floats) -> Floats:
+    """Return costs of rows that add up to 1: at most ROWS, equal if nothing is known."""
+    if not len(costs) or not costs.sum() > 0.0:
+        return np.full(ROWS // 2, 2.0 / ROWS)
+    if len(costs) > ROWS:
+        edges = np.linspace(0, len(costs), ROWS + 1).astype(np.int64)
+        costs = np.add.reduceat(costs, edges[:-1])
+    return np.asarray(costs / costs.sum())
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+# The record has the tasks of the last map, chunk by chunk (a chunk lasts about half a millisecond, so a significant task is
+# a chunk by itself), in the rank's own seconds, and the ranks' speeds.  Earlier maps count in proportion to their work.
+
+
+class RecordedTasks(NamedTuple):
+    """The tasks of a run."""
+
+    costs: Floats  # (n,) seconds on a rank of speed 1, by position
+    speeds: Floats  # (P,) including the fraction of a core that each had
+    core_share: Floats  # (P,)
+    hosts: list[str]  # (P,)
+    believed: list[float]  # (P,) speeds measured by the pool before the last map; empty: none
+    with_costs: bool  # the program passed costs to the pool
+    share: float  # work of all maps / work of the last one
+    measured_s: float  # of all maps
+
+
+def replay_tasks(run: Run, ranks: list[Stored]) -> Replayed | None:
+    """Replay the maps of a pool."""
+    recorded = _recorded_tasks(ranks)
+    if recorded is None:
+        return None
+    names = {False: "pool", True: "pool with costs"}
+    changes = {False: "pool.map(function, items)", True: "pool.map(function, items, costs=...)"}
+    here, other = recorded.with_costs, not recorded.with_costs
+
+    def way(what: str, change: str, play: Callable[[int], float], **more: Any) -> Variant:
+        return Variant(what, partial(over_seeds, play), change, **more)
+
+    bare = "for item in items[begin:end], without a pool"
+    equal, by_speed = np.ones(len(ranks)), recorded.speeds
+    variants = [
+        way(f"as recorded: {names[here]}", "", partial(_play_tasks, recorded, here)),
+        way(names[other], changes[other], partial(_play_tasks, recorded, other)),
+        way("a fixed share each, by number", bare, partial(_fixed_s, recorded, equal)),
+        way("a fixed share each, by speed", bare, partial(_fixed_s, recorded, by_speed)),
+        *(
+            way(change.what, change.words, partial(_play_tasks, recorded, here, change=change), elsewhere=True)
+            for change in machines(ranks, recorded.speeds)
+        ),
+    ]  # fmt: skip
+    notes = [
+        "with costs: uses the measured costs; real predictions of costs are less good",
+    ]
+    if recorded.with_costs:
+        notes.append("without costs: the order of the items is not recorded, so they are shuffled")
+    if len(set(recorded.hosts)) > 1 and len(set(recorded.speeds.tolist())) == 1:
+        notes.append("a task is assumed to cost the same on every host: the record has no speeds of hosts")
+    return Replayed("pool", recorded.measured_s, variants, notes, recorded.core_share)
+
+
+def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: OtherMachine | None = None) -> float:
+    """Return the seconds of all maps on the virtual clock."""
+    kept = list(range(len(recorded.speeds))) if change is None else change.ranks
+    speeds = recorded.speeds[kept] * (1.0 if change is None else np.array(change.factors))
+    by_host: dict[str, list[int]] = {}
+    for place, rank in enumerate(kept):
+        by_host.setdefault(recorded.hosts[rank], []).append(place)
+    order = [place for places in by_host.values() for place in places]
+    pool = SimulatedPool([len(places) for places in by_host.values()], speeds[order], seed=seed)
+    if recorded.believed and change is None:
+        pool.learned.values = np.array(recorded.believed)[order]
+    return recorded.share * pool.map(_listed(recorded, seed), costs_known=costs_known).seconds
+
+
+def _fixed_s(recorded: RecordedTasks, shares: Floats, seed: int) -> float:
+    """Return the seconds if tasks were distributed by number, without stealing."""
+    costs = _listed(recorded, seed)
+    order, bounds = deal(np.arange(len(costs)), shares.tolist())
+    sums = np.concatenate([[0.0], np.cumsum(costs[order])])
+    return recorded.share * float((np.diff(sums[bounds]) / recorded.speeds).max())
+
+
+def _listed(recorded: RecordedTasks, seed: int) -> Floats:
+    """Return the costs in the order of the items, or in random order if that is unknown."""
+    if not recorded.with_costs:
+        return recorded.costs
+    return np.random.default_rng(seed).permutation(recorded.costs)
+
+
+def _recorded_tasks(ranks: list[Stored]) -> RecordedTasks | None:
+    tables = calls(ranks, Driver.TASKS)
+    if not len(tables[0]):
+        return None
+    chunks = np.concatenate([one.tasks for one in ranks])
+    chunks = chunks[np.argsort(chunks["first"], kind="stable")]
+    n = chunks["n"].astype(np.int64)
+    costs = np.repeat(chunks["seconds"].astype(float) / np.maximum(n, 1), n)
+    if not len(costs) or not costs.sum() > 0.0:
+        raise ValueError("pool: the last recorded map has no tasks that took time: expected some")
+    work = sum(float((table["useful_s"] * table["speed"]).sum()) for table in tables)
+    core = core_share(ranks, tables)
+    own = np.array([float(np.median(table["speed"])) for table in tables])
+    speeds = own * np.where(np.isfinite(core), core, np.nanmean(core) if np.isfinite(core).any() else 1.0)
+    how = settings(ranks, "pool")
+    believed = how.get("speeds")
+    known = [float(speed) for speed in believed] if isinstance(believed, list) and len(believed) == len(ranks) else []
+    hosts = [one.about.host for one in ranks]
+    share = max(1.0, work / float(costs.sum()))
+    return RecordedTasks(costs, speeds, core, hosts, known, bool(how.get("costs")), share, took_s(tables))
+
+
+# --- a task graph, distributed ----------------------------------------------------------------------------------------
+# The graph isn't recorded, but each rank's share of it, and its computing time between exchanges.  They give the ranks'
+# speeds, and the time of the slowest rank for any other shares.
+
+IMBALANCE = 0.03  # default of `distribute`: half of it is expected
+
+
+def replay_exchange(run: Run, ranks: list[Stored]) -> Replayed | None:
+    """Replay the exchanges of a task graph."""
+    tables = calls(ranks, Driver.EXCHANGE)
+    if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
+        return None
+    weights = np.array([float(one.settings["exchange"]["weight"]) for one in ranks])
+    useful = np.array([float(table["useful_s"].sum()) for table in tables])
+    busy = (weights > 0.0) & (useful > 0.0)
+    if not busy.any():
+        raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
+    share = core_share(ranks, tables)
+    took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the recorded machine
+    speeds = weights / took  # weight per second, in all exchanges together
+    speeds = np.where(busy, speeds, np.nanmean(speeds))
+    measured_s = took_s(tables)
+    talk_s = beyond(measured_s, float(np.nanmax(took)))  # beyond the slowest rank's computation
+
+    def dealt(what: str, change: str, speeds: Floats, elsewhere: bool = False) -> Variant:
+        best_s = float(weights.sum() / speeds.sum())
+        seconds = best_s * (1.0 + IMBALANCE / 2.0) + talk_s, IMBALANCE * best_s
+        return Variant(what, lambda: seconds, change, elsewhere)
+
+    def shared(what: str, change: str, weights: Floats | float) -> Variant:
+        seconds = float((weights / speeds).max()) + talk_s
+        return Variant(what, lambda: (seconds, 0.0), change)
+
+    variants = [
+        shared("as recorded", "", weights),
+        dealt("dealt by speed (static)", 'lb_mpi.distribute(comm, graph, method="static")', speeds),
+        shared("equal blocks", 'lb_mpi.distribute(comm, graph, method="block")', float(weights.mean())),
+        *(
+            dealt(f"dealt by speed, {change.what}", change.words, speeds[change.ranks] * np.array(change.factors), True)
+            for change in machines(ranks, speeds)
+        ),
+    ]
+    notes = [
+        f"messages need {talk_s:.3f} s, as recorded, whatever edges another distribution cuts",
+        f"dealt by speed: parts exceed their targets by half of the allowed {IMBALANCE:.0%}, give or take as much",
+        "equal blocks: vertices that weigh the same",
+    ]
+    return Replayed("exchange", measured_s, variants, notes, share, talk_s)
+
+
+# --- the whole run ----------------------------------------------------------------------------------------------------
+
+REPLAYS = (replay_rows, replay_exchange, replay_tasks)
+SEARCHES = (
+    "a search is not predicted, because its tree is not recorded; advise predicts map_rows, pools and exchanges only: "
+    "compare with a run with balance=False, or try other machines with python -m lb_mpi simulate search"
+)
+
+
+def searched(run: Run) -> bool:
+    """Tell whether the record contains a search."""
+    return any((one.steps["driver"] == Driver.SEARCH).any() for one in run.ranks)
+
+
+def replays(run: Run) -> Iterator[Replayed]:
+    """Yield what can be replayed of each driver; ValueError if the record of a rank is missing, or has too little data."""
+    ranks = ranked(run)
+    for replay in REPLAYS:
+        if (found := replay(run, ranks)) is not None:
+            yield found
+
+
+MOST_RANKS = 256  # of a run whose gain is predicted for the page: a replay of more takes long
+
+
+def gain(run: Run) -> float:
+    """Predict how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
+
+    As in `advise`, the time beyond the model is added to the time without balancing, and searches are left out.
+    """
+    without_s = measured_s = 0.0
+    if not 1 < run.size <= MOST_RANKS:
+        return math.nan
+    with suppress(ValueError):
+        for one in replays(run):
+            if without := [variant for variant in one.variants if variant.what in WITHOUT]:
+                model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without[0]))
+                without_s += alone_s + beyond(one.measured_s, model_s)
+                measured_s += one.measured_s
+        return without_s / measured_s if measured_s else math.nan
+    return math.nan

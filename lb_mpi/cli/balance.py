@@ -1,0 +1,323 @@
+"""The command `balance`: diffusion on paper, step by step, with the figure of Jin and Wang.
+
+`apps.diffusion` runs the same on ranks, with the options, the answer and the pictures of this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lb_mpi import checks
+from lb_mpi.checks import show
+from lb_mpi.cli.dispatch import GRAPH, Command, draw
+from lb_mpi.diffusion.diffusion import Balance, balance
+from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, prepare, theorem_4
+from lb_mpi.graph import Floats
+from lb_mpi.graph_files import as_graph
+from lb_mpi.table import Table
+
+STEPPING = tuple(scheme for scheme in SCHEMES if scheme != "direct")
+SHOWN = 20  # lines of the curve, and of the table of ranks
+MOST_BOXES = 8  # in a row of the figure as text
+MOST_DRAWN = 144  # boxes of the picture
+
+
+def add_options(parser: argparse.ArgumentParser, schemes: tuple[str, ...]) -> None:
+    """Add all options but the graph."""
+    add = parser.add_argument
+    add("file", nargs="?", metavar="FILE", help="speed and time of each rank, one rank a line (default: drawn)")
+    add("--scheme", choices=schemes, default="fos", help="how the flow is computed (%(default)s)")
+    add("--tau", choices=TAU_RULES,
+        help="weights of the edges: Jin and Wang's, the same times the best factor, or all equal (default: as usual for the "
+        "scheme)")
+    add("--tolerance", type=float, default=0.05, metavar="X", help="imbalance at which the steps end (%(default)s: 5 %%)")
+    add("--steps", type=int, default=100_000, metavar="N", help="end after so many steps at the latest (%(default)s)")
+    add("--speeds", default="uniform:4:16", metavar="X,X,...",
+        help="speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,... (%(default)s)")
+    add("--times", default="uniform:5:15", metavar="X,X,...",
+        help="times that the ranks need before, likewise (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of the drawn numbers (%(default)s)")
+    add("--picture", metavar="FILE.svg", help="draw the ranks and what moves between them, and the imbalance of each step")
+
+
+class Ranks(NamedTuple):
+    """The ranks before the steps."""
+
+    speeds: Floats  # (P,)
+    loads: Floats  # (P,)
+
+
+def read_ranks(options: argparse.Namespace, n: int) -> Ranks:
+    """Draw or read speeds, then times; ValueError for odd values, OSError for the file."""
+    if options.file is not None:
+        speeds, times = _read(options.file, n).T
+    else:
+        rng = np.random.default_rng(checks.seed(options.seed))
+        speeds, times = draw("speeds", options.speeds, n, rng), draw("times", options.times, n, rng)
+    for name, numbers in (("speeds", speeds), ("times", times)):
+        if len(numbers) != n:
+            raise ValueError(f"{name} has {len(numbers)} numbers: expected {n}, one for each rank")
+    return Ranks(speeds, speeds * times)
+
+
+def _read(path: str, n: int) -> Floats:
+    """(n, 2) numbers of a file."""
+    rows = []
+    for line, text in enumerate(Path(path).read_text().splitlines(), 1):
+        words = text.partition("#")[0].replace(",", " ").split()
+        if words:
+            try:
+                speed, time = map(float, words)
+            except ValueError:
+                raise ValueError(f"{path}, line {line}: {show(text)}: expected a speed and a time") from None
+            rows.append((speed, time))
+    if len(rows) != n:
+        raise ValueError(f"{path}: {len(rows)} ranks: expected {n}, one for each vertex of the graph")
+    return np.array(rows)
+
+
+def answer(name: str, setup: Setup, loads: Floats, found: Balance) -> dict[str, Any]:
+    """Return all numbers, ready for JSON; (P,) loads before.
+
+    `imbalance` I_m before each step and after the last; `flow` a list of [from, to, work], `times` before and `times_after`;
+    `theorem_4` its conditions, the least eigenvalue of M and the factor by which a step of fos reduces the error at least.
+    """
+    graph, speeds = setup.graph, setup.speeds
+    tails, heads = graph.edges()
+    flow = [
+        [tail, head, amount] if amount > 0.0 else [head, tail, -amount]
+        for tail, head, amount in zip(tails.tolist(), heads.tolist(), found.flow.tolist(), strict=True)
+    ]
+    theorem = theorem_4(graph, speeds, setup.tau_rule)
+    return {
+        "graph": name,
+        "ranks": graph.n,
+        "edges": graph.n_edges,
+        "scheme": setup.scheme,
+        "tau": setup.tau_rule,
+        "steps": found.steps,
+        "converged": found.converged,
+        "imbalance": found.imbalance,
+        "speeds": speeds.tolist(),
+        "times": (loads / speeds).tolist(),
+        "times_after": (found.loads / speeds).tolist(),
+        "flow": flow,
+        "theorem_4": {**theorem._asdict(), "converges": theorem.converges},
+    }
+
+
+def describe(result: dict[str, Any]) -> list[str]:
+    """Say how the ranks were levelled: the figure or a table, the imbalance of each step, theorem 4."""
+    after, theorem = result["times_after"], result["theorem_4"]
+    tau = "" if result["scheme"] == "dimension_exchange" else f", tau {result['tau']}"
+    moved = sum(amount for _, _, amount in result["flow"])
+    end = "" if result["converged"] else ", not converged"
+    zero, sides = "" if theorem["least_diagonal"] > 0.0 else "not ", "" if theorem["bipartite"] else "not "
+    return [
+        f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['scheme']}{tau}",
+        *_figure(result),
+        f"steps: {result['steps']}{end}; imbalance {result['imbalance'][0]:.2%} before, {result['imbalance'][-1]:.2%} "
+        f"after; times {min(after):.2f} to {max(after):.2f} s; {moved:.1f} units of work moved over edges",
+        *_curve(result["imbalance"]),
+        f"theorem 4 for fos with tau {result['tau']}: the diagonal of M is {zero}positive (at least "
+        f"{theorem['least_diagonal']:.4f}), the graph is {sides}bipartite;",
+        f"  least eigenvalue of M {theorem['least']:.4f}, largest but 1 in absolute value {theorem['slowest']:.4f}: fos "
+        + ("converges" if theorem["converges"] else "need not converge"),
+    ]
+
+
+def _curve(imbalance: list[float]) -> list[str]:
+    """Draw I_m of each step as a bar, of at most so many of them."""
+    every, most = math.ceil(len(imbalance) / SHOWN), max(*imbalance, 1e-300)
+    kept = [k for k in range(len(imbalance)) if k % every == 0 or k == len(imbalance) - 1]
+    lines = [[f"{k}", f"{imbalance[k]:.3%}", "#" * round(40 * imbalance[k] / most)] for k in kept]
+    return str(Table(("step", "I_m", ""), lines, words=(2,))).splitlines()
+
+
+def _mesh(name: str) -> tuple[int, int] | None:
+    """Rows and columns of a mesh."""
+    found = re.fullmatch(r"mesh:(\d+)x(\d+)", name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _figure(result: dict[str, Any]) -> list[str]:
+    """Draw a small mesh with its boxes and arrows, or list the ranks with what they give."""
+    shape = _mesh(result["graph"])
+    if shape is not None and shape[1] <= MOST_BOXES and result["ranks"] <= MOST_BOXES**2:
+        return _boxes(result, *shape)
+    gives: dict[int, list[str]] = {}
+    for giver, taker, amount in result["flow"]:
+        if amount > 0.0:
+            gives.setdefault(giver, []).append(f"{amount:.2f} to {taker}")
+    numbers = zip(result["speeds"], result["times"], result["times_after"], strict=True)
+    lines = [
+        [f"{rank}", *(f"{number:.2f}" for number in some), ", ".join(gives.get(rank, [])[:SHOWN])]
+        for rank, some in enumerate(numbers)
+    ]
+    return str(Table(("rank", "speed", "time", "after", "gives"), lines, words=(4,), most=SHOWN)).splitlines()
+
+
+def _boxes(result: dict[str, Any], rows: int, columns: int) -> list[str]:
+    """Draw figure 2 of Jin and Wang: of each rank its time, the time after, and the speed; on each edge what moves."""
+    arrows = {(giver, taker): amount for giver, taker, amount in result["flow"]}
+    lines = ["in a box: time before, time after, speed; at an arrow: units of work"]
+
+    def between(one: int, other: int, forward: str, back: str) -> str:
+        if arrows.get((one, other), 0.0) > 0.0:
+            return f"{arrows[one, other]:.1f} {forward}"
+        return f"{back} {arrows.get((other, one), 0.0):.1f}"
+
+    for row in range(rows):
+        ranks = range(row * columns, (row + 1) * columns)
+        edge = (" " * 9).join("+------+" for _ in ranks)
+        side = [f"{between(k, k + 1, '>', '<'):^9}" for k in ranks[:-1]] + [""]
+        lines.append(edge)
+        for name, tag in (("times", "{:6.2f}"), ("times_after", "{:6.2f}"), ("speeds", "s{:5.2f}")):
+            joints = side if name == "times_after" else [" " * 9] * (columns - 1) + [""]
+            boxes = [f"|{tag.format(result[name][k])}|{joint}" for k, joint in zip(ranks, joints, strict=True)]
+            lines.append("".join(boxes))
+        lines.append(edge)
+        if row < rows - 1:
+            lines.append("".join(f"{between(k, k + columns, 'v', '^'):^8}{' ' * 9}" for k in ranks).rstrip())
+    return lines
+
+
+# --- the picture ------------------------------------------------------------------------------------------------------
+
+BOX = (104.0, 62.0)  # pixels
+APART = (180.0, 112.0)  # between the centres of two boxes
+CURVE = (640.0, 220.0)
+LEFT, BELOW = 60.0, 44.0  # margins of the curve
+STYLE = (
+    "text{font:13px sans-serif;text-anchor:middle;fill:#1c2430}.soft{fill:#5b6675;font-size:12px}.move{fill:#0b5cad}"
+    ".link{stroke:#c3cad3}.arrow{stroke:#0b5cad;marker-end:url(#tip)}.axis{stroke:#5b6675;fill:none}"
+    ".curve{stroke:#d55e00;stroke-width:2;fill:none}"
+)
+
+
+def picture(result: dict[str, Any]) -> str:
+    """Draw the ranks, coloured by their times before, with what moves between them; and I_m over the steps.  SVG."""
+    parts: list[str] = []
+    width, height = CURVE[0] + LEFT + 20.0, 0.0
+    if result["ranks"] <= MOST_DRAWN:
+        spots = _places(result)
+        low, high = spots.min(axis=0) - np.array(BOX) / 2 - 16, spots.max(axis=0) + np.array(BOX) / 2 + 16
+        width = max(width, float(high[0] - low[0]))
+        height = float(high[1] - low[1]) + 34.0
+        spots = spots - low + np.array([(width - float(high[0] - low[0])) / 2, 34.0])
+        title = f"{result['graph']}, {result['scheme']}: time before and after, speed; arrows: units of work that move"
+        parts += [f'<text x="{width / 2:.0f}" y="22">{escape(title)}</text>', *_links(result, spots), *_nodes(result, spots)]
+    parts += _curve_drawn(result["imbalance"], height)
+    height += CURVE[1] + BELOW + 40.0
+    tip = (
+        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" orient="auto" '
+        'markerUnits="userSpaceOnUse"><path d="M0 0L10 5L0 10z" fill="#0b5cad"/></marker></defs>'
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}"><style>{STYLE}</style>{tip}'
+        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def _places(result: dict[str, Any]) -> Floats:
+    """(P, 2) centres of the boxes: a mesh as it is, all others on a circle."""
+    n, shape = result["ranks"], _mesh(result["graph"])
+    if shape is not None:
+        return np.array([(k % shape[1] * APART[0], k // shape[1] * APART[1]) for k in range(n)])
+    radius = 0.0 if n == 1 else max(180.0, n * APART[0] / (2 * math.pi))
+    angles = 2 * math.pi * np.arange(n) / n
+    return np.stack([radius * np.sin(angles), -radius * np.cos(angles)], axis=1)
+
+
+def _nodes(result: dict[str, Any], spots: Floats) -> list[str]:
+    times = np.array(result["times"])
+    high = max(float(times.max()), 1e-300)
+    parts = []
+    for k, (x, y) in enumerate(spots.tolist()):
+        shade = 245 - round(90 * float(times[k]) / high)
+        parts.append(
+            f'<rect x="{x - BOX[0] / 2:.1f}" y="{y - BOX[1] / 2:.1f}" width="{BOX[0]:g}" height="{BOX[1]:g}" rx="6" '
+            f'fill="rgb(255,{shade},{shade - 40})" stroke="#5b6675"/>'
+            f'<text class="soft" x="{x:.1f}" y="{y - 15:.1f}">rank {k}</text>'
+            f'<text x="{x:.1f}" y="{y + 3:.1f}">{times[k]:.2f} → {result["times_after"][k]:.2f}</text>'
+            f'<text class="soft" x="{x:.1f}" y="{y + 21:.1f}">speed {result["speeds"][k]:.2f}</text>'
+        )
+    return parts
+
+
+def _links(result: dict[str, Any], spots: Floats) -> list[str]:
+    """Draw each edge from border to border, with the arrow of what moves and its amount."""
+    parts = []
+    for giver, taker, amount in result["flow"]:
+        from_, to = spots[giver], spots[taker]
+        way = to - from_
+        share = min(half / abs(one) if one else math.inf for half, one in zip(np.array(BOX) / 2 + 3, way, strict=True))
+        (x1, y1), (x2, y2) = (from_ + share * way).tolist(), (to - share * way).tolist()
+        kind = "arrow" if amount > 0.0 else "link"
+        wide = f"{min(4.0, 1.0 + amount / 20.0):.1f}"
+        parts.append(
+            f'<line class="{kind}" stroke-width="{wide}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+        )
+        if amount > 0.0:
+            across = np.array([-way[1], way[0]]) / float(np.hypot(*way))
+            across = across if (-across[1], across[0]) > (0.0, 0.0) else -across  # up, or to the right
+            x, y = ((from_ + to) / 2 + (11.0 + 11.0 * abs(float(across[0]))) * across + np.array([0.0, 4.0])).tolist()
+            parts.append(f'<text class="move" x="{x:.1f}" y="{y:.1f}">{amount:.1f}</text>')
+    return parts
+
+
+def _curve_drawn(imbalance: list[float], top: float) -> list[str]:
+    """Draw I_m, in percent, over the steps."""
+    wide, high = CURVE
+    most, last = max(*imbalance, 1e-300), max(1, len(imbalance) - 1)
+    y0 = top + 30.0 + high
+    points = " ".join(f"{LEFT + wide * k / last:.1f},{y0 - high * one / most:.1f}" for k, one in enumerate(imbalance))
+    parts = [
+        f'<path class="axis" d="M{LEFT:g} {top + 30:.1f}V{y0:.1f}H{LEFT + wide:g}"/>'
+        f'<polyline class="curve" points="{points}"/>',
+        f'<text x="{LEFT + wide / 2:.1f}" y="{y0 + 36:.1f}">steps</text>',
+        f'<text x="{LEFT + wide / 2:.1f}" y="{top + 22:.1f}">imbalance I_m, %, before each step and after the last</text>',
+    ]
+    for k in sorted({0, last // 4, last // 2, 3 * last // 4, last}):
+        parts.append(f'<text class="soft" x="{LEFT + wide * k / last:.1f}" y="{y0 + 18:.1f}">{k}</text>')
+    for share in (0.0, 0.5, 1.0):
+        value = f"{100 * share * most:.3g}"
+        parts.append(f'<text class="soft" x="{LEFT - 26:g}" y="{y0 - share * high + 4:.1f}">{value}</text>')
+    return parts
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the graph and all options."""
+    parser.add_argument("graph", metavar="GRAPH", help=GRAPH)
+    add_options(parser, (*SCHEMES, AUTO))
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Balance as the options say; ValueError for odd values, OSError for files."""
+    graph = as_graph(options.graph)
+    ranks = read_ranks(options, graph.n)
+    setup = prepare(graph, ranks.speeds, options.scheme, options.tau)
+    found = balance(setup.graph, ranks.loads, ranks.speeds, scheme=setup.scheme, tau=setup.tau_rule,
+        tolerance=options.tolerance, max_steps=options.steps)
+    return finish(options, answer(options.graph, setup, ranks.loads, found))
+
+
+def finish(options: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
+    """Draw the picture that is asked for; return the result."""
+    if options.picture is not None:
+        Path(options.picture).write_text(picture(result))
+    return result
+
+
+COMMANDS = {"balance": Command(add_arguments, run, describe)}

@@ -1,0 +1,346 @@
+"""./launch/cluster: an emulated cluster, several hosts on one machine.
+
+Each host is a network namespace with an address, a host name and (for programs that `run` starts) a speed.  They are
+connected by a bridge, or by a switch that delays every frame, in a separate namespace.  Nothing outside of these namespaces
+is touched.  All parts of a cluster bear its name, so that `down` finds them even if `up` was killed:
+
+    /run/netns/lbmpi-NAME-switch, /run/netns/lbmpi-NAME-h1 ...  and the processes in them
+    /run/lbmpi-NAME/hosts.txt                                   the host list
+    /run/lbmpi-NAME/enter, names                                runs a command on a host; names and addresses of the hosts
+    /run/lbmpi-NAME/bin/ssh                                     replaces ssh
+
+The hosts share the machine's files and cores.
+
+For an ordinary user the cluster lies in a user namespace in which this user is root.  A keeper process holds that namespace
+and a mount namespace with a separate /run and /dev/shm, in which the same command does what root would do on the machine.
+The keeper is found by its command line and its user, so nothing has to be recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from lb_mpi.checks import comma_list, emulated_speed
+from lb_mpi.cli.cluster.network import MTU, need, run, say_ready, start_daemon
+from lb_mpi.cli.run import commands, limit
+from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
+from lb_mpi.errors import ClusterError
+
+NETNS, RUN = Path("/run/netns"), Path("/run")
+NETWORK = "10.77.0."
+MOST_HOSTS = 64
+ENTER = """#!/bin/sh
+# Run a command on a host of the emulated cluster {name}: enter HOST COMMAND...
+# It sees the hosts' names in /etc/hosts; no other process does.
+host=$1
+shift
+exec ip netns exec "{prefix}$host" unshare --uts sh -c '
+    mount --bind "$0/names" /etc/hosts && hostname "$1" && shift && exec "$@"' "{folder}" "$host" "$@"
+"""
+# As with ssh, programs that mpiexec would start with ssh get only these variables.
+STAND_IN = """#!/bin/sh
+# Stands for ssh in the emulated cluster {name}: ssh [options] HOST COMMAND...
+while :; do
+    case "$1" in
+    -o | -l | -p | -i | -F) shift 2 ;;
+    -*) shift ;;
+    *) break ;;
+    esac
+done
+host=${{1#*@}}
+shift
+case "$host" in
+*[!A-Za-z0-9]* | "") found= ;;
+*) found=/run/netns/{prefix}$host ;;
+esac
+if [ ! -e "$found" ]; then
+    echo "ssh: no host $host in the emulated cluster {name}" >&2
+    exit 255
+fi
+cd "$HOME" || exit 255
+exec env -i HOME="$HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SHELL=/bin/sh \\
+    "{folder}/enter" "$host" sh -c "$*"
+"""
+
+
+class EmulatedCluster(NamedTuple):
+    """All parts of the cluster `name`, whether or not it exists."""
+
+    name: str
+
+    @property
+    def prefix(self) -> str:
+        """The start of the names of all its namespaces."""
+        return f"lbmpi-{self.name}-"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its host list and its ssh."""
+        return RUN / f"lbmpi-{self.name}"
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The requested hosts; ClusterError unless the cluster is up."""
+        try:
+            return read_hosts(self.folder / "hosts.txt")
+        except FileNotFoundError:
+            raise ClusterError(f"no cluster {self.name}: start one with `cluster up`") from None
+
+    def namespaces(self) -> list[str]:
+        """Return the existing ones."""
+        pattern = re.compile(re.escape(self.prefix) + "(switch|h[0-9]+)")
+        return sorted(path.name for path in NETNS.glob(self.prefix + "*") if pattern.fullmatch(path.name))
+
+    def up(self, hosts: Sequence[Host], delay_s: float) -> None:
+        """Create the cluster; if that fails, nothing of it is left."""
+        if self.folder.exists() or self.namespaces():
+            raise ClusterError(f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name")
+        try:
+            self.folder.mkdir(mode=0o700)
+            self._make_network(self.addresses(hosts), delay_s)
+            self._write("enter", ENTER)
+            self._write("bin/ssh", STAND_IN)
+            (self.folder / "hosts.txt").write_text(format_hosts(hosts))
+        except BaseException:
+            self.down()
+            raise
+
+    @staticmethod
+    def addresses(hosts: Sequence[Host]) -> dict[str, str]:
+        """Return the address of each host, by name."""
+        return {host.name: f"{NETWORK}{k}" for k, host in enumerate(hosts, start=1)}
+
+    def _write(self, script: str, text: str) -> None:
+        path = self.folder / script
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.format(name=self.name, prefix=self.prefix, folder=self.folder))
+        path.chmod(0o700)
+
+    def _make_network(self, addresses: dict[str, str], delay_s: float) -> None:
+        switch, namespaces = f"{self.prefix}switch", {f"{self.prefix}{name}": at for name, at in addresses.items()}
+        table = "".join(f"{at} {name}\n" for name, at in addresses.items())
+        (self.folder / "names").write_text("127.0.0.1 localhost\n" + table)
+        for namespace in (switch, *namespaces):
+            _ip("netns", "add", namespace)
+        if delay_s > 0:
+            start_daemon(commands.argv(sys.executable, "switch", str(delay_s), switch, *namespaces))
+        else:
+            _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+            _ip("-n", switch, "link", "set", "br0", "up")
+        for k, (namespace, address) in enumerate(namespaces.items(), start=1):
+            if delay_s > 0:
+                _ip("-n", namespace, "link", "set", "eth0", "mtu", str(MTU))
+            else:
+                peer = ["type", "veth", "peer", "name", "eth0", "netns", namespace]
+                _ip("-n", switch, "link", "add", f"port{k}", *peer)
+                _ip("-n", switch, "link", "set", f"port{k}", "master", "br0", "up")
+            _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", namespace, "link", "set", "lo", "up")
+            _ip("-n", namespace, "link", "set", "eth0", "up")
+
+    def down(self) -> None:
+        """Remove all parts of the cluster, and nothing else; repeated calls do no harm."""
+        with limit.uninterrupted():
+            if left := limit.end_found(self.processes):
+                raise ClusterError("".join(map(limit.cannot_be_ended, sorted(left))).strip())
+            for namespace in self.namespaces():
+                _ip("netns", "delete", namespace)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def processes(self) -> set[int]:
+        """Return the processes in its namespaces."""
+        found = [_ip("netns", "pids", namespace).split() for namespace in self.namespaces()]
+        return {int(pid) for pids in found for pid in pids} - {os.getpid()}
+
+    def run(self, arguments: Sequence[str]) -> NoReturn:
+        """Become `launch/run` on the first host."""
+        enter, ssh = self.folder / "enter", self.folder / "bin"
+        start = commands.argv(sys.executable, "run", "--hosts", str(self.folder / "hosts.txt"), "--emulated", *arguments)
+        env = {**os.environ, "PATH": f"{ssh}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        os.execve(enter, [str(enter), self.hosts[0].name, *start], env)
+
+
+def check() -> None:
+    """ClusterError, in plain words, unless the tools for network namespaces are here."""
+    need(("ip", "iproute2"), ("unshare", "util-linux"), ("mount", "mount"), ("hostname", "hostname"))
+
+
+def _ip(*arguments: str) -> str:
+    return run(["ip", *arguments])
+
+
+# --- for an ordinary user ----------------------------------------------------------------------------------------------
+
+
+
+_PROC = Path("/proc")
+# By kernel setting: the value that forbids ordinary users to make user namespaces, and one that allows it.
+SETTINGS = {
+    "kernel.unprivileged_userns_clone": (0, 1),  # Debian
+    "kernel.apparmor_restrict_unprivileged_userns": (1, 0),  # Ubuntu
+    "user.max_user_namespaces": (0, 10000),
+}
+
+
+def act_as_user(name: str, command: str, arguments: Sequence[str]) -> int:
+    """Run launch/cluster with `arguments`, which contain `command`, in the namespaces of the cluster `name`."""
+    found = find_keeper(name)
+    if found is None and command == "down":
+        return 0
+    if found is None and command != "up":
+        raise ClusterError(f"no cluster {name}: start one with `cluster up`")
+    keeper = found or start_keeper(name)
+    argv = inside(keeper, arguments)
+    if command == "run":
+        os.execvp(argv[0], argv)
+    code = 1
+    try:
+        code = _call(argv)
+    finally:
+        if (code and found is None) or (not code and command == "down"):
+            end_keeper(keeper)
+    return code
+
+
+def inside(keeper: int, arguments: Sequence[str]) -> list[str]:
+    """Return a command line that runs launch/cluster with `arguments` in the keeper's namespaces, in this folder."""
+    enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--net", "--target", str(keeper)]
+    here = ["sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]  # mounts differ there: enter the folder anew
+    return [*enter, *here, *commands.argv(sys.executable, "cluster", *arguments)]
+
+
+def _call(argv: Sequence[str]) -> int:
+    """Run `argv` to its end; signals that end this process end it in good order."""
+    with subprocess.Popen(argv) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def find_keeper(name: str) -> int | None:
+    """Return the process number of this user's keeper of the cluster `name`."""
+    wanted = [part.encode() for part in commands.argv(sys.executable, "keeper", name)[-3:]]
+    for path in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if path.stat().st_uid == os.geteuid() and (path / "cmdline").read_bytes().split(b"\0")[-4:-1] == wanted:
+                return int(path.name)
+    return None
+
+
+def start_keeper(name: str) -> int:
+    """Start the keeper and return its process number; ClusterError, with what is missing, if that fails."""
+    own = commands.argv(sys.executable, "keeper", name)
+    try:
+        return start_daemon(["unshare", "--user", "--map-root-user", "--mount", "--net", *own])
+    except ClusterError as error:
+        why = missing(_PROC / "sys") or error
+        raise ClusterError(f"needs root, or user namespaces, which are not allowed here: {why}") from None
+
+
+def missing(settings: Path) -> str:
+    """Return which kernel setting below /proc/sys forbids user namespaces, and how to allow them; empty if none does."""
+    for name, (forbids, allows) in SETTINGS.items():
+        with contextlib.suppress(OSError, ValueError):  # this kernel lacks the setting
+            if int((settings / name.replace(".", "/")).read_text()) == forbids:
+                return f"{name} is {forbids}; to allow them: sudo sysctl -w {name}={allows}"
+    return ""
+
+
+def end_keeper(keeper: int) -> None:
+    """End the keeper, and so its namespaces, in which nothing runs any more."""
+    limit.end_found(lambda: {keeper} if (_PROC / str(keeper) / "exe").exists() else set())
+
+
+def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
+    """Be a keeper."""
+    for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # the cluster has its own shared memory
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", folder], check=True)
+    say_ready()
+    while True:
+        signal.pause()
+
+
+# --- the command line --------------------------------------------------------------------------------------------------
+
+
+
+def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
+    """Return the hosts h1, h2 ...; ValueError for unusable numbers."""
+    if not 1 <= n_hosts <= MOST_HOSTS:
+        raise ValueError(f"--hosts {n_hosts}: expected 1 to {MOST_HOSTS}")
+    given = [1.0] * n_hosts if speeds is None else comma_list("--speeds", speeds, n_hosts)
+    return [
+        Host(f"h{k}", slots, emulated_speed(speed, f"--speeds: host h{k}")) for k, speed in enumerate(given, start=1)
+    ]
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Make the command line."""
+    top = argparse.ArgumentParser(prog=prog,
+        description="Create virtual hosts on this machine, each with a name, an address and a speed, and TCP between them.",
+        epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python -m apps.uts; %(prog)s down",
+        allow_abbrev=False)
+    top.add_argument("--name", default="lab", help="name of the cluster, if there are several (default: %(default)s)")
+    parsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    up = parsers.add_parser("up", help="create the cluster")
+    up.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts; their names are h1, h2, ...")
+    up.add_argument("--slots", type=int, default=1, metavar="N", help="number of ranks on each host (default: %(default)s)")
+    up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
+    up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
+        help="delay of each frame between two hosts, in milliseconds (default: 0)")
+    run = parsers.add_parser(
+        "run", help="start a program on the cluster: options of launch/run, --, the program", add_help=False
+    )
+    run.add_argument("arguments", nargs=argparse.REMAINDER)
+    parsers.add_parser("down", help="end all programs on the cluster, and remove it")
+    return top
+
+
+def act(cluster: EmulatedCluster, options: argparse.Namespace, rest: Sequence[str]) -> None:
+    """Do what the command line says; `rest` is for launch/run.  ValueError for unusable numbers, or ClusterError."""
+    if options.command == "up":
+        if not 0 <= options.delay_ms <= 1000:
+            raise ValueError(f"--delay-ms {options.delay_ms:g}: expected 0 to 1000")
+        hosts = wanted_hosts(options.hosts, options.slots, options.speeds)
+        cluster.up(hosts, options.delay_ms / 1000)
+        print(f"cluster {cluster.name}: {', '.join(host.name for host in hosts)} in {cluster.folder}/hosts.txt")
+    elif options.command == "run":
+        cluster.run(rest)
+    else:
+        cluster.down()
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """./launch/cluster."""
+    top = parser(prog)
+    given = list(arguments)
+    mine = given.index("run") + 1 if "run" in given else len(given)  # the rest is for launch/run
+    options = top.parse_args(given[:mine])
+    with limit.interruptible():
+        try:
+            if not re.fullmatch("[a-z0-9]{1,20}", options.name):
+                raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")
+            check()
+            if os.geteuid() != 0:
+                return act_as_user(options.name, options.command, given)
+            act(EmulatedCluster(options.name), options, given[mine:])
+        except ValueError as error:
+            print(f"{top.prog}: error: {error}", file=sys.stderr)
+            return 2
+        except (ClusterError, OSError) as error:
+            print(f"{top.prog}: {error}", file=sys.stderr)
+            return 1
+    return 0

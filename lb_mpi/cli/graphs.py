@@ -1,0 +1,295 @@
+"""The commands on graphs: `partition` assigns the vertices to unequal parts, `allocate` computes the number of tasks for
+each of several unequal nodes, `arrange` assigns nodes to the vertices of a process graph, or sorts a host list so."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lb_mpi import checks
+from lb_mpi.checks import comma_list
+from lb_mpi.cli.dispatch import GRAPH, Command, draw, progress
+from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
+from lb_mpi.distributing.allocation import METHODS as ALLOCATION_METHODS
+from lb_mpi.distributing.allocation import allocate
+from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph_files import as_graph, write_parts
+from lb_mpi.machine import read_machine
+from lb_mpi.metrics import check_speeds
+from lb_mpi.partitioning.partition import AIMS, COARSENINGS, EFFORTS, METHODS, THRESHOLDS, partition
+from lb_mpi.partitioning.quality import partition_metrics
+
+SHOWN = 20  # parts or nodes, in the text output
+PARTITION_SETTINGS = ("imbalance", "effort", "seed", "method", "coarsening", "threshold")
+
+
+def _some(values: Sequence[object], unit: str) -> str:
+    """List the first values, and their total number if there are more."""
+    return ", ".join(map(str, values[:SHOWN])) + (f", ... ({len(values)} {unit})" if len(values) > SHOWN else "")
+
+
+# --- partition --------------------------------------------------------------------------------------------------------
+
+
+def add_partition(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `partition`."""
+    add = parser.add_argument
+    add("graph", metavar="GRAPH", help=GRAPH)
+    add("-k", type=int, required=True, metavar="K", help="number of parts")
+    add("--targets", metavar="W,W,...",
+        help="target weights of the parts, in any unit (default: the speeds of the machine, or equal weights)")
+    add("--machine", metavar="FILE",
+        help="a machine of K ranks, written by `info --measure -o FILE`; part k is for rank k: predict how long the "
+        "ranks compute and communicate")
+    add("--unit-s", type=float, metavar="S",
+        help="with --machine: seconds that its fastest rank needs for a vertex of weight 1")
+    add("--imbalance", type=float, default=0.03, metavar="X",
+        help="fraction by which a part may exceed its target; 0.03 is 3 %% (%(default)s)")
+    add("--effort", choices=EFFORTS, default="good",
+        help="a higher effort needs more time and cuts fewer edges (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of the random numbers (%(default)s)")
+    add("--method", choices=METHODS, default="multilevel",
+        help="multilevel: the method of this library; the others are for comparison: multilevel-spectral, that of a course; "
+        "spectral: by the Fiedler vector v_2 of the whole graph alone (%(default)s)")
+    add("--coarsening", choices=COARSENINGS, default="groups",
+        help="multilevel-spectral: merge groups of vertices, or pairs (%(default)s)")
+    add("--threshold", choices=THRESHOLDS, default="median",
+        help="spectral: the entry of v_2 that divides the vertices (%(default)s)")
+    add("--show", action="store_true", help="print lambda_2 and v_2 of the graph, and the vertices of each part")
+    add("--aim", choices=AIMS, default="cut",
+        help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest "
+        "rank of the machine, whatever the weights; it is never longer than with cut (%(default)s)")
+    add("-o", "--output", metavar="FILE.part", help="write the part of each vertex to this file, one per line")
+
+
+def run_partition(options: argparse.Namespace) -> dict[str, Any]:
+    """Partition as the options say; ValueError for odd values and malformed files.
+
+    `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
+    vertices and `weights` per part, `connected` whether each part is connected, `disconnected` the parts that are not,
+    and with a machine the `cost`: `objective_s`, seconds until its last rank is done, of them `computing_s` and
+    `communication_s` on each, and `lower_bound_s`, a limit for all partitions.  With --show, `lambda_2`, `v_2`, and
+    `parts`, the vertices of each, counted from 1.
+    """
+    machine = None if options.machine is None else read_machine(options.machine)
+    targets = None if options.targets is None else comma_list("targets", options.targets)
+    aims: dict[str, Any] = {"targets": targets, "machine": machine, "unit_s": options.unit_s}
+    settings = {name: getattr(options, name) for name in PARTITION_SETTINGS} | aims
+    graph = as_graph(options.graph)
+    parts = partition(graph, options.k, aim=options.aim, **settings)
+    figures = partition_metrics(graph, parts, options.k, **aims)
+    cost = figures.cost
+    if options.output is not None:
+        write_parts(options.output, parts)
+    return {
+        "graph": options.graph,
+        "vertices": graph.n,
+        "edges": graph.n_edges,
+        "k": options.k,
+        "method": options.method,
+        "effort": options.effort,
+        "cut": figures.cut,
+        "volume": figures.volume,
+        "imbalance": figures.imbalance,
+        "sizes": figures.sizes.tolist(),
+        "weights": figures.weights.tolist(),
+        "connected": bool(figures.connected.all()),
+        "disconnected": np.flatnonzero(~figures.connected).tolist(),
+        **({"cost": {name: np.asarray(value).tolist() for name, value in vars(cost).items()}} if cost else {}),
+        **(_shown(graph, parts, options.k) if options.show else {}),
+    }
+
+
+def _shown(graph: Graph, parts: Ints, k: int) -> dict[str, Any]:
+    from lb_mpi.partitioning.spectral import fiedler  # late: needs numba
+
+    found = fiedler(graph)
+    value, vector = found.value, found.vector
+    sides = [(1 + np.flatnonzero(parts == part)).tolist() for part in range(k)]
+    return {"lambda_2": value, "v_2": vector.tolist(), "parts": sides}
+
+
+def describe_partition(result: dict[str, Any]) -> list[str]:
+    """Summarise a partition."""
+    sizes, broken = result["sizes"], result["disconnected"]
+    pieces = f"{len(broken)} parts are in several pieces" if broken else "every part is in one piece"
+    lines = [
+        f"{result['graph']}: {result['vertices']} vertices, {result['edges']} edges",
+        f"cut {result['cut']:g}, volume {result['volume']}, imbalance {result['imbalance']:.2%}, {pieces}",
+        f"vertices per part: {_some(sizes, 'parts')}",
+    ]
+    if "cost" in result:
+        seconds, bound = result["cost"]["objective_s"], result["cost"]["lower_bound_s"]
+        lines.insert(2, f"on this machine {seconds:.4g} s, of which {bound:.4g} s could not be avoided")
+    if "v_2" in result:
+        lines.append(f"lambda_2 = {result['lambda_2']:.4f}")
+        lines.append(f"v_2 = {_some([f'{entry:.4f}' for entry in result['v_2']], 'vertices')}")
+        for part, vertices in enumerate(result["parts"][:SHOWN]):
+            lines.append(f"part {part}: vertices {_some(vertices, 'vertices')}")
+    return lines
+
+
+# --- allocate ---------------------------------------------------------------------------------------------------------
+
+
+def add_allocate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `allocate`."""
+    add = parser.add_argument
+    add("--tasks", type=int, required=True, metavar="N", help="the number of tasks")
+    add("--time", required=True, metavar="S,S,...", help="expected seconds of one task on each node")
+    add("--edge-probability", type=float, default=0.0, metavar="E",
+        help="probability that two tasks exchange data (%(default)s)")
+    add("--exchange", default="0", metavar="S,S,...",
+        help="seconds of one exchange with a task on another node; one number: the same on all nodes (%(default)s)")
+    add("--wait-probability", default="0", metavar="Q,Q,...",
+        help="probability that such an exchange makes the node wait; one number: the same on all nodes (%(default)s)")
+    add("--wait", default="0", metavar="S,S,...",
+        help="expected seconds of such a wait; one number: the same on all nodes (%(default)s)")
+    add("--cap", metavar="N,N,...", help="maximum number of tasks of each node; inf: no limit")
+    add("--method", choices=ALLOCATION_METHODS, default="exact",
+        help="exact: the optimum in whole tasks; paper: the method of Chen et al., rounded, for comparison (%(default)s)")
+
+
+def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
+    """Allocate as the options say; return a dictionary ready for JSON.  ValueError for odd values.
+
+    `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time.
+    """
+    names = ("exchange", "wait_probability", "wait")
+    given: dict[str, Any] = {name: _same(comma_list(name, getattr(options, name))) for name in names}
+    given["cap"] = None if options.cap is None else _same(comma_list("cap", options.cap))
+    how = {**given, "edge_probability": options.edge_probability, "method": options.method}
+    result = allocate(options.tasks, comma_list("time", options.time), **how)
+    return {
+        "method": result.method,
+        "counts": result.counts.tolist(),
+        "makespan": result.makespan,
+        "lower_bound": result.lower_bound,
+    }
+
+
+def _same(values: list[float]) -> list[float] | float:
+    return values[0] if len(values) == 1 else values
+
+
+def describe_allocation(result: dict[str, Any]) -> list[str]:
+    """Summarise an allocation."""
+    counts = _some(result["counts"], "nodes")
+    makespan, least = result["makespan"], result["lower_bound"]
+    best = "the optimum" if makespan <= least else f"{makespan / least - 1:.2%} more than the optimum, {least:.6g} s"
+    return [f"tasks per node: {counts}", f"the last node finishes after {makespan:.6g} s, {best}"]
+
+
+# --- arrange ----------------------------------------------------------------------------------------------------------
+
+
+def add_arrange(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `arrange`."""
+    from lb_mpi.arranging import arrange as arranging  # late: needs numba
+
+    add = parser.add_argument
+    add("--graph", required=True, help=GRAPH)
+    nodes = parser.add_mutually_exclusive_group()
+    nodes.add_argument("--speeds", metavar="X,X,...",
+                       help="speeds of the nodes: drawn from uniform:LOW:HIGH, or a list 1,2,... with one per vertex "
+                       "(uniform:1:10)")
+    nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
+    add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal (%(default)s)")
+    add("--objective", choices=arranging.OBJECTIVES, default="uniform",
+        help="which diffusion should converge fast: with equal edge weights (uniform), or with those of Jin and Wang, which "
+        "are smaller at slow nodes (paper) (%(default)s)")
+    add("--method", choices=arranging.METHODS, default="swap",
+        help="exhaustive: try all arrangements (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, "
+        "anneal: in this order ever better and slower (%(default)s)")
+
+
+def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
+    """Arrange as the options say; return a dictionary ready for JSON.  ValueError for odd values, OSError for files.
+
+    `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T,
+    and `p_before`; `steps_predicted` of fos to the tolerance; `note` says why nothing was gained, if so; `hosts` is the list
+    in its new order.  For the method "paper" in small graphs, `place` has the paper's Pr (`relative`), Pct (`percentile`)
+    and numbers of arrangements (`below`, `above`).
+    """
+    from lb_mpi.arranging.arrange import MAX_EXHAUSTIVE, arrange, place  # late: needs numba
+
+    graph = as_graph(options.graph)
+    checks.seed(options.seed)
+    hosts: list[Host] = []
+    if options.hosts is None:
+        rng = np.random.default_rng(options.seed)
+        speeds = check_speeds(draw("speeds", options.speeds or "uniform:1:10", graph.n, rng), graph.n)
+    else:
+        hosts = read_hosts(options.hosts)
+        speeds = _speeds_of(hosts, graph, options.hosts)
+    with progress() as line:
+        settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
+
+        def show(text: str, done: float) -> None:
+            line.show(f"{text} {done:.0%}")
+
+        found = arrange(graph, speeds, progress=show, **settings)
+    result = {
+        "graph": options.graph,
+        "ranks": graph.n,
+        "edges": graph.n_edges,
+        "objective": found.objective,
+        "method": found.method,
+        "seed": options.seed,
+        "p_before": found.p_before,
+        "p": found.p,
+        "positions": found.positions.tolist(),
+        "speeds": speeds[found.positions].tolist(),
+        "tolerance": found.tolerance,
+        "steps_before": found.steps_before,
+        "steps_predicted": found.steps_predicted,
+        "note": found.note,
+    }
+    if options.method == "paper" and graph.n <= MAX_EXHAUSTIVE:
+        found_place = place(graph, speeds, found.p)
+        shares = {"relative": found_place.relative, "percentile": found_place.percentile}
+        result["place"] = {**found_place._asdict(), **shares}
+    if hosts:
+        result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
+    return result
+
+
+def describe_arrangement(result: dict[str, Any]) -> list[str]:
+    """Summarise an arrangement; mpiexec also accepts a host list."""
+    comment = "# " if "hosts" in result else ""
+    lines = [
+        f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
+        f"{result['objective']} tau",
+        f"p = lambda_P / lambda_2, to which the steps of diffusion are proportional: {result['p_before']:.2f} before, "
+        f"{result['p']:.2f} now",
+        f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "
+        f"{result['steps_predicted']} now (predicted)",
+    ]
+    if result["note"]:
+        lines.append(result["note"])
+    if "place" in result:
+        at = result["place"]
+        lines.append(
+            f"of all {at['n']:,} arrangements: p from {at['least']:.2f} to {at['greatest']:.2f}; {at['below']:,} are below "
+            f"this one, {at['above']:,} above; Pr {at['relative']:.1%}, Pct {at['percentile']:.2%}"
+        )
+    if not comment:
+        lines.append("ranks at vertices 0, 1, ...: " + " ".join(map(str, result["positions"])))
+    hosts: list[str] = result.get("hosts", [])
+    return [comment + line for line in lines] + hosts
+
+
+def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
+    if len(hosts) != graph.n:
+        raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph")
+    return np.array([host.slots * host.speed for host in hosts])
+
+
+COMMANDS = {
+    "partition": Command(add_partition, run_partition, describe_partition),
+    "allocate": Command(add_allocate, run_allocate, describe_allocation),
+    "arrange": Command(add_arrange, run_arrange, describe_arrangement),
+}

@@ -1,0 +1,126 @@
+"""The commands on an installation: `info`, its versions and, with --measure, the speed of the machine; `warmup`.
+
+`info` is the only one that mpiexec may start; without an MPI it prints the versions, and that there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import platform
+import time
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from lb_mpi import __version__
+from lb_mpi.cli.dispatch import Command
+from lb_mpi.machine import FIELDS, WAITS, Machine
+from lb_mpi.table import Table
+
+LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
+MOST_LINES = 64  # of ranks
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `info`."""
+    parser.add_argument("--measure", action="store_true",
+        help="measure the speeds of the ranks, and the latency and bandwidth of messages")
+    parser.add_argument("-o", dest="output", metavar="FILE",
+        help="write the measured machine to FILE, for partition --machine")
+    parser.add_argument("--speeds", metavar="F,F,...",
+        help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the facts on rank 0; None on the others, which exit with code 2 if it raises ValueError or OSError."""
+    versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
+    try:
+        from lb_mpi.mpi.graph import info
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
+        reason = str(error).splitlines()[0]
+        if options.measure:
+            raise ValueError(f"--measure needs MPI: {reason}") from None
+        return {"versions": versions, "mpi": None, "reason": reason}
+    return info.run(versions, options.measure, options.speeds, options.output)
+
+
+def describe(answer: dict[str, Any]) -> list[str]:
+    """Return the answer as lines for people."""
+    lines = [", ".join(f"{name} {version}" for name, version in answer["versions"].items())]
+    if answer["mpi"] is None:
+        return [*lines, f"no MPI: {answer['reason']}"]
+    size, hosts = answer["ranks"], answer["hosts"]
+    n_hosts = len(set(hosts))
+    lines += [
+        f"{answer['mpi']}; MPI standard {answer['standard']}; thread level {answer['thread_level']}",
+        f"{size} rank{'s' * (size > 1)} on {n_hosts} host{'s' * (n_hosts > 1)}",
+    ]
+    if "machine" in answer:
+        return lines + table(Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)}))
+    for host in dict.fromkeys(hosts):
+        lines.append(f"  {host}: {_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
+    return lines
+
+
+def table(machine: Machine) -> list[str]:
+    """Return the machine as lines for people: one per rank, and one per pair of hosts."""
+    top = machine.speeds.max()
+    ranks = [
+        (str(rank), host, f"{speed / top:.3f}", f"{speed:,.0f}")
+        for rank, (host, speed) in enumerate(zip(machine.hosts, machine.speeds, strict=True))
+    ]
+    header = ("rank", "host", "speed", "million mult-adds/s")
+    lines = str(Table(header, ranks, words=(1,), most=MOST_LINES)).splitlines()
+    hosts = list(dict.fromkeys(machine.hosts))[:8]
+    for k, one in enumerate(hosts):
+        for other in hosts[k:]:
+            if (cost := machine.between(one, other)) is not None:
+                where = f"within {one}" if one == other else f"{one} to {other}"
+                speed = f"{1e-6 / cost[1]:,.0f} MB/s" if cost[1] else "bandwidth too high to measure"
+                lines.append(f"messages {where}: {cost[0] * 1e6:,.2f} us, {speed}")
+    if machine.size > 1:
+        q, wait_s = float(np.mean(machine.wait_probability)), float(np.mean(machine.wait_s))
+        lines.append(f"exchanges of computing ranks: a rank waits in {q:.0%} of them (q), {wait_s * 1e6:,.1f} us each (Q)")
+    return lines
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Write "ranks 0 to 3" or "ranks 0, 2"."""
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def compile_all() -> dict[str, float]:
+    """Compile or load the kernels of the library; return the `seconds` that this took."""
+    from lb_mpi.arranging.arrange import arrange
+    from lb_mpi.partitioning.partition import EFFORTS, partition
+    from lb_mpi.problems.uts import compile_kernels
+
+    began = time.perf_counter()
+    for effort in EFFORTS:
+        partition("mesh:20x20", 4, effort=effort)
+    arrange("mesh:2x2", [1, 2, 3, 4])
+    compile_kernels()
+    return {"seconds": time.perf_counter() - began}
+
+
+def describe_kernels(answer: dict[str, Any]) -> list[str]:
+    """Return the answer of `warmup` as a line for people."""
+    return [f"all kernels are compiled ({answer['seconds']:.1f} s); later runs read them from the cache"]
+
+
+COMMANDS = {
+    "info": Command(add_arguments, run, describe),
+    "warmup": Command(lambda _parser: None, lambda _options: compile_all(), describe_kernels),
+}

@@ -1,0 +1,214 @@
+"""A program run under the profile, on all ranks: start, program, end.
+
+At the end, on a separate communicator, clocks are compared, collectives are split, and rank 0 receives all profiles.  The
+ranks of each set exchange the times of the set's collectives in pieces, so that no rank holds more than a few megabytes of
+others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.run import set_abort_status
+
+from lb_mpi.cli.profile.profile import (
+    NOBODY,
+    Calls,
+    ClockModel,
+    Profile,
+    RankProfile,
+    Stream,
+    lateness,
+    until_the_end,
+)
+from lb_mpi.cli.profile.timed import Installed, Recorder
+from lb_mpi.files import Load, find_script, folder_of
+from lb_mpi.graph import Ints
+from lb_mpi.metrics import Floats, check_speeds
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate
+from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.recorder import compare_clocks
+
+PATIENCE_S = 5.0  # for the others to end, before a rank that exits with a code ends them
+PIECE = 1 << 18  # collective calls of all ranks that are split at a time
+
+
+class Ended(NamedTuple):
+    """The end of the program on this rank."""
+
+    profile: Profile | None  # on rank 0, if all ranks have reached the end
+    error: BaseException | None  # its exception, including SystemExit
+
+
+class ProfiledProgram:
+    """Collective: a program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument."""
+
+    def __init__(self, argv: Sequence[str], *, module: bool, speeds: Sequence[float] | None) -> None:
+        self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
+
+        def check() -> tuple[Load, Floats]:
+            given = np.ones(self._comm.size) if speeds is None else check_speeds(speeds, self._comm.size)
+            return find_script(argv[0], module=module), given
+
+        self._load, self._speeds = agree(self._comm, check)
+        agree_on(self._comm, speeds=tuple(self._speeds))
+        self._folder = folder_of(argv[0], module=module)
+        self._profile: Profile | None = None
+        self._over = False
+
+    def run(self) -> Ended:
+        """Collective: run the program as `__main__` on every rank.
+
+        If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only
+        after waiting 5 s for the others to end.
+        """
+        self._look = ClockComparison(self._comm)
+        self._recorder = Recorder(MPI.COMM_WORLD)
+        self._installed = Installed(self._recorder)
+        self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
+        self._installed.put(MPI, "Init_thread", lambda required=0: MPI.Query_thread())
+        self._finalize: Callable[[], None] = MPI.Finalize
+        self._installed.put(MPI, "Finalize", self._finalize_with_profile)
+        error: BaseException | None = None
+        sys.argv, sys.path[0] = [*self._argv], self._folder
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        code, names = self._load("__main__")
+        main.__dict__.update(names)
+        self._comm.Barrier()
+        self._recorder.restart()
+        try:
+            exec(code, main.__dict__)
+        except BaseException as caught:
+            trace = caught.__traceback__
+            error = caught.with_traceback(trace and trace.tb_next)  # without the frame that started the program
+        try:
+            if error is None or isinstance(error, SystemExit):
+                self._end(error)
+            else:
+                self._installed.remove()
+                set_abort_status(error)
+        except BaseException as caught:
+            set_abort_status(caught)
+            raise
+        return Ended(self._profile, error)
+
+    def _finalize_with_profile(self) -> None:
+        self._end()
+        self._finalize()
+
+    def _end(self, exits: SystemExit | None = None) -> None:
+        """Collective: end the program on all ranks; a rank with an exit code ends the others if it must wait too long.
+
+        Split the waits in collectives, and combine the profiles of all ranks on rank 0.
+        """
+        if self._over:  # by the program's own MPI.Finalize
+            return
+        self._over = True
+        own, recorder, calls = self._comm, self._recorder, self._recorder.calls
+        total_s, useful_s = (1e-9 * ns for ns in recorder.stop())
+        self._installed.remove()
+        if not _all_come(own, PATIENCE_S if exits is not None and exits.code else math.inf):
+            set_abort_status(exits)
+            return
+        clock = self._look.end()
+        split_collectives(own, calls, clock)
+        mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines)
+        found = allgather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
+        is_root = own.rank == 0
+        own.Free()
+        if is_root:
+            ranks, unseen, lost, errors_s = zip(*found, strict=True)
+            notes = _notes(ranks, set().union(*unseen), sum(lost), max(errors_s))
+            speeds = self._speeds.tolist()
+            self._profile = Profile(self._argv[0], until_the_end(ranks), speeds, max(errors_s), notes)
+
+
+def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
+    """Return True if all ranks arrive before this one's patience ends."""
+    request, until = comm.Ibarrier(), time.perf_counter() + patience_s
+    presence_of(comm).wait(lambda: request.Test() or time.perf_counter() > until, request, name="")
+    return request.Test()
+
+
+def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_s: float) -> list[str]:
+    """Return notes on calls that the profile does not cover."""
+    notes = [f"not seen, and counted as useful: {', '.join(sorted(unseen))}"] if unseen else []
+    asked = ("test", "testall", "testany", "testsome", "iprobe", "improbe")
+    n = sum(line.calls for rank in ranks for line in rank.lines if line.call.lower() in asked)
+    if n:
+        notes.append(
+            f"the program has asked {n:,} times (Test, Iprobe) instead of waiting; between, its time counts as useful"
+        )
+    if n_lost:
+        notes.append(f'{n_lost:,} collective calls were too many to be kept: all their time is in "other MPI"')
+    if error_s:
+        notes.append(f"the hosts' clocks are set side by side to +- {1e6 * error_s:,.0f} us")
+    return notes
+
+
+# --- the end: clocks, collectives, all profiles on rank 0 -------------------------------------------------------------
+
+
+class ClockComparison:
+    """The first comparison with rank 0's clock, at the program's start; `end` makes the second.  Both are collective."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm, self._hosts = comm, allgather(comm, socket.gethostname())
+        self._begin = time.perf_counter_ns(), *compare_clocks(comm, self._hosts)
+
+    def end(self) -> ClockModel:
+        """Return the model of this rank's clock relative to rank 0's during the run."""
+        begin_ns, begin_offset_s, begin_error_s = self._begin
+        end_offset_s, end_error_s = compare_clocks(self._comm, self._hosts)
+        now = time.perf_counter_ns()
+        return ClockModel(begin_ns, now, begin_offset_s, end_offset_s, max(begin_error_s, end_error_s))
+
+
+def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel) -> None:
+    """Collective: find for each line of `calls` the ranks for which its collectives waited."""
+    streams = {_digest(stream.members): stream for stream in calls.streams.values() if len(stream)}
+    everyone = allgather(comm, {digest: len(stream) for digest, stream in streams.items()})
+    for digest, stream in sorted(streams.items()):  # in the same order on all ranks
+        counts = [one[digest] for one in everyone if digest in one]
+        if len(counts) == len(stream.members):
+            _account(calls, stream, *_split(comm, stream, min(counts), clock))
+
+
+def _digest(members: tuple[int, ...]) -> bytes:
+    return hashlib.blake2b(np.array(members, dtype=np.int64).tobytes(), digest_size=8).digest()
+
+
+def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tuple[Ints, Ints]:
+    """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
+    kinds, posted, entered, left = (np.array(column[:n], dtype=np.int64) for column in stream.kept[:4])
+    mine = np.stack([kinds, clock.common(posted), clock.common(entered), clock.common(left)])
+    group = comm.Get_group().Incl(stream.members)
+    members = comm.Create_group(group, Tag.PROFILE)
+    found = []
+    for piece in np.array_split(mine, range(PIECE // members.size + 1, n, PIECE // members.size + 1), axis=1):
+        every = np.empty((members.size, *piece.shape), dtype=np.int64)
+        members.Allgather(np.ascontiguousarray(piece), every)
+        found.append(lateness(members.rank, stream.members, every.transpose(1, 0, 2), stream.needs))
+    members.Free()
+    group.Free()
+    waits, whom = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return waits, whom
+
+
+def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
+    places = np.array(stream.kept.places[: len(waits)], dtype=np.int64)
+    pairs, inverse = np.unique(np.stack([places, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
+    sums = np.zeros(pairs.shape[1], dtype=np.int64)
+    np.add.at(sums, inverse.reshape(-1), waits[whom != NOBODY])
+    for place, rank, ns in zip(*pairs.tolist(), sums.tolist(), strict=True):
+        waited_s = calls.lines[place].waited_s
+        waited_s[rank] = waited_s.get(rank, 0.0) + 1e-9 * ns

@@ -1,0 +1,541 @@
+"""Timed replacements of mpi4py's communicators, requests and messages, and the `Recorder` of one rank's calls.
+
+Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `Installed` replaces the classes in
+`mpi4py.MPI`, and COMM_WORLD and COMM_SELF; objects made from a timed communicator are also timed.  No message is added or
+removed on the program's communicators.  Windows and files are not timed, but their use is noted.
+
+The recorder knows clocks, places in the program, and the ranks of communicators; it feeds `lb_mpi.cli.profile.profile.Calls`
+with the clocks of this rank.  Only calls of the thread that created it are recorded; those of others happen while that one
+computes.  Calls within calls (for example a reduction in Python that sends) are part of the outer one.
+
+`TimedMethods.method` makes a method that does the same as mpi4py's and reports to the recorder; one of the other methods of
+that class, for each kind of call, says before the call for whom it waits.  A returned request is labelled with its operation
+(`Posted`).  A wait for several requests counts as a wait for the last one to complete: each is tested without completing it
+(MPI_Request_get_status), until all are complete; then MPI's own call follows.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import mpi4py
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.cli.profile.profile import NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
+from lb_mpi.mpi.common.waiting import Nap
+
+OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
+PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
+_now = time.perf_counter_ns
+_is_complete = MPI.Request.Get_status  # the plain one
+Method = Callable[..., Any]
+
+
+class Known(NamedTuple):
+    """Facts about a communicator."""
+
+    peers: tuple[int, ...]  # rank in the program of each of its (remote) ranks; NOBODY: of another program
+    stream: Stream | None  # of its collectives; None: there is nobody to wait for
+    neighbours: int = 0  # the kind of its neighbourhood collectives in this stream
+
+
+def _is_of_the_program(file: str) -> bool:
+    """Return False for lb_mpi, mpi4py and Python's own modules; other packages count as parts of the program."""
+    return not file.startswith(OURS) and ("/site-packages/" in file or not file.startswith(PYTHONS))
+
+
+class Recorder:
+    """Times what the main thread does in MPI."""
+
+    def __init__(self, world: MPI.Intracomm) -> None:
+        self.calls = Calls()
+        self._here = str(Path.cwd()) + "/"
+        self._skipped: dict[int, tuple[CodeType, bool]] = {}
+        self.status = MPI.Status()  # for calls without a status of the program's
+        self.unseen: set[str] = set()  # untimed operations of the program
+        self._world = world.Get_group()
+        self._thread = threading.get_ident()
+        self._busy = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Restart at the start of the program."""
+        self.began = _now()
+
+    def elsewhere(self) -> bool:
+        """True if this call isn't timed: in another thread, or within a call."""
+        if threading.get_ident() != self._thread:
+            self.unseen.add("calls of threads other than the main one")
+            return True
+        return self._busy
+
+    def enter(self) -> int:
+        """Begin a call; return the time."""
+        self._busy = True
+        return _now()
+
+    def leave(self, number: int, entered: int, whom: int = NOBODY) -> int:
+        """End a call; return the time."""
+        now = _now()
+        self.calls.add(number, entered, now, whom)
+        self._busy = False
+        return now
+
+    def stop(self) -> tuple[int, int]:
+        """Return the nanoseconds since the program's start, and those outside of MPI."""
+        total_ns = _now() - self.began
+        return total_ns, total_ns - self.calls.in_mpi_ns
+
+    def place(self, call: str, known: dict[tuple[int, int], int]) -> int:
+        """Return the number of the innermost line of the program that calls; `known` is this call's own cache."""
+        frame = sys._getframe(2)
+        code = frame.f_code
+        while self._skip(code) and frame.f_back is not None:
+            frame = frame.f_back
+            code = frame.f_code
+        key = id(code), frame.f_lasti
+        number = known.get(key)
+        if number is None:
+            file = code.co_filename.removeprefix(self._here)
+            number = known[key] = self.calls.number(file, frame.f_lineno, code.co_name, call)
+        return number
+
+    def _skip(self, code: CodeType) -> bool:
+        found = self._skipped.get(id(code))
+        if found is None:  # keeps the code alive, so that its id stays unique
+            found = self._skipped[id(code)] = code, not _is_of_the_program(code.co_filename)
+        return found[1]
+
+    def known(self, comm: MPI.Comm) -> Known:
+        """Return the facts about a communicator."""
+        found: Known | None = getattr(comm, "_known", None)
+        if found is None:
+            found = self._look_at(comm)
+            if hasattr(comm, "_known"):
+                comm._known = found
+        return found
+
+    def _look_at(self, comm: MPI.Comm) -> Known:
+        if comm == MPI.COMM_NULL:
+            return Known((), None)
+        own = peers = self._in_world(comm.Get_group())
+        if comm.Is_inter():
+            peers = self._in_world(comm.Get_remote_group())  # type: ignore[attr-defined]
+        stream = self.calls.stream(own if peers is own else own + peers)
+        if stream is None or not isinstance(comm, MPI.Topocomm):
+            return Known(peers, stream)
+        return Known(peers, stream, stream.kind_of([peers[rank] for rank in comm.inedges if rank >= 0]))
+
+    def _in_world(self, group: MPI.Group) -> tuple[int, ...]:
+        ranks: Sequence[int] = group.Translate_ranks(None, self._world)
+        group.Free()
+        return tuple(rank if rank >= 0 else NOBODY for rank in ranks)
+
+    def peer(self, comm: MPI.Comm, rank: object) -> int:
+        """Return the rank in the program of a rank of a communicator; NOBODY if there is none."""
+        peers = self.known(comm).peers
+        return peers[rank] if isinstance(rank, int) and 0 <= rank < len(peers) else NOBODY
+
+
+# --- wrappers for each kind of method ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Posted:
+    """The operation of a request."""
+
+    whom: int = NOBODY  # the rank for which it waits
+    anybody: MPI.Comm | None = None  # of this communicator: the status names the rank
+    stream: Stream | None = None  # of a collective
+    kind: int = 0  # of the collective
+    index: int = -1  # of the collective in the stream
+
+
+_NOTHING = Posted()
+
+
+@dataclass(slots=True)
+class TimedCall:
+    """A call being timed."""
+
+    number: int  # its place in the program
+    entered: int
+    whom: int = NOBODY  # the rank for which it waits
+    came: Callable[[Any], object] | None = None  # called with the result
+    left: Callable[[int], object] | None = None  # called with the end of the call
+
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+# It completes the call, and returns the arguments for mpi4py's method if they differ from those given.
+Begin = Callable[[TimedCall, Args, Kwargs], tuple[Args, Kwargs] | None]
+
+
+class TimedMethods:
+    """Timed methods; `adopt` makes returned communicators, requests and messages timed as well."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.timed_class: dict[type, type] = {}  # by mpi4py's
+
+    def method(self, name: str, plain: Method, begin: Begin) -> Any:
+        """Return mpi4py's method `plain` with timing: a class method if it is one."""
+        recorder, adopt = self.recorder, self.adopt
+        places: dict[tuple[int, int], int] = {}
+
+        @functools.wraps(plain)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if recorder.elsewhere():
+                return adopt(plain(*args, **kwargs))
+            call = TimedCall(recorder.place(name, places), recorder.enter())
+            try:
+                args, kwargs = begin(call, args, kwargs) or (args, kwargs)
+                result = adopt(plain(*args, **kwargs))
+                if call.came is not None:
+                    call.came(result)
+                return result
+            finally:
+                left = recorder.leave(call.number, call.entered, call.whom)
+                if call.left is not None:
+                    call.left(left)
+
+        if isinstance(getattr(plain, "__self__", None), type):
+            return classmethod(lambda _cls, *args, **kwargs: method(*args, **kwargs))
+        return method
+
+    def adopt(self, result: Any) -> Any:
+        """Return the result of a call as one of the timed classes; anything else unchanged."""
+        kind = self.timed_class.get(type(result))
+        if kind is not None:
+            return kind(result)
+        if type(result) is tuple and len(result) == 2 and type(result[1]) in self.timed_class:  # Idup
+            return self.adopt(result[0]), self.adopt(result[1])
+        return result
+
+    # What follows is `begin` of the kinds of calls, with options in keywords.
+
+    def call(self, call: TimedCall, args: Args, kwargs: Kwargs, *, whom: int = NOBODY) -> None:
+        """Begin a call that waits for no rank, such as a query, or for rank `whom`."""
+        call.whom = whom
+
+    def send(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a blocking send: it waits for the destination."""
+        call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
+
+    def receive(self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int, status: int) -> tuple[Args, Kwargs]:
+        """Begin a blocking receive or probe: it waits for the source.  source, status: positions of these arguments.
+
+        A call that also sends has its destination as second argument, and waits for it if there is no source.
+        """
+        recorder, comm, asked = self.recorder, args[0], None
+        rank = argument(args, kwargs, source + 1, "source", MPI.ANY_SOURCE)
+        if rank == MPI.PROC_NULL and source > 1:
+            rank = argument(args, kwargs, 2, "dest")
+        call.whom = recorder.peer(comm, rank)
+        if rank == MPI.ANY_SOURCE:
+            args, kwargs, asked = with_status(recorder, args, kwargs, status + 1)
+
+        def came(result: Any) -> None:
+            if asked is not None:
+                call.whom = recorder.peer(comm, asked.source)
+            if isinstance(result, MPI.Message):
+                result._posted = Posted(call.whom)  # type: ignore[attr-defined]
+
+        call.came = came
+        return args, kwargs
+
+    def receive_message(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a receive of a probed message: it waits for the sender."""
+        call.whom = _posted(args[0]).whom
+
+    def start(self, call: TimedCall, args: Args, kwargs: Kwargs, *, peer: tuple[int, str]) -> None:
+        """Begin a call whose result is a message's request; peer: position and name of the other rank's argument."""
+        position, word = peer
+        rank = argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)
+        posted = Posted(self.recorder.peer(args[0], rank), args[0] if rank == MPI.ANY_SOURCE else None)
+        call.came = lambda request: setattr(request, "_posted", posted)
+
+    def collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int) -> None:
+        """Begin a blocking collective; the awaited rank is determined at the end of the run."""
+        _, stream, neighbours = self.recorder.known(args[0])
+        if stream is not None:
+            its, at, calls = neighbours if kind == NEIGHBOURS else kind, call.entered, self.recorder.calls
+            call.left = lambda left: calls.join(stream, its, call.number, at, at, left)
+
+    def begin_collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, persistent: bool) -> None:
+        """Begin a nonblocking collective; its request waits."""
+        _, stream, neighbours = self.recorder.known(args[0])
+        posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
+        # Idup also returns a communicator
+        call.came = lambda result: setattr(result[1] if isinstance(result, tuple) else result, "_posted", posted)
+        if not persistent:
+            call.left = lambda _left: self._join(posted, call)
+
+    def wait(self, call: TimedCall, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Begin a wait for one request."""
+        posted, asked = _posted(args[0]), None
+        if posted.anybody is not None:
+            args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
+        call.came = lambda _result: self._waits(call, posted, asked)
+        call.whom = posted.whom
+        return args, kwargs
+
+    def wait_all(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a wait for all of some requests: it counts as a wait for the last."""
+        self._waits(call, *_last(self.recorder, args[0]))
+
+    def wait_some(self, call: TimedCall, args: Args, kwargs: Kwargs, *, one: bool) -> tuple[Args, Kwargs]:
+        """Begin a wait for one of some requests, or at least one of them."""
+        requests, asked = args[0], None
+        if one and any(_posted(request).anybody is not None for request in requests):
+            args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
+
+        def came(result: Any) -> None:
+            found = result[0] if isinstance(result, tuple) else result  # the pickled ones also return messages
+            index = found if isinstance(found, int) else found[0] if found else -1
+            if 0 <= index < len(requests):
+                self._waits(call, _posted(requests[index]), asked)
+
+        call.came = came
+        return args, kwargs
+
+    def restart(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a start of persistent requests: of one, or of a list."""
+        every = [_posted(request) for request in (args if isinstance(args[0], MPI.Request) else args[0])]
+
+        def left(_left: int) -> None:
+            for posted in every:
+                self._join(posted, call)
+
+        call.left = left
+
+    def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None) -> None:
+        """Note that the call waits, or has waited, for a posted operation."""
+        call.whom = posted.whom
+        if asked is not None and posted.anybody is not None:
+            call.whom = self.recorder.peer(posted.anybody, asked.source)
+        stream = posted.stream
+        if stream is not None and posted.index >= 0:
+            index, posted.index = posted.index, -1
+            call.left = lambda left: stream.waited(index, call.entered, left, call.number)
+
+    def _join(self, posted: Posted, call: TimedCall) -> None:
+        if posted.stream is not None:
+            at = call.entered
+            posted.index = self.recorder.calls.join(posted.stream, posted.kind, call.number, at, at, at)
+
+
+def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
+    """Return an argument, positional or keyword."""
+    return args[position] if len(args) > position else kwargs.get(name, default)
+
+
+def with_status(recorder: Recorder, args: Args, kwargs: Kwargs, position: int) -> tuple[Args, Kwargs, MPI.Status]:
+    """Return the arguments with a status: the program's own, or else the recorder's; and that status."""
+    given: MPI.Status | None = argument(args, kwargs, position, "status")
+    if given is not None:
+        return args, kwargs, given
+    return args[:position], {**kwargs, "status": recorder.status}, recorder.status
+
+
+def _posted(request: Any) -> Posted:
+    return getattr(request, "_posted", None) or _NOTHING
+
+
+def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, MPI.Status | None]:
+    """Wait until all are complete; return the last one's operation, and its status if that names the source."""
+    last, asked = _NOTHING, None
+    pending = list(requests)
+    try:
+        while pending:
+            still = [one for one in pending if not _is_complete(one)]
+            if not still:
+                done = pending[-1]
+                last = _posted(done)
+                if last.anybody is not None and _is_complete(done, recorder.status):
+                    asked = recorder.status
+            pending = still
+            if pending:
+                os.sched_yield()  # to another rank on this core, as MPI does if oversubscribed
+    except MPI.Exception:  # MPI's own call will raise it
+        return _NOTHING, None
+    return last, asked
+
+
+# --- the classes ------------------------------------------------------------------------------------------------------
+
+
+COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
+PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
+PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
+
+SENDS = ("send", "ssend", "bsend", "Send", "Ssend", "Bsend", "Rsend")
+RECEIVES = {  # positions of source and status
+    **dict.fromkeys(("recv", "Recv"), (1, 3)),
+    **dict.fromkeys(("probe", "Probe", "mprobe", "Mprobe"), (0, 2)),
+    **dict.fromkeys(("sendrecv", "Sendrecv"), (4, 6)),
+    "Sendrecv_replace": (3, 5),
+}
+STARTS = {  # position and name of the argument that names the other rank
+    **dict.fromkeys(("isend", "issend", "ibsend", "Isend", "Issend", "Ibsend", "Irsend"), (1, "dest")),
+    **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), (1, "dest")),
+    **dict.fromkeys(("irecv", "Irecv", "Recv_init"), (1, "source")),
+    "Psend_init": (2, "dest"),
+    "Precv_init": (2, "source"),
+    "Isendrecv": (4, "source"),
+    "Isendrecv_replace": (3, "source"),
+}
+COLLECTIVES = {
+    TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
+    PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
+    NEIGHBOURS: "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
+}
+MAKES_TOGETHER = (
+    *("Dup", "Clone", "Dup_with_info", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
+    *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Merge"),
+)
+MAKES_ALONE = ("Create_group", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect")
+RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
+PROBES = {"probe": "mprobe", "Probe": "Mprobe", "iprobe": "improbe", "Iprobe": "Improbe"}  # of Message and Comm
+QUESTIONS = ("iprobe", "Iprobe", "improbe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer")
+UNSEEN = {
+    "Win": ("one-sided communication (MPI.Win)", ("Create", "Allocate", "Allocate_shared", "Create_dynamic")),
+    "File": ("files (MPI.File)", ("Open",)),
+}
+
+
+class _Like(type):
+    """A metaclass that counts mpi4py's own class as a subclass: some of its objects are never timed."""
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        plain = cls.__dict__.get("_plain")
+        return super().__subclasscheck__(subclass) or (plain is not None and issubclass(subclass, plain))
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return issubclass(type(instance), cls)
+
+
+class Installed(TimedMethods):
+    """The timed replacements of mpi4py's objects, from now on; `remove` restores the originals."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._replaced = ExitStack()
+        made: dict[str, type] = {}
+        for name in (*COMMUNICATORS, "Request", "Prequest", "Message", *UNSEEN):
+            plain = getattr(MPI, name)
+            parents = (plain, made[PARENTS[name]]) if name in PARENTS else (plain,)
+            own = {"_plain": plain, "__module__": plain.__module__, **self._methods(name, plain)}
+            made[name] = self.timed_class[plain] = _Like(name, parents, own)
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
+        for name, kind in made.items():
+            self.put(MPI, name, kind)
+        sleep = partial(self.call, whom=SOMEBODY)
+        self.put(Nap, "take", self.method("sleep of lb_mpi", Nap.take, sleep))
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute of `owner`."""
+        self._replaced.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def remove(self) -> None:
+        """Restore all attributes."""
+        self._replaced.close()
+
+    def _methods(self, name: str, plain: type) -> dict[str, Any]:
+        if name in UNSEEN:
+            return self._noting(plain, *UNSEEN[name])
+        own: dict[str, Any] = {} if name in PARENTS else {"_known" if name == "Comm" else "_posted": None}
+        begins = self._of_communicators() if name in COMMUNICATORS else self._of_messages(name)
+        for word in begins.keys() & plain.__dict__.keys():
+            own[word] = self.method(word, getattr(plain, word), begins[word])
+        for word in {*RETURN_BY_CLASS} & plain.__dict__.keys():
+            own[word] = self._by_class(getattr(plain, word))
+        if name == "Message":
+            own |= {word: _probe(same) for word, same in PROBES.items()}
+        elif name == "Comm":
+            own |= {"__reduce__": _pickled(plain.__reduce__), "free": _kept(plain.free)}  # type: ignore[attr-defined]
+        return own
+
+    def _of_communicators(self) -> dict[str, Begin]:
+        begins: dict[str, Begin] = dict.fromkeys(SENDS, self.send)
+        for word, (source, status) in RECEIVES.items():
+            begins[word] = partial(self.receive, source=source, status=status)
+        for word, peer in STARTS.items():
+            begins[word] = partial(self.start, peer=peer)
+        for kind, words in COLLECTIVES.items():
+            for word in words.split():
+                begins[word] = begins[word.lower()] = partial(self.collective, kind=kind)
+                begins[f"I{word.lower()}"] = partial(self.begin_collective, kind=kind, persistent=False)
+                begins[f"{word}_init"] = partial(self.begin_collective, kind=kind, persistent=True)
+        begins |= dict.fromkeys(MAKES_TOGETHER, partial(self.collective, kind=TOGETHER))
+        begins |= dict.fromkeys(("Free", "Disconnect"), partial(self.collective, kind=PARTLY))
+        dup = partial(self.begin_collective, kind=TOGETHER, persistent=False)
+        begins |= dict.fromkeys(("Idup", "Idup_with_info"), dup)
+        return begins | dict.fromkeys((*MAKES_ALONE, *QUESTIONS), self.call)
+
+    def _of_messages(self, name: str) -> dict[str, Begin]:
+        if name == "Message":
+            return {"recv": self.receive_message, "Recv": self.receive_message, "irecv": self.call, "Irecv": self.call}
+        if name == "Prequest":
+            return {"Start": self.restart, "Startall": self.restart}
+        begins: dict[str, Begin] = {"wait": self.wait, "waitall": self.wait_all}
+        begins |= {"waitany": partial(self.wait_some, one=True), "waitsome": partial(self.wait_some, one=False)}
+        begins |= dict.fromkeys(("test", "testall", "testany", "testsome"), self.call)
+        return begins | {word.capitalize(): begin for word, begin in begins.items()}
+
+    def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:
+        """Return a class method whose result is timed."""
+        return classmethod(lambda cls, *args, **kwargs: self.adopt(plain(*args, **kwargs)))
+
+    def _noting(self, plain: type, what: str, words: tuple[str, ...]) -> dict[str, Any]:
+
+        def noting(word: str) -> classmethod[Any, Any, Any]:
+            def method(cls: type, *args: Any, **kwargs: Any) -> Any:
+                self.recorder.unseen.add(what)
+                return plain.__dict__[word].__get__(None, cls)(*args, **kwargs)
+
+            return classmethod(method)
+
+        return {word: noting(word) for word in words if word in plain.__dict__}
+
+
+def _probe(same: str) -> classmethod[Any, Any, Any]:
+    """Return Message.probe(comm, ..) as comm.mprobe(..)."""
+    return classmethod(lambda cls, comm, *args, **kwargs: getattr(comm, same)(*args, **kwargs))
+
+
+def _pickled(plain: Any) -> Callable[..., Any]:
+    """Pickle COMM_WORLD and COMM_SELF by name, as mpi4py does."""
+
+    def method(self: Any) -> Any:
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            if self == (timed := getattr(MPI, name)):
+                return name if self is timed else (copyreg.__newobj__, (type(self), timed))  # type: ignore[attr-defined]
+        return plain(self)
+
+    return method
+
+
+def _kept(plain: Any) -> Callable[..., Any]:
+    """Ignore a Free of COMM_WORLD and COMM_SELF, as mpi4py does."""
+
+    def method(self: Any) -> Any:
+        return None if self is MPI.COMM_WORLD or self is MPI.COMM_SELF else plain(self)
+
+    return method

@@ -1,0 +1,93 @@
+"""The commands that run a user's program: `pool`, a script that rank 0 runs alone, while all other ranks work on the
+tasks of its lb_mpi.Pool() or Executor(); `profile`, any mpi4py program, split into computing and waiting."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+
+from lb_mpi.checks import comma_list
+from lb_mpi.cli.dispatch import FAILED, mistake, speaks
+from lb_mpi.cli.profile.profile import table
+from lb_mpi.errors import Error
+
+
+def run_pool(arguments: Sequence[str], prog: str) -> int:
+    """Run the script; its exceptions, including SystemExit, end rank 0 as they would end python."""
+    parser = argparse.ArgumentParser(prog=prog,
+        usage=f"mpiexec -n 4 {prog} [--as NAME,NAME,...] [-m] SCRIPT [ARGUMENTS ...]",
+        description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or "
+        "lb_mpi.Executor().",
+        epilog="Put the main part of the script under `if __name__ == '__main__':`. A rank that receives a function of the "
+        "script imports the script, and must not run its main part.")
+    parser.add_argument("--as", dest="names", metavar="NAME,NAME,...", default="", help="replace the pools and executors "
+        "that the script imports from joblib, mpi4py.futures, multiprocessing or schwimmbad, so that it needs no change")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's sys.argv[1:]")
+    options = parser.parse_args(arguments)
+    try:
+        from lb_mpi.mpi.pool import names as pool_names
+        from lb_mpi.mpi.pool import script as pool_script
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
+        return mistake(f"no MPI: {error}", prog)
+    try:
+        sys.argv = [options.script, *options.arguments]  # before the record begins, which has it
+        replaced = [name for name in options.names.split(",") if name]
+        script = pool_script.open_script(
+            options.script, module=options.module, prepare=lambda: pool_names.replace(replaced)
+        )
+    except (ValueError, OSError, SyntaxError, ImportError, Error) as error:
+        return mistake(error, prog)
+    pool_script.run_script(script, sys.argv)
+    return 0
+
+
+def run_profile(arguments: Sequence[str], prog: str) -> int:
+    """Run the program; its exceptions, including SystemExit, end this rank as they would end python."""
+    options = _parse(arguments, prog)
+    try:
+        from lb_mpi.cli.profile.script import ProfiledProgram
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
+        return mistake(f"no MPI: {error}", prog)
+    try:
+        speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
+        argv = [options.program, *options.arguments]
+        program = ProfiledProgram(argv, module=options.module, speeds=speeds)
+    except (ValueError, OSError, SyntaxError, Error) as error:
+        return mistake(error, prog)
+    profile, raised = program.run()
+    if profile is not None:
+        text = json.dumps(profile.to_json()) if options.json else "\n".join(table(profile))
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+    if isinstance(raised, SystemExit):
+        raise raised
+    if raised is not None:
+        sys.excepthook(type(raised), raised, raised.__traceback__)
+        return FAILED
+    return 0
+
+
+def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=prog,
+        usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]",
+        description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
+        "and for which rank. The table goes to standard error; the output of the program is unchanged.",
+        epilog="One-sided communication, MPI file access, and calls of MPI from other languages are not measured. If the "
+        "program uses one of the first two, the table has a note.")
+    parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks, if they are unequal")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="PROGRAM is the name of a module, as with python -m"
+    )
+    parser.add_argument("program", metavar="PROGRAM", help="a Python file")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the program's sys.argv[1:]"
+    )
+    if not speaks():
+        parser.print_usage = parser.print_help = lambda file=None: None  # type: ignore[method-assign]
+    return parser.parse_args(arguments)

@@ -1,0 +1,158 @@
+"""The commands that read a record: `report` shows a run as one page; `advise` replays a run in other variants, and
+predicts what would help, and by how much."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lb_mpi.cli.advise.advice import advise, collapsed, conclude
+from lb_mpi.cli.advise.replay import SEARCHES, gain, replays, searched
+from lb_mpi.cli.dispatch import Command, progress
+from lb_mpi.cli.report.page import page
+from lb_mpi.cli.report.run import gather, headline, times
+from lb_mpi.files import write_whole
+from lb_mpi.table import Table
+
+T = TypeVar("T")
+
+# --- report ---------------------------------------------------------------------------------------------------------
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `report`."""
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
+    add("-o", dest="output", default="report.html", metavar="FILE", help="file for the page (%(default)s)")
+
+
+def run_report(options: argparse.Namespace) -> dict[str, Any]:
+    """Write the page; ValueError if no record can be read, OSError for files.
+
+    Returns the headline's numbers (None: unknown), `notes` on missing data, the `file` written, the page's `bytes`, and
+    `cpu_seconds`.
+    """
+    began = time.process_time()
+    found = gather(Path(options.folder))
+    gained = gain(found)
+    text = page(found, gained)
+    write_whole(options.output, text)
+    return {
+        "ranks": found.size,
+        **{name: _known(value) for name, value in headline(found, gained)._asdict().items()},
+        "notes": found.notes,
+        "file": options.output,
+        "bytes": len(text.encode()),
+        "cpu_seconds": time.process_time() - began,
+    }
+
+
+def describe_report(answer: dict[str, Any]) -> list[str]:
+    """Summarise a report."""
+    known = answer["gain"] is not None
+    ratio = "" if answer["ratio"] is None else f": {answer['ratio']:.2f} times as long"
+    efficiencies = [answer[name] for name in ("parallel", "balance", "communication")]
+    return [
+        *([f"{times(answer['gain'])} times as fast as without balancing (predicted)"] if known else []),
+        f"{answer['ranks']:,} ranks, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
+        f"(lower bound) {answer['bound_s']:.3f} s{ratio}",
+        *(
+            []
+            if None in efficiencies
+            else ["parallel efficiency {:.1%} = load balance {:.1%} * communication {:.1%}".format(*efficiencies)]
+        ),
+        answer["words"],
+        *([f"Next: {answer['next_step']}"] if answer["next_step"] else []),
+        *(f"note: {note}" for note in answer["notes"]),
+        f"{answer['file']} ({answer['bytes'] / 1e3:,.0f} kB)",
+    ]
+
+
+# --- advise ----------------------------------------------------------------------------------------------------------
+
+
+def add_advise(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `advise`."""
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
+
+
+def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Replay a record in other variants; ValueError if none can be read, or none has enough data.
+
+    Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions,
+    the `change` to make, the `driver`; the first of each driver is the recorded run, with the `conclusion` in a line,
+    `reliable` (False: the predictions mean nothing), `alike` (equally good lines), and `notes`.
+    """
+    folder = Path(options.folder)
+    try:
+        with progress() as line:
+            run = gather(folder)
+            found = [advise(one, line.show) for one in replays(run)]
+            if not found:
+                raise ValueError(
+                    SEARCHES
+                    if searched(run)
+                    else "the record contains nothing that can be replayed: expected a call of map_rows, a map of a pool, "
+                    "or exchanges, which must have ended on all ranks"
+                )
+            found[0].notes.extend(run.notes + [SEARCHES] * searched(run))
+    except ValueError as error:
+        raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
+    answer: list[dict[str, Any]] = []
+    for advice in found:
+        conclusion, reliable = conclude(advice)
+        alike = [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines)]
+        lines: list[dict[str, Any]] = [
+            {
+                **{name: _known(getattr(line, name)) for name in ("predicted_s", "measured_s", "spread_s")},
+                **{"driver": advice.of.driver, "what": line.variant.what, "change": line.variant.change},
+            }
+            for line in advice.lines
+        ]
+        lines[0] |= {"conclusion": conclusion, "reliable": reliable, "alike": alike, "notes": advice.notes}
+        answer += lines
+    return answer
+
+
+def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
+    """Format advice: the conclusion, and a table with notes if it is reliable."""
+    said: list[str] = []
+    for driver, group in groupby(answer, key=lambda line: line["driver"]):
+        of_driver = list(group)
+        first = of_driver[0]
+        header = (driver, "predicted", "spread", "measured", "to recorded", "change")
+        cells = []
+        for alike in first["alike"]:
+            line, names = of_driver[alike[0]], [of_driver[k]["what"] for k in alike]
+            cells.append((
+                ", ".join(names), _seconds(line["predicted_s"]),
+                _part(100.0 * line["spread_s"], line["predicted_s"], ".1f", " %"), _seconds(line["measured_s"]),
+                _part(line["predicted_s"], first["measured_s"], ".2f", "x"), line["change"],
+            ))  # fmt: skip
+        said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
+        if first["reliable"]:
+            said += [str(Table(header, cells, words=(0, 5))), *(f"note: {note}" for note in first["notes"])]
+    return said
+
+
+def _known(value: T) -> T | None:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3f} s"
+
+
+def _part(one: float, whole: float, digits: str, unit: str) -> str:
+    return f"{one / whole:{digits}}{unit}" if whole else ""
+
+
+COMMANDS = {
+    "report": Command(add_report, run_report, describe_report),
+    "advise": Command(add_advise, run_advise, describe_advice),
+}

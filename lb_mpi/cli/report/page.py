@@ -1,0 +1,465 @@
+"""The page of a run: one self-contained HTML file; and its figures.   (pure)
+
+Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; everything else is SVG. The
+PNG encoder has ten lines, since no package that lb_mpi needs has one.  On the page, page.js shows rasters on a canvas with
+zoom and axes.  The page's numbers are those of `run`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib import resources
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.cli.report.run import (
+    DRIVERS,
+    NAMES,
+    SHORT,
+    UNITS,
+    WAYS,
+    Headline,
+    Run,
+    bounds,
+    headline,
+    matrix,
+    steps,
+    timeline,
+    times,
+)
+from lb_mpi.graph import Floats
+from lb_mpi.record.events import Driver, Phase, Way
+from lb_mpi.record.record import Rows
+from lb_mpi.table import Table
+
+# Colours of Okabe and Ito, for the colour-blind; computing is blue, losses are warm colours.
+COLOURS = {
+    Phase.OWN: "#0072b2",
+    Phase.FOREIGN: "#56b4e9",
+    Phase.PROTOCOL: "#d55e00",
+    Phase.PACKING: "#cc79a7",
+    Phase.WAITING: "#f0e442",
+    Phase.RESTING: "#7f9fb0",
+    Phase.OUTSIDE: "#c8c8c8",
+}
+NOTHING = len(Phase)  # the index of unknown data: transparent
+COLUMNS, HALVINGS = 1000, 3  # of the strip: halved until the picture is small enough
+MOST_BYTES = 150_000  # of a picture
+MOST_ROWS, ROW_PIXELS = 1024, 20
+LEVELS = 15  # of a matrix, besides nothing
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
+CURVES = [
+    ("imbalance without lending", "var(--soft)"),
+    ("actual imbalance", "var(--now)"),
+    ("distribution changed for the following calls", "var(--act)"),
+]
+
+
+# --- rasters ---------------------------------------------------------------------------------------------------------
+
+
+class Picture(NamedTuple):
+    """A raster and its description."""
+
+    png: bytes
+    width: int  # pixels
+    height: int  # pixels
+    each: int = 1  # ranks per row of pixels; 1 if each rank has at least one row
+
+    @property
+    def url(self) -> str:
+        """Return the picture as a data URL."""
+        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+
+
+def strip(parts: Floats) -> Picture:
+    """Draw each rank's `timeline` from left to right; the height of each phase is its share of the time."""
+    for halving in range(HALVINGS + 1):
+        if halving:
+            parts = 0.5 * (parts[:, 0::2] + parts[:, 1::2])
+        pixels, each = strip_pixels(parts)
+        picture = Picture(encode(pixels, [*COLOURS.values()]), pixels.shape[1], len(pixels), each)
+        if len(picture.png) <= MOST_BYTES:
+            break
+    return picture
+
+
+def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
+    """Return a timeline as colour indices, (rows, columns), and the number of ranks in one row."""
+    each = -(-len(parts) // MOST_ROWS)
+    if each > 1:
+        parts = np.add.reduceat(parts, np.arange(0, len(parts), each)) / each
+    n_ranks, n_columns, n_phases = parts.shape
+    if n_ranks > MOST_ROWS // 4:  # one row of pixels for each: the longest phase
+        pixels = parts.argmax(axis=2).astype(np.uint8)
+        pixels[parts.sum(axis=2) < 0.5] = NOTHING
+        return pixels, each
+    rows = max(3, min(ROW_PIXELS, MOST_ROWS // n_ranks))
+    levels = (np.arange(rows) + 0.5) / rows
+    sums = np.cumsum(parts, axis=2)
+    stacked = (sums[:, None, :, :] < levels[None, :, None, None]).sum(axis=3).astype(np.uint8)
+    stacked[stacked >= n_phases] = NOTHING
+    if rows >= 8:
+        stacked[:, -1] = NOTHING  # a gap between ranks
+    return stacked.reshape(n_ranks * rows, n_columns), each
+
+
+def square(values: Floats) -> Picture:
+    """Draw a matrix (n, n) of numbers >= 0, darker for larger values; in a large one, neighbours are added up."""
+    values, each = binned(values)
+    most = float(values.max(initial=0.0))
+    pixels = np.ceil(LEVELS * np.sqrt(values / most)).astype(np.uint8) if most else np.zeros(values.shape, np.uint8)
+    return Picture(encode((LEVELS - pixels).astype(np.uint8), _ramp()), values.shape[1], values.shape[0], each)
+
+
+def binned(values: Floats) -> tuple[Floats, int]:
+    """Return a matrix of at most 256 rows, and the number of rows and columns merged into one."""
+    each = -(-len(values) // 256)
+    if each > 1:
+        edges = np.arange(0, len(values), each)
+        values = np.add.reduceat(np.add.reduceat(values, edges, axis=0), edges, axis=1)
+    return values, each
+
+
+def _ramp() -> list[str]:
+    """Return the colours of a matrix, from the largest value to the smallest."""
+    stops = np.array([[68, 1, 84], [33, 145, 140], [253, 231, 37]])
+    at = np.linspace(0.0, 2.0, LEVELS)
+    return ["#" + "".join(f"{int(np.interp(x, [0, 1, 2], part)):02x}" for part in stops.T) for x in at]
+
+
+def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
+    """Return a PNG of (rows, columns) indices of at most 15 colours; the index after the last one is transparent."""
+    height, width = pixels.shape
+    padded = np.pad(pixels, ((0, 0), (0, width % 2)))
+    packed = padded[:, 0::2] << 4 | padded[:, 1::2]
+    lines = np.hstack([np.zeros((height, 1), np.uint8), packed])  # each starts with its filter number: none
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0),
+        b"PLTE": b"".join(bytes.fromhex(colour[1:]) for colour in [*colours, "#000000"]),
+        b"tRNS": b"\xff" * len(colours) + b"\x00",
+        b"IDAT": zlib.compress(lines.tobytes(), 9),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks.items()
+    )
+
+
+# --- curves ----------------------------------------------------------------------------------------------------------
+
+
+def imbalance(calls: Rows, reasons: list[str]) -> str:
+    """Draw the imbalance of each call of map_rows, with all rows on their owners and as it was; "" without any."""
+    table = calls[0][calls[0]["driver"] == Driver.ROWS]
+    before, after = table["before"].astype(float), table["after"].astype(float)
+    both = np.concatenate([before, after])
+    both = both[np.isfinite(both)]
+    if not len(both):
+        return ""
+    numbers = np.cumsum(table["n"]) - table["n"] + 1
+    most, last = ceiling(float(both.max())), int(numbers[-1])
+
+    def x(call: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (call - 1) / max(1, last - 1)
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
+
+    parts = []
+    for level in (most * k / 4 for k in range(5)):
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
+        parts.append(label(LEFT - 6, y(level) + 4, f"{level:.{0 if most >= 0.08 else 1}%}", "end"))
+    for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
+        parts.append(label(x(call), HEIGHT - BOTTOM + 22, f"{call:,}"))
+    parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
+    for name, values in (("home", before), ("now", after)):
+        known = [(call, value) for call, value in zip(numbers, values, strict=True) if math.isfinite(value)]
+        points = " ".join(f"{x(call):.1f},{y(value):.1f}" for call, value in known)
+        parts.append(f'<polyline class="{name}" points="{points}"/>')
+    for call, value, acted, reason in zip(numbers, before, table["acted"], table["reason"], strict=True):
+        if acted:
+            words = escape(reasons[reason]) if 0 <= reason < len(reasons) else "changed"
+            at = f"{x(call):.1f} {y(value if math.isfinite(value) else 0.0) - 4:.1f}"
+            parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {call}: {words}</title></path>')
+    return drawing(WIDTH, HEIGHT, parts, "imbalance of each call")
+
+
+def ceiling(value: float) -> float:
+    """Return the next number 1, 2, 4, 6 or 8 times a power of ten: a quarter of it has few digits."""
+    if value <= 0.0:
+        return 0.01
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * k for k in (1, 2, 4, 6, 8, 10) if power * k >= value * 0.999)
+
+
+def drawing(width: float, height: float, parts: Iterable[str], what: str) -> str:
+    """Assemble a drawing; `what` it shows is for readers who can't see it."""
+    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(what)}">{"".join(parts)}</svg>'
+
+
+def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> str:
+    """Write words at a place of a drawing."""
+    marked = f' class="{kind}"' if kind else ""
+    return f'<text{marked} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+# --- the page ----------------------------------------------------------------------------------------------------------
+
+
+MOST_LINES = 200  # of a table
+MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
+
+
+def page(run: Run, gain: float = math.nan) -> str:
+    """Return the page; for `gain`, see `headline`."""
+    calls, moved = steps(run), {way: matrix(run, way) for way in Way}
+    parts = [
+        _head(run, headline(run, gain)), _strips(run, timeline(run, COLUMNS)), _calls(run, calls), _moves(moved),
+        _ranks(run, moved), _machine(run),
+    ]  # fmt: skip
+    style, script = (resources.files("lb_mpi.cli.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
+    title = escape(_title(run.ranks[0].about.program))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{title}</title><style>{style}</style></head>"
+        f"<body>{''.join(parts)}<script>{script}</script></body></html>\n"
+    )
+
+
+def _title(program: str) -> str:
+    words = program.split()
+    return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "a run"
+
+
+def _head(run: Run, head: Headline) -> str:
+    about = run.ranks[0].about
+    when = "virtual time" if about.virtual else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.wall_s))
+    hosts = f"{len(run.hosts):,} host{'s' * (len(run.hosts) > 1)}"
+    cards = [
+        (seconds(head.seconds), "from start to end"),
+        (f"{head.ratio:.2f}" if np.isfinite(head.ratio) else "-", "time / ideal time"),
+        (percent(head.parallel), "parallel efficiency"),
+        (percent(head.balance), "load balance"),
+        (percent(head.communication), "communication efficiency"),
+    ]
+    known = "predicted" if np.isfinite(head.gain) else "not predicted from this record"
+    totals = run.totals.sum(axis=0)
+    whole = float(totals.sum()) or 1.0
+    bar = "".join(
+        f'<div style="width:{100 * totals[phase] / whole:.2f}%;background:{COLOURS[phase]}" title="{NAMES[phase]}"></div>'
+        for phase in Phase
+    )
+    notes = "".join(f'<p class="note">{escape(note[:300])}</p>' for note in run.notes[:10])
+    return (
+        f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{run.size:,} rank{"s" * (run.size > 1)} on {hosts}, '
+        f"{when}</p>{notes}"
+        + _card(times(head.gain), f"times as fast as without balancing ({known})", " gain")
+        + f'<p class="big">{escape(head.words)}</p>'
+        + (f'<p class="big">Next: {escape(head.next_step)}</p>' if head.next_step else "")
+        + f'<div class="cards">{"".join(_card(value, name) for value, name in cards)}</div>'
+        + f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
+        + _key(
+            [(f"{NAMES[phase]} {percent(totals[phase] / whole)}", COLOURS[phase]) for phase in Phase if totals[phase]]
+        )
+        + f'<p class="soft">Time in lb_mpi, longest rank: {seconds(head.inside_s)}. Ideal time for the same work at '
+        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The time without balancing is that "
+        "which python -m lb_mpi advise predicts. The efficiencies are the metrics of the POP "
+        "project. They count seconds, whatever the speed of a rank. Useful time is time in the user's work, including "
+        "the rests "
+        "of an emulated slow rank. The record begins with the first call of lb_mpi; a program's own clock may also count "
+        "the time to import it.</p>"
+    )
+
+
+def _card(value: str, name: str, kind: str = "") -> str:
+    return f'<div class="card{kind}"><b>{value}</b><span>{name}</span></div>'
+
+
+def _strips(run: Run, parts: Floats) -> str:
+    """Return the strip of each rank, of its `timeline`."""
+    totals = run.totals
+    key = _key((NAMES[phase], COLOURS[phase]) for phase in Phase if totals[:, phase].any())
+    picture = strip(parts)
+    each = picture.each
+    shown = run.ranks[::each]
+    firsts = [
+        (name, next(k for k, one in enumerate(run.ranks) if one.about.host == name) // each) for name in run.hosts
+    ]
+    data = {
+        "time": run.seconds,
+        "rows": len(shown),
+        "each": each,
+        "names": [one.about.rank for one in shown],
+        "hosts": firsts if len(run.hosts) > 1 else [],
+        "phases": {colour: NAMES[phase] for phase, colour in COLOURS.items()},
+    }
+    how = (
+        "One line per rank, in the colour of its longest phase in that time slice"
+        if len(run.ranks) > MOST_ROWS // 4
+        else "One strip per rank. The height of each colour is its share of that time slice"
+    )
+    many = f" Each line stands for {each} ranks." if each > 1 else ""
+    caption = f"{how}. Ranks are grouped by host; {picture.width} time slices.{many}"
+    return f"<h2>What each rank did when</h2>{key}{_figure(picture, data, caption)}"
+
+
+def _calls(run: Run, calls: Rows) -> str:
+    if not calls.size:
+        return ""
+    parts = ["<h2>Calls, and what was decided</h2>"]
+    if chart := imbalance(calls, run.ranks[0].reasons):
+        words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
+        parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
+    header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "without lending", "actual", "decision"]
+    parts.append(Table(header, _lines(run, calls), (1, 9), MOST_LINES).used().html("tight reason"))
+    return "".join(parts)
+
+
+def _lines(run: Run, calls: Rows) -> list[list[str]]:
+    """Return a line for consecutive calls with the same decision."""
+    first, offsets = calls[0], np.array(run.offsets_s)[:, None]
+    spans = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
+    ideal, ends, reasons = bounds(calls), np.cumsum(first["n"]), run.ranks[0].reasons
+    lines = []
+    for (driver, reason), group in groupby(range(len(ends)), key=lambda k: (first["driver"][k], first["reason"][k])):
+        some = list(group)
+        begin, end = ends[some[0]] - first["n"][some[0]] + 1, ends[some[-1]]
+        span, bound = float(spans[some].sum()), float(ideal[some].sum())
+        # For rows, every rank knows the number lent on all ranks; parts and steals are each rank's own.  All ranks make
+        # the same exchanges.
+        done = calls["units"][:1] if driver == Driver.EXCHANGE else calls["units"]
+        moved = calls["moved"][:1] if driver in (Driver.ROWS, Driver.MIGRATE) else calls["moved"]
+        name, unit, what = DRIVERS[Driver(int(driver))]
+        n, amount = done[:, some].sum(dtype=float), moved[:, some].sum(dtype=float)
+        lines.append([
+            f"{begin:,}" if begin == end else f"{begin:,}\N{EN DASH}{end:,}",
+            name, seconds(span), seconds(bound), f"{span / bound:.2f}" if bound else "-",
+            f"{n:,.0f} {unit}" if n else "-", f"{amount:,.0f} {what}" if amount else "-",
+            _mean(first["before"][some]), _mean(first["after"][some]), reasons[reason] if 0 <= reason < len(reasons) else "",
+        ])  # fmt: skip
+    return lines
+
+
+def _moves(moves: Mapping[Way, Floats]) -> str:
+    """Return the work that each rank gave to each other."""
+    parts: list[str] = []
+    for way, moved in moves.items():
+        if not moved.any():
+            continue
+        picture = square(moved)
+        data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
+        if len(moved) <= MOST_VALUES:
+            data["values"] = moved.astype(int).tolist()
+        top = binned(moved)[0].max()
+        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
+        if picture.each > 1:
+            caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
+        parts.append(_figure(picture, data, caption, "paper"))
+    if not parts:
+        return ""
+    return f"<h2>Work moved between ranks</h2>{''.join(parts)}"
+
+
+def _ranks(run: Run, moves: Mapping[Way, Floats]) -> str:
+    totals = run.totals
+    phases = [phase for phase in Phase if totals[:, phase].any()]
+    called = {Driver(driver) for one in run.ranks for driver in np.unique(one.steps["driver"]).tolist()}
+    units = sorted({DRIVERS[driver][1] for driver in called})
+    header = ["rank", "host", "speed", "seconds", *(f"{SHORT[phase]} %" for phase in phases)]
+    header += [*(f"{unit} {'made' if unit == 'exchanges' else 'computed'}" for unit in units), "got", "gave"]
+    got, gave = (sum(moved.sum(axis=axis) for moved in moves.values()) for axis in (0, 1))
+    speeds = [float(np.average(one.steps["speed"], weights=one.steps["n"])) if len(one.steps) else 1.0 for one in run.ranks]
+    lines = []
+    for one, spent, speed in zip(run.ranks, totals, speeds, strict=True):
+        whole = float(spent.sum()) or 1.0
+        rank = one.about.rank
+        done = dict.fromkeys(units, 0.0)
+        for driver, amount in one.steps[["driver", "units"]].tolist():
+            done[DRIVERS[Driver(driver)][1]] += amount
+        lines.append([
+            str(rank), one.about.host[:24], f"{speed / np.mean(speeds):.2f}x", f"{whole:.2f}",
+            *(f"{100 * spent[phase] / whole:.1f}" for phase in phases),
+            *(f"{amount:,.0f}" for amount in done.values()), f"{got[rank]:,.0f}", f"{gave[rank]:,.0f}",
+        ])  # fmt: skip
+    return (
+        f"<h2>Ranks</h2>{Table(header, lines, (1,)).used('0').html('tight')}"
+        '<p class="soft">speed: 1.00x is the mean of all ranks; in a pool or a search, ranks count as equally fast unless '
+        "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: on this "
+        "rank, in "
+        f"all calls, also for other ranks. got, gave: parts of work, rows and tasks.</p>{_messages(run)}"
+    )
+
+
+def _messages(run: Run) -> str:
+    """Return a table of the messages of searches by kind; nothing without a search."""
+    sent = [one.settings.get("search", {}).get("messages", {}) for one in run.ranks]
+    kinds = list(dict.fromkeys(kind for counts in sent for kind in counts))
+    columns = [[int(counts.get(kind, 0)) for counts in sent] for kind in kinds]
+    lines = [[kind, f"{sum(some):,}", f"{max(some):,}"] for kind, some in zip(kinds, columns, strict=True)]
+    shown = Table(("messages of searches", "on all ranks", "most from one rank"), lines, (0,))
+    return shown.html("tight") if kinds else ""
+
+
+def _machine(run: Run) -> str:
+    about = run.ranks[0].about
+    versions = list(dict.fromkeys(one.about.versions for one in run.ranks))
+    counts = [sum(one.about.host == host for one in run.ranks) for host in run.hosts]
+    named = [f"{host} ({n} rank{'s' * (n > 1)})" for host, n in zip(run.hosts[:32], counts, strict=False)]
+    more = f", and {len(run.hosts) - 32:,} more" if len(run.hosts) > 32 else ""
+    rows = [
+        ("program", about.program),
+        ("hosts", ", ".join(named) + more),
+        ("software", "; ".join(versions[:4])),
+        ("clocks", run.clock),
+        ("resolution", f"bins of {seconds(max(one.width_s for one in run.ranks))}"),
+    ]
+    return "<h2>The machine</h2><dl>" + "".join(f"<dt>{name}<dd>{escape(text)}" for name, text in rows) + "</dl>"
+
+
+def _figure(picture: Picture, data: dict[str, Any], caption: str, kind: str = "") -> str:
+    """Return a picture that page.js shows with `data`."""
+    packed = escape(json.dumps(data, separators=(",", ":")), quote=True)
+    return (
+        f'<figure class="{kind}" data-view="{packed}"><div class="tools"></div>'
+        f'<img alt="{escape(caption)}" src="{picture.url}"><figcaption>{escape(caption)}</figcaption></figure>'
+    )
+
+
+def _key(entries: Iterable[tuple[str, str]]) -> str:
+    """Return a key of (words, colour)."""
+    items = "".join(f'<li><i style="background:{colour}"></i>{name}' for name, colour in entries)
+    return f'<ul class="key">{items}</ul>'
+
+
+def seconds(value: float) -> str:
+    """Write seconds in a suitable unit."""
+    if not np.isfinite(value):
+        return "not known"
+    for least, unit, factor in ((100.0, "s", 1.0), (1.0, "s", 1.0), (1e-3, "ms", 1e3)):
+        if value >= least:
+            return f"{value * factor:,.{0 if value * factor >= 100 else 1 if value * factor >= 10 else 2}f} {unit}"
+    return f"{1e6 * value:.0f} us"
+
+
+def percent(value: float) -> str:
+    """Write a fraction in percent."""
+    return f"{value:.1%}" if np.isfinite(value) else "-"
+
+
+def _mean(values: Any) -> str:
+    """Write the mean of the known values."""
+    known = values[np.isfinite(values)]
+    return f"{known.mean():.1%}" if len(known) else "-"

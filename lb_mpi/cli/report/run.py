@@ -1,0 +1,293 @@
+"""A recorded run: the records of all its ranks on one clock, with their numbers and words.   (pure)
+
+Useful time is the time in the user's work, including the rests of an emulated slow rank (a real slow rank would compute).
+With P ranks, T the longest time that a rank spent in lb_mpi, and u_r the useful time of rank r, the metrics of the POP
+project (https://pop-coe.eu) are
+
+    parallel efficiency      mean u / T  =  load balance * communication efficiency
+    load balance             mean u / max u
+    communication efficiency max u / T
+
+They count seconds, regardless of a rank's speed.  The lower bound also counts speeds: work / sum of the ranks' speeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.graph import Floats
+from lb_mpi.record.events import Driver, Phase, Way
+from lb_mpi.record.record import N_PHASES, Rows, Stored, coarser, read
+
+USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # while an emulated slow rank rests, a real one would compute
+DRIVERS = {
+    Driver.SEARCH: ("search", "units", "parts"),
+    Driver.ROWS: ("map_rows", "rows", "rows"),
+    Driver.MIGRATE: ("migrate", "rows", "rows"),
+    Driver.TASKS: ("pool", "tasks", "steals"),
+    Driver.EXCHANGE: ("exchange", "exchanges", "times"),
+}  # words for the calls, the work done, the work moved
+NAMES = {
+    Phase.OWN: "own work",
+    Phase.FOREIGN: "work for others",
+    Phase.PROTOCOL: "protocol",
+    Phase.PACKING: "packing",
+    Phase.WAITING: "waiting",
+    Phase.RESTING: "resting (slow)",
+    Phase.OUTSIDE: "outside lb_mpi",
+}
+SHORT = {**NAMES, Phase.OWN: "own", Phase.FOREIGN: "others'", Phase.RESTING: "resting", Phase.OUTSIDE: "outside"}
+WAYS = {
+    Way.DRAFT: "parts of work, by drafts",
+    Way.LOAN: "rows lent",
+    Way.STEAL: "tasks stolen",
+}
+UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks"}
+
+
+class Run(NamedTuple):
+    """The records of a run."""
+
+    ranks: list[Stored]  # ordered by host, and by rank on each host
+    size: int  # number of ranks of the run
+    offsets_s: list[float]  # of each in `ranks`: added to its times, gives those of the page
+    seconds: float  # from the start of the first record to the end of the last
+    clock: str  # in words: how the clocks were aligned
+    notes: list[str]  # texts about missing or invalid records
+
+    @property
+    def totals(self) -> Floats:
+        """Return (ranks, phases) seconds."""
+        return np.array([one.seconds.sum(axis=0) for one in self.ranks])
+
+    @property
+    def hosts(self) -> list[str]:
+        """Return the hosts, in the order of `ranks`."""
+        return list(dict.fromkeys(one.about.host for one in self.ranks))
+
+
+def gather(folder: Path) -> Run:
+    """Read the record of a run; ValueError if no file can be read, OSError for the folder."""
+    files = sorted(path for path in folder.iterdir() if path.suffix == ".lbrec")
+    try:
+        return assemble((path.name, path.read_bytes()) for path in files)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+
+
+def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
+    """Combine the files of a folder, as (name, content); unreadable files are noted.  ValueError if none can be read."""
+    found: list[Stored] = []
+    notes: list[str] = []
+    for name, data in files:
+        try:
+            found.append(read(data))
+        except ValueError as error:
+            notes.append(f"{name}: {error}")
+    if not found:
+        raise ValueError(notes[0] if notes else "no record in this folder: expected files rank*.lbrec")
+    newest = max((one.about for one in found), key=lambda about: about.wall_s)
+    kept = [one for one in found if (one.about.size, one.about.virtual) == (newest.size, newest.virtual)]
+    if len(kept) < len(found):
+        notes.append(f"left out {len(found) - len(kept)} record{'s' * (len(found) - len(kept) > 1)} of another run")
+    hosts: dict[str, int] = {}
+    for one in sorted(kept, key=lambda one: one.about.rank):
+        hosts.setdefault(one.about.host, len(hosts))
+    kept.sort(key=lambda one: (hosts[one.about.host], one.about.rank))
+    missing = sorted(set(range(newest.size)) - {one.about.rank for one in kept})
+    if missing:
+        notes.append(f"no record of {_ranks(missing)}")
+    killed = sorted(one.about.rank for one in kept if not one.ended)
+    if killed:
+        notes.append(f"{_ranks(killed)}: the record breaks off: killed, still running, or unable to write (a full disk)")
+    offsets, clock = _align(kept)
+    begins = [one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True)]
+    ends = [one.until + offset for one, offset in zip(kept, offsets, strict=True)]
+    offsets = [offset - min(begins) for offset in offsets]
+    return Run(kept, newest.size, offsets, max(ends) - min(begins), clock, notes)
+
+
+def steps(run: Run) -> Rows:
+    """Return (ranks, calls) steps, merged if kept in different numbers; (ranks, 0) if the ranks made different calls."""
+    each = max((int(one.steps["n"].max(initial=1)) for one in run.ranks), default=1)
+    tables = [coarser(one.steps, each) for one in run.ranks]
+    n = min(map(len, tables))
+    found = np.stack([table[:n] for table in tables])
+    return found if (found["driver"] == found[0]["driver"]).all() else found[:, :0]
+
+
+def timeline(run: Run, columns: int, begin_s: float = 0.0, end_s: float | None = None) -> Floats:
+    """Return (ranks, columns, phases) fractions of each column's time; they add up to 1, or less if some time is unknown."""
+    end_s = run.seconds if end_s is None else end_s
+    edges = np.linspace(begin_s, end_s, columns + 1)
+    parts = np.zeros((len(run.ranks), columns, N_PHASES))
+    for k, (one, offset) in enumerate(zip(run.ranks, run.offsets_s, strict=True)):
+        begin = one.about.clock_s + offset
+        ends = begin + one.width_s * np.arange(len(one.seconds) + 1)
+        ends[-1] = max(ends[-2], one.until + offset) if len(ends) > 1 else begin
+        sums = np.vstack([np.zeros(N_PHASES), np.cumsum(one.seconds, axis=0)])
+        for phase in range(N_PHASES):
+            parts[k, :, phase] = np.diff(np.interp(edges, ends, sums[:, phase]))
+    return parts * (columns / (end_s - begin_s)) if end_s > begin_s else parts
+
+
+def _align(kept: list[Stored]) -> tuple[list[float], str]:
+    """Return (ranks,) seconds to be added to each rank's clock to get the first rank's, and the method, in words."""
+    if kept[0].about.virtual:
+        return [0.0] * len(kept), "virtual: one clock for all ranks"
+    hosts = {one.about.host for one in kept}
+    if len(hosts) == 1:
+        return [0.0] * len(kept), "one host, so one clock"
+    with_clock = [one for one in kept if one.clocks]
+    references = {one.clocks[-1].reference for one in with_clock}
+    if len(with_clock) < len(kept) or len(references) != 1:
+        walls = [one.about.wall_s - one.about.clock_s for one in kept]
+        return walls, "not compared: each host's own clock is used as it is"
+    error = max(clock.error_s for one in kept for clock in one.clocks)
+    drift = max(abs(one.clocks[-1].offset_s - one.clocks[0].offset_s) for one in kept)
+    words = f"compared between hosts: within {1e6 * error:.0f} us; they drifted by at most {1e6 * drift:.0f} us"
+    return [float(np.mean([clock.offset_s for clock in one.clocks])) for one in kept], words
+
+
+def _ranks(ranks: list[int]) -> str:
+    named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8:,} more" if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {named}"
+
+
+class Headline(NamedTuple):
+    """A summary of a run."""
+
+    seconds: float  # from the first record's start to the last one's end
+    inside_s: float  # the longest time that a rank spent in lb_mpi
+    bound_s: float  # the least time for this work on this hardware
+    ratio: float  # inside_s / bound_s; NaN: no work was done
+    parallel: float  # parallel efficiency
+    balance: float  # load balance
+    communication: float  # communication efficiency
+    gain: float  # predicted time without balancing / this run's time; NaN: unknown
+    words: str  # the biggest loss
+    next_step: str
+
+
+def headline(run: Run, gain: float = math.nan) -> Headline:
+    """Summarise a run; `gain` : the predicted time without balancing / its time (see `lb_mpi.cli.advise.replay.gain`)."""
+    totals = run.totals
+    inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
+    useful = totals[:, list(USEFUL)].sum(axis=1)
+    inside_s, bound_s = float(inside.max()), lower_bound(run)
+    mean, most = float(useful.mean()), float(useful.max())
+    words, cause = _words(run, totals, inside)
+    head = Headline(
+        seconds=run.seconds,
+        inside_s=inside_s,
+        bound_s=bound_s,
+        ratio=_part(inside_s, bound_s),
+        parallel=_part(mean, inside_s),
+        balance=_part(mean, most),
+        communication=_part(most, inside_s),
+        gain=gain,
+        words=words,
+        next_step="",
+    )
+    return head if cause is None else head._replace(next_step=_next_step(run, cause, head))
+
+
+def lower_bound(run: Run) -> float:
+    """Return the ideal time of the work of all calls, on all ranks together, at their speeds."""
+    calls = steps(run)
+    if calls.size:
+        return float(bounds(calls).sum())
+    work = speed = 0.0
+    for one in run.ranks:  # ranks made different calls: treat all as one
+        useful, speeds = one.steps["useful_s"].astype(float), one.steps["speed"].astype(float)
+        work += float((useful * speeds).sum())
+        speed += float(speeds.mean()) if len(speeds) else 1.0
+    return work / speed if speed else 0.0
+
+
+def bounds(calls: Rows) -> Floats:
+    """Return (calls,) ideal time of each call, from the (ranks, calls) steps."""
+    useful, speeds = calls["useful_s"].astype(np.float64), calls["speed"].astype(np.float64)
+    return np.asarray((useful * speeds).sum(axis=0) / speeds.sum(axis=0))
+
+
+def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]:
+    """Return the biggest loss in words, and its phase: OWN if ranks had no core, None if nothing was done."""
+    whole = float(inside.sum())
+    if not whole:
+        return "Nothing was done in lb_mpi.", None
+    lost = {phase: float(totals[:, phase].sum()) / whole for phase in (Phase.WAITING, Phase.PROTOCOL, Phase.PACKING)}
+    phase = max(lost, key=lambda one: lost[one])
+    work_s = float(totals[:, list(USEFUL)].sum())
+    away = (work_s - sum(float(one.steps["useful_s"].sum()) for one in run.ranks)) / whole
+    covered = np.array([float((one.steps["ended"] - one.steps["began"]).sum()) for one in run.ranks])
+    # The useful time of unfinished calls is unknown.
+    if away > max(2.0 * lost[phase], 0.1) and (covered >= 0.9 * inside).all():
+        return (
+            f"Biggest loss: ranks were at work but had no core for {away:.1%} of the time. Either there are more ranks than "
+            "cores, or other programs use this machine."
+        ), Phase.OWN
+    share = totals[:, phase] / np.where(inside > 0.0, inside, 1.0)
+    rank = run.ranks[int(share.argmax())].about
+    where = f", most on rank {rank.rank} ({rank.host}): {share.max():.0%} of its time" if len(run.ranks) > 1 else ""
+    return f"Biggest loss: {NAMES[phase]}, {lost[phase]:.1%} of all ranks' time{where}.", phase
+
+
+def times(gain: float) -> str:
+    """Write how many times as fast a run was; NaN: unknown."""
+    return "-" if math.isnan(gain) else f"{gain:.{1 if gain >= 0.995 else 2}f}"
+
+
+GOOD, SHORT_S = 1.1, 0.5  # time / ideal time with nothing left to gain; a run so short that its start and end matter
+NEXT_STEPS = {
+    (Driver.TASKS, Phase.WAITING): "make the largest tasks smaller, or pass costs=, so that the largest start first.",
+    (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: they are short compared with the messages that they need.",
+    (Driver.ROWS, Phase.PROTOCOL): "give each call more to compute, or balance more rarely (Balancer(every=...)).",
+    (Driver.EXCHANGE, Phase.WAITING): "compute more between two exchanges: ranks wait for messages, not for slow ranks.",
+    (Driver.SEARCH, Phase.WAITING): "try a larger problem, or a lower threshold=, so that idle ranks find work sooner.",
+    (Driver.SEARCH, Phase.PACKING): "let split write less for each part: packing is what costs most.",
+    (Driver.SEARCH, Phase.PROTOCOL): "raise threshold=, so that only larger parts of the work are moved.",
+}  # by the driver with the longest calls, and the biggest loss
+
+
+def _next_step(run: Run, cause: Phase, head: Headline) -> str:
+    """Return what to do next."""
+    outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
+    if cause is Phase.OWN:
+        return "repeat the run on a quiet machine, with no more ranks than cores: these times say little about the program."
+    if head.ratio < GOOD:
+        return f"nothing: the time in lb_mpi is only {max(0.0, head.ratio - 1.0):.0%} longer than the ideal time."
+    if head.inside_s < SHORT_S:
+        return f"try a larger problem: {head.inside_s:.2g} s is so short that start and end dominate."
+    if outside > 0.5:
+        return f"python -m lb_mpi profile shows what the program does for {outside:.0%} of its time outside of lb_mpi."
+    if head.gain < 0.95:
+        return "do without balancing, or find out with python -m lb_mpi advise which other variant would pay."
+    spans = dict.fromkeys(Driver, 0.0)
+    for one in run.ranks:
+        for driver, began, ended, between in one.steps[["driver", "began", "ended", "between_s"]].tolist():
+            spans[Driver(driver)] += ended - began - between
+    driver = max(spans, key=lambda one: spans[one])
+    usual = "find out with python -m lb_mpi advise what other ways to balance would gain."
+    if driver is Driver.EXCHANGE and head.communication > 0.5:  # most of the time a rank was at work: the others wait for it
+        return usual
+    return NEXT_STEPS.get((driver, cause), usual)
+
+
+def _part(one: float, whole: float) -> float:
+    return one / whole if whole else float("nan")
+
+
+def matrix(run: Run, way: Way) -> Floats:
+    """Return (size, size) moved work: from the row's rank to the column's, in parts, rows or tasks."""
+    moved = np.zeros((run.size, run.size))
+    for one in run.ranks:
+        flows = one.flows[(one.flows["way"] == way) & (one.flows["other"] >= 0) & (one.flows["other"] < run.size)]
+        mine = moved[one.about.rank] if way is Way.LOAN else moved[:, one.about.rank]
+        np.add.at(mine, flows["other"], flows["amount"])
+    return moved

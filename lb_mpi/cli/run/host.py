@@ -1,0 +1,403 @@
+"""The part of launch/run on each host: `python lb_mpi/cli/run host`, in the program's working folder.
+
+    input       output
+    MARK [WORD] (the first line: the mark of the run's processes, and a word in their command lines: limit.py)
+                lb_mpi {...}         at the start: facts of the host (lb_mpi.mpi.common.facts), or {"error": ...}
+    ? K         lb_mpi state {...}   of each rank that has reported something new, or is quiet
+                lb_mpi alive K
+    save                             (it asks the ranks that can to save and end, see lb_mpi.signs)
+    ask K                            (it asks the ranks which others answer them: question K; see lb_mpi.signs)
+    stack RANK  lb_mpi stack {...}   its Python stack; a stopped rank is continued for that
+                lb_mpi end {...}     a rank on this host has ended, or MPI's process that watches it (reported by rank.py)
+
+Ranks send it datagrams (rank.py), but any user of the machine can send one.  So it asks the kernel for the sender, which
+must be a process of this user that bears MARK; and the end of a known rank must come from its own process.  All else is
+ignored.  The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
+
+When its input ends, or nothing arrives for LOST_S, the program is over, or this host is cut off.  Then all processes on this
+host that bear MARK or have WORD in their command lines are ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lb_mpi import signs
+from lb_mpi.cli.run import limit, rank
+from lb_mpi.cli.run.heard import Begin, End, RankState, Stack, read, told
+
+SHARE = 0.02  # of a core: a rank that uses more is computing
+MOVED_BYTES = 4096  # read or written: a rank that has moved more makes progress; timers of an MPI also move some
+ASLEEP = 0.5  # of the time: a rank that sleeps longer is waiting
+QUIET_S = 2.0  # shorter times of a rank are not reported
+LOOK_S = 0.2  # minimum time between two looks, for a meaningful share
+STACK_S = 2.0  # for writing a stack
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_STOPPED = (b"T", b"t")
+_MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
+
+
+class Used(NamedTuple):
+    """The state of a process and its descendants at one time."""
+
+    cpu_s: float
+    stopped: bool = False  # one of them is, by SIGSTOP
+    gone: bool = False  # no process is left
+    moved_bytes: int = 0  # read and written so far
+    on_disk: bool = False  # one of them waits for a disk or a file server
+
+
+class Idle:
+    """Measure how long a rank has been idle: no turn, at most `SHARE` of a core used, no reading or writing.
+
+    Being stopped or continued begins a new time.  A rank that has ended doesn't hang.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._since, self._turns, self._used = now, 0, Used(0.0)
+
+    def idle_s(self, now: float, seen: signs.Seen, used: Used) -> float:
+        """Return the idle seconds at this look."""
+        computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._since)
+        moved = used.on_disk or abs(used.moved_bytes - self._used.moved_bytes) >= MOVED_BYTES
+        stops = used.stopped != self._used.stopped
+        if seen.turns != self._turns or computed or moved or stops or used.gone:
+            self._since, self._turns, self._used = now, seen.turns, used
+        return now - self._since
+
+
+class Constant:
+    """Measure how long a value has not changed, from look to look."""
+
+    def __init__(self, now: float) -> None:
+        self._since, self._value = now, object()
+
+    def constant_s(self, now: float, value: object) -> float:
+        """Return these seconds at this look."""
+        if value != self._value:
+            self._since, self._value = now, value
+        return now - self._since
+
+
+class Waiting:
+    """Measure how long a rank has been mostly asleep in lb_mpi: in calls, where it waits for others, or in no call."""
+
+    def __init__(self, now: float) -> None:
+        self._since = self._looked = now
+        self._asleep_s = 0.0
+        self._in_call = False
+
+    def waits_s(self, now: float, seen: signs.Seen) -> float:
+        """Return the waiting seconds at this look."""
+        if (passed_s := now - self._looked) >= LOOK_S:
+            in_call = bool(seen.phase)
+            if in_call != self._in_call or seen.asleep_s - self._asleep_s < ASLEEP * passed_s:
+                self._since = now
+            self._looked, self._asleep_s, self._in_call = now, seen.asleep_s, in_call
+        return now - self._since
+
+
+class Rank:
+    """A rank whose rank.py is the process `pid`, and whose page (see `lb_mpi.signs`) is `file`."""
+
+    def __init__(self, number: str, pid: int, file: int) -> None:
+        self.number, self._pid, self._file = number, pid, file
+        now = time.monotonic()
+        self._idle, self._waiting = Idle(now), Waiting(now)
+        self._turns, self._stopped = Constant(now), Constant(now)
+        self._host = socket.gethostname()
+
+    def look(self) -> RankState:
+        """Return its state; its last report outlives the rank."""
+        seen, used = self._seen(), _used(self._pid)
+        now = time.monotonic()
+        idle_s = self._idle.idle_s(now, seen, used)
+        watcher = _stopped_watcher(self._pid)
+        stopped_s = self._stopped.constant_s(now, (used.stopped, watcher))
+        times = {
+            "idle_s": idle_s,
+            "away_s": self._turns.constant_s(now, seen.turns),
+            "waits_s": self._waiting.waits_s(now, seen),
+            "stopped_s": stopped_s if watcher else min(stopped_s, idle_s) if used.stopped else 0.0,
+        }
+        return RankState(
+            self.number, self._host, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
+            at_end=seen.at_end, stopped=used.stopped, watcher=watcher, answered=seen.answered, n_silent=seen.n_silent,
+            **{name: float(round(one)) if one >= QUIET_S else 0.0 for name, one in times.items()},
+        )  # fmt: skip
+
+    def segments(self) -> set[Path]:
+        """Return the shared memory that it has mapped."""
+        return set().union(*(limit.mapped(Path(f"/proc/{one}")) for one in descendants(self._pid)))
+
+    def ask(self, question: int) -> None:
+        """Ask it which others answer it."""
+        signs.ask(self._file, question)
+
+    def save(self) -> None:
+        """Ask it to save and end, if it can."""
+        self._send(self._seen().saves_pid, signs.SAVE_SIGNAL)
+
+    def stack(self) -> str:
+        """Return its Python stack; empty if none comes.  A stopped rank is continued for that."""
+        pid = self._seen().stack_pid
+        before = os.fstat(self._file).st_size
+        self._send(pid, signs.STACK_SIGNAL, _kill_main_thread)
+        self._send(pid, signal.SIGCONT)
+        deadline = time.monotonic() + STACK_S
+        size, last = before, -1
+        while pid and (size == before or size != last) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            size, last = os.fstat(self._file).st_size, size
+        return os.pread(self._file, size - before, before).decode(errors="replace")
+
+    def _seen(self) -> signs.Seen:
+        return signs.read(os.pread(self._file, signs.BYTES, 0))
+
+    def _send(self, pid: int, number: int, kill: Callable[[int, int], None] = os.kill) -> None:
+        """Send a signal if `pid` belongs to this rank: the program can write any number on its page."""
+        if pid in descendants(self._pid):
+            with contextlib.suppress(OSError):
+                kill(pid, number)
+
+
+def _kill_main_thread(pid: int, number: int) -> None:
+    """Send a signal to the main thread of `pid`.
+
+    In a process that was stopped, any thread can handle a signal to the whole process, for example one of the MPI library's.
+    By the time it has written the stacks, the main thread has gone on.
+    """
+    ctypes.CDLL(None).tgkill(pid, pid, number)  # glibc has it, since 2.30; Python's os doesn't
+
+
+def read_at_once(path: str) -> bytes:
+    """Return the content of a file in /proc, at half the price of `Path`: a throttle reads many."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        found = more = os.read(file, _PAGE)
+        while len(more) > _PAGE // 2:  # of a long list, a read returns the lines or numbers that fit in a page
+            more = os.read(file, _PAGE)
+            found += more
+        return found
+    finally:
+        os.close(file)
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of `pid`; OSError if it has ended."""
+    found: list[int] = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            found += map(int, read_at_once(f"/proc/{pid}/task/{thread}/children").split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all descendants of `pid`."""
+    found, unseen = [], [pid]
+    while unseen:
+        with contextlib.suppress(OSError):
+            new = children(unseen.pop())
+            found += new
+            unseen += new
+    return found
+
+
+def _used(pid: int) -> Used:
+    """Return what the descendants of `pid` have used so far; CPU time to 10 ms."""
+    cpu_s, moved_bytes, states, tree = 0.0, 0, set(), descendants(pid)
+    for one in tree:
+        with contextlib.suppress(OSError):
+            stat = _stat(one)
+            states.add(stat.state)
+            cpu_s += stat.cpu_s
+            # by the program (rchar, wchar), and by a disk while a call of the program lasts (read_bytes, write_bytes)
+            lines = Path(f"/proc/{one}/io").read_bytes().splitlines()
+            moved_bytes += sum(int(line.split()[1]) for line in lines if line.partition(b":")[0] in _MOVED)
+    return Used(cpu_s, not states.isdisjoint(_STOPPED), not tree, moved_bytes, b"D" in states)
+
+
+def _stopped_watcher(pid: int) -> str:
+    """Return the name of a stopped process among `pid`, which is rank.py, and its parent, a process of MPI; "": none."""
+    if is_stopped(pid):
+        return "rank.py"
+    with contextlib.suppress(OSError):
+        parent = _stat(_stat(pid).parent)
+        return parent.name if parent.state in _STOPPED else ""
+    return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by SIGSTOP; False if it has ended."""
+    with contextlib.suppress(OSError):
+        return _stat(pid).state in _STOPPED
+    return False
+
+
+class _Stat(NamedTuple):
+    name: str
+    state: bytes
+    parent: int
+    cpu_s: float
+
+
+def _stat(pid: int) -> _Stat:
+    """Return what the system says about a process, CPU time with that of its ended children; OSError if it has ended."""
+    name, _, rest = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
+    fields = rest.split()
+    cpu_s = sum(map(int, fields[11:15])) * TICK_S
+    return _Stat(name.partition(b"(")[2].decode(errors="replace"), fields[0], int(fields[1]), cpu_s)
+
+
+LOST_S = 20.0
+MOST_BYTES = 4096  # of a datagram
+_CREDENTIALS = struct.Struct("3i")  # of a sender, from the kernel: process, user, group
+_FILE = struct.Struct("i")
+
+
+def facts() -> str:
+    """Return a JSON object in one line."""
+    argv = [sys.executable, "-m", "lb_mpi.mpi.common.facts"]
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode == 0 and done.stdout.startswith("{"):
+        return done.stdout.splitlines()[-1]
+    said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return json.dumps({"error": f"{sys.executable}: {said[-1]}"})
+
+
+def say(text: str) -> None:
+    """Write to the other side; lines of other programs may come between."""
+    os.write(1, f"lb_mpi {text}\n".encode())
+
+
+class Datagram(NamedTuple):
+    """A datagram that has been received, and its sender."""
+
+    pid: int  # of the sender
+    uid: int  # of its user
+    data: bytes
+    files: list[int]  # open here from now on
+
+
+def receive(from_ranks: socket.socket) -> Datagram:
+    """Receive a datagram."""
+    space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_FILE.size)
+    data, about, _, _ = from_ranks.recvmsg(MOST_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+    pid, uid, files = 0, -1, []
+    for level, kind, value in about:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid, uid, _ = _CREDENTIALS.unpack(value)
+        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            files += [file for (file,) in _FILE.iter_unpack(value[: len(value) // _FILE.size * _FILE.size])]
+    return Datagram(pid, uid, data, files)
+
+
+class Side:
+    """Answer launch/run, and keep the state of this host's ranks, which bear `mark`."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._pids: set[int] = set()  # of the rank.py of all ranks so far
+        self._ranks: dict[str, Rank] = {}
+        self._said: dict[str, RankState] = {}
+        self.parents: set[int] = set()  # of all rank.py: processes of MPI
+        self.segments: dict[str, set[Path]] = {}  # shared memory of the ranks, by rank, where that must be known
+        self._text = b""
+
+    def hear_rank(self, from_ranks: socket.socket) -> None:
+        """Process a report of rank.py, that a rank starts or how it ended; ignore all other senders."""
+        came = receive(from_ranks)
+        if came.uid == os.getuid() and limit.may_bear(came.pid, self._mark):
+            with contextlib.suppress(ValueError):  # junk
+                if came.files:
+                    self._begin(came)
+                elif came.pid in self._pids:
+                    self._end(read(End, came.data))
+        for file in came.files:
+            os.close(file)
+
+    def _begin(self, came: Datagram) -> None:
+        number = read(Begin, came.data).rank
+        self._pids.add(came.pid)
+        with contextlib.suppress(OSError):
+            self.parents.add(_stat(came.pid).parent)
+        self._ranks[number] = Rank(number, came.pid, came.files.pop(0))
+
+    def _end(self, end: End) -> None:
+        if end.rank in self._ranks:
+            self._tell_state(self._ranks[end.rank])
+        say(f"end {told(end)}")
+
+    def hear(self) -> bool:
+        """Process the input of launch/run; False if it is gone."""
+        data = os.read(0, 4096)
+        *lines, self._text = (self._text + data).split(b"\n")
+        for line in lines:
+            word, _, about = line.decode().partition(" ")
+            if word == "save":
+                for one in self._ranks.values():
+                    one.save()
+            elif word == "ask":
+                for one in self._ranks.values():
+                    one.ask(int(about))
+            elif word == "stack":
+                text = self._ranks[about].stack() if about in self._ranks else ""
+                say(f"stack {told(Stack(about, text))}")
+            else:
+                for one in self._ranks.values():
+                    self._tell_state(one)
+                say(f"alive {about}")
+        return bool(data)
+
+    def _tell_state(self, one: Rank) -> None:
+        state = one.look()
+        if state.spoke and not limit.sees_all() and not self.segments.get(state.rank):
+            self.segments[state.rank] = one.segments()
+        if state != self._said.get(state.rank):
+            self._said[state.rank] = state
+            say(f"state {told(state)}")
+
+
+def serve(side: Side, from_ranks: socket.socket) -> None:
+    """Answer until the other side is gone."""
+    while ready := select.select([0, from_ranks.fileno()], [], [], LOST_S)[0]:
+        if from_ranks.fileno() in ready:
+            side.hear_rank(from_ranks)
+        elif not side.hear():  # ranks first: their reports precede the answer
+            return
+
+
+def main(_arguments: Sequence[str], _prog: str) -> int:
+    """Answer, then end all remaining processes."""
+    with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
+        with open(0, "rb", buffering=0, closefd=False) as file:  # keeps the lines after the first one for later
+            mark, _, word = file.readline().decode().strip().partition(" ")
+        if not mark:
+            return 0
+        side = Side(mark)
+        try:
+            from_ranks.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            with contextlib.suppress(OSError):  # two names of one host: the other process receives the datagrams
+                from_ranks.bind(rank.address(mark))
+            say(facts())
+            serve(side, from_ranks)
+        except BrokenPipeError:
+            pass
+        finally:
+            limit.end(mark, word=word, segments=itertools.chain(*side.segments.values()), dead=side.parents)
+    return 0

@@ -1,0 +1,147 @@
+"""Decide after a run whether to start it again, on which hosts, and why, in words.   (pure)
+
+The law
+-------
+- A program that fails by itself would fail again, so it isn't restarted.  The death of a rank, of a process of MPI, or of a
+  host may be chance.
+- The first end is the cause: mpiexec ends the other ranks.  But ranks may fail because one died, before its death is
+  reported: within `SETTLE_S`, a death counts before a failure.
+- Without a save since the start, a restart would only repeat it.  Exception: if a host is gone, its ranks may have saved
+  since their last report, and the loss is not the program's fault.
+- A run that people have ended is not restarted.
+- mpiexec may end with 0 although ranks are lost: 0 counts only if every rank has reported its end.
+- If no rank has reported why it ended, the code of mpiexec decides: a signal (Open MPI: 128 and more, MPICH: 9), saved and
+  stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to report), or a failure.
+- A rank that ends with 0 after MPI_Init but without MPI_Finalize has failed.
+
+The table
+---------
+how it has ended                                       with a save, restarts left   otherwise
+-----------------------------------------------------  ---------------------------  ------------------
+DONE     mpiexec and all ranks with 0                 over: 0                      over: 0
+STOPPED  a rank with 75: it has saved on request       over: 75                     over: 75
+FAILED   a rank with another exit code, or as above    over: that of mpiexec        over: that of mpiexec
+DIED     a rank, or MPI's process on its host          again                        over: that of mpiexec
+         a rank whose end nobody has reported          again                        over: 1
+GONE     a host                                        again                        again, without a save
+HUNG     a rank that hangs                             again                        over: 124
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from lb_mpi.cli.run.heard import End
+from lb_mpi.cli.run.hosts import Host
+from lb_mpi.cli.run.limit import HUNG
+from lb_mpi.signs import SAVED
+
+SETTLE_S = 1.0
+
+
+class How(Enum):
+    """The ways in which a run can end."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DIED = "died"
+    GONE = "gone"
+    HUNG = "hung"
+
+
+class Outcome(NamedTuple):
+    """A run that has ended, as far as known."""
+
+    code: int  # of mpiexec, 0 to 255
+    ends: Sequence[tuple[float, End]] = ()  # that are not regular, with the seconds from the start to their reports
+    unreported: Sequence[int] = ()  # ranks whose end nobody has reported
+    at_end: bool = False  # one of these has come to the end of its program, perhaps by an error
+    gone: Sequence[str] = ()  # a line for each host that is gone
+    hung: bool = False  # some rank hung
+    cut_off: Sequence[int] = ()  # ranks that hung because MPI's network does not reach them
+    cut_off_here: bool = False  # one of these is on this machine, where mpiexec runs
+    n_saved: int = 0  # number of saves since the start
+    saved: int = 0  # the number of the last one
+    seconds: float = 0.0  # duration of the run
+
+
+class RestartDecision(NamedTuple):
+    """The decision after a run."""
+
+    again: bool
+    code: int  # the exit code if it is over
+    why: str  # in words; "": not worth a message
+
+
+def how(outcome: Outcome) -> How:
+    """Find how the run ended."""
+    if outcome.hung:
+        return How.HUNG
+    if outcome.gone:
+        return How.GONE
+    first = cause(outcome)
+    if first is not None:
+        return How.DIED if first.code < 0 else How.STOPPED if first.code == SAVED else How.FAILED
+    if not outcome.code:
+        return How.DIED if outcome.unreported else How.DONE
+    if outcome.code == SAVED:
+        return How.STOPPED
+    return How.DIED if outcome.code == signal.SIGKILL or outcome.code > 128 else How.FAILED
+
+
+def cause(outcome: Outcome) -> End | None:
+    """Return the rank that ended first; None if no rank has reported its end."""
+    if not outcome.ends:
+        return None
+    ends = sorted(outcome.ends, key=lambda end: end[0])
+    first_s, first = ends[0]
+    if first.code == SAVED:
+        return first
+    if first.parent:
+        return first
+    died = [end for at_s, end in ends if end.code < 0 and not end.parent and at_s <= first_s + SETTLE_S]
+    return died[0] if died else first  # MPI ends its own processes after a failure
+
+
+def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
+    """Decide after a run, restarted `n_restarts` times so far, of at most `allowed`."""
+    found = how(outcome)
+    if found is How.DONE:
+        return RestartDecision(False, 0, "")
+    if found is How.STOPPED:
+        number = f" ({outcome.saved})" if outcome.n_saved else ""
+        return RestartDecision(False, SAVED, f"saved{number} and stopped: the same command continues from there")
+    code = HUNG if found is How.HUNG else outcome.code or 1
+    if not allowed:
+        return RestartDecision(False, code, "")
+    if found is How.FAILED:
+        itself = outcome.ends or outcome.at_end
+        why = "the program itself has failed" if itself else "the program has failed, or mpiexec was asked to end it"
+        return RestartDecision(False, code, f"no restart: {why}")
+    if outcome.cut_off_here:
+        return RestartDecision(False, code, "no restart: mpiexec runs on a host that the network of MPI does not reach")
+    if n_restarts == allowed:
+        made = "the one allowed restart was" if allowed == 1 else f"all {allowed} allowed restarts were"
+        return RestartDecision(False, code, f"no restart: {made} made")
+    if not outcome.n_saved and found is not How.GONE:
+        return RestartDecision(False, code, "no restart: nothing was saved since the last start")
+    save = f"save {outcome.saved}" if outcome.n_saved else "the last save, if there is one"
+    return RestartDecision(
+        True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from {save}"
+    )
+
+
+def place(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> tuple[list[int], list[str]]:
+    """Place at most `wanted` ranks on the hosts without `problems` (lines, by host), slot by slot.
+
+    Return the host of each rank, by its number in the list, and in words what differs from the previous start.
+    """
+    slots = [index for index, host in enumerate(hosts) for _ in range(host.slots) if index not in problems]
+    words = [f"left out: {problems[index]}" for index in sorted(problems)]
+    if len(slots) < wanted:
+        words.append(f"{len(slots)} rank{'s' * (len(slots) != 1)} instead of {wanted}: there are no more slots")
+    return slots[:wanted], words

@@ -1,0 +1,487 @@
+"""./launch/run: start a program on a list of hosts, or on this machine, with the installed MPI.
+
+Before the start it checks that mpiexec and mpi4py belong together, and that each host is reachable, has the same versions,
+and sees this folder.  During the run, it checks that the hosts answer and the ranks make progress.  Afterwards, nothing of
+the run is left on any host.  If a host or a rank died and the program has saved, it may be restarted on the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lb_mpi.cli.run import commands, limit
+from lb_mpi.cli.run.hangs import PATIENCE, Awaited, Hang, Start, stopped
+from lb_mpi.cli.run.heard import End
+from lb_mpi.cli.run.host import Constant, is_stopped
+from lb_mpi.cli.run.hosts import Host, read_hosts
+from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
+from lb_mpi.cli.run.restarting import How, Outcome, decide, how, place
+from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
+from lb_mpi.signs import SAVE_SIGNAL, SAVED
+
+ASK_S = 20.0
+# Open MPI passes only these variables to other hosts; MPICH passes all.
+EXPORTED = re.compile(r"PATH|LD_LIBRARY_PATH|PYTHON\w+|VIRTUAL_ENV|\w+_NUM_THREADS|UCX_\w+|FI_\w+|NUMBA_\w+|LB_MPI_\w+")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+class Mpiexec(NamedTuple):
+    """A program that starts ranks, such as mpiexec."""
+
+    path: str
+    library: str  # "MPICH 5.0.2" or "Open MPI 5.0.8"
+
+    @property
+    def is_open_mpi(self) -> bool:
+        """Return whether its options are those of Open MPI (5 or newer); else they are MPICH's."""
+        return self.library.startswith("Open MPI")
+
+
+def identify(path: str) -> Mpiexec:
+    """Identify `path`; ValueError unless it is the mpiexec of MPICH (Hydra) or Open MPI."""
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ASK_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"{path}: {error}") from None
+    if found := re.search(r"\(Open MPI\) ([\w.]+)", done.stdout):
+        if int(found[1].split(".")[0]) < 5:
+            raise ValueError(f"{path} is Open MPI's {found[1]}: expected version 5 or newer")
+        return Mpiexec(path, f"Open MPI {found[1]}")
+    if found := re.match(r"HYDRA build details:\s+Version:\s+([\w.]+)", done.stdout):
+        return Mpiexec(path, f"MPICH {found[1]}")
+    said = (done.stdout + done.stderr).strip().partition("\n")[0]
+    raise ValueError(f"{path} --version says {said!r}: expected MPICH's mpiexec (Hydra), or Open MPI's")
+
+
+def fill(hosts: Sequence[Host], n: int | None) -> list[int]:
+    """Return (n,) the host of each rank, slot by slot; n None: all slots.  ValueError for more ranks than slots."""
+    slots = [index for index, host in enumerate(hosts) for _ in range(host.slots)]
+    if n is not None and not 1 <= n <= len(slots):
+        raise ValueError(f"-n {n}: expected 1 to {len(slots)}, the slots of these hosts")
+    return slots[:n]
+
+
+def command(
+    mpi: Mpiexec,
+    hosts: Sequence[Host],
+    ranks: Sequence[int],
+    launcher: str | None,
+    variables: Mapping[str, str],
+    link: Path | None = None,
+) -> list[str]:
+    """Return the start of a command line that starts rank k on hosts[ranks[k]], in ascending order; the program follows.
+
+    `launcher` replaces ssh.  `link` links to it, or to ssh, from a folder named with this run's word, so the daemons'
+    command lines contain the word: MPICH passes the path of its launcher on to them, and Open MPI all parameters, known or
+    not.
+    """
+    counts = Counter(ranks)
+    used = sorted(counts)
+    listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
+    if mpi.is_open_mpi:
+        # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
+        argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
+        argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
+        argv += ["--host", listed, "--map-by", "slot"]
+        argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
+    else:
+        launcher = str(link) if link else launcher
+        argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", launcher] if launcher else []), "-hosts", listed]
+    return [*argv, "-n", str(len(ranks))]
+
+
+class Watched:
+    """Processes of this machine, by name, that may be stopped (SIGSTOP)."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids, self._clocks = pids, {name: Constant(0.0) for name in pids}
+
+    def lines(self, now: float, limit_s: float) -> list[str]:
+        """Return a line for each that has been stopped for `limit_s` seconds."""
+        found = []
+        for name, clock in self._clocks.items():
+            stopped = is_stopped(self._pids[name])
+            if (seconds := clock.constant_s(now, stopped)) >= limit_s and stopped:
+                found.append(f"{name} on host {socket.gethostname()} hangs: stopped for {seconds:.0f} s")
+        return found
+
+    def wake(self, name: str) -> bool:
+        """Continue one if it is stopped; return whether it was."""
+        stopped = is_stopped(self._pids[name])
+        if stopped:
+            os.kill(self._pids[name], signal.SIGCONT)
+        return stopped
+
+
+DEATH_S = 10.0  # time for mpiexec to end the other ranks after a death
+STACK_S = 5.0
+NEWEST_S = 0.4  # for the ranks' last reports: after Ctrl-C all is over within a second
+MOST_STACKS = 4  # number of stacks shown
+MOST_NAMED = 8  # ranks without a reported end
+
+
+def say(*lines: object) -> None:
+    """Print lines on stderr for people."""
+    for line in lines:
+        print(f"run: {line}", file=sys.stderr, flush=True)
+
+
+class _Run:
+    """A run under way: mpiexec is `process`, `hosts` are those of the ranks, and `came` are the signals received.
+
+    It prints what dies or hangs.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], came: list[int], job: MpiJob
+    ) -> None:
+        self._process, self._watch, self._hosts, self._came = process, watch, hosts, came
+        self._hang_s, self._grace_s = job.options.hang_s, job.options.grace_s
+        self._began = time.monotonic()
+        self._ends: list[tuple[float, End]] = []  # except regular ones
+        self._n_regular, self._last_s = 0, 0.0  # number of regular ends, time of the last one
+        self._unreported = set(range(len(hosts)))  # ranks without a regular end
+        self._gone: list[str] = []
+        self._hung: list[Hang] = []
+        self._late: set[str] = set()  # ranks that were named as late
+        self._here = Watched({"mpiexec": process.pid, "host.py": watch.here.pid})
+        self._start = Start(hosts, self._hang_s)
+        self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.tell(f"ask {question}"))
+        self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
+        self._wrong: list[str] = []  # lines about processes other than ranks that hang
+
+    def goes_on(self) -> bool:
+        """Return whether to wait for it any longer: until it ends, a host is gone, or a rank or a helper hangs."""
+        self._gone = self._watch.lost()
+        self._hear()
+        now = time.monotonic() - self._began
+        if self._process.poll() is not None or self._gone:
+            return False
+        if self._came and not self._goes_on_to_save(now):
+            return False
+        if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
+            return False
+        states = self._watch.states()
+        at_start = self._start.stuck(now, states)
+        self._hung = stopped(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
+        self._warn_of_late()
+        if self._hang_s:
+            self._wrong = self._here.lines(now, self._hang_s)
+            if self._n_regular == len(self._hosts) and now > self._last_s + self._hang_s and not self._wrong:
+                self._wrong = [f"all ranks have ended, but mpiexec has not for {now - self._last_s:.0f} s"]
+        return not self._hung and not self._wrong
+
+    def _warn_of_late(self) -> None:
+        for hang in self._awaited.late:
+            if hang.rank not in self._late:
+                self._late.add(hang.rank)
+                say(f"{hang.late()}; it may take {PATIENCE * self._hang_s:g} s (--hang-s)")
+
+    def outcome(self) -> Outcome:
+        """Return how it ended, after all hosts have reported."""
+        code = self._process.poll()
+        if self._here.wake("host.py"):  # it has reports of the ranks
+            say("host.py was stopped, and has been continued")
+        if code is not None:
+            self._gone = self._watch.silent()  # Open MPI's mpiexec may exit with 0 after a host has died
+        else:
+            self._watch.hear(NEWEST_S)  # the ranks' latest reports, perhaps of a save
+        self._hear()
+        seconds = time.monotonic() - self._began
+        say(*self._gone, *self._hung, *self._wrong)
+        for rank in [hang.rank for hang in self._hung if hang.watched][:MOST_STACKS]:
+            stack = self._watch.stack(rank, STACK_S).rstrip().splitlines()
+            say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
+        if code and not self._came:
+            say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
+        states = self._watch.states()
+        unreported = [] if self._n_regular >= len(self._hosts) else sorted(self._unreported)
+        cut_off = [int(hang.rank) for hang in self._hung if hang.cut_off]
+        found = Outcome(
+            code=1 if code is None else code if code >= 0 else 128 - code,
+            ends=self._ends,
+            unreported=unreported,
+            at_end=any(state.at_end and state.rank in map(str, unreported) for state in states),
+            gone=self._gone,
+            hung=bool(self._hung or self._wrong),
+            cut_off=cut_off,
+            cut_off_here=any(is_here(self._hosts[rank]) for rank in cut_off),
+            n_saved=sum(state.n_saved for state in states),
+            saved=max((state.saved for state in states), default=0),
+            seconds=seconds,
+        )
+        if not code and how(found) is How.DIED and not self._ends:
+            for one in found.unreported[:MOST_NAMED]:
+                say(f"rank {one} on host {self._hosts[one]} has not reported its end, but mpiexec has ended with code 0")
+        if how(found) in (How.STOPPED, How.DONE):  # it has saved, or ended meanwhile
+            self._came.clear()
+        return found
+
+    def _hear(self) -> None:
+        """Process the ends of ranks; print which was killed, and which failed first."""
+        now = time.monotonic() - self._began
+        for end in self._watch.ends():
+            if end.regular:
+                self._n_regular, self._last_s = self._n_regular + 1, now
+                self._unreported -= {int(end.rank)} if end.rank.isdecimal() else set()
+                continue
+            before = [one for _, one in self._ends]
+            followed = any(one.code >= 0 or one.parent for one in before)  # a failure is named if it is the first
+            if not (before if end.parent else end.code == SAVED or (end.code >= 0 and followed)):
+                say(end)
+            self._ends.append((now, end))
+
+    def _goes_on_to_save(self, now: float) -> bool:
+        """After a signal, let the program save if it can, and wait for that; a second signal ends it."""
+        if self._asked is None:
+            self._watch.hear(NEWEST_S)
+            if not any(state.saves for state in self._watch.states()):
+                if set(self._came) != {SAVE_SIGNAL}:
+                    return False
+                say(f"{SAVE_SIGNAL.name}: the program continues, since it cannot save at a signal (lb_mpi.asked_to_stop)")
+                self._came.clear()
+                return True
+            say(f"the program has {self._grace_s:g} s to save and stop; a second signal ends it at once")
+            self._watch.tell("save")
+            self._asked = now, len(self._came)
+        asked_s, n_came = self._asked
+        if now > asked_s + self._grace_s:
+            say(f"the program has not stopped within {self._grace_s:g} s")
+            return False
+        return len(self._came) == n_came
+
+
+_OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
+
+
+def variables(mpi: Mpiexec, given: Mapping[str, str], *, emulated: bool) -> dict[str, str]:
+    """Return the variables for mpiexec: `given`, and one thread a rank unless they set another number."""
+    own = dict.fromkeys(THREADS, "1")
+    if emulated:  # or UCX would find that all hosts share one memory
+        own |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+    if mpi.is_open_mpi:
+        own["OMPI_MCA_osc"] = "^ucx"  # its one-sided component prints a complaint for every shared-memory window
+        own |= _OPEN_MPI_ROOT if os.geteuid() == 0 else {}
+    return {**own, **given}
+
+
+def interpreter(program: Sequence[str]) -> str:
+    """Return the Python that runs the program: the first word of `program` that is one; without any, this one."""
+    for word in program:
+        if Path(word).name.startswith("python") and (found := shutil.which(word)):
+            return os.path.abspath(found)
+    return sys.executable
+
+
+def find(what: str) -> str:
+    """Return the full path of a command, in PATH or (as in a wheel) beside this interpreter; ValueError if there is none."""
+    found = shutil.which(what) or shutil.which(what, path=os.path.dirname(sys.executable))
+    if found is None:
+        raise ValueError(f"{what}: not found: expected a command")
+    return os.path.abspath(found)
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Make the command line."""
+    top = argparse.ArgumentParser(prog=prog,
+        usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
+        description="Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI; see "
+        "launch/hosts.example. Before the start, this command checks that mpiexec and mpi4py belong together, and that each "
+        "host can be reached, has the same versions, and has this folder. If a host dies, or if a rank is killed or hangs, "
+        "it names the host or rank and ends the program, or starts it again (--restarts).",
+        epilog="Exit codes: that of mpiexec; 75: the program was asked to stop, and has saved; 124: a rank hung; 2: a "
+        "mistake in the command line.", allow_abbrev=False)
+    top.add_argument("--hosts", metavar="FILE",
+        help="hostfile, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
+    top.add_argument("-n", type=int, metavar="N",
+        help="number of ranks (default: all slots; without a hostfile, one for each core)")
+    top.add_argument("--restarts", type=int, default=0, metavar="N",
+        help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times, "
+        "and only if the program has saved something since its start, or a host is gone; never if the program itself fails "
+        "(default: %(default)s)")
+    top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
+        help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
+        "%(default)g). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, "
+        "has reached its end or is cut off from MPI's network, or if its program does not begin for S seconds (at least "
+        f"30). One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
+    top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
+        help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
+        "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
+    top.add_argument("--check", action="store_true", help="only check the hosts")
+    top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
+    top.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
+    top.add_argument("--emulated", action="store_true",
+        help="the hosts are virtual ones of launch/cluster: emulate their speeds, and use TCP")
+    top.add_argument("--record", metavar="FOLDER",
+        help="write a record of the run to FOLDER, after restarts of the last start, for python -m lb_mpi report FOLDER")
+    top.add_argument("--progress", action="store_true",
+        help="show during the run how much is done, and how busy the ranks are, in a line that changes; without a terminal, "
+        "print a line every ten seconds")
+    top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
+    return top
+
+
+class MpiJob:
+    """A job that is started, and restarted; ValueError or OSError for mistakes in `options`.
+
+    `program` : its command line; empty: only check the hosts
+    `record` : the folder of its records, those of the last start
+    """
+
+    def __init__(self, options: argparse.Namespace, program: Sequence[str], record: str | None) -> None:
+        here = Host(socket.gethostname(), max(options.n or len(os.sched_getaffinity(0)), 1))
+        self.hosts = read_hosts(options.hosts) if options.hosts else [here]
+        self.ranks = fill(self.hosts, options.n)
+        self.mpi = identify(find(options.mpiexec))
+        self.launcher = find(options.launcher) if options.launcher else None  # replaces ssh
+        self.program = [find(program[0]), *program[1:]] if program else []
+        self.python = interpreter(self.program)
+        self.options = options
+        self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
+        self.cut_off: set[int] = set()  # hosts that MPI's network does not reach: none is used again
+        if record is not None:
+            os.makedirs(record, exist_ok=True)
+            self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
+
+    def start(self, before: Outcome | None) -> Outcome | int:
+        """Check the hosts, and start; return the outcome, or the exit code if nothing was started.
+
+        The first time, an unusable host is an error.  After a start `before`, it is left out, and the rest of the list is
+        used, also the hosts that were gone then, if they answer.
+
+        Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
+        only requests a save: a program that can't save goes on.
+        """
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
+        wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
+        names = [self.hosts[index].name for index in wanted]
+        ssh = launcher(self.launcher)
+        with contextlib.ExitStack() as stack:
+            link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))
+            word = link.parent.name if link else ""
+            watch = stack.enter_context(Watch(names, ssh, self.python, mark, word))
+            ranks = self.placed(watch, before)
+            if not ranks:
+                return 1
+            counts = Counter(self.hosts[index].name for index in ranks)
+            watch.keep(counts)
+            say(", ".join(f"{name} ({count} rank{'s' * (count > 1)})" for name, count in counts.items()))
+            if before is None:
+                facts = watch.here.facts.items()
+                say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
+            if not self.program:
+                return 0
+            if before is None:
+                say(shlex.join([*self.argv(ranks, env), *self.program]))
+            process = None
+            try:
+                with limit.held() as came:
+                    argv = [*self.argv(ranks, env, link), *self.program]
+                    if "LB_MPI_RECORD" in self.recording:
+                        remove_records(self.recording["LB_MPI_RECORD"])
+                    process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+                    hosts = [self.hosts[index].name for index in ranks]
+                    run = _Run(process, watch, hosts, came, self)
+                    while run.goes_on():
+                        time.sleep(LOOK_S)
+                    outcome = run.outcome()
+                    self.cut_off |= {ranks[rank] for rank in outcome.cut_off}
+                    return outcome
+            finally:
+                limit.end(mark, process)
+                remove_scratch()
+
+    def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
+        """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
+        argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
+        rank = commands.argv(self.python, "rank")
+        if not self.options.emulated:
+            return argv + rank
+        free = ["--bind-to", "none"] if self.mpi.is_open_mpi else []  # each host would take the same core first
+        speeds = ",".join(f"{self.hosts[index].speed:g}" for index in ranks)
+        return [*argv, *free, *rank, *commands.argv(sys.executable, "throttle"), "--speeds", speeds]
+
+    def placed(self, watch: Watch, before: Outcome | None) -> list[int]:
+        """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""
+        problems = watch.reach()
+        has = watch.here.facts.get("MPI library")
+        if has is not None and has != self.mpi.library:
+            say(f"{self.mpi.path} belongs to {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
+            return []
+        if before is None or watch.here.name in problems:
+            say(*problems.values())
+            return [] if problems else self.ranks
+        dead = {index: f"host {self.hosts[index].name}: the network of MPI does not reach it" for index in self.cut_off}
+        dead |= {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
+        ranks, words = place(self.hosts, dead, len(self.ranks))
+        say(*words)
+        return ranks
+
+
+def run(options: argparse.Namespace, program: Sequence[str]) -> int:
+    """Check, start, and restart after deaths as often as allowed; ValueError or OSError for mistakes."""
+    for name in ("restarts", "hang_s", "grace_s"):
+        if not 0 <= (value := getattr(options, name)) < float("inf"):
+            raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
+    with contextlib.ExitStack() as stack:
+        record = options.record or None
+        if options.progress and record is None:  # here, where all hosts see it
+            record = stack.enter_context(scratch(os.getcwd()))
+        job = MpiJob(options, program, record)
+        if options.progress and record is not None:
+            stack.enter_context(followed(record))
+        n_restarts, before = 0, None  # the outcome of the previous start
+        while not isinstance(outcome := job.start(before), int):
+            decision = decide(outcome, n_restarts, options.restarts)
+            if decision.why:
+                say(decision.why)
+            if not decision.again:
+                return decision.code
+            n_restarts, before = n_restarts + 1, outcome
+        return outcome
+
+
+@contextlib.contextmanager
+def link_to(ssh: str) -> Iterator[Path]:
+    """Link to `ssh`, under its own name, in a new folder that is removed at the end of the block.
+
+    Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it to a shell.
+    """
+    place = tempfile.gettempdir()
+    place = place if place == shlex.quote(place) else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=place, ignore_cleanup_errors=True) as folder:
+        link = Path(folder, os.path.basename(ssh))
+        link.symlink_to(ssh)
+        yield link
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """./launch/run."""
+    top = parser(prog)
+    options = top.parse_args(arguments)
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if bool(program) == options.check:
+        top.error("expected a PROGRAM, or --check")
+    with limit.interruptible():
+        try:
+            return run(options, program)
+        except (ValueError, OSError) as error:
+            print(f"{top.prog}: error: {error}", file=sys.stderr)
+            return 2

@@ -1,0 +1,343 @@
+"""The command `simulate`: a search, rows or tasks on any number of virtual ranks, without MPI.
+
+The same objects as on MPI run on a virtual clock, so the same options give the same figures.  All subjects share the options
+of `_common`; the specific options, answer and summary of each are together below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lb_mpi.balancing import simulate as rounds
+from lb_mpi.balancing.simulate import Call, SimulatedRows
+from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
+from lb_mpi.cli.dispatch import GRAPH, Command, add_route, draw, progress, route_of
+from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
+from lb_mpi.graph import Floats
+from lb_mpi.graph_files import as_graph
+from lb_mpi.pooling import simulate as pools
+from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
+from lb_mpi.record.record import Record, virtual_files
+from lb_mpi.searching import simulate as searches
+from lb_mpi.searching.guard import Options
+from lb_mpi.table import Table
+from lb_mpi.virtual import Network, check_span
+
+THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
+ROW_BYTES = 256  # of a row, and of its result
+WITHIN_S = 2e-6  # that a message of a pool takes within a host
+SHOWN = 20  # lines of a table in the text output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a parser for each subject."""
+    subjects = parser.add_subparsers(dest="subject", required=True, metavar="SUBJECT", title="subjects")
+    for name, (text, subject) in SUBJECTS.items():
+        subject.add_arguments(subjects.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}."))
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Simulate as the options say; ValueError for odd values.  Returns the subject's answer, and its name."""
+    return {"subject": options.subject, **SUBJECTS[options.subject][1].run(options)}
+
+
+def describe(answer: dict[str, Any]) -> list[str]:
+    """Return the answer as lines for people."""
+    return SUBJECTS[answer["subject"]][1].describe(answer)
+
+
+# --- common to all subjects -------------------------------------------------------------------------------------------
+
+
+def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
+    parser.add_argument("--speeds", default=speeds,
+        help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is repeated if it "
+        "has fewer numbers than there are ranks (%(default)s)")
+    parser.add_argument("--latency", type=float, default=latency_s, metavar="S",
+        help=f"seconds that a message{between} takes (%(default)g)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
+    parser.add_argument("--record", metavar="FOLDER", help="write a record to FOLDER, for python -m lb_mpi report FOLDER")
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
+
+
+def _speeds(options: argparse.Namespace, size: int) -> Floats:
+    """Return (size,) speeds; fewer listed ones are repeated."""
+    speeds = draw("speeds", options.speeds, size, np.random.default_rng(options.seed))
+    return np.resize(speeds, size) if len(speeds) < size else speeds
+
+
+def _bandwidth(options: argparse.Namespace) -> float:
+    return math.inf if options.bandwidth == math.inf else bandwidth("bandwidth", options.bandwidth)
+
+
+def _write(options: argparse.Namespace, records: Sequence[Record], now: float, hosts: Sequence[str], what: str) -> None:
+    """Write the records of virtual ranks on `hosts` (ranks,) at the time `now`; OSError."""
+    folder = Path(options.record)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in virtual_files(records, now, hosts, f"simulate {options.subject} {what}"):
+        (folder / name).write_bytes(data)
+
+
+def _some(values: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Return the values of a long list that a table shows, with their indices, including the last one."""
+    every = -(-len(values) // SHOWN)
+    return [(k, value) for k, value in enumerate(values) if k % every == 0 or k == len(values) - 1]
+
+
+def _ratio(seconds: float, bound_s: float) -> float:
+    """Return time / bound; 1 if there was nothing to do."""
+    return seconds / bound_s if bound_s else 1.0
+
+
+def _totals(done: Sequence[Call | pools.MapRun], *names: str) -> dict[str, Any]:
+    """Return the sums of these fields, and the ratio of time to bound, in all calls and in the later half."""
+    total = {name: sum(getattr(one, name) for one in done) for name in names}
+    later = statistics.median(_ratio(one.seconds, one.bound_s) for one in done[len(done) // 2 :])
+    return {"total": total, "ratio": _ratio(total["seconds"], total["bound_s"]), "ratio_later": later}
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tree", choices=sorted(TREES), default="T1", help="a published tree (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
+    parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1 (%(default)s)")
+    parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link (%(default)s)")
+    add_route(parser)
+    _common(parser)
+
+
+def _search(options: argparse.Namespace) -> dict[str, Any]:
+    """Search a published tree, and check its count.
+
+    Returns `nodes`, `leaves`, `depth` of the tree, `efficiency` (1: all ranks worked all the time), how often work moved
+    (`balances`) with how many `drafts` and `messages` (`most_messages`: by one rank), in `virtual_seconds`, of which
+    `detection_seconds` from the end of the last rank's work until all learned of it; simulated in `seconds`.
+    """
+    began = time.perf_counter()
+    integer("ranks", options.ranks, 1, searches.MOST_RANKS)
+    seed = integer("seed", options.seed, 0)
+    network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
+    records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
+    result = searches.search(
+        [UnbalancedTreeSearch(TREES[options.tree]) for _ in range(options.ranks)],
+        speeds=_speeds(options, options.ranks),
+        network=network,
+        unit_s=options.unit_s,
+        seed=seed,
+        options=Options(
+            threshold=THRESHOLD,
+            pause_s=searches.pause_for(options.ranks, network.latency_s[1]),
+            seed=seed,
+            route=route_of(options),
+        ),
+        records=records,
+    )
+    if records is not None:
+        what = f"--tree {options.tree} --ranks {options.ranks}"
+        _write(options, records, result.virtual_seconds, ["virtual"] * options.ranks, what)
+    count = result.value
+    known = PUBLISHED.get(options.tree)
+    if known is not None and known != count:
+        raise AssertionError(f"{options.tree} has {known} as published, but {count} were counted")
+    return {
+        "tree": options.tree,
+        "ranks": options.ranks,
+        **count._asdict(),
+        **{name: getattr(result, name) for name in ("efficiency", "balances", "drafts", "messages", "most_messages")},
+        "detection_seconds": result.detection_s,
+        "virtual_seconds": result.virtual_seconds,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _describe_search(answer: dict[str, Any]) -> list[str]:
+    return [
+        f"{answer['nodes']:,} nodes on {answer['ranks']} virtual ranks in {answer['virtual_seconds']:.6f} virtual seconds",
+        f"efficiency {answer['efficiency']:.3f}; work was moved {answer['balances']} times, with {answer['drafts']} drafts "
+        f"and {answer['messages']:,} messages: {answer['messages'] / answer['ranks']:.0f} per rank, and at most "
+        f"{answer['most_messages']:,} from one rank",
+    ]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _add_rows(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--graph", default="mesh:4x4", help=f"the process graph: {GRAPH} (%(default)s)")
+    parser.add_argument("--calls", type=int, default=20, help="number of calls of map_rows (%(default)s)")
+    parser.add_argument("--rows", type=int, default=50, metavar="N", help="number of rows of each rank (%(default)s)")
+    parser.add_argument("--costs", choices=rounds.ROWS, default="lognormal",
+        help="costs of the rows: equal; random, with a few expensive ones; or a hot region that moves over the ranks "
+        "(%(default)s)")
+    parser.add_argument(
+        "--spread", type=float, default=1.0,
+            help="standard deviation of the logarithm of random costs; or strength of the hot region (%(default)s)"
+    )
+    parser.add_argument(
+        "--period", type=int, default=100, help="calls in which the hot region moves round once (%(default)s)"
+    )
+    parser.add_argument(
+        "--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1 (%(default)s)"
+    )
+    parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link (%(default)g)")
+    parser.add_argument("--scheme", choices=(AUTO, *ROWS_SCHEMES), default=AUTO,
+        help="direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of first or "
+        "second order; auto: direct up to 512 ranks (%(default)s)")
+    _common(parser, speeds="uniform:1:4")
+
+
+def _rows(options: argparse.Namespace) -> dict[str, Any]:
+    """Call `Balancer.map_rows` on drawn rows.
+
+    Returns the `scheme` used; `calls`, a list with the seconds of each, without balancing (`alone_s`) and at least
+    (`bound_s`), the rows and bytes moved; the totals of these; simulated in `cpu_seconds`.
+    """
+    began = time.process_time()
+    graph = as_graph(options.graph)
+    n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
+    network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
+    recorded = SimulatedRows(graph.n) if options.record is not None else None
+    cluster = rounds.Cluster(
+        graph,
+        _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
+        scheme=options.scheme,
+        network=network,
+        row_bytes=ROW_BYTES,
+        seed=seed,
+        recorded=recorded,
+    )
+    costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
+
+    def on_call(number: int, call: Call) -> None:
+        line.show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
+
+    with progress() as line:
+        done = rounds.simulate(cluster, costs, options.calls, on_call)
+    if recorded is not None:
+        what = f"--graph {options.graph} --calls {options.calls}"
+        _write(options, recorded.records, recorded.now, ["virtual"] * graph.n, what)
+    total = _totals(done, "seconds", "bound_s", "alone_s", "rows_moved", "bytes_moved", "messages")
+    return {
+        "ranks": graph.n,
+        "scheme": cluster.scheme,
+        "calls": [call._asdict() for call in done],
+        **total,
+        "ratio_without": _ratio(total["total"]["alone_s"], total["total"]["bound_s"]),
+        "cpu_seconds": time.process_time() - began,
+    }
+
+
+def _describe_rows(answer: dict[str, Any]) -> list[str]:
+    calls, total = answer["calls"], answer["total"]
+    header = ("call", "bound s", "time / bound", "without balancing", "rows moved", "MB moved", "what was done")
+    lines = [
+        [f"{k + 1}", f"{call['bound_s']:.6f}", f"{call['seconds'] / call['bound_s']:.3f}",
+         f"{call['alone_s'] / call['bound_s']:.3f}", f"{call['rows_moved']:,}", f"{call['bytes_moved'] / 1e6:.3f}",
+         call["reason"]]
+        for k, call in _some(calls)
+    ]  # fmt: skip
+    return [
+        str(Table(header, lines, words=(6,))),
+        f"{answer['ranks']:,} ranks, {len(calls)} calls: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
+        f"the bound ({answer['ratio_later']:.3f} in the later half); without balancing {answer['ratio_without']:.3f}",
+        f"{total['rows_moved']:,} rows and {total['bytes_moved'] / 1e6:,.1f} MB moved, with {total['messages']:,} messages",
+    ]
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def _add_tasks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hosts", default="16", metavar="N,N,...",
+        help="number of ranks on each host (%(default)s: one host)")
+    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="tasks of each map, per rank (%(default)s)")
+    parser.add_argument(
+        "--maps", type=int, default=1, metavar="N", help="number of calls of pool.map (%(default)s)"
+    )
+    parser.add_argument("--costs", choices=pools.TASKS, default="lognormal",
+        help="costs of the tasks: equal, or random with a few expensive ones (%(default)s)")
+    parser.add_argument(
+        "--spread", type=float, default=1.0, help="standard deviation of the logarithm of random costs (%(default)s)"
+    )
+    parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
+    parser.add_argument("--repeat", action="store_true", help="the same tasks in each map, whose costs are learned")
+    _common(parser, latency_s=50e-6, between=" between hosts")
+
+
+def _tasks(options: argparse.Namespace) -> dict[str, Any]:
+    """Map drawn tasks with a pool.
+
+    Returns `maps`, a list with the seconds of each, at least (`bound_s`), as dealt and without stealing (`dealt_s`), and
+    with an ideal counter (`counter_s`); tasks and busy seconds by rank, steals and messages; their totals; simulated in
+    `cpu_seconds`.
+    """
+    began = time.process_time()
+    hosts = [integer("hosts", int(n) if n.is_integer() else n, 1) for n in comma_list("hosts", options.hosts)]
+    size = integer("hosts", sum(hosts), 1, pools.MOST_RANKS, unit="ranks in all")
+    n_tasks, n_maps = integer("tasks", options.tasks, 0), integer("maps", options.maps, 1)
+    seed = integer("seed", options.seed, 0)
+    records = [Record(0.0) for _ in range(size)] if options.record is not None else None
+    pool = pools.SimulatedPool(
+        hosts,
+        _speeds(options, size),
+        network=Network((WITHIN_S, WITHIN_S), check_span("latency", options.latency)),
+        seed=seed,
+        records=records,
+    )
+    done: list[pools.MapRun] = []
+    for k in range(n_maps):
+        draw = seed if options.repeat else seed + k
+        costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, spread=options.spread, seed=draw)
+        done.append(pool.map(costs, items=b"%d" % draw))
+    if records is not None:
+        names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
+        _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")
+    total = _totals(done, "seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")
+    return {
+        "ranks": size,
+        "maps": [each._asdict() for each in done],
+        **total,
+        "ratio_dealt": _ratio(total["total"]["dealt_s"], total["total"]["bound_s"]),
+        "ratio_counter": _ratio(total["total"]["counter_s"], total["total"]["bound_s"]),
+        "speeds": (pool.learned.values / pool.learned.values.max()).tolist(),
+        "cpu_seconds": time.process_time() - began,
+    }
+
+
+def _describe_tasks(answer: dict[str, Any]) -> list[str]:
+    maps, total = answer["maps"], answer["total"]
+    header = ("map", "bound s", "time / bound", "without stealing", "counter", "steals", "messages")
+    names = ("seconds", "dealt_s", "counter_s")
+    lines = [
+        [f"{k + 1}", f"{each['bound_s']:.6f}", *(f"{_ratio(each[name], each['bound_s']):.3f}" for name in names),
+         f"{each['steals']:,}", f"{each['messages']:,}"]
+        for k, each in _some(maps)
+    ]  # fmt: skip
+    return [
+        str(Table(header, lines)),
+        f"{answer['ranks']:,} ranks, {len(maps)} maps: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
+        f"the bound ({answer['ratio_later']:.3f} in the later half); without stealing {answer['ratio_dealt']:.3f}; "
+        f"with an ideal shared counter {answer['ratio_counter']:.3f}",
+        f"{total['steals']:,} steals, with {total['messages']:,} messages",
+    ]
+
+
+SUBJECTS = {
+    "search": ("an unbalanced tree search, message by message", Command(_add_search, _search, _describe_search)),
+    "rows": ("calls of Balancer.map_rows, with and without balancing", Command(_add_rows, _rows, _describe_rows)),
+    "tasks": (
+        "maps of a pool, compared with a fixed distribution and with a shared counter",
+        Command(_add_tasks, _tasks, _describe_tasks),
+    ),
+}
+COMMANDS = {"simulate": Command(add_arguments, run, describe)}

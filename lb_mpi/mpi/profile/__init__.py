@@ -1,1 +1,0 @@
-"""Timed calls of any mpi4py program."""
