@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.collective import gather
-from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send, State
+from lb_mpi.searching.drafting import NOBODY, TABLE, Kind, Message, Send, State
 
 SHOWN = (Kind.DRAFTING, Kind.REJECT, Kind.ADMISSION, Kind.WORK, Kind.NOWORK)
 WIDTH = max(len(kind.name) for kind in SHOWN)
@@ -39,11 +39,16 @@ class Trace:
                 self._note(now, f"to {to}: {message.kind.name:<{WIDTH}} {_what(message)}")
 
     def _way(self, state: State, arrived: list[tuple[int, Message]]) -> list[State]:
-        """The states from the last turn to this one, with those that only last for a moment."""
-        between = [State.READY_FOR_SPLIT] if any(message.kind is Kind.ADMISSION for _, message in arrived) else []
-        if state is State.WAIT_FOR_ACK and self._state is not State.IDLE:
-            between.append(State.IDLE)
-        return [self._state, *between, state]
+        """The states from the last turn to this one: a turn with several messages may pass through some."""
+        steps = {(row.state, row.then) for row in TABLE}
+        if any(message.kind is Kind.ADMISSION for _, message in arrived):
+            steps.discard((State.WAIT_FOR_ADMISSION.name, State.BUSY.name))  # not by a REJECT
+        ways = [[self._state]]
+        for way in ways:  # the shortest comes first
+            if way[-1] is state:
+                return way
+            ways += [[*way, one] for one in State if one not in way and (way[-1].name, one.name) in steps]
+        return [self._state, state]
 
     def _note(self, now: float, text: str) -> None:
         self._events.append(Event(now, self._rank, len(self._events), text))

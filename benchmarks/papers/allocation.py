@@ -102,14 +102,15 @@ def nodes(some: list[Instance]) -> Nodes:
 
 
 def monte_carlo(some: list[Instance], draws: int = DRAWS) -> list[Item]:
-    """Equations 1 to 5: the expected seconds of a node, beside the mean of drawn tasks, exchanges and waits.
+    """Equations 1 to 4: the expected seconds of a node, beside the mean of drawn tasks, exchanges and waits.
 
     A node with x tasks computes each for an exponential time; each pair of a task here and one elsewhere exchanges with
     probability e, which costs an exponential time of mean D, and with probability q a wait of mean Q.
     """
-    names = ["1: computing, t x", "2: exchanges, e x (n - x)", "3: talking, D of each", "4: waiting, q Q of each"]
-    names.append("5: T(x), all of it")
+    names = ["eq. 1: computing, t x", "the number of exchanges, e x (n - x)", "eq. 2: communication, D of each"]
+    names += ["eq. 3: waiting, q Q of each", "eq. 4: T(x), the sum"]
     errors: list[list[float]] = [[] for _ in names]  # in standard errors
+    exact = [True for _ in names]  # what isn't random is as expected
     for seed, one in enumerate(some):
         rng = np.random.default_rng(seed)
         node = int(rng.integers(len(one.time)))
@@ -137,13 +138,16 @@ def monte_carlo(some: list[Instance], draws: int = DRAWS) -> list[Item]:
         )
         for k, (drawn, wanted, variance) in enumerate(expected):
             error = abs(float(np.mean(drawn)) - wanted)
-            exact = 0.0 if error <= WORSE * (1.0 + wanted) else math.inf
-            errors[k].append(error / math.sqrt(variance / draws) if variance > 0.0 else exact)
+            if variance > 0.0:
+                errors[k].append(error / math.sqrt(variance / draws))
+            else:
+                exact[k] &= error <= WORSE * (1.0 + wanted)
     items = []
-    for name, found in zip(names, errors, strict=True):
-        square = float(np.mean(np.square(found)))  # about 1 in standard errors
+    for k, (name, found) in enumerate(zip(names, errors, strict=True)):
+        square = float(np.mean(np.square(found)))  # about 1 in standard errors: less would say that nothing was drawn
         text = f"mean square error {square:.2f}, in standard errors, of {len(found)} instances"
-        items.append(claim(f"eq. {name}", "the expected value", text, square < 1.0 + 5.0 * math.sqrt(2.0 / len(found))))
+        near = abs(square - 1.0) < 4.0 * math.sqrt(2.0 / len(found))
+        items.append(claim(name, "the expected value", text, exact[k] and near))
     return items
 
 
@@ -173,7 +177,11 @@ def jumps(one: Instance) -> bool:
 
 def section(run: Run) -> Section:
     """The part of the page about this paper."""
-    result = Section("Allocation: how many tasks for each node", SOURCE)
+    conclusion = (
+        "The model is what it says, and S(y) jumps where it says. The five steps are right for real numbers, but rounding "
+        "afterwards misses the best allocation in whole tasks now and then, which the paper doesn't say."
+    )
+    result = Section("Allocation: how many tasks for each node", SOURCE, conclusion)
     count = FULL if run.full else INSTANCES
     run.say(f"allocation: {count:,} drawn instances, against brute force")
     drawn = [instance(seed) for seed in range(count)]
@@ -187,7 +195,7 @@ def section(run: Run) -> Section:
     where = "at most at the two smallest y_i of R2"
     jumping = claim("S(y) never falls, and jumps", where, f"so in {several} of {count} instances", several == count)
     result.show(
-        "Equations 1 to 5, by Monte Carlo, and S(y)",
+        "Equations 1 to 4, by Monte Carlo, and S(y)",
         [*monte_carlo(drawn[:INSTANCES]), jumping],
         f"Tasks, exchanges and waits are drawn {DRAWS} times for each instance, with the node, its tasks, q and Q.",
     )

@@ -370,8 +370,7 @@ def plot(plt: Any, drawn: Draw) -> Any:
 SOURCE = (
     'Jin, Wang, "Improving the convergence rate of the diffusion algorithm by arranging processors", '
     "Journal of Software, 2003. "
-    "Here: `lb_mpi.arrange`, `lb_mpi.reorder_ranks`, `python -m lb_mpi arrange`, and beyond the paper `python -m "
-    "benchmarks.arrangement`."
+    "Here: `lb_mpi.arrange`, `lb_mpi.reorder_ranks`, `python -m lb_mpi arrange`."
 )
 LOST_COLUMN = 8
 METHODS = ("fill", "swap")
@@ -546,7 +545,23 @@ class Said(NamedTuple):
     def evidence(self, key: str, printed: Printed) -> Evidence:
         """Whether the printed number is what is predicted."""
         span = self.span(key)
-        return Evidence(f"the model predicts {span.text()}", self.sound and span.holds(printed.least, printed.most))
+        text = f"the model predicts {span.text()} ({inside(key):.0f} of 100 printed numbers like this lie in its interval)"
+        return Evidence(text, self.sound and span.holds(printed.least, printed.most))
+
+
+@cache
+def inside(key: str) -> float:
+    """In how many of 100 the printed number of a column lies in the interval that the model predicts."""
+    predictions = stopping.read()
+    if key in ("Pr_percent", "Pct_percent"):
+        printed = [(row, row["set"], int(row["column"])) for row in rows("arrangement_table3.csv")]
+    else:
+        printed = [(row, "0", int(row["column"])) for row in rows("arrangement_table1.csv")]
+    hits = [
+        Said(predictions[of_column(column).name, number], True).span(key).holds(*Printed(row[key]).ends)
+        for row, number, column in printed
+    ]
+    return 100.0 * sum(hits) / len(hits)
 
 
 class Known(NamedTuple):
@@ -569,7 +584,8 @@ def known_predictions() -> Known:
 
 
 class Cell(NamedTuple):
-    """One set of speeds on one graph: the greedy among all arrangements, the outcome that is nearest to the printed one."""
+    """One set of speeds on one graph: the greedy among all arrangements, the outcome that is nearest to the printed "
+    "one."""
 
     name: str  # of the graph
     number: str  # of the set
@@ -624,7 +640,8 @@ def experiment_2(run: Run, section: Section, known: Known) -> None:
         "",
         "Pr; Pct in %, ours and (printed). The speeds were drawn by the paper, not measured, and are "
         "printed in its table 2. "
-        f"`swap` reaches the least p of all arrangements in {sum(cell.best for cell in cells)} of these {len(cells)} cells.",
+        f"`swap` reaches the least p of all arrangements in {sum(cell.best for cell in cells)} of these {len(cells)} "
+        "cells.",
         *table(heads, ([number, *some] for number, some in matrix.items())),
     ]
     section.show("Experiment 2, cell by cell, with reasons", items, folded=True)
@@ -679,9 +696,9 @@ def confidence(cells: Sequence[Cell], known: Known) -> list[str]:
         "### Experiment 2: how far the model explains it",
         "",
         f"The model (`benchmarks/papers/stopping.py`) stops power iteration at a relative change of "
-        f"{stopping.TOLERANCE:g}; no number of it is fitted, and its predictions are in `tests/data/papers/stopping.csv`. "
-        "The least p of T9 and T2 had been looked at when it was proposed. Its intervals are to hold 95 % of what one run "
-        "would print. The chance is that of numbers "
+        f"{stopping.TOLERANCE:g}; no number of it is fitted, and its predictions are in "
+        "`tests/data/papers/stopping.csv`. The least p of T9 and T2 had been looked at when it was proposed. Its "
+        "intervals are to hold 95 % of what one run would print. The chance is that of numbers "
         "exchanged between the sets of a column. Where fewer than 95 % are inside, the model has the kind of error "
         "right, but not all of the program: a line that it explains is one whose number it predicts, no more.",
         *table(heads, lines),
@@ -802,7 +819,12 @@ def plot_graphs(plt: Any) -> Any:
 
 def section(run: Run) -> Section:
     """The part of the page about this paper."""
-    result = Section("Arrangement: which node sits where", SOURCE)
+    conclusion = (
+        "The greedy is good: in all of the paper's cases with printed speeds it is better than 99 % of all arrangements. "
+        "The printed minima are lower than any arrangement reaches, as from an eigensolver that stops early; so the paper "
+        "calls its method worse than it is. Swaps of two nodes after it are better still."
+    )
+    result = Section("Arrangement: which node sits where", SOURCE, conclusion)
     run.say("arrangement: all arrangements of speeds 1 to 9")
     known = known_predictions()
     experiment_1(run, result, known)

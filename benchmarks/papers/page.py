@@ -121,7 +121,7 @@ def compare(
     """
     number = Printed(printed)
     shown = shown or f"{ours:.{len(printed.partition('.')[2]) + (ours != round(ours))}f}"
-    if drawn:
+    if drawn and min(drawn) < max(drawn):
         shown += f" [{min(drawn):.4g}..{max(drawn):.4g}]"
     same = min(drawn) <= number.most and number.least <= max(drawn) if drawn else number.agrees(ours)
     ahead = (better == "less" and ours < number.value) or (better == "more" and ours > number.value)
@@ -185,8 +185,18 @@ class Section:
 
     title: str
     source: str
+    conclusion: str = ""  # what follows if no line differs
     items: list[Item] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+
+    def concluded(self) -> str:
+        """The conclusion, with the numbers of verdicts."""
+        counts = Counter(one.verdict for one in self.items if one.kind != ARITHMETIC)
+        n, differs = counts.total(), counts[DIFFERS]
+        if differs:
+            return f"**Conclusion.** {differs} of {n} lines differ: see below."
+        words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+        return f"**Conclusion.** {self.conclusion} Of {n} lines: {words}."
 
     def show(self, heading: str, items: Sequence[Item], *notes: str, folded: bool = False, kind: str = "") -> None:
         """Add a table of items, one a line, under a heading; `folded`: to be opened by a click; `kind`: that of all."""
@@ -240,7 +250,7 @@ def write(sections: Sequence[Section], seconds: float, full: bool) -> str:
                 rows.append([name, kind, *(count[word] or "" for word in VERDICTS), count.total()])
     lines += table(["", "from", *VERDICTS, "in all"], rows)
     for section in sections:
-        lines += ["", f"## {section.title}", "", section.source, *section.lines]
+        lines += ["", f"## {section.title}", "", section.source, "", section.concluded(), *section.lines]
     return "\n".join([*_without_double_blanks(lines), ""])
 
 

@@ -693,7 +693,12 @@ def partition_lines(some: Sequence[str]) -> list[Item]:
 
 def section(run: Run) -> Section:
     """The part of the page in which lb_mpi stands beside a second implementation."""
-    result = Section("The methods, implemented twice", "Here: `benchmarks/papers/second.py`; no number of print.")
+    conclusion = (
+        "lb_mpi does what the papers' equations and rules say, also where ranks know their neighbours only, and message by "
+        "message. `tests/unit/test_papers_second.py` breaks it in many ways, one at a time, and the lines below notice each."
+    )
+    title = "The methods, implemented twice"
+    result = Section(title, "Here: `benchmarks/papers/second.py`; no number of print.", conclusion)
     more = 3 if run.full else 1
     run.say("second: each method beside a second implementation")
     note = "Expected: all drawn instances.  Ours: those in which lb_mpi and the second implementation agree."

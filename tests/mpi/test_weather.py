@@ -44,6 +44,8 @@ def test_the_last_bit_does_not_depend_on_the_balancing(
     assert len(given["imbalance"]) == 6
     assert 0 < given["lower_bound_seconds"] <= 1.05 * given["seconds"]
     assert given["balancer_seconds"] >= 0
+    assert len(given["diffusion_steps"]) == 6
+    assert scheme not in ("fos", "sos") or not any(given["diffusion_steps"]) or max(given["diffusion_steps"]) > 1
     if scheme == "none" or COMM.size == 1:
         assert given["rows_moved"] == given["bytes_moved"] == 0
 

@@ -9,6 +9,8 @@ from scipy import ndimage
 
 from apps.lockstep import Comparison, LockstepResult, compare, lockstep
 from apps.maze_search import FREE, MARKED, MazeSearch, check_path, random_maze, read_maze, trace_path
+from apps.trace import Trace
+from lb_mpi.searching.drafting import Kind, Message, State
 
 PAPER = pathlib.Path(__file__).parents[1] / "data" / "maze16.txt"
 RINGS = {1: [0], 2: [0, 1], 4: [0, 1, 3, 2], 8: [0, 1, 3, 2, 6, 7, 5, 4]}
@@ -157,3 +159,17 @@ def test_no_work_takes_no_step():
 def test_bad_arguments(keywords, message):
     with pytest.raises(ValueError, match=message):
         lockstep(**{"problems": [Pile(3), Pile()], "ring": [0, 1], **keywords})
+
+
+def test_the_states_between_two_turns_are_those_of_the_table():
+    def way(before, after, *kinds):
+        trace = Trace(1, states=True)
+        trace._state = before
+        return trace._way(after, [(0, Message(kind, 2)) for kind in kinds])
+
+    assert way(State.READY_FOR_ACCEPT, State.WAIT_FOR_ADMISSION) == [
+        State.READY_FOR_ACCEPT, State.BUSY, State.WAIT_FOR_ADMISSION
+    ]  # fmt: skip
+    assert way(State.WAIT_FOR_ADMISSION, State.BUSY, Kind.REJECT) == [State.WAIT_FOR_ADMISSION, State.BUSY]
+    assert State.READY_FOR_SPLIT in way(State.WAIT_FOR_ADMISSION, State.BUSY, Kind.ADMISSION)
+    assert way(State.BUSY, State.WAIT_FOR_ACK) == [State.BUSY, State.IDLE, State.WAIT_FOR_ACK]

@@ -186,6 +186,19 @@ def test_the_page(tmp_path, monkeypatch, capsys):
         assert item["why"] in page
 
 
+def test_a_conclusion_is_drawn_only_if_no_line_differs():
+    section = Section("One", "source", "All is well.")
+    section.show("Table", [compare("it", "7.0", 7.0), compare("other", "5.4", 7.7, error=YES)])
+    assert section.concluded() == "**Conclusion.** All is well. Of 2 lines: 1 same, 1 error in print."
+    section.show("Table", [compare("it", "7.0", 7.4)])
+    assert section.concluded() == "**Conclusion.** 1 of 3 lines differ: see below."
+
+
+def test_an_interval_of_one_number_is_not_shown():
+    assert compare("it", "23", 0.0, drawn=[0.0, 0.0]).ours == "0"
+    assert compare("it", "23", 0.5, drawn=[0.0, 1.0]).ours == "0.5 [0..1]"
+
+
 def test_a_number_that_differs_is_counted(tmp_path, monkeypatch):
     section = Section("One", "source")
     section.show("Table", [compare("it", "7.0", 7.4)])
@@ -287,11 +300,27 @@ def test_the_candidate_of_column_8_is_the_only_one():
     assert f"{case.greedy(arrangement.ONE_TO_NINE)[0]:.1f}" == "13.0"
 
 
+class Expected:
+    """Draws of tasks and exchanges that are all their expected values."""
+
+    def __init__(self, rng):
+        self.random, self.integers = rng.random, rng.integers
+
+    def standard_gamma(self, shape, size=None):
+        return np.full(size, float(shape)) if size else np.asarray(shape, dtype=float)
+
+    def binomial(self, n, p, size=None):
+        return np.full(size, n * p) if size else np.asarray(n * p)
+
+
 def test_the_monte_carlo_of_the_equations_can_fail(monkeypatch):
-    some = [allocation.instance(seed) for seed in range(60)]
+    some = [allocation.instance(seed) for seed in range(allocation.INSTANCES)]
     assert {one.verdict for one in allocation.monte_carlo(some)} == {SAME}
-    monkeypatch.setattr(allocation.Instance, "needed", lambda self, node, x: np.asarray(1.1 * self.time[node] * x))
-    assert DIFFERS in {one.verdict for one in allocation.monte_carlo(some)}
+    with monkeypatch.context() as patch:
+        patch.setattr(allocation.Instance, "needed", lambda self, node, x: np.asarray(1.1 * self.time[node] * x))
+        assert DIFFERS in {one.verdict for one in allocation.monte_carlo(some)}
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Expected(np.random.Generator(np.random.PCG64(seed))))
+    assert {one.verdict for one in allocation.monte_carlo(some)} == {DIFFERS}  # all too near: nothing was drawn
 
 
 @pytest.mark.parametrize("seed", range(100))

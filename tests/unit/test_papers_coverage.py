@@ -78,6 +78,20 @@ def test_each_call_and_command_that_is_named_exists(row: tuple[str, str]) -> Non
         check_command(text)
 
 
+def test_what_the_page_of_the_papers_names_exists() -> None:
+    texts = [path.read_text() for path in (ROOT / "benchmarks" / "papers").iterdir() if path.suffix in (".py", ".md")]
+    spans = {span for text in texts for span in re.findall(r"`([^`\n]+)`", text)}
+    calls = {span for span in spans if re.match(r"(lb_mpi|apps)\.\w", span)}
+    commands = {span for span in spans if re.fullmatch(r"python -m [\w. =,:-]+", span)}
+    files = {span for span in spans if re.fullmatch(r"(apps|benchmarks|lb_mpi|tests)/[\w/]+\.\w+", span)}
+    assert min(len(calls), len(commands), len(files)) > 3
+    for text in calls:
+        check_call(text)
+    for text in commands:
+        check_command(text)
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("wrong", ["lb_mpi.nothing", "lb_mpi.balance(taus=)", "lb_mpi.Balance.flows"])
 def test_a_call_that_does_not_exist_is_noticed(wrong: str) -> None:
     with pytest.raises((AssertionError, AttributeError, ImportError)):
