@@ -34,8 +34,8 @@ PARTS = (2, 8)
 def section(run: Run) -> Section:
     """The part of the page about the course."""
     conclusion = (
-        "Every digit of the example comes out. The course's way, coarsen, halve by v_2, restore, cuts much less than "
-        "v_2 alone; starting from many bisections and moving across several parts, as `multilevel` does, cuts less again."
+        "Every digit of the example comes out. On the small graphs below, the course's way, coarsen, halve by v_2, restore, "
+        "cuts about as much as v_2 of the whole graph alone; `multilevel` cuts less where a graph is irregular."
     )
     result = Section("Partition: which tasks go to which node", SOURCE, conclusion)
     run.say("partition: the course's example, and bisection of some graphs")

@@ -339,7 +339,7 @@ class Processor:
         self.passed: dict[int, int] = {}  # source: how often its DRAFTING had to pass a better volunteer
         self.free_at, self.pause = 0.0, SHORTEST_S
 
-    def hear(self, said: Said, now: float) -> list[tuple[int, Said]]:
+    def receive(self, said: Said, now: float) -> list[tuple[int, Said]]:
         """Answer a message."""
         kind, source, number, pid, load, payload = said
         if kind == "DRAFTING" and source != self.rank:
@@ -645,7 +645,7 @@ def _follows_the_rules(size: int, seed: int, events: int = 600) -> bool:
         if waiting and rng.random() < 0.8:
             message = rng.choice(waiting).popleft()
             sends += one.receive(message, now)
-            want += other.hear(_said(message), now)
+            want += other.receive(_said(message), now)
         elif one.state in (State.BUSY, State.WAIT_FOR_ADMISSION):
             left = int(one.problem.load())
             done, grown = min(left, rng.choice((0, 0, 1, 9))), 14 if 0 < left < 9 and rng.random() < 0.2 else 0

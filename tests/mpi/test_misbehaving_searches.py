@@ -155,6 +155,17 @@ def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch: pytest.Monkey
     well()
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no messages")
+def test_a_trace_that_raises_on_one_rank_is_an_error_on_all() -> None:
+    def trace(*_: object) -> None:
+        raise RuntimeError("no more paper")
+
+    with pytest.raises(lb_mpi.SearchError, match=f"rank {LAST}.*no more paper"):
+        lb_mpi.search(COMM, Endless(), trace=trace if RANK == LAST else None)
+    with pytest.raises(TypeError if RANK == LAST else (TypeError, lb_mpi.Error), match="trace"):
+        lb_mpi.search(COMM, Pile(9), trace="on" if RANK == LAST else None)  # type: ignore[arg-type]
+
+
 def test_large_payloads_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parcels, "LOOK_BYTES", 64)
     for _ in range(5):
