@@ -86,6 +86,8 @@ def graphs(comm: MPI.Intracomm, folder: Path) -> float:
     lb_mpi.write_machine(machine, folder / "machine.json")
     machine = lb_mpi.read_machine(folder / "machine.json")
     graph: lb_mpi.Graph = lb_mpi.as_graph("mesh:10x10")
+    order: lb_mpi.Fiedler = lb_mpi.fiedler(graph)
+    assert order.value > 0.0
     shares: lb_mpi.Allocation = lb_mpi.allocate(100, 1.0 / machine.speeds)
     parts = lb_mpi.partition(graph, comm.size, targets=shares.counts)
     metrics: lb_mpi.PartitionMetrics = lb_mpi.partition_metrics(graph, parts, comm.size)
