@@ -57,7 +57,7 @@ def diffuse(comm: MPI.Intracomm, setup: Setup, load: float, mean: float, toleran
     scheme = scheme_of(setup, ends, load / float(setup.speeds[comm.rank]), mean, comm.rank)
 
     def exchange(value: float) -> None:
-        ends.heard = exchange_rows(presence, near.tolist(), np.array([value]))[:, 0]
+        ends.received = exchange_rows(presence, near.tolist(), np.array([value]))[:, 0]
 
     def levels() -> tuple[float, bool]:
         """The imbalance of all ranks, and whether one of them has to give more than it has."""

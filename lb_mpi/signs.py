@@ -138,7 +138,7 @@ def phase(name: str) -> Iterator[None]:
 
 
 def _change_phases(change: Callable[[bytes], None], text: bytes) -> None:
-    """Begin or end a phase; equal ones of two threads need not be told apart."""
+    """Begin or end a phase; equal ones of two threads need not be distinguished."""
     with _page.changing:
         change(text)
         _page.words[_TURNS] += 1

@@ -67,7 +67,7 @@ def run_ranks(graph: Graph, setup: Setup, loads: Floats, tolerance: float) -> tu
     def tell(name: str) -> None:
         values = np.array([getattr(one, name) for one in ranks])
         for edges, neighbours in zip(ends, near, strict=True):
-            edges.heard = values[neighbours]
+            edges.received = values[neighbours]
 
     steps = 0
     while not all(one.time <= (1.0 + tolerance) * lbar for one, lbar in zip(ranks, mean, strict=True)):

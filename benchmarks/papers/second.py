@@ -27,8 +27,8 @@ from benchmarks.papers.page import OURS, Item, Run, Section, claim
 from lb_mpi import graph as graphs
 from lb_mpi.arranging import arrange as arranging
 from lb_mpi.balancing import neighbours
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import Trigger
+from lb_mpi.balancing.deciding import Trigger
+from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.simulate import in_step
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion import diffusion
@@ -579,13 +579,13 @@ def _close(one: Floats, other: Floats, near: float) -> bool:
 def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) -> tuple[list[Floats], Floats]:
     """What the ranks send to their neighbours, (P, n) in each exchange, and (P,) the loads after their transfers."""
     sent: list[list[Floats]] = []
-    judges = []
+    deciders = []
     omega = neighbours.momentum(graph, scheme)
     for rank in range(graph.n):
         near = graph.neighbours(rank).tolist()
-        course = Course(rank, [rank, *near], near)
-        course.worth = np.array([speeds[rank], *(1.0 for _ in near)])
-        judges.append(neighbours.NeighbourJudge(course, graph.n, Trigger("always"), omega))
+        knowledge = Knowledge(rank, [rank, *near], near)
+        knowledge.tick_work = np.array([speeds[rank], *(1.0 for _ in near)])
+        deciders.append(neighbours.NeighbourDecider(knowledge, graph.n, Trigger("always"), omega))
 
     def noted(rank: int, planning: neighbours.Planning) -> neighbours.Planning:
         reply = None
@@ -601,7 +601,8 @@ def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) ->
             reply = yield request
 
     loads = speeds * times
-    making = [noted(rank, one.plan(moving=float(load))) for (rank, one), load in zip(enumerate(judges), loads, strict=True)]
+    given = zip(deciders, loads, strict=True)
+    making = [noted(rank, one.plan(moving=float(load))) for rank, (one, load) in enumerate(given)]
     plans = [plan for plan, _ in in_step(making, graph, NETWORK)[0]]
     for rank, plan in enumerate(plans):
         loads[rank] -= plan.of(rank).amounts.sum()

@@ -3,7 +3,7 @@
 Jin & Wang's exchange between neighbours; for the steps see `lb_mpi.diffusion`.
 
 Law.
-- A rank knows its own numbers and those of its neighbours: speeds, worths of ticks, times, potentials.  Of all ranks it
+- A rank knows its own numbers and those of its neighbours: speeds, work of a tick, times, potentials.  Of all ranks it
   knows sums and maxima, from one reduction in each call.  Sums are of integers, so every tree of a reduction gives the
   same bits, and all ranks decide the same.
 - A plan is a generator on each rank, and all ranks yield the same kinds of requests in the same order.  What a rank
@@ -19,9 +19,9 @@ Law.
 - All ranks stop after the same step: the largest imbalance is asked for now and then, and the answer is read when the
   next one is due, so that no step waits for it.
 
-The worths of ticks are fitted by relaxation along the edges: the logarithm of a rank's worth becomes the weighted mean
-of what the observations on its edges say (see `lb_mpi.balancing.course`), and its observations of distant borrowers,
-whose worths it has from their last answers.
+The work of a tick is fitted by relaxation along the edges: its logarithm on a rank becomes the weighted mean of what the
+observations on its edges say (see `lb_mpi.balancing.knowledge`), and its observations of distant borrowers, whose work of a
+tick it has from their last answers.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import (
+from lb_mpi.balancing.deciding import (
     FORGET,
     PRIOR,
     UNKNOWN,
     USUAL,
     BalanceReason,
+    Decided,
     Levels,
     Policy,
     RankReport,
     RoundProblem,
     Trigger,
-    Verdict,
     failure,
 )
+from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.transfers import Lots, Plan, take
 from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import OneRank, ThreeTerm, spectrum
@@ -57,7 +57,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 UNIT = 2.0**-30  # of numbers that are summed as integers
 HALF = 2**32  # each in two halves: so sums of days over a million ranks do not overflow
 EVEN = 0.2  # of the tolerance: imbalance that is left by a plan
-SWEEPS = 2  # exchanges in which the worths are relaxed before a plan, times log2 of the number of ranks
+SWEEPS = 2  # exchanges in which the work of a tick is relaxed before a plan, times log2 of the number of ranks
 MOMENTUM = 0.6  # of a change, added to the next: fewer sweeps are needed, and two ranks do not swap their values
 NOTHING = 1e-13  # of the work of all ranks: smaller flows are rounding errors
 STALLED, PATIENCE = 0.005, 4  # stop when the imbalance has not fallen by this part in so many answers
@@ -112,7 +112,7 @@ class _Placed(NamedTuple):
     owner: float
     borrower: float
     work: float
-    worth: float  # of the borrower
+    tick_work: float  # of the borrower
     speed: float
     time: float  # of the borrower, as planned, in seconds
     n_owners: float  # that lend to the borrower
@@ -171,13 +171,14 @@ def momentum(graph: Graph, scheme: str) -> float:
     return 2.0 / (1.0 + math.sqrt(1.0 - (1.0 - min(1.0, spectrum(graph, np.ones(graph.n), 1.0 / degrees).low)) ** 2))
 
 
-class NeighbourJudge:
-    """Judges the rounds of `course`, one of `size` ranks, and makes plans; `omega`: see `momentum`."""
+class NeighbourDecider:
+    """Judges the rounds of `knowledge`, one of `size` ranks, and makes plans; `omega`: see `momentum`."""
 
-    def __init__(self, course: Course, size: int, trigger: Trigger, omega: float = 1.0) -> None:
+    def __init__(self, knowledge: Knowledge, size: int, trigger: Trigger, omega: float = 1.0) -> None:
         self.policy = Policy(trigger)
-        self._course, self._size, self._omega = course, size, omega
-        self._seen = np.zeros((len(course.known) - 1, 2))  # by known rank q: weight, and weight * log(k_q / k of this rank)
+        self._knowledge, self._size, self._omega = knowledge, size, omega
+        # By known rank q: weight, and weight * log(k_q / k of this rank).
+        self._seen = np.zeros((len(knowledge.known) - 1, 2))
         self._tick_s: deque[float] = deque(maxlen=USUAL)  # seconds per tick in the last rounds
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
         self._began_s = self._planned_s = 0.0
@@ -190,36 +191,36 @@ class NeighbourJudge:
     @property
     def neighbours(self) -> list[int]:
         """The ranks of the neighbours."""
-        return self._course.neighbours
+        return self._knowledge.neighbours
 
     @property
     def _near(self) -> slice:
-        """The neighbours in the arrays of the course; this rank is at 0."""
+        """The neighbours in the arrays of the knowledge; this rank is at 0."""
         return slice(1, 1 + len(self.neighbours))
 
     @property
     def _late(self) -> float:
-        return float(self._course.late[0])
+        return float(self._knowledge.late[0])
 
     @property
     def _speed(self) -> float:
         usual = sorted(self._tick_s)[(len(self._tick_s) - 1) // 2] if self._tick_s else 1.0
-        return float(self._course.worth[0]) / usual
+        return float(self._knowledge.tick_work[0]) / usual
 
     def report(self, report: RankReport) -> Reduction:
         """Learn from this rank's report; return what all ranks learn of it."""
-        course, late = self._course, self._late
+        knowledge, late = self._knowledge, self._late
         if report.ticks > 0.0:
             self._tick_s.append(report.busy_s / report.ticks)
-        if report.told:
+        if report.observed:
             self._seen *= FORGET
-            for seen in report.told:
+            for seen in report.observed:
                 self._seen[seen.other - 1] += seen.weight, seen.weight * seen.log_ratio
         speed, first = self._speed, math.isnan(report.began_s)
         self._began_s = 0.0 if first else report.began_s
         unknown = math.isnan(report.work)
         work = 0.0 if unknown else report.work + late
-        done = max(0.0, report.ticks * float(course.worth[0]) + report.helped) + late
+        done = max(0.0, report.ticks * float(knowledge.tick_work[0]) + report.helped) + late
         busy = report.busy_s * speed + late
         sums = _Sums(_whole(work), _whole(done), _whole(busy), _whole(speed), report.rows, report.bytes)
         maxima = _Maxima(
@@ -228,14 +229,14 @@ class NeighbourJudge:
         )  # fmt: skip
         return Reduction(_halves(sums), np.array(maxima, dtype=float))
 
-    def hear(self, all_ranks: Reduction) -> Verdict:
-        """Judge the round from the reports of all ranks; the decision is the same on all ranks."""
-        course, policy = self._course, self.policy
+    def decide(self, all_ranks: Reduction) -> Decided:
+        """RootDecider the round from the reports of all ranks; the decision is the same on all ranks."""
+        knowledge, policy = self._knowledge, self.policy
         total, most = _joined(all_ranks.sums), _Maxima(*all_ranks.maxima.tolist())
         if most.failed or most.mark != -most.mark_low:
             policy.failed()
             problem = RoundProblem.FAILED if most.failed else RoundProblem.DIFFER
-            return failure(problem, len(course.known))
+            return failure(problem, len(knowledge.known))
         if self._planned_s or most.planned_s:
             policy.trigger.paid(most.planned_s)
             self._planned_s = 0.0
@@ -243,19 +244,19 @@ class NeighbourJudge:
         known = not most.unknown
         levels = Levels(_above(most.now_s, balanced_s), most.now_s, most.home_s, balanced_s) if known else Levels()
         decision = policy.decide(self._size, levels, most.spent_s)
-        course.mean_speed = total.speed * UNIT / self._size
+        knowledge.mean_speed = total.speed * UNIT / self._size
         if decision.reason is BalanceReason.HOME:
             policy.changed(lending=False)
         if not most.first:
             self._late_s.append(self._began_s + most.early_s)
-        speeds, late = course.speeds.copy(), course.late.copy()
+        speeds, late = knowledge.speeds.copy(), knowledge.late.copy()
         speeds[0] = self._speed
         if self._late_s:
             late[0] = self._speed * min(float(np.median(self._late_s)), balanced_s)
         before, after = _above(most.home_s, mean_s) if known else math.nan, _above(most.busy_s, total.busy / total.speed)
         compare = most.results != -most.results_low or most.results == UNKNOWN
-        return Verdict(
-            RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, course.worth, speeds, late
+        return Decided(
+            RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, knowledge.tick_work, speeds, late
         )
 
     def levels(self, load: float) -> Generator[Request, Any, Levels]:
@@ -268,19 +269,19 @@ class NeighbourJudge:
 
         `moving`: this rank's work, in any unit, if rows change their owner.
         """
-        course, near, size = self._course, len(self._course.neighbours), self._size
+        knowledge, near, size = self._knowledge, len(self._knowledge.neighbours), self._size
         if moving is None:
             yield from self._relax()
-        late, work = (self._late, course.work_of_rows) if moving is None else (0.0, moving)
+        late, work = (self._late, knowledge.work_of_rows) if moving is None else (0.0, moving)
         speed, load, degree = self._speed, work + late, float(near)
         theirs = yield LoadExchange(np.array([speed, degree]))
-        speeds = course.speeds.copy()
+        speeds = knowledge.speeds.copy()
         speeds[0], speeds[self._near] = speed, theirs[:, 0]
-        course.speeds = speeds
+        knowledge.speeds = speeds
         tau = np.minimum(speed, theirs[:, 0]) / (np.maximum(degree, theirs[:, 1]) + 1.0)  # the paper's
         _, total, total_speed = yield from self._totals(load, speed)
         mean = total / total_speed
-        ends = OneRank(course.rank, np.array(course.neighbours, dtype=np.int64), tau)
+        ends = OneRank(knowledge.rank, np.array(knowledge.neighbours, dtype=np.int64), tau)
         weights = chain([(1.0, 0.0)], repeat((self._omega, self._omega - 1.0)))
         scheme = ThreeTerm(ends, load / speed, speed, mean, weights)
         period, steps, best, waited = max(1, (size - 1).bit_length()), 0, math.inf, 0
@@ -289,7 +290,7 @@ class NeighbourJudge:
             excess = math.inf if scheme.time < 0.0 else _above(scheme.time, mean)
             yield Ask(Reduction(maxima=np.array([excess])))
             for _ in range(period):
-                ends.heard = (yield LoadExchange(np.array([scheme.time])))[:, 0]
+                ends.received = (yield LoadExchange(np.array([scheme.time])))[:, 0]
                 scheme.step()
             steps += period
             worst = float((yield Await()).maxima[0])
@@ -297,10 +298,10 @@ class NeighbourJudge:
             best = min(best, worst)
             if worst <= tolerance or waited == PATIENCE or steps >= MAX_STEPS:
                 break
-        ends.heard = (yield LoadExchange(np.array([scheme.potential])))[:, 0]
+        ends.received = (yield LoadExchange(np.array([scheme.potential])))[:, 0]
         kept = yield from self._pass_on(scheme.flow(), work, scheme.time, nothing=NOTHING * total)
         if moving is None:
-            self._meet([_Placed(*row) for row in kept.tolist() if row[0] == course.rank])
+            self._meet([_Placed(*row) for row in kept.tolist() if row[0] == knowledge.rank])
         return self._transfers(kept, scheme.time), steps
 
     def _totals(self, load: float, speed: float) -> Generator[Request, Any, tuple[float, float, float]]:
@@ -313,28 +314,28 @@ class NeighbourJudge:
         return most_s / UNIT, total, total_speed
 
     def _relax(self) -> Generator[Request, Any, None]:
-        """Fit the worth of this rank, and learn those of its neighbours."""
-        course, near = self._course, len(self._course.neighbours)
+        """Fit the work of a tick of this rank, and learn that of its neighbours."""
+        knowledge, near = self._knowledge, len(self._knowledge.neighbours)
         theirs = yield LoadExchange(self._seen[:near])
         weight, ratio = self._seen[:, 0].copy(), float(self._seen[:, 1].sum() - theirs[:, 1].sum())
         weight[:near] += theirs[:, 0]
         whole = float(weight.sum()) * (1.0 + PRIOR)
-        logs, before = np.log(course.worth), math.log(course.worth[0])
+        logs, before = np.log(knowledge.tick_work), math.log(knowledge.tick_work[0])
         for _ in range(SWEEPS * (self._size - 1).bit_length()):
             logs[self._near] = (yield LoadExchange(np.array([logs[0]])))[:, 0]
             if whole > 0.0:
                 mean = (float(weight @ logs[1:]) - ratio) / whole
                 logs[0], before = mean + MOMENTUM * (logs[0] - before), logs[0]
-        worth = np.exp(logs)
-        worth[self._near] = (yield LoadExchange(np.array([worth[0]])))[:, 0]
-        course.worth = worth
+        tick_work = np.exp(logs)
+        tick_work[self._near] = (yield LoadExchange(np.array([tick_work[0]])))[:, 0]
+        knowledge.tick_work = tick_work
 
     def _pass_on(self, flow: Floats, work: float, time: float, *, nothing: float) -> Generator[Request, Any, Floats]:
         """Turn the (deg,) flow from this rank into transfers; (n, 7) each a `_Placed`, of which it is owner or borrower.
 
         `time`: seconds that this rank needs afterwards.
         """
-        course = self._course
+        knowledge = self._knowledge
         above, below = np.flatnonzero(flow < -nothing), np.flatnonzero(flow > nothing)
         lots: Lots = deque()
         via: dict[int, int] = {}  # by owner: a neighbour that has passed on its work
@@ -343,29 +344,30 @@ class NeighbourJudge:
                 lots.append((owner, amount))
                 via.setdefault(owner, k)
         if work > nothing:
-            lots.append((course.rank, work))  # the rest of it stays at home
+            lots.append((knowledge.rank, work))  # the rest of it stays at home
         for k in below[np.argsort(-flow[below], kind="stable")].tolist():
             yield Post(k, np.array(take(lots, float(flow[k]), nothing)).reshape(-1, LOT))
         staying: dict[int, float] = {}
         for owner, amount in lots:
-            if owner != course.rank:
+            if owner != knowledge.rank:
                 staying[owner] = staying.get(owner, 0.0) + amount
-        worth, speed = float(course.worth[0]), self._speed
-        kept = [_Placed(owner, course.rank, amount, worth, speed, time, len(staying)) for owner, amount in staying.items()]
+        tick_work, speed = float(knowledge.tick_work[0]), self._speed
+        mine = tick_work, speed, time, len(staying)
+        kept = [_Placed(owner, knowledge.rank, amount, *mine) for owner, amount in staying.items()]
         table = np.array(kept).reshape(-1, len(_Placed._fields))
         for k in below.tolist():
             table = np.concatenate([table, (yield Fetch(k, len(_Placed._fields)))])
         through = np.array([via.get(owner, -1) for owner in table[:, 0].tolist()])
         for k in above.tolist():
             yield Post(k, table[through == k])
-        return np.asarray(table[(table[:, :2] == course.rank).any(axis=1)])
+        return np.asarray(table[(table[:, :2] == knowledge.rank).any(axis=1)])
 
     def _meet(self, kept: Sequence[_Placed]) -> None:
         """Know the borrowers of this rank's rows."""
-        course = self._course
-        before = dict(zip(course.known[1:], self._seen, strict=True))
-        course.meet({int(one.borrower): (one.worth, one.speed) for one in kept})
-        self._seen = np.array([before.get(rank, (0.0, 0.0)) for rank in course.known[1:]]).reshape(-1, 2)
+        knowledge = self._knowledge
+        before = dict(zip(knowledge.known[1:], self._seen, strict=True))
+        knowledge.note_others({int(one.borrower): (one.tick_work, one.speed) for one in kept})
+        self._seen = np.array([before.get(rank, (0.0, 0.0)) for rank in knowledge.known[1:]]).reshape(-1, 2)
 
     def _transfers(self, kept: Floats, time: float) -> Plan:
         """Return the transfers from and to this rank; those to it say only which ranks lend."""

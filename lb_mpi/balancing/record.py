@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
@@ -132,7 +132,7 @@ class Loans:
             self.record.move(Way.LOAN, self._worlds[borrower], rows)
 
     def mapped(
-        self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float,
+        self, began: float, ended: float, last: Balanced, knowledge: Knowledge, rows: tuple[int, int], busy_s: float,
         queued_s: float = 0.0,
     ) -> None:
         """Record a finished call of `map_rows`.
@@ -140,29 +140,29 @@ class Loans:
         `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.
         """
         home, computed = rows
-        home_s = course.took / float(course.speeds[course.place])
-        step = self._step(Driver.ROWS, began, ended, last, course)
+        home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
+        step = self._step(Driver.ROWS, began, ended, last, knowledge)
         self.record.step(step._replace(useful_s=busy_s - queued_s, busy_s=busy_s, home=home, units=computed, home_s=home_s))
-        costs, before = course.costs, self.share
+        costs, before = knowledge.costs, self.share
         if costs is not None and costs.known:
-            self.record.know(ended, lambda: costs.work(course.worth))
+            self.record.know(ended, lambda: costs.work(knowledge.tick_work))
         computed, busy_s = before.rows_computed + computed, before.computing_s + busy_s
         seconds, queued_s = before.seconds + ended - began, before.queued_s + queued_s
         self.share = Share(before.rank, home, computed, busy_s, seconds, queued_s)
         self.n_calls, self.ended = self.n_calls + 1, ended
         self._imbalances = last.imbalance_before, last.imbalance_after
 
-    def migrated(self, began: float, ended: float, last: Balanced, course: Course) -> None:
+    def migrated(self, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> None:
         """Record a finished call of `migrate`."""
-        self.record.step(self._step(Driver.MIGRATE, began, ended, last, course))
+        self.record.step(self._step(Driver.MIGRATE, began, ended, last, knowledge))
 
     def shares(self, everyone: Iterable[Share]) -> Shares:
         """Combine all ranks' shares, in the order of ranks."""
         return Shares(self.n_calls, tuple(everyone), *self._imbalances)
 
-    def _step(self, driver: Driver, began: float, ended: float, last: Balanced, course: Course) -> Step:
+    def _step(self, driver: Driver, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> Step:
         return Step(
-            driver, began, ended, 0.0, 0.0, float(course.relative_speeds[course.place]), last.imbalance_before,
+            driver, began, ended, 0.0, 0.0, float(knowledge.relative_speeds[knowledge.place]), last.imbalance_before,
             last.imbalance_after, last.rows_moved, int(last.acted), self.record.reason(last.reason.partition(";")[0]),
             serving_s=last.seconds,
         )  # fmt: skip

@@ -102,7 +102,7 @@ class Loan(NamedTuple):
 
 @dataclass
 class Learned:
-    """The measurements of one rank in a round; see `lb_mpi.balancing.course`.  Once sent, only late_ticks may change."""
+    """The measurements of one rank in a round; see `lb_mpi.balancing.knowledge`.  Once sent, only late_ticks may change."""
 
     sizes: Floats | None = None  # (n,) > 0 row costs known before the round, in any unit; None: all equal
     timed: list[Timed] = field(default_factory=list)
@@ -206,7 +206,7 @@ class Computed(NamedTuple):
     payload: Any = None  # the results of borrowed rows
 
 
-class Telling:
+class Asking:
     """The ranks to which a dry rank sends DRY: its neighbours at once, then one more after each idle pause.
 
     `size`: number of ranks; 0: unknown.  Then only the neighbours are asked, one after each idle pause: on a graph with
@@ -238,7 +238,7 @@ class Telling:
         self._skip()
         return [other]
 
-    def told(self, other: int) -> bool:
+    def asked(self, other: int) -> bool:
         """True when this rank has sent DRY to another one."""
         if not self.size:
             return other in self.neighbours[: self.next]
@@ -289,8 +289,8 @@ class Round:
         self.to_lend: dict[int, Rowset] | None = dict(lent)  # by plan; None: already sent
         self.lenders = set(lenders)  # of planned loans that have not arrived
         self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
-        self.telling = Telling(rank, 0 if isinstance(speeds, Mapping) else len(speeds), neighbours)
-        self.told = False  # LEARNED was sent
+        self.asking = Asking(rank, 0 if isinstance(speeds, Mapping) else len(speeds), neighbours)
+        self.reported = False  # LEARNED was sent
         self.failed = False
         self.error: BaseException | None = None  # the first one on this rank
         self.over = False
@@ -314,7 +314,7 @@ class Round:
     @property
     def wake_at(self) -> float:
         """The time at which a turn is due even if no message arrives."""
-        return math.inf if self.over or self.failed else self.telling.wake_at
+        return math.inf if self.over or self.failed else self.asking.wake_at
 
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
         """Process arrivals in order; lend to dry ranks; send DRY if dry; send LEARNED once settled."""
@@ -333,10 +333,10 @@ class Round:
         if self.home:
             self._fit()
         idle = not (self.home or self.borrowed or self.failed or self.over)
-        if idle or self.telling.at is not None:
-            sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.telling.due(now, idle=idle)]
-        if self.settled and not (self.borrowed or self.told):
-            self.told = True
+        if idle or self.asking.at is not None:
+            sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.asking.due(now, idle=idle)]
+        if self.settled and not (self.borrowed or self.reported):
+            self.reported = True
             sends.append((ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned)))
         return sends
 
@@ -360,7 +360,7 @@ class Round:
             return []
         known = not math.isnan(ticks)
         self.borrowed.popleft()
-        if job.helps and known and self.told:
+        if job.helps and known and self.reported:
             self.learned.late_ticks += ticks
         elif job.helps and known:
             self.learned.help_ticks += ticks
@@ -371,7 +371,7 @@ class Round:
     def fail(self, error: BaseException | None = None) -> list[Send]:
         """Record that the round has failed on this rank; loans that are not packed yet are taken back."""
         self.failed, self.error = True, self.error or error
-        self.learned.failed = self.learned.failed or not self.told
+        self.learned.failed = self.learned.failed or not self.reported
         self.home.clear()
         self._sizes.clear()
         if self.to_lend is not None:
@@ -392,7 +392,7 @@ class Round:
         if kind is RoundKind.PLANNED and source in self.lenders:
             self.lenders.remove(source)
             return self._borrow(source, message)
-        if kind is RoundKind.HELP and self.telling.told(source):
+        if kind is RoundKind.HELP and self.asking.asked(source):
             return self._borrow(source, message)
         if kind is RoundKind.DRY and source not in self.dry:
             self.dry[source] = None
@@ -403,7 +403,7 @@ class Round:
             else:
                 self._back(source, message)
             return []
-        if kind is RoundKind.OVER and self.told and not self.borrowed:
+        if kind is RoundKind.OVER and self.reported and not self.borrowed:
             self.over = True
             return []
         raise ProtocolError(f"rank {self.rank} got {kind.name} from rank {source}, which may not send it now")

@@ -1,7 +1,7 @@
 """Rows on a virtual clock: the same objects as on MPI, with any number of ranks.   (pure)
 
-A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root and diffusion
-on the process graph, or the judges of all ranks and their exchanges (`neighbours`), on the virtual carrier
+A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `knowledge`), the decider on the root and diffusion
+on the process graph, or the deciders of all ranks and their exchanges (`neighbours`), on the virtual carrier
 (`lb_mpi.virtual`).  A row takes its cost / the rank's speed.
 """
 
@@ -20,24 +20,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import (
+from lb_mpi.balancing.deciding import (
     REPORT,
     BalanceReason,
-    Judge,
+    Decided,
     Policy,
     RankReport,
+    RootDecider,
     Trigger,
-    Verdict,
     When,
+    decision_dtype,
     end_s,
-    verdict_dtype,
 )
+from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import (
     Ask,
     Fetch,
     LoadExchange,
-    NeighbourJudge,
+    NeighbourDecider,
     Planning,
     Post,
     Reduction,
@@ -161,16 +161,16 @@ def collective_s(network: Network, size: int) -> float:
     return (size - 1).bit_length() * network.latency_s[1]
 
 
-# Seconds of the root for each rank, measured on 10,000 ranks: `Judge.hear`, without and with a plan.
+# Seconds of the root for each rank, measured on 10,000 ranks: `RootDecider.hear`, without and with a plan.
 HEARING_S, PLANNING_S = 0.5e-6, 20e-6
 
 
 def root_s(network: Network, size: int) -> float:
-    """Seconds of the root of `size` ranks in each call: it receives and judges all reports, and answers all ranks.
+    """Seconds of the root of `size` ranks in each call: it receives all reports and decides, and answers all ranks.
 
     The answer has three numbers for each rank; it passes through the tree in parts, so its bytes count once.
     """
-    n_bytes = (size - 1) * REPORT.itemsize + verdict_dtype(size).itemsize
+    n_bytes = (size - 1) * REPORT.itemsize + decision_dtype(size).itemsize
     return n_bytes / network.bytes_per_s + size * HEARING_S
 
 
@@ -202,13 +202,13 @@ class SimulatedRows:
         after = float(world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
         before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0
         speeds = cluster.speeds / cluster.speeds.mean()
-        for rank, (record, course) in enumerate(zip(self.records, cluster.courses, strict=True)):
-            record.use("map_rows", {**how, "neighbours": course.neighbours})
+        for rank, (record, knowledge) in enumerate(zip(self.records, cluster.known_by, strict=True)):
+            record.use("map_rows", {**how, "neighbours": knowledge.neighbours})
             record.enter(Phase.WAITING, self.now)
-            if course.costs is not None and course.costs.known:
-                record.know(self.now, functools.partial(course.costs.work, course.worth))
-            home = 0 if course.costs is None else len(course.costs)
-            home_s = course.took / float(course.speeds[course.place])
+            if knowledge.costs is not None and knowledge.costs.known:
+                record.know(self.now, functools.partial(knowledge.costs.work, knowledge.tick_work))
+            home = 0 if knowledge.costs is None else len(knowledge.costs)
+            home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
             reason = record.reason(call.reason.partition(";")[0])
             busy_s, speed, done = float(world.busy_s[rank]), float(speeds[rank]), world.n_computed[rank]
             step = Step(Driver.ROWS, began, self.now, busy_s, done, speed, before, after, call.rows_moved, int(call.acted))
@@ -246,11 +246,11 @@ class Cluster:
         self.answer_s = 2 * collective_s(self.network, graph.n)
         if self.scheme != "direct":
             omega, everyone = momentum(graph, self.scheme), [graph.neighbours(rank).tolist() for rank in range(graph.n)]
-            self.courses = [Course(rank, [rank, *near], near) for rank, near in enumerate(everyone)]
-            self.judges = [NeighbourJudge(one, graph.n, trigger(), omega) for one in self.courses]
+            self.known_by = [Knowledge(rank, [rank, *near], near) for rank, near in enumerate(everyone)]
+            self.deciders = [NeighbourDecider(one, graph.n, trigger(), omega) for one in self.known_by]
         else:
-            self.courses = [Course(rank, range(graph.n), graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-            self.judge = Judge(graph, trigger())
+            self.known_by = [Knowledge(rank, range(graph.n), graph.neighbours(rank).tolist()) for rank in range(graph.n)]
+            self.decider = RootDecider(graph, trigger())
             self.answer_s += root_s(self.network, graph.n)
         self._carried_s = np.zeros(graph.n)  # busy seconds after LEARNED: for the next call's report
         self.rng = random.Random(check_seed(seed))
@@ -258,7 +258,7 @@ class Cluster:
     @property
     def policy(self) -> Policy:
         """The rules when to balance; those of rank 0 if each rank decides by itself."""
-        return self.judge.policy if self.scheme == "direct" else self.judges[0].policy
+        return self.decider.policy if self.scheme == "direct" else self.deciders[0].policy
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
         """Simulate one call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
@@ -266,7 +266,7 @@ class Cluster:
         Rank r comes begin_s[r] >= 0 seconds (None: 0) after the end of the last call; the call's time includes them.
         """
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
-        rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
+        rounds = [knowledge.begin(len(mine), 0) for knowledge, mine in zip(self.known_by, costs, strict=True)]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = World(rounds, seconds_of, self.network, self.rng, self.row_bytes, self._recorded)
         world.answer_s = self.answer_s
@@ -274,55 +274,55 @@ class Cluster:
         told_s = np.array([world.told_s[rank] for rank in range(self.graph.n)])
         busy_s, self._carried_s = self._carried_s + told_s, world.busy_s - told_s
         reports = []
-        for course, round, busy, began in zip(self.courses, rounds, busy_s.tolist(), late_s.tolist(), strict=True):
-            mine = course.learn(round.learned, busy, busy)
+        for knowledge, round, busy, began in zip(self.known_by, rounds, busy_s.tolist(), late_s.tolist(), strict=True):
+            mine = knowledge.learn(round.learned, busy, busy)
             reports.append(mine._replace(bytes=2 * mine.rows * self.row_bytes, began_s=began))
-        verdicts = self._hear(reports)
-        for course, round, each in zip(self.courses, rounds, verdicts, strict=True):
-            course.hear(each, round.learned.late_ticks)
-        verdict, seconds = verdicts[0], float(ends_s.max())
-        if verdict.decision.act:
-            seconds += self._rebalance(verdict)
+        decisions = self._decide(reports)
+        for knowledge, round, each in zip(self.known_by, rounds, decisions, strict=True):
+            knowledge.apply(each, round.learned.late_ticks)
+        decided, seconds = decisions[0], float(ends_s.max())
+        if decided.decision.act:
+            seconds += self._rebalance(decided)
         work = np.array([mine.sum() for mine in costs])
         call = Call(
             seconds,
             end_s(float(work.sum()), self.speeds, late_s),
             float((late_s + work / self.speeds).max()),
-            verdict.rows,
-            verdict.bytes,
-            verdict.decision.act,
-            verdict.decision.words,
+            decided.rows,
+            decided.bytes,
+            decided.decision.act,
+            decided.decision.words,
             sum(world.sent),
         )
         if self._recorded is not None:
             self._recorded.called(self, world, call)
         return call
 
-    def _hear(self, reports: Sequence[RankReport]) -> Sequence[Verdict]:
-        """The verdict for each rank."""
+    def _decide(self, reports: Sequence[RankReport]) -> Sequence[Decided]:
+        """The decision for each rank."""
         if self.scheme != "direct":
-            all_ranks = reduced([judge.report(report) for judge, report in zip(self.judges, reports, strict=True)])
-            return [judge.hear(all_ranks) for judge in self.judges]
-        return [self.judge.hear(np.array([report.fields() for report in reports], dtype=REPORT))] * len(reports)
+            all_ranks = reduced([decider.report(report) for decider, report in zip(self.deciders, reports, strict=True)])
+            return [decider.decide(all_ranks) for decider in self.deciders]
+        return [self.decider.decide(np.array([report.fields() for report in reports], dtype=REPORT))] * len(reports)
 
-    def _rebalance(self, verdict: Verdict) -> float:
+    def _rebalance(self, decided: Decided) -> float:
         """Change the distribution for the next calls; the seconds that this adds to the call."""
-        home = verdict.decision.reason is BalanceReason.HOME
-        plans: Sequence[Plan | None] = [verdict.plan] * self.graph.n
+        home = decided.decision.reason is BalanceReason.HOME
+        plans: Sequence[Plan | None] = [decided.plan] * self.graph.n
         seconds = 0.0
         if self.scheme == "direct":
-            if verdict.plan is not None:
-                n_bytes = len(verdict.plan.amounts) * 8 * NUMBERS
+            if decided.plan is not None:
+                n_bytes = len(decided.plan.amounts) * 8 * NUMBERS
                 seconds = self.graph.n * PLANNING_S + n_bytes / self.network.bytes_per_s
-            self.judge.policy.changed(lending=verdict.plan is not None and len(verdict.plan.amounts) > 0, seconds=seconds)
+            self.decider.policy.changed(lending=decided.plan is not None and len(decided.plan.amounts) > 0, seconds=seconds)
         else:
             if not home:
-                made, seconds = in_step([judge.plan() for judge in self.judges], self.graph, self.network)
+                made, seconds = in_step([decider.plan() for decider in self.deciders], self.graph, self.network)
                 plans = [each for each, _ in made]
-            for judge in self.judges:
-                judge.changed(lending=not home, seconds=seconds)
-        for course, mine in zip(self.courses, plans, strict=True):
-            course.follow(mine)
+            for decider in self.deciders:
+                decider.changed(lending=not home, seconds=seconds)
+        for knowledge, mine in zip(self.known_by, plans, strict=True):
+            knowledge.follow(mine)
         return seconds
 
 

@@ -2,7 +2,7 @@
 
 Law.  `plan` follows the flow downwards from rank to rank, and replaces each path by one transfer from its first rank to
 its last.  Work that only passes through a rank is never sent there, so it does not matter whether that rank holds enough.
-Every rank either gives or receives, and none gives more than it has.  `lb_mpi.balancing.course.pick` then chooses rows.
+Every rank either gives or receives, and none gives more than it has.  `lb_mpi.balancing.knowledge.pick` then chooses rows.
 
 The loads and the flow are a few numbers per rank: the root makes the plan for all.
 """

@@ -185,17 +185,18 @@ class WholeGraph:
 class OneRank:
     """The edges of one rank: flows are (deg,), positive outwards; values are floats.
 
-    Set `heard` to the neighbours' (deg,) values of `Scheme.shared` before each step, and to their potentials before `flow`.
+    Set `received` to the neighbours' (deg,) values of `Scheme.shared` before each step, and to their potentials before
+    `flow`.
     """
 
     def __init__(self, rank: int, neighbours: Ints, tau: Floats) -> None:
-        self.heard: Floats = np.zeros(len(neighbours))
+        self.received: Floats = np.zeros(len(neighbours))
         self._tau = tau
         self._lower = (neighbours < rank).astype(np.int64)
 
     def flows(self, value: Value) -> Floats:
         """tau_ij (value_i - value_j) per edge."""
-        difference: Floats = value - self.heard
+        difference: Floats = value - self.received
         return self._tau * difference
 
     def outflow(self, flows: Floats) -> Value:

@@ -37,7 +37,7 @@ class Interval(NamedTuple):
         return self.hi - self.lo
 
 
-def meets(epoch: int) -> bool:
+def synchronizes(epoch: int) -> bool:
     """Return whether all ranks must finish the previous map before this one begins."""
     return epoch % EPOCHS == 0
 

@@ -24,7 +24,7 @@ The table (what is not in it is a ProtocolError)
 
 Fairness: a rank counts, per source, how often it had to let that source's token pass although it was the better volunteer.
 It doesn't volunteer for a source while another has been skipped `PATIENCE` times more, and such a pass also counts as a
-skip.  So the counts draw level, some rank is served, and none is overtaken forever.
+skip.  So the counts draw level, some rank is answered, and none is overtaken forever.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ TABLE = (
     Row("ring", "BUSY", "(no work left)", "", "IDLE"),
     Row("ring", "WAIT_FOR_ADMISSION", "REJECT", "", "BUSY"),
     Row("ring", "WAIT_FOR_ADMISSION", "ADMISSION", "", "READY_FOR_SPLIT"),
-    Row("ring", "READY_FOR_SPLIT", "(messages served)", "split: WORK to the drafter, or NOWORK", "BUSY"),
+    Row("ring", "READY_FOR_SPLIT", "(messages answered)", "split: WORK to the drafter, or NOWORK", "BUSY"),
     Row("ring", "any but BUSY", "another's DRAFTING", "pass it on unchanged", "same"),
     Row("random", "IDLE", "(no walk of mine is out)", "DRAFTING(me, seq + 1, left = reach) to a random rank", "WALKING"),
     Row("random", "IDLE", "(an earlier one is out)", "that walk counts as this one", "WALKING"),
     Row("random", "WALKING", "own DRAFTING", "STAND(me) to each neighbour that holds none of mine", "ASLEEP"),
     Row("random", "BUSY", "own DRAFTING", "drop it", "BUSY"),
     Row("random", "any", "another's DRAFTING", "queue it until the end of the turn", "same"),
-    Row("random", "any", "STAND", "keep it until it is served", "same"),
+    Row("random", "any", "STAND", "keep it until it is answered", "same"),
     Row("random", "any", "OWNED", "take it in hand", "BUSY"),
     Row("random", "WALKING", "WORK", "absorb it", "BUSY"),
     Row("random", "ASLEEP", "WORK", "absorb it", "BUSY"),
     Row("random", "BUSY", "WORK", "keep it, to be absorbed when there is none in hand", "BUSY"),
     Row("random", "BUSY", "(drafts, and work for them)", "WORK to walks, then to those that stand, from one split", "BUSY"),
-    Row("random", "any", "(a walk wasn't served)", "left - 1 > 0: on to a random rank, otherwise home", "same"),
+    Row("random", "any", "(a walk wasn't answered)", "left - 1 > 0: on to a random rank, otherwise home", "same"),
     Row("random", "BUSY", "(no work left)", "", "IDLE"),
 )
 

@@ -25,7 +25,7 @@ The law
 At the start every rank without work is ASLEEP, and its draft stands, unsent, with its parent in the binomial tree, weighted
 by the number of ranks below it.  So work reaches all in log2 P splits, in fair shares.
 
-No rank waits forever: unserved walks return, and no rank holds anything while it waits.  A rank with Q > J at the end of a
+No rank waits forever: unanswered walks return, and no rank holds anything while it waits.  A rank with Q > J at the end of a
 turn serves its drafts, walks first, since they would otherwise move on; after `PATIENCE` of those in a row the oldest
 standing draft is first.  Ranks that ever had work are connected by edges of the binomial tree, which are edges of the
 hypercube.  So while any rank keeps having Q > J, its sleeping neighbours wake, and then theirs.
@@ -109,16 +109,16 @@ class Draft(NamedTuple):
 
 
 class Drafts:
-    """The drafts of other ranks that this rank could serve, and their order.
+    """The drafts of other ranks that this rank could answer, and their order.
 
-    Walks go before standing drafts, since an unserved walk moves on.  Standing drafts are served first come, first served.
-    After `PATIENCE` walks have gone before the oldest standing draft, that one is the first.
+    Walks go before standing drafts, since an unanswered walk moves on; after `PATIENCE` walks have gone before the oldest
+    standing draft, that one is the first.  Standing drafts are answered in the order of their arrival.
     """
 
     def __init__(self, standing: Iterable[Draft] = ()) -> None:
         self.walks: list[Draft] = []  # queued since the start of the turn
         self.standing = list(standing)  # oldest first
-        self.overtaken = 0  # walks served while a standing draft waited
+        self.overtaken = 0  # walks answered while a standing draft waited
 
     def __bool__(self) -> bool:
         return bool(self.walks or self.standing)
@@ -131,12 +131,12 @@ class Drafts:
 
     def serve(self, n: int) -> list[Draft]:
         """Remove and return the first `n` drafts."""
-        served = self.in_order()[:n]
-        n_walks = sum(draft.seq > 0 for draft in served)
+        answered = self.in_order()[:n]
+        n_walks = sum(draft.seq > 0 for draft in answered)
         self.walks = self.walks[n_walks:]
         self.standing = self.standing[n - n_walks :]
         self.overtaken = self.overtaken + n_walks if self.standing and n == n_walks else 0
-        return served
+        return answered
 
 
 # --- the rank ---------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Walking:
         self.out = False  # the last walk is neither back nor answered
         self.stood = {parent(rank)} if rank else set()  # neighbours that hold a standing draft of this rank
         born = [Draft(child, 0, descendants(child, size)) for child in children(rank, size)[::-1]]
-        self.drafts = Drafts(born)  # of other ranks, which could be served here
+        self.drafts = Drafts(born)  # of other ranks, which could be answered here
         self.kept: list[bytes] = []  # parts of work that arrived while there was other work
         self.received = 0  # WORK messages received
         self.load = 0.0  # problem.load() at the end of the last `settle`

@@ -12,12 +12,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import lb_mpi
-from lb_mpi.balancing.judge import RankReport
+from lb_mpi.balancing.deciding import Decided, RankReport
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import mesh, parse
 from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.rows.lending import Stopwatch
-from lb_mpi.mpi.rows.plans import Decided, Root
+from lb_mpi.mpi.rows.plans import Root
 from lb_mpi.mpi.rows.rows import Rows, columns_of
 from tests.clock import spin
 
@@ -528,8 +528,8 @@ def test_neighbours_judge_by_the_same_numbers_on_all_ranks() -> None:
         with lb_mpi.Balancer(COMM, scheme="fos", graph=graph, when="always") as balancer:
             for _ in range(5):
                 balancer.map_rows(slow_square, rows)
-                assert balancer._plans.judge is not None
-                policy = balancer._plans.judge.policy
+                assert balancer._plans.decider is not None
+                policy = balancer._plans.decider.policy
                 told = COMM.allgather((policy.lending, policy.trigger.cost_s, policy.trigger.trust))
                 assert len(set(told)) == 1
             assert policy.lending == (SIZE > 1)
@@ -719,7 +719,7 @@ def test_not_a_communicator_and_closed() -> None:
 
 @pytest.mark.every_size
 def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the verdict on this one."""
+    """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the decision on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
     report, decided, reported = Root.report, Root.decided, [0.0]
 
@@ -727,7 +727,7 @@ def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monke
         reported[0] = time.monotonic()
         report(root, mine)
 
-    def late(root: Root) -> Decided | None:
+    def late(root: Root) -> tuple[Decided, float] | None:
         return None if RANK == LAST and time.monotonic() <= reported[0] + 0.02 else decided(root)
 
     def slow(rows: NDArray[np.float64]) -> NDArray[np.float64]:

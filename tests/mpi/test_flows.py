@@ -8,8 +8,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.balancing import transfers
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import Trigger
+from lb_mpi.balancing.deciding import Trigger
+from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.transfers import ROWS, Plan, plan
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
@@ -32,12 +32,12 @@ def own() -> Iterator[MPI.Intracomm]:
 
 
 def planner(comm: MPI.Intracomm, graph: Graph) -> Root:
-    course = Course(comm.rank, range(comm.size), graph.neighbours(comm.rank).tolist())
-    return Root(comm, course, Trigger(tolerance=1e-3), graph)
+    knowledge = Knowledge(comm.rank, range(comm.size), graph.neighbours(comm.rank).tolist())
+    return Root(comm, knowledge, Trigger(tolerance=1e-3), graph)
 
 
 def make_plan(root: Root, load: float, speeds: Floats) -> tuple[Plan, int]:
-    root._course.speeds = speeds
+    root._knowledge.speeds = speeds
     return root.plan(load)
 
 

@@ -211,7 +211,7 @@ def on_neighbours() -> Iterator[Callable[[], object]]:
     try:
         yield lambda: exchange_rows(presence, neighbours, np.array([1.0 + RANK]))
     except BaseException as error:
-        presence.spread(error)
+        presence.send_failure(error)
         raise
     finally:
         presence.close()

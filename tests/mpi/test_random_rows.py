@@ -171,7 +171,7 @@ def test_exact_or_told_and_then_as_new() -> None:
 def lend_all(balancer: lb_mpi.Balancer) -> None:
     """From the next call on, rank 1 computes all rows of rank 0."""
     zero, one = np.zeros(1), np.ones(1)
-    balancer._course.follow(Plan(np.array([0]), np.array([1]), 1e9 * one, one, one, zero))
+    balancer._knowledge.follow(Plan(np.array([0]), np.array([1]), 1e9 * one, one, one, zero))
 
 
 def lent_away(scheme: str, n: int, others: int) -> str:
@@ -230,9 +230,9 @@ MUTANTS = [  # module and class, then pairs of a text and its replacement
     (RESULTS, "if self.spec is None and self._known is not None and head(buffer).mark == self._known.mark:",
      "if self.spec is None:", "self.look_like(self._known)", "self.look_like(self._rows.spec)"),
     # Ranks that do not know the form need not compare.
-    ("lb_mpi.balancing.judge.Judge", '(reports["results"] != reports["results"][0]).any()',
+    ("lb_mpi.balancing.deciding.RootDecider", '(reports["results"] != reports["results"][0]).any()',
      'len(set(reports["results"].tolist()) - {0, -1}) > 1'),
-    ("lb_mpi.balancing.neighbours.NeighbourJudge", "compare = most.results != -most.results_low",
+    ("lb_mpi.balancing.neighbours.NeighbourDecider", "compare = most.results != -most.results_low",
      "compare = most.results != -most.results_low and most.results_low < 0"),
 ]  # fmt: skip
 

@@ -14,8 +14,8 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.cli.run import commands, limit, rank
-from lb_mpi.cli.run.heard import End, RankState, printable, read, told
 from lb_mpi.cli.run.host import children
+from lb_mpi.cli.run.lines import End, RankState, line_of, printable, read
 from tests.process.started import started
 
 pytestmark = pytest.mark.one_mpi
@@ -105,7 +105,7 @@ def test_a_rank_is_believed(host: Host) -> None:
     env = {**host.env, "PMI_RANK": "4"}
     done = subprocess.run([*commands.argv(sys.executable, "rank"), sys.executable, "-c", "raise SystemExit(7)"], env=env)
     assert done.returncode == 7
-    assert f"lb_mpi end {told(End('4', socket.gethostname(), 7))}\n" in host.answers()
+    assert f"lb_mpi end {line_of(End('4', socket.gethostname(), 7))}\n" in host.answers()
 
 
 @pytest.mark.parametrize("saves", [0, 1])
@@ -117,14 +117,14 @@ def test_junk_is_ignored(host: Host, saves: int) -> None:
 
 @pytest.mark.parametrize("uid", [0, pytest.param(NOBODY, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))])
 def test_a_stranger_is_not_believed(host: Host, uid: int) -> None:
-    with host.told(told(DEATH), marked=bool(uid), uid=uid):
+    with host.told(line_of(DEATH), marked=bool(uid), uid=uid):
         assert host.answers() == []
     with host.told(begun("0"), marked=bool(uid), uid=uid, saves=1):
         assert host.answers() == []
 
 
 def test_a_death_is_told_by_the_rank_itself(host: Host) -> None:
-    with host.told(told(DEATH)):  # bears the mark, but has not said that it is there
+    with host.told(line_of(DEATH)):  # bears the mark, but has not said that it is there
         assert host.answers() == []
 
 
@@ -147,9 +147,9 @@ def test_a_name_that_another_process_could_foresee_is_not_used() -> None:
 
 def test_printed_lines_contain_no_control_characters() -> None:
     assert printable("\x1b[2Jrank\r\n\x00\u202e é") == "\\x1b[2Jrank\\r\\n\\x00\\u202e é"
-    assert "\x1b" not in str(read(End, told(End("0", "\x1b[2J", 1))))
+    assert "\x1b" not in str(read(End, line_of(End("0", "\x1b[2J", 1))))
     assert str(End("1", "here", -signal.SIGXFSZ)).endswith(": a file has reached the limit of `ulimit -f`")
-    assert "\n" not in read(RankState, told(RankState("0", "here", phase="x\nrun: y"))).phase
+    assert "\n" not in read(RankState, line_of(RankState("0", "here", phase="x\nrun: y"))).phase
 
 
 def test_a_page_is_no_file_of_somebodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

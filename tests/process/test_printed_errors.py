@@ -41,7 +41,7 @@ PRINTED = {
     "lb_mpi.search(comm, lambda node: [node])": "make a lb_mpi.TreeSearch(root, children)",
     "lb_mpi.Pool(4)": "comm = 4: expected an mpi4py intracommunicator; the number of ranks is that of mpiexec -n",
     "lb_mpi.Pool().map(lambda x: 1 // x, range(-1, 3))": "lb_mpi.errors.TaskError: task 1 on rank",
-    "with lb_mpi.Pool(root=0) as pool: pool.map(abs, [])": "this rank has served the pool; put `if pool:` before",
+    "with lb_mpi.Pool(root=0) as pool: pool.map(abs, [])": "this rank has worked for the pool; put `if pool:` before",
     "with lb_mpi.Executor() as executor: executor.submit(abs, 1)": "has served the executor; put `if executor:` before",
 }
 

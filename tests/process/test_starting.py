@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lb_mpi.cli.run import hangs, limit, start
-from lb_mpi.cli.run.heard import RankState
+from lb_mpi.cli.run.lines import RankState
 from tests.process.lab import ROOT, script
 from tests.protocol.test_protocol import changed_module
 from tools.environment import here

@@ -44,7 +44,7 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
 
 
 def under_way(simulation: Simulation) -> list[Send]:
-    """What a simulation has sent, and nobody has served."""
+    """What a simulation has sent, and nobody has answered."""
     return [(to, message) for _, to, message in simulation.under_way.values()]
 
 

@@ -165,8 +165,8 @@ WALK_MUTANTS = [
     (walking, "self.drafts.walks.append(Draft(source, message.seq, left=message.pid, speed=message.load))", "pass"),  # lost
     (walking, "Message(Kind.WORK, draft.source, draft.seq,", "Message(Kind.WORK, draft.source, 0,"),  # answered as if it stood
     # drafts that stand
-    (walking, "self.standing = self.standing[n - n_walks :]", "pass"),  # kept after it was served
-    (walking, "[*self.walks, *self.standing]\n", "[*self.walks]\n"),  # never served
+    (walking, "self.standing = self.standing[n - n_walks :]", "pass"),  # kept after it was answered
+    (walking, "[*self.walks, *self.standing]\n", "[*self.walks]\n"),  # never answered
     (walking, "self.drafts.standing.append(Draft(source, 0, speed=message.load))", "pass"),  # lost
     (walking, " if rank not in self.stood]", "]"),  # a second one
     (walking, "self.stood.update(new)", "pass"),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.pooling.account import Collector
-from lb_mpi.pooling.intervals import EPOCHS, Interval, meets, unpack
+from lb_mpi.pooling.intervals import EPOCHS, Interval, synchronizes, unpack
 from lb_mpi.pooling.simulate import ResultBatch, SimulatedPool
 from lb_mpi.pooling.worker import BeginMap, EndMap, Send, StealKind, StealMessage, Swap, Worker
 from tests.protocol.explore import Exploration, State, clone, put
@@ -219,7 +219,7 @@ class Maps(Exploration):
         """False in the middle of a swap or a chunk; and while a map can't begin, since a rank is in the one before."""
         if rank != ACCOUNT and state.actors[rank].job is not None and not state.rest.due[rank]:
             return False
-        if not isinstance(mail, BeginMap) or not meets(mail.epoch):
+        if not isinstance(mail, BeginMap) or not synchronizes(mail.epoch):
             return True
         wires = [wire for (source, _), wire in state.wires.items() if source == ACCOUNT]
         return not any(isinstance(one, BeginMap) and one.epoch == mail.epoch for wire in wires for one in wire[1:])

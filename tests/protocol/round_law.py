@@ -79,15 +79,15 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         said = Counter(to for source, to, message in messages if source == rank and message.kind is RoundKind.DRY)
         said.update(other for other, theirs in enumerate(rounds) if rank in theirs.dry)
         assert not said or max(said.values()) == 1, f"rank {rank} has said twice that it is dry: {said}"
-        told = {other for other in range(len(rounds)) if round.telling.told(other)}
+        told = {other for other in range(len(rounds)) if round.asking.asked(other)}
         gone = {other for other, theirs in enumerate(rounds) if theirs.over}  # it means nothing to them
         right = set(said) <= told - {rank} <= set(said) | gone
         assert right, f"rank {rank} has told {sorted(said)}, and believes {sorted(told)}"
         assert not (said and round.home), f"rank {rank} is dry, but has rows not begun"
         assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
         if round.over:
-            assert all(one.told for one in rounds), f"rank {rank} is at its end, others are not"
-        if round.told:
+            assert all(one.reported for one in rounds), f"rank {rank} is at its end, others are not"
+        if round.reported:
             assert round.settled, f"rank {rank} has told too soon"
             assert all(job.helps for job in round.borrowed), f"rank {rank} has told, and has rows that were lent by plan"
             known = sum(count(timed.rows) for timed in round.learned.timed)
@@ -133,8 +133,8 @@ class Rounds(Exploration):
             tuple((type(one), one.borrower, one.message.kind) for one in r.parcels),
             tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
             tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
-            tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
-            r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.help_ticks, r.learned.planned_ticks,
+            tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.asking.begun, r.asking.at,
+            r.asking.next, r.failed, r.reported, r.over, r.learned.late_ticks, r.learned.help_ticks, r.learned.planned_ticks,
             r.learned.failed,
             tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
         )  # fmt: skip
@@ -148,14 +148,14 @@ class Rounds(Exploration):
             check_end(state.actors, self.n_rows)
 
     def hears(self, state: State, rank: int, message: RoundMessage) -> bool:
-        return not all(round.told for round in state.actors)  # what comes later means nothing, see check_law
+        return not all(round.reported for round in state.actors)  # what comes later means nothing, see check_law
 
     def post(self, state: State, source: int, sends: Iterable[tuple[int, RoundMessage]]) -> State:
         return super().post(state, source, [send for send in sends if send[1].kind is not RoundKind.LEARNED])
 
     def turns(self, state: State, rank: int, arrived: list[tuple[int, RoundMessage]]) -> Iterable[State]:
         """A turn now, or after a long time."""
-        late = not arrived and state.actors[rank].telling.at == math.inf
+        late = not arrived and state.actors[rank].asking.at == math.inf
         event = [(source, self.key_of_message(message)) for source, message in arrived]
         return [
             self.act(state, rank, lambda round: round.turn(now, arrived), (now, *event))  # noqa: B023
@@ -171,7 +171,7 @@ class Rounds(Exploration):
 
     def more(self, state: State) -> Iterator[State]:
         """The root has heard of all."""
-        if all(round.told for round in state.actors):
+        if all(round.reported for round in state.actors):
             for rank, round in enumerate(state.actors):
                 if not round.over:
                     yield from super().turns(state, rank, [(ROOT, RoundMessage(RoundKind.OVER))])

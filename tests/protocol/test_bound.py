@@ -130,7 +130,7 @@ class Watch:
         self.found: list[tuple[float, float]] = []  # (time, best value of all), better and better
         self.before: list[float] = []
         self.sent: dict[tuple[int, int], float] = {}  # by pair of neighbours: the value last told
-        self.heard: dict[tuple[int, int], float] = {}  # and the best value that was heard
+        self.received: dict[tuple[int, int], float] = {}  # and the best value that was heard
         self.under_way: dict[int, tuple[int, Message]] = {}
         self.n_told = 0
 
@@ -145,11 +145,11 @@ class Watch:
         under_way = {number: (to, message) for number, (_, to, message) in flying if message.kind is Kind.BOUND}
         for number in self.under_way.keys() - under_way.keys():
             to, message = self.under_way[number]
-            self.heard[message.source, to] = message.load  # better than the one before, see below
+            self.received[message.source, to] = message.load  # better than the one before, see below
         for number in under_way.keys() - self.under_way.keys():
             to, message = under_way[number]
             pair = (message.source, to)
-            known = (self.sent.get(pair, WORST[bounds[0].sense]), self.heard.get(pair[::-1], WORST[bounds[0].sense]))
+            known = (self.sent.get(pair, WORST[bounds[0].sense]), self.received.get(pair[::-1], WORST[bounds[0].sense]))
             assert all(better(message.load, value) for value in known), f"{pair}: {message}, which it knows"
             self.sent[pair], self.n_told = message.load, self.n_told + 1
         self.under_way = under_way

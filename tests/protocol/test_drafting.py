@@ -160,18 +160,18 @@ def test_any_state_but_busy_passes_anothers_token(state: State) -> None:
 def test_no_rank_is_skipped_for_ever() -> None:
     """OTHER's token comes by whenever this rank is promised to somebody else; in the end the others must wait for it."""
     drafting = make(8)
-    served = []
+    answered = []
     for seq in range(1, 3 * PATIENCE):
         drafting.receive(draft(7, seq), 0.0)
         if drafting.state is State.WAIT_FOR_ADMISSION:
-            served.append(7)
+            answered.append(7)
             drafting.receive(draft(OTHER, seq), 0.0)
             drafting.receive(Message(Kind.REJECT, *drafting.promise), 0.0)
         else:
             drafting.receive(draft(OTHER, seq), 0.0)
             assert drafting.promise == (OTHER, seq)
             break
-    assert served == [7] * PATIENCE
+    assert answered == [7] * PATIENCE
     drafting.receive(Message(Kind.ADMISSION, OTHER, seq), 0.0)
     drafting.settle(0.0)
     assert OTHER not in drafting.skipped

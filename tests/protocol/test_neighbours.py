@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import neighbours as module
-from lb_mpi.balancing.course import Course, RowCosts
-from lb_mpi.balancing.judge import BalanceReason, Observation, RankReport, RoundProblem, Trigger, Verdict
+from lb_mpi.balancing.deciding import BalanceReason, Decided, Observation, RankReport, RoundProblem, Trigger
+from lb_mpi.balancing.knowledge import Knowledge, RowCosts
 from lb_mpi.balancing.neighbours import Reduction, momentum
 from lb_mpi.balancing.simulate import Cluster, in_step, reduced, row_costs, simulate
 from lb_mpi.balancing.transfers import Plan
@@ -30,43 +30,43 @@ class Ranks(NamedTuple):
     """All ranks after a round."""
 
     graph: Graph
-    courses: list[Course]
-    judges: list[Any]
+    known_by: list[Knowledge]
+    deciders: list[Any]
     work: list[float]
 
 
 def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
-    """Ranks with drawn loads, speeds and worths, of which the observations on all edges tell, after two rounds."""
+    """Ranks with drawn loads, speeds and work of a tick, of which the observations on all edges tell, after two rounds."""
     rng = np.random.default_rng(seed)
-    worth = np.exp(rng.uniform(-1.5, 0.0, graph.n))
+    tick_work = np.exp(rng.uniform(-1.5, 0.0, graph.n))
     slow, load = rng.uniform(1.0, 3.0, graph.n), rng.uniform(1.0, 4.0, graph.n)
     load[(rng.random(graph.n) < 0.4) & (seed % 2 == 1)] = 0.0  # work may pass such a rank, but it has none to lend
     near = [graph.neighbours(rank).tolist() for rank in range(graph.n)]
-    courses = [Course(rank, [rank, *theirs], theirs) for rank, theirs in enumerate(near)]
-    judges = [module.NeighbourJudge(one, graph.n, Trigger("always"), momentum(graph, scheme)) for one in courses]
+    known_by = [Knowledge(rank, [rank, *theirs], theirs) for rank, theirs in enumerate(near)]
+    deciders = [module.NeighbourDecider(one, graph.n, Trigger("always"), momentum(graph, scheme)) for one in known_by]
     for late in range(2):
         reports = []
-        for rank, course in enumerate(courses):
-            ratios = np.log(worth / worth[rank])
-            told = tuple(Observation(course.known.index(other), 1.0, float(ratios[other])) for other in near[rank])
-            ticks = load[rank] / worth[rank]
+        for rank, knowledge in enumerate(known_by):
+            ratios = np.log(tick_work / tick_work[rank])
+            told = tuple(Observation(knowledge.known.index(other), 1.0, float(ratios[other])) for other in near[rank])
+            ticks = load[rank] / tick_work[rank]
             reports.append(
                 RankReport(False, 7, 0, ticks, ticks * slow[rank], ticks, 0.0, 0, 0, began_s=0.1 * rank if late else np.nan,
-                           told=told[::2] if rank % 2 else told)
+                           observed=told[::2] if rank % 2 else told)
             )  # fmt: skip
-        told_all = reduced([judge.report(report) for judge, report in zip(judges, reports, strict=True)])
-        for course, judge in zip(courses, judges, strict=True):
-            course.hear(judge.hear(told_all))
-    for course, ticks in zip(courses, load / worth, strict=True):
-        course.costs = RowCosts(0, 1)
-        course.costs.ticks[:] = ticks
-    return Ranks(graph, courses, judges, (load / worth).tolist())
+        told_all = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
+        for knowledge, decider in zip(known_by, deciders, strict=True):
+            knowledge.apply(decider.decide(told_all))
+    for knowledge, ticks in zip(known_by, load / tick_work, strict=True):
+        knowledge.costs = RowCosts(0, 1)
+        knowledge.costs.ticks[:] = ticks
+    return Ranks(graph, known_by, deciders, (load / tick_work).tolist())
 
 
 def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
     """Run the plans of all ranks, one request at a time, in the chosen order; ProtocolError if they wait for ever."""
     graph, size = all_ranks.graph, all_ranks.graph.n
-    making = [judge.plan() for judge in all_ranks.judges]
+    making = [decider.plan() for decider in all_ranks.deciders]
     requests: list[Any] = [next(one) for one in making]
     wires: defaultdict[tuple[int, int], deque[Any]] = defaultdict(deque)
     asked: list[list[Any]] = [[] for _ in range(size)]  # what each rank has asked, in order
@@ -127,8 +127,8 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
         assert (np.diff(plan.sources) >= 0).all()
         assert (mine.amounts >= 0.0).all()
         assert not (len(mine.amounts) and plan.to(rank)), "a rank lends and borrows"
-        course = all_ranks.courses[rank]
-        work = all_ranks.work[rank] * course.worth[course.place]
+        knowledge = all_ranks.known_by[rank]
+        work = all_ranks.work[rank] * knowledge.tick_work[knowledge.place]
         assert mine.amounts.sum() <= work * (1.0 + 1e-9), f"rank {rank} lends {mine.amounts.sum()} of {work}"
         amounts.update({(rank, int(to)): amount for to, amount in zip(mine.destinations, mine.amounts, strict=True)})
     expected = {(source, rank) for rank, (plan, _) in enumerate(plans) for source in plan.to(rank)}
@@ -136,20 +136,20 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
     for rank, (plan, _) in enumerate(plans):
         for source, believed in zip(plan.sources.tolist(), plan.amounts, strict=True):
             assert source == rank or amounts[source, rank] == believed, "the two ends of a loan differ"
-    for rank, course in enumerate(all_ranks.courses):
-        for other in {*course.neighbours, *plans[rank][0].of(rank).destinations.tolist()}:
-            theirs = all_ranks.courses[other]
-            place = course.known.index(other)
-            assert course.worth[place] == theirs.worth[theirs.place]
-            assert course.speeds[place] == theirs.speeds[theirs.place]
+    for rank, knowledge in enumerate(all_ranks.known_by):
+        for other in {*knowledge.neighbours, *plans[rank][0].of(rank).destinations.tolist()}:
+            theirs = all_ranks.known_by[other]
+            place = knowledge.known.index(other)
+            assert knowledge.tick_work[place] == theirs.tick_work[theirs.place]
+            assert knowledge.speeds[place] == theirs.speeds[theirs.place]
     before, after = np.zeros(size), np.zeros(size)
-    for rank, course in enumerate(all_ranks.courses):
-        before[rank] = all_ranks.work[rank] * course.worth[course.place] + course.late[course.place]
+    for rank, knowledge in enumerate(all_ranks.known_by):
+        before[rank] = all_ranks.work[rank] * knowledge.tick_work[knowledge.place] + knowledge.late[knowledge.place]
     after = before.copy()
     for (source, destination), amount in amounts.items():
         after[source] -= amount
         after[destination] += amount
-    speeds = np.array([course.speeds[course.place] for course in all_ranks.courses])
+    speeds = np.array([knowledge.speeds[knowledge.place] for knowledge in all_ranks.known_by])
     if graph.components()[0] == 1:
         worst = (after / speeds).max() / (before.sum() / speeds.sum())
         assert worst <= 1.051, worst
@@ -191,14 +191,14 @@ def test_ranks_without_neighbours_plan_nothing() -> None:
 
 
 def test_worths_are_found_along_the_edges() -> None:
-    """Pairs of ranks tell their ratio; in a few plans all worths fit."""
+    """Pairs of ranks tell their ratio; in a few plans all of them fit."""
     graph = mesh(1, 6)
     drawn = ranks(graph, 5)
-    worth = np.exp(np.random.default_rng(5).uniform(-1.5, 0.0, graph.n))
+    tick_work = np.exp(np.random.default_rng(5).uniform(-1.5, 0.0, graph.n))
     for _ in range(6):
         drive(drawn, min)
-    found = np.array([course.worth[course.place] for course in drawn.courses])
-    assert np.abs(np.log(found / worth) - np.log(found / worth).mean()).max() < 0.05
+    found = np.array([knowledge.tick_work[knowledge.place] for knowledge in drawn.known_by])
+    assert np.abs(np.log(found / tick_work) - np.log(found / tick_work).mean()).max() < 0.05
 
 
 def test_all_ranks_decide_the_same() -> None:
@@ -206,45 +206,45 @@ def test_all_ranks_decide_the_same() -> None:
     for seed in range(20):
         rng = random.Random(seed)
         drawn = ranks(parse("ring:4"), seed)
-        verdicts: list[Verdict] = []
+        decisions: list[Decided] = []
         for _ in range(4):
-            for judge in drawn.judges:
-                judge.changed(lending=True, seconds=rng.random())
+            for decider in drawn.deciders:
+                decider.changed(lending=True, seconds=rng.random())
             bad = rng.choice([0, 0, 0, 1, 2])
             reports = [
                 RankReport(bad == 1 and rank == 2, 7 + (bad == 2 and rank == 1), 0, rng.random(), rng.random(), 1.0,
                            rng.random(), rank, 100 * rank, began_s=rng.random())
                 for rank in range(4)
             ]  # fmt: skip
-            told = reduced([judge.report(report) for judge, report in zip(drawn.judges, reports, strict=True)])
-            verdicts = [judge.hear(told) for judge in drawn.judges]
-            costs_s = [judge.policy.trigger.cost_s for judge in drawn.judges]
-            same = [(*verdict[:7], cost_s) for verdict, cost_s in zip(verdicts, costs_s, strict=True)]
+            told = reduced([decider.report(report) for decider, report in zip(drawn.deciders, reports, strict=True)])
+            decisions = [decider.decide(told) for decider in drawn.deciders]
+            costs_s = [decider.policy.trigger.cost_s for decider in drawn.deciders]
+            same = [(*decided[:7], cost_s) for decided, cost_s in zip(decisions, costs_s, strict=True)]
             assert len(set(map(repr, same))) == 1, seed
             problem = (RoundProblem.NONE, RoundProblem.FAILED, RoundProblem.DIFFER)[bad]
-            assert verdicts[0].problem is problem
+            assert decisions[0].problem is problem
             if not bad:
-                assert (verdicts[0].rows, verdicts[0].bytes) == (6, 600)
-            for course, verdict in zip(drawn.courses, verdicts, strict=True):
-                course.hear(verdict)
-            late_s = [float(course.late[course.place] / course.speeds[course.place]) for course in drawn.courses]
+                assert (decisions[0].rows, decisions[0].bytes) == (6, 600)
+            for knowledge, decided in zip(drawn.known_by, decisions, strict=True):
+                knowledge.apply(decided)
+            late_s = [float(one.late[one.place] / one.speeds[one.place]) for one in drawn.known_by]
             assert min(late_s) >= 0.0
 
 
 MUTANTS = [
     ("np.flatnonzero(flow < -nothing)", "np.flatnonzero(flow < -0.3 * abs(flow).max())"),
     ("np.flatnonzero(flow > nothing)", "np.flatnonzero(flow > 0.3 * abs(flow).max())"),
-    ("lots.append((course.rank, work))", "lots.appendleft((course.rank, work))"),
-    ("lots.append((course.rank, work))", "lots.append((course.rank, 0.5 * work))"),
-    ("if owner != course.rank:", "if True:"),
-    ("lots.append((owner, amount))\n", "lots.appendleft((course.rank, amount))\n"),
+    ("lots.append((knowledge.rank, work))", "lots.appendleft((knowledge.rank, work))"),
+    ("lots.append((knowledge.rank, work))", "lots.append((knowledge.rank, 0.5 * work))"),
+    ("if owner != knowledge.rank:", "if True:"),
+    ("lots.append((owner, amount))\n", "lots.appendleft((knowledge.rank, amount))\n"),
     ("part = min(lot, amount)", "part = lot"),
     ("lots.appendleft((owner, lot - part))", "pass"),
     ("via.setdefault(owner, k)", "via[owner] = above[0]"),
     ("staying.get(owner, 0.0) + amount", "amount"),
     ("table[through == k]", "table"),
-    ("if row[0] == course.rank]", "if row[0] == 0]"),
-    ("worth, speed = float(course.worth[0]), self._speed\n", "worth, speed = 1.0, self._speed\n"),
+    ("if row[0] == knowledge.rank]", "if row[0] == 0]"),
+    ("tick_work, speed = float(knowledge.tick_work[0]), self._speed\n", "tick_work, speed = 1.0, self._speed\n"),
     ("np.minimum(speed, theirs[:, 0])", "speed"),
     ("(np.maximum(degree, theirs[:, 1]) + 1.0)", "(degree + 1.0)"),
     ("float(self._seen[:, 1].sum() - theirs[:, 1].sum())", "float(self._seen[:, 1].sum() + theirs[:, 1].sum())"),
@@ -254,13 +254,13 @@ MUTANTS = [
     ("MOMENTUM * (logs[0] - before)", "MOMENTUM * (before - logs[0])"),
     ("worst = float((yield Await()).maxima[0])", "yield Await(); worst = excess"),
     ("worst <= tolerance or waited", "excess <= tolerance or waited"),
-    ("ends.heard = (yield LoadExchange(np.array([scheme.potential])))[:, 0]", "yield LoadExchange(np.zeros(1))"),
+    ("ends.received = (yield LoadExchange(np.array([scheme.potential])))[:, 0]", "yield LoadExchange(np.zeros(1))"),
     ("if worst <= tolerance", "if steps >= period or worst <= tolerance"),
-    ("worth[self._near] = (yield LoadExchange(np.array([worth[0]])))[:, 0]", "pass"),
+    ("tick_work[self._near] = (yield LoadExchange(np.array([tick_work[0]])))[:, 0]", "pass"),
     ("speeds[0], speeds[self._near] = speed, theirs[:, 0]", "speeds[0] = speed"),
     ("if moving is None:\n            yield", "if moving is None and near > 1:\n            yield"),
     ("policy.trigger.paid(most.planned_s)", "policy.trigger.paid(self._planned_s)"),
-    ("most.mark != -most.mark_low", "most.mark != self._course.rank + 7"),
+    ("most.mark != -most.mark_low", "most.mark != self._knowledge.rank + 7"),
     ("most.mark != -most.mark_low", "False"),
     ("if most.failed or", "if"),
     ("self._late_s.append(self._began_s + most.early_s)", "self._late_s.append(-self._began_s - most.early_s)"),
@@ -284,7 +284,7 @@ def mutant(before: str, after: str) -> Any:
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NeighbourJudge", mutant(*MUTANTS[number]).NeighbourJudge)
+    monkeypatch.setattr(module, "NeighbourDecider", mutant(*MUTANTS[number]).NeighbourDecider)
     with pytest.raises((AssertionError, ProtocolError, ValueError, IndexError, RuntimeWarning)):
         find_fault()
 
@@ -319,17 +319,18 @@ def test_work_travels_over_many_edges_in_one_round(graph: str) -> None:
 
 
 def test_a_rank_forgets_distant_ranks_but_not_what_they_measured() -> None:
-    course = Course(3, [3, 2, 4], [2, 4])
-    course.meet({2: (9.0, 9.0), 7: (2.0, 5.0), 8: (4.0, 6.0)})
-    assert course.known == [3, 2, 4, 7, 8]
-    course.costs = RowCosts(0, 3)
-    course.costs.ticks[:], course.costs.measured_by[:] = 1.0, [0, 1, 4]
-    course.meet({9: (8.0, 7.0)})
-    assert course.known == [3, 2, 4, 8, 9]
-    assert (course.worth.tolist(), course.speeds.tolist()) == ([1.0, 1.0, 1.0, 4.0, 8.0], [1.0, 1.0, 1.0, 6.0, 7.0])
-    assert course.costs.work(course.worth).tolist() == [1.0, 1.0, 4.0]
-    course.meet({})
-    assert course.known == [3, 2, 4, 8]
+    knowledge = Knowledge(3, [3, 2, 4], [2, 4])
+    knowledge.note_others({2: (9.0, 9.0), 7: (2.0, 5.0), 8: (4.0, 6.0)})
+    assert knowledge.known == [3, 2, 4, 7, 8]
+    knowledge.costs = RowCosts(0, 3)
+    knowledge.costs.ticks[:], knowledge.costs.measured_by[:] = 1.0, [0, 1, 4]
+    knowledge.note_others({9: (8.0, 7.0)})
+    assert knowledge.known == [3, 2, 4, 8, 9]
+    assert knowledge.tick_work.tolist() == [1.0, 1.0, 1.0, 4.0, 8.0]
+    assert knowledge.speeds.tolist() == [1.0, 1.0, 1.0, 6.0, 7.0]
+    assert knowledge.costs.work(knowledge.tick_work).tolist() == [1.0, 1.0, 4.0]
+    knowledge.note_others({})
+    assert knowledge.known == [3, 2, 4, 8]
 
 
 def test_nothing_is_planned_among_equals() -> None:
@@ -339,30 +340,30 @@ def test_nothing_is_planned_among_equals() -> None:
 
 
 def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:
-    judge, size = module.NeighbourJudge(Course(0, [0, 1], [1]), 100_000, Trigger()), 100_000
-    mine = judge.report(RankReport(False, 1, 0, 3e5, 3e5, 3e5, 0.0, 10**9, 10**15))
-    verdict = judge.hear(Reduction(mine.sums * size, mine.maxima))
-    assert (verdict.rows, verdict.bytes) == (10**14, 10**20)
-    assert verdict.imbalance_before == pytest.approx(0.0, abs=1e-9)
-    assert verdict.imbalance_after == pytest.approx(0.0, abs=1e-9)
+    decider, size = module.NeighbourDecider(Knowledge(0, [0, 1], [1]), 100_000, Trigger()), 100_000
+    mine = decider.report(RankReport(False, 1, 0, 3e5, 3e5, 3e5, 0.0, 10**9, 10**15))
+    decided = decider.decide(Reduction(mine.sums * size, mine.maxima))
+    assert (decided.rows, decided.bytes) == (10**14, 10**20)
+    assert decided.imbalance_before == pytest.approx(0.0, abs=1e-9)
+    assert decided.imbalance_after == pytest.approx(0.0, abs=1e-9)
 
 
 def test_lending_that_does_not_pay_is_given_up_by_all() -> None:
-    judges = [module.NeighbourJudge(Course(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
+    deciders = [module.NeighbourDecider(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
 
     def round_of(busy_s: Sequence[float], spent_s: float) -> set[BalanceReason]:
         reports = [RankReport(False, 1, 0, 1.0, busy, 1.0, spent_s, 0, 0) for busy in busy_s]
-        told = reduced([judge.report(report) for judge, report in zip(judges, reports, strict=True)])
-        return {judge.hear(told).decision.reason for judge in judges}
+        told = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
+        return {decider.decide(told).decision.reason for decider in deciders}
 
     assert BalanceReason.HOME not in round_of((1.0, 0.5), 0.0)
-    for judge in judges:
-        judge.changed(lending=True, seconds=0.0)
+    for decider in deciders:
+        decider.changed(lending=True, seconds=0.0)
     assert round_of((0.75, 0.75), 2.0) == {BalanceReason.HOME}
-    assert not any(judge.policy.lending for judge in judges)
+    assert not any(decider.policy.lending for decider in deciders)
 
 
 def test_ranks_that_are_not_in_step_are_noticed() -> None:
     drawn = ranks(mesh(1, 2), 0)
     with pytest.raises(ProtocolError):
-        in_step([drawn.judges[0].plan(), drawn.judges[1].levels(1.0)], drawn.graph, QUICK)
+        in_step([drawn.deciders[0].plan(), drawn.deciders[1].levels(1.0)], drawn.graph, QUICK)

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from lb_mpi.cli.run.heard import End
 from lb_mpi.cli.run.hosts import Host
+from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.restarting import SETTLE_S, How, Outcome, cause, decide, how, place
 
 KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a", 1), End("0", "a", 75)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import round as round_module
-from lb_mpi.balancing.judge import end_s
+from lb_mpi.balancing.deciding import end_s
 from lb_mpi.balancing.round import (
     BLOCK_S,
     LATENCY_S,
@@ -91,9 +91,9 @@ def test_a_rank_that_knows_its_neighbours_only_asks_one_after_the_other() -> Non
     assert asked == [0]
     assert not round.turn(0.0, [])
     assert round.wake_at == PAUSE_S
-    assert not round.telling.told(3)
+    assert not round.asking.asked(3)
     assert round.turn(PAUSE_S, []) == [(3, RoundMessage(RoundKind.DRY))]
-    assert round.telling.told(3)
+    assert round.asking.asked(3)
     assert not round.turn(1e9, [])
     assert round.wake_at == math.inf
     with pytest.raises(ProtocolError):
@@ -236,18 +236,18 @@ MUTANTS = [
     ("[(job.owner, RoundMessage(RoundKind.DONE, ticks=ticks, payload=payload))]", "[]"),
     ("self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))", "pass"),
     # what is told
-    ("if self.settled and not (self.borrowed or self.told)", "if not (self.borrowed or self.told)"),
-    ("if self.settled and not (self.borrowed or self.told)",
-     "if not (self.home or self.away or self.borrowed or self.told)"),
-    ("if self.settled and not (self.borrowed or self.told)", "if self.settled and not self.told"),
-    ("            self.told = True\n", ""),
+    ("if self.settled and not (self.borrowed or self.reported)", "if not (self.borrowed or self.reported)"),
+    ("if self.settled and not (self.borrowed or self.reported)",
+     "if not (self.home or self.away or self.borrowed or self.reported)"),
+    ("if self.settled and not (self.borrowed or self.reported)", "if self.settled and not self.reported"),
+    ("            self.reported = True\n", ""),
     ("            self.learned.late_ticks += ticks\n", "            pass\n"),
     ("            self.learned.late_ticks += ticks\n",
      "            self.learned.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),
     ("            self.learned.planned_ticks += ticks\n", "            pass\n"),
     ("elif known:\n            self.learned.planned_ticks", "if known:\n            self.learned.planned_ticks"),
     ("            self.learned.failed = True\n", "            pass\n"),
-    ("self.learned.failed = self.learned.failed or not self.told", "pass"),
+    ("self.learned.failed = self.learned.failed or not self.reported", "pass"),
     # failures
     ("        self.home.clear()\n", ""),
     ("        self.borrowed.clear()\n", ""),
@@ -267,7 +267,7 @@ def mutant(before: str, after: str) -> type[Round]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = round_module.__name__  # for its dataclass
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    # Not Telling: it may be the one that is changed.
+    # Not Asking: it may be the one that is changed.
     for name in ("RoundKind", "RoundMessage", "Job", "Packing", "Unpacking", "Computed"):
         setattr(changed, name, getattr(round_module, name))
     mutated: type[Round] = changed.Round

@@ -26,7 +26,7 @@ class Player:
 
     def __init__(self, rank: int, jobs: int) -> None:
         self.rank, self.left = rank, jobs
-        self.heard: list[tuple[float, list[Any]]] = []
+        self.received: list[tuple[float, list[Any]]] = []
         self.results: list[object] = []
         self.wake_at = math.inf
 
@@ -39,7 +39,7 @@ class Player:
         return "work" if self.left else None
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        self.heard.append((now, list(arrived)))
+        self.received.append((now, list(arrived)))
         return [(1, self.left)] if self.rank == 0 and self.left else []
 
     def done(self, job: str, result: object) -> list[tuple[int, Any]]:
@@ -82,8 +82,8 @@ def play(network: Network, *jobs: int, host_of: tuple[int, ...] = (), seed: int 
 
 def test_a_rank_in_a_job_serves_what_has_arrived_at_its_end() -> None:
     game, (zero, one) = play(Network((0.25, 0.25)), 3, 1)
-    assert [now for now, _ in zero.heard] == [0.0, 1.0, 2.0, 3.0]
-    assert one.heard == [(0.0, []), (2.5, [(0, 3), (0, 2), (0, 1)])]
+    assert [now for now, _ in zero.received] == [0.0, 1.0, 2.0, 3.0]
+    assert one.received == [(0.0, []), (2.5, [(0, 3), (0, 2), (0, 1)])]
     assert one.results == ["work on 1"]
     assert (game.sent, game.ended_s, game.under_way) == ([3, 0], [3.0, 2.5], {})
 
@@ -91,22 +91,22 @@ def test_a_rank_in_a_job_serves_what_has_arrived_at_its_end() -> None:
 def test_turns_wait_for_shared_cores_and_jobs_do_not() -> None:
     shared = Network((0.25, 0.25), n_cores=1, turn_s=0.5)
     game, (zero, one) = play(shared, 1, 1)
-    assert zero.heard == [(0.5, []), (2.0, [])]
-    assert one.heard == [(1.0, [(0, 1)]), (4.0, [])]  # after the turn of rank 0, and at the end of its own job
+    assert zero.received == [(0.5, []), (2.0, [])]
+    assert one.received == [(1.0, [(0, 1)]), (4.0, [])]  # after the turn of rank 0, and at the end of its own job
     assert game.ended_s == [2.0, 4.0]
     _, (zero, one) = play(shared._replace(n_cores=2), 1, 1)
-    assert (zero.heard, one.heard) == ([(0.5, []), (2.0, [])], [(0.5, []), (3.5, [(0, 1)])])
+    assert (zero.received, one.received) == ([(0.5, []), (2.0, [])], [(0.5, []), (3.5, [(0, 1)])])
 
 
 def test_an_exception_of_a_job_reaches_the_actor() -> None:
     _, (zero, _, two) = play(Network(), 1, 0, 2)
     assert [str(error) for error in two.results] == ["no"]
-    assert [mail for _, arrived in zero.heard for mail in arrived] == [(2, "failed")]
+    assert [mail for _, arrived in zero.received for mail in arrived] == [(2, "failed")]
 
 
 def test_hosts_bytes_and_overhead_take_their_time() -> None:
     def arrives(network: Network, host_of: tuple[int, ...] = ()) -> float:
-        return next(now for now, arrived in play(network, 1, 0, host_of=host_of)[1][1].heard if arrived)
+        return next(now for now, arrived in play(network, 1, 0, host_of=host_of)[1][1].received if arrived)
 
     apart = Network((0.25, 0.25), (0.75, 0.75))
     assert (arrives(apart), arrives(apart, (0, 0)), arrives(apart, (0, 1))) == (0.25, 0.25, 0.75)
@@ -117,8 +117,8 @@ def test_messages_between_two_ranks_keep_their_order() -> None:
     overtaken = 0
     for seed in range(20):
         _, (_, one) = play(Network((1e-3, 1e3)), 12, 0, seed=seed)
-        assert [mail for _, arrived in one.heard for _, mail in arrived] == list(range(12, 0, -1))
-        times = [now for now, arrived in one.heard for _ in arrived]
+        assert [mail for _, arrived in one.received for _, mail in arrived] == list(range(12, 0, -1))
+        times = [now for now, arrived in one.received for _ in arrived]
         overtaken += len(set(times)) < 12
     assert overtaken  # or the order proves nothing
 

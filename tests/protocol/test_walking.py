@@ -183,14 +183,14 @@ def test_a_problem_that_is_split_in_halves_serves_many_too() -> None:
 def test_a_standing_draft_is_not_overtaken_for_ever() -> None:
     walk = make(2)
     walk.receive(Message(Kind.STAND, 7), 0.0)
-    served = []
+    answered = []
     for seq in range(PATIENCE + 2):
         walk.problem.items = [1, 2, 3]
         walk.receive(walked(9, 1 + seq), 0.0)
-        served += [to for to, message in walk.settle(0.0) if message.kind is Kind.WORK]
+        answered += [to for to, message in walk.settle(0.0) if message.kind is Kind.WORK]
         walk.terms = walk.terms._replace(threshold=2.0)  # one share each time
-    assert served == [*[9] * PATIENCE, 7, 9][: len(served)] or served[:2] == [9, 7]
-    assert 7 in served
+    assert answered == [*[9] * PATIENCE, 7, 9][: len(answered)] or answered[:2] == [9, 7]
+    assert 7 in answered
 
 
 @pytest.mark.parametrize("rank", range(SIZE))

@@ -6,8 +6,8 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.cli.run.hangs import ANSWERS_S, OUTSIDE, PATIENCE, Awaited, Hang, stopped
-from lb_mpi.cli.run.heard import RankState
 from lb_mpi.cli.run.host import ASLEEP, Waiting
+from lb_mpi.cli.run.lines import RankState
 
 HANG_S = 8.0
 LONG_S = PATIENCE * HANG_S

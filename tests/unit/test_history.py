@@ -2,14 +2,14 @@
 
 import math
 
-from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.record.record import Record
 
 
 def call(loans: Loans, began: float, rows: int, computing_s: float, before: float, after: float, home: int = 90) -> None:
     last = Balanced(False, "plan unchanged", before, after, 0, 0, 0, 0.0, 0.0)
-    loans.mapped(began, began + 1.0, last, Course(0, range(1), []), (home, rows), computing_s)
+    loans.mapped(began, began + 1.0, last, Knowledge(0, range(1), []), (home, rows), computing_s)
 
 
 def test_calls_add_up() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.balancing.course import pick
+from lb_mpi.balancing.knowledge import pick
 from lb_mpi.balancing.transfers import Plan, plan
 from lb_mpi.diffusion.diffusion import Diffusion, balance, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import prepare

@@ -11,6 +11,9 @@ import lb_mpi
 LIBRARY = Path(__file__).resolve().parents[2] / "lb_mpi"
 OPENINGS = {"As", "How", "What", "When", "Where", "Whether", "Which", "Who", "Whoever", "Whom", "Whose", "Why"}
 
+# Words that had a meaning in this house only.
+BANNED = re.compile(r"\b(verdict|told|telling|heard|served|unserved|judged?|Courses?|_course|crew|ledger|Operation)s?\b")
+
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -28,6 +31,15 @@ def test_a_class_name_means_one_thing() -> None:
             places[node.name].add(name)
     twice = [f"class {one}: in {', '.join(sorted(found))}" for one, found in places.items() if len(found) > 1]
     assert not twice, "\n".join(["expected each class name in one module only:", *twice])
+
+
+def test_words_have_the_meaning_that_they_have_in_the_field() -> None:
+    found = []
+    for path in sorted(LIBRARY.rglob("*.py")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if BANNED.search(line):
+                found.append(f"lb_mpi/{path.relative_to(LIBRARY)}:{number}: {line.strip()}")
+    assert not found, "\n".join(["expected the field's words (decision, sent, received, answered, ...):", *found])
 
 
 def test_docstrings_open_with_a_verb_or_a_noun() -> None:

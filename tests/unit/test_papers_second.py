@@ -272,7 +272,7 @@ OF_NEIGHBOURS = (
     ("np.array([scheme.potential])", "np.array([scheme.time])"),
     ("self._pass_on(scheme.flow(), work", "self._pass_on(-scheme.flow(), work"),
     ("np.flatnonzero(flow > nothing)", "np.flatnonzero(flow > 0.3 * abs(flow).max())"),
-    ("lots.append((course.rank, work))", "lots.append((course.rank, 0.5 * work))"),
+    ("lots.append((knowledge.rank, work))", "lots.append((knowledge.rank, 0.5 * work))"),
     ("staying.get(owner, 0.0) + amount", "amount"),
 )
 OF_DRAFTING = (
@@ -321,7 +321,7 @@ def source_mutant(lines: str, module: Any, class_name: str, before: str, after: 
 
 
 for changes in OF_NEIGHBOURS:
-    source_mutant("neighbours", neighbours, "NeighbourJudge", *changes)
+    source_mutant("neighbours", neighbours, "NeighbourDecider", *changes)
 for changes in OF_DRAFTING:
     source_mutant("rules", drafting, "Drafting", *changes)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lb_mpi.__main__ import main
 from lb_mpi.pooling.deal import TARGET_S, Floats, Pace, Speeds, deal, share
-from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, meets, pack, take_back, take_front, unpack
+from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, synchronizes, take_back, take_front, unpack
 from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, Timing, correlation, costs_at_speed_1, estimate
 from lb_mpi.pooling.simulate import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.virtual import Network
@@ -34,7 +34,7 @@ def test_words(epoch: int, one: int, other: int, data: st.DataObject) -> None:
 
 
 def test_all_meet_before_the_numbers_of_maps_are_used_again() -> None:
-    assert [number for number in range(1, 1000) if meets(number)] == [256, 512, 768]
+    assert [number for number in range(1, 1000) if synchronizes(number)] == [256, 512, 768]
 
 
 @given(st.integers(1, 300), st.floats(0.01, 100.0), st.floats(0.01, 100.0))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.balancing.course import RowCosts, blocks
-from lb_mpi.balancing.judge import N_TOLD, REPORT, Observation, RankReport, Trigger, Worths, smooth
+from lb_mpi.balancing.deciding import N_OBSERVED, REPORT, Observation, RankReport, TickWork, Trigger, smooth
+from lb_mpi.balancing.knowledge import RowCosts, blocks
 from lb_mpi.mpi.common.waiting import own_time_s
 
 NAN = math.nan
@@ -126,12 +126,12 @@ def test_blocks_of_unequal_rows_take_equally_long(sizes: list[float], n_parts: i
 def test_costs_of_single_rows_are_told_apart_in_time() -> None:
     rng = np.random.default_rng(3)
     true = rng.choice([1.0, 5.0], 64)
-    costs, worth = RowCosts(0, 64), np.ones(1)
+    costs, tick_work = RowCosts(0, 64), np.ones(1)
     errors = []
     for turn in range(60):
         for part in blocks(np.ones(64), 8, turn):
-            costs.observe([(part, 0, float(true[part].sum()))], worth)
-        errors.append(float(np.abs(costs.work(worth) - true).mean()))
+            costs.observe([(part, 0, float(true[part].sum()))], tick_work)
+        errors.append(float(np.abs(costs.work(tick_work) - true).mean()))
     assert costs.known
     assert errors[-1] < 0.5 * errors[0]
 
@@ -141,7 +141,7 @@ def told(size: int, seen: list[tuple[int, Observation]]) -> np.ndarray:
     reports = np.empty(size, dtype=REPORT)
     for rank in range(size):
         mine = tuple(one for own, one in seen if own == rank)
-        reports[rank] = RankReport(False, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0, told=mine).fields()
+        reports[rank] = RankReport(False, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0, observed=mine).fields()
     return reports
 
 
@@ -149,12 +149,12 @@ def told(size: int, seen: list[tuple[int, Observation]]) -> np.ndarray:
 def test_worths_fit_all_ratios_that_were_seen(size: int) -> None:
     rng = np.random.default_rng(1)
     true = rng.uniform(0.2, 5.0, size)
-    worths = Worths(size)
-    assert worths.values.tolist() == [1.0] * size
+    tick_works = TickWork(size)
+    assert tick_works.values.tolist() == [1.0] * size
     pairs = [(0, 1), (2, 1), (2, 3), (4, 3), (4, 5)]
     own, other = np.array(pairs).T
-    worths.tell(own, other, np.ones(len(pairs)), np.log(true[other] / true[own]))
-    fitted = worths.values
+    tick_works.tell(own, other, np.ones(len(pairs)), np.log(true[other] / true[own]))
+    fitted = tick_works.values
     assert fitted[:6] / fitted[0] == pytest.approx(true[:6] / true[0], rel=0.05)
     assert np.log(fitted).mean() == pytest.approx(0.0, abs=1e-9)
 
@@ -162,28 +162,28 @@ def test_worths_fit_all_ratios_that_were_seen(size: int) -> None:
 def test_only_the_heaviest_observations_are_told() -> None:
     seen = [(0, Observation(k, float(k + 1), 0.5)) for k in range(9)]
     report = told(9, seen)[0]
-    assert report["n_told"] == N_TOLD
+    assert report["n_observed"] == N_OBSERVED
     assert report["told"]["other"].tolist() == [8, 7, 6, 5]
 
 
 def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_ranks() -> None:
-    costs, worth = RowCosts(0, 10), np.ones(2)
-    costs.observe([(slice(0, 5), 1, 1.25), (slice(5, 10), 0, 5.0)], worth)  # a tick of rank 1 is worth four
+    costs, tick_work = RowCosts(0, 10), np.ones(2)
+    costs.observe([(slice(0, 5), 1, 1.25), (slice(5, 10), 0, 5.0)], tick_work)  # a tick of rank 1 is four times the work
     mixed = np.array([0, 1, 2, 3, 4, 7, 8, 9])
-    _, worth = costs.observe([(mixed, 0, 8.0), (np.array([5, 6]), 1, 0.5)], worth)
-    assert worth == pytest.approx([1.0, 4.0])
-    assert costs.work(worth) == pytest.approx(np.ones(10))
+    _, tick_work = costs.observe([(mixed, 0, 8.0), (np.array([5, 6]), 1, 0.5)], tick_work)
+    assert tick_work == pytest.approx([1.0, 4.0])
+    assert costs.work(tick_work) == pytest.approx(np.ones(10))
 
 
 def test_rows_that_another_rank_has_measured_tell_the_ratio_of_ticks() -> None:
-    costs, worth = RowCosts(0, 10), np.array([1.0, 1.0])
-    assert costs.observe([(slice(0, 10), 0, 10.0)], worth)[0] == []
+    costs, tick_work = RowCosts(0, 10), np.array([1.0, 1.0])
+    assert costs.observe([(slice(0, 10), 0, 10.0)], tick_work)[0] == []
     lent = np.array([2, 5, 7])
-    (seen,), worth = costs.observe([(lent, 1, 0.75)], worth)  # rank 1 needs a quarter of the ticks: each is worth four
+    (seen,), tick_work = costs.observe([(lent, 1, 0.75)], tick_work)  # rank 1 needs a quarter of the ticks
     assert seen.other == 1
     assert math.exp(seen.log_ratio) == pytest.approx(4.0)
-    assert worth == pytest.approx([1.0, 4.0])
+    assert tick_work == pytest.approx([1.0, 4.0])
     assert costs.work(np.array([1.0, 4.0])) == pytest.approx(np.ones(10))
     assert costs.observe([(lent, 1, 0.75)], np.array([1.0, 4.0]))[0] == []  # nothing new
-    costs.observe([(slice(0, 10), 0, NAN)], worth)
+    costs.observe([(slice(0, 10), 0, NAN)], tick_work)
     assert costs.work(np.array([1.0, 4.0])) == pytest.approx(np.ones(10))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.round import PAUSE_S
 from lb_mpi.balancing.simulate import Cluster, World, row_costs, simulate
 from lb_mpi.diffusion.diffusion import balance
@@ -80,8 +80,8 @@ def test_the_command_says_which_scheme_it_was(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_rank_knows_of_all_others_without_room_for_each() -> None:
-    course = Course(5, range(10**12), [4, 6])
-    assert course.speeds.shape == course.worth.shape == course.late.shape == (10**12,)
+    knowledge = Knowledge(5, range(10**12), [4, 6])
+    assert knowledge.speeds.shape == knowledge.tick_work.shape == knowledge.late.shape == (10**12,)
 
 
 def test_a_rank_that_waits_looks_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

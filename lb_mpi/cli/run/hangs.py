@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lb_mpi.cli.run.heard import RankState
+from lb_mpi.cli.run.lines import RankState
 
 NEITHER = "neither computing nor answering"
 

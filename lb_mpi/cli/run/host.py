@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from lb_mpi import signs
 from lb_mpi.cli.run import limit, rank
-from lb_mpi.cli.run.heard import Begin, End, RankState, Stack, read, told
+from lb_mpi.cli.run.lines import Begin, End, RankState, Stack, line_of, read
 
 SHARE = 0.02  # of a core: a rank that uses more is computing
 MOVED_BYTES = 4096  # read or written: a rank that has moved more makes progress; timers of an MPI also move some
@@ -341,7 +341,7 @@ class Side:
     def _end(self, end: End) -> None:
         if end.rank in self._ranks:
             self._tell_state(self._ranks[end.rank])
-        say(f"end {told(end)}")
+        say(f"end {line_of(end)}")
 
     def hear(self) -> bool:
         """Process the input of launch/run; False if it is gone."""
@@ -357,7 +357,7 @@ class Side:
                     one.ask(int(about))
             elif word == "stack":
                 text = self._ranks[about].stack() if about in self._ranks else ""
-                say(f"stack {told(Stack(about, text))}")
+                say(f"stack {line_of(Stack(about, text))}")
             else:
                 for one in self._ranks.values():
                     self._tell_state(one)
@@ -370,7 +370,7 @@ class Side:
             self.segments[state.rank] = one.segments()
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
-            say(f"state {told(state)}")
+            say(f"state {line_of(state)}")
 
 
 def serve(side: Side, from_ranks: socket.socket) -> None:

@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from lb_mpi import signs
 from lb_mpi.cli.run import limit
-from lb_mpi.cli.run.heard import Begin, End, told
+from lb_mpi.cli.run.lines import Begin, End, line_of
 
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
 FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM")}
@@ -50,7 +50,7 @@ def tell(what: Begin | End, *files: int, wait_s: float | None = SEND_S) -> bool:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.settimeout(wait_s)
         out.connect(address(mark))
-        socket.send_fds(out, [told(what).encode()], files)
+        socket.send_fds(out, [line_of(what).encode()], files)
         return True
     return False
 

@@ -34,9 +34,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from lb_mpi.cli.run.heard import End
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.cli.run.limit import HUNG
+from lb_mpi.cli.run.lines import End
 from lb_mpi.signs import SAVED
 
 SETTLE_S = 1.0

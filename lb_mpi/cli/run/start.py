@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 from lb_mpi.cli.run import commands, limit
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, Hang, Start, stopped
-from lb_mpi.cli.run.heard import End
 from lb_mpi.cli.run.host import Constant, is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
+from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
 from lb_mpi.cli.run.restarting import How, Outcome, decide, how, place
 from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher

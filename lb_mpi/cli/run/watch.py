@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from lb_mpi.cli.run.commands import argv
-from lb_mpi.cli.run.heard import End, RankState, Stack, parse, printable, read
+from lb_mpi.cli.run.lines import End, RankState, Stack, parse, printable, read
 
 # The first match wins: the message about a changed key ends like that about an unknown one.
 _ADVICE = (

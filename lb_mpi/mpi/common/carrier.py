@@ -89,7 +89,7 @@ def carry(
         waited_s = now - idle_since if idle_since else 0.0
         signs.turn()
         try:
-            presence.look(waited_s)
+            presence.answer(waited_s)
         except Warning as error:  # where warnings are errors
             port.post(actor.fail(error))
         if waited_s > port.failed_after_s:

@@ -77,11 +77,11 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
             value = make()
     except BaseException as caught:
         error = caught
-    raise_together(comm, error)
+    raise_on_all(comm, error)
     return value  # type: ignore[return-value]
 
 
-def raise_together(comm: MPI.Intracomm, error: BaseException | Failed | None) -> None:
+def raise_on_all(comm: MPI.Intracomm, error: BaseException | Failed | None) -> None:
     """Collective: raise on every rank if `error` is set on any; see `agree`.
 
     With `Failed`, this rank also raises what the lowest failing rank has sent, from its own error; but SystemExit and
@@ -98,8 +98,8 @@ def raise_together(comm: MPI.Intracomm, error: BaseException | Failed | None) ->
     everyone = allgather(comm, None if error is None else sent or failure(error))
     rank, theirs = next((rank, theirs) for rank, theirs in enumerate(everyone) if theirs is not None)
     if error is None or (sent is not None and isinstance(error, Exception)):
-        raise presence_of(comm).together(theirs.error(rank), rank) from error
-    raise presence_of(comm).together(error, rank)
+        raise presence_of(comm).on_all(theirs.error(rank), rank) from error
+    raise presence_of(comm).on_all(error, rank)
 
 
 def agree_on(comm: MPI.Intracomm, /, **arguments: Any) -> None:
@@ -113,7 +113,7 @@ def agree_on(comm: MPI.Intracomm, /, **arguments: Any) -> None:
             first = found[0][name]
             if digest != first[1]:
                 wrong = ValueError(f"{name} = {text} on rank {rank}: expected {first[0]}, as on rank 0")
-                raise presence_of(comm).together(wrong, rank)
+                raise presence_of(comm).on_all(wrong, rank)
 
 
 def allgather(comm: MPI.Intracomm, value: T) -> list[T]:
@@ -208,7 +208,7 @@ class SharedBytes:
             _check_room(n_bytes)
         except OSError as error:
             short = error
-        raise_together(comm, short)
+        raise_on_all(comm, short)
         self._window = MPI.Win.Allocate_shared(n_bytes if host.rank == 0 else 0, 1, comm=host)
         memory: Any = self._window.Shared_query(0)[0]
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, count=n_bytes)
@@ -257,7 +257,7 @@ def newest(
     try:
         found, wrong = folder.newest(saves, read_everywhere)
     except SaveError as error:  # all ranks have the same saves, and have read the same of them
-        presence_of(comm).together(error)
+        presence_of(comm).on_all(error)
         raise
     if found is not None and wrong:
         text = f"{'; '.join(wrong)}: going on from {noun} {found[0]}, which was saved before"
@@ -349,7 +349,7 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
 
     def finish() -> None:
         if pending:
-            with presence.telling():
+            with presence.notifying():
                 presence.wait(pending.pop().Test, (mine, anywhere), name=_STOP)
 
     def asked() -> signal.Signals | None:
@@ -365,8 +365,8 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
         try:
             yield asked
         except BaseException as error:
-            presence.abandon(pending, mine, anywhere)  # other ranks may never join a pending reduction
-            presence.spread(error, alone=True)  # one that all ranks had raised before may be raised by this rank alone
+            presence.keep(pending, mine, anywhere)  # other ranks may never join a pending reduction
+            presence.send_failure(error, alone=True)  # one that all ranks had raised before may be raised by this rank alone
             raise
         finish()
         presence.close()

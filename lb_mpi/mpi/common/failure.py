@@ -34,7 +34,7 @@ _KINDS: tuple[type[Exception], ...] = (
     ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, SearchError, Error,
 )  # fmt: skip
 _MARK = "_lb_mpi_mark"
-_served: list[tuple[type, str]] = []  # what this rank has served, and the hint if it continues with None in its place
+_hints: list[tuple[type, str]] = []  # what this rank has worked for, and the hint if it continues with None in its place
 
 
 class _Mark:
@@ -114,9 +114,9 @@ def quiet(error: E) -> E:
     return error
 
 
-def hint(served: type, text: str) -> None:
-    """Print this hint with an AttributeError of None that `served`, a Pool for example, would not raise."""
-    _served[:] = [(served, text)]
+def hint(kind: type, text: str) -> None:
+    """Print this hint with an AttributeError of None that `kind`, a Pool for example, would not raise."""
+    _hints[:] = [(kind, text)]
 
 
 def is_of_all(error: BaseException, ranks: object) -> bool:
@@ -150,8 +150,8 @@ def _text(error: BaseException) -> str:
 def line(error: BaseException, rank: int, size: int) -> str:
     """Return the line to print on this rank; "" if the whole traceback is needed."""
     if isinstance(error, AttributeError) and error.obj is None and error.name:  # by hand, it has no name
-        for served, text in _served:
-            if hasattr(served, error.name):
+        for kind, text in _hints:
+            if hasattr(kind, error.name):
                 return f"rank {rank}: {describe(error)} {place(error)}: {text}"
     if size == 1 or not (isinstance(error, Stopped) or _mark_of(error).quiet):
         return ""

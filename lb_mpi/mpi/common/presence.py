@@ -290,7 +290,7 @@ class Presence:
 
         presence = presence_of(duplicate(comm)); presence.name = "plan"
         presence.check()                        # neither closed nor failed
-        with presence.telling():                # an error raised here reaches all other ranks
+        with presence.notifying():                # an error raised here reaches all other ranks
             request = presence.comm.Irecv(...)
             presence.wait(request.Test)         # lb_mpi.Error when another rank has failed
         presence.close()
@@ -324,7 +324,7 @@ class Presence:
         if not self.comm:
             raise closed(self.name)
 
-    def look(self, waited_s: float = 0.0) -> None:
+    def answer(self, waited_s: float = 0.0) -> None:
         """Answer now and then; ask and warn when this rank has waited for long.  For use in loops: costs 0.1 us."""
         now = time.perf_counter()
         if now < self._look_at:
@@ -371,7 +371,7 @@ class Presence:
                     nap.take()
                     now = time.perf_counter()
                     waited_s = now - began
-                    self.look(waited_s)
+                    self.answer(waited_s)
                     if waited_s > FAILED_AFTER_S:
                         self.raise_failure()
                     if interrupts.pending:
@@ -379,16 +379,16 @@ class Presence:
                         if now > interrupted_at + PATIENCE_S:
                             interrupts.check()
                     if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
-                        self._send_failure(wrong)
+                        self._notify(wrong)
                         raise Error(wrong)
         except BaseException:
             _kept.append((done, keep))
             raise
 
-    def spread(self, error: BaseException, *, alone: bool = False) -> None:
+    def send_failure(self, error: BaseException, *, alone: bool = False) -> None:
         """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
         if self._failure is None and self.comm and (alone or not self.is_of_all(error)):
-            self._send_failure(self._text(error))
+            self._notify(self._text(error))
 
     def _text(self, error: BaseException) -> str:
         mine = isinstance(error, ValueError | TypeError)
@@ -399,15 +399,15 @@ class Presence:
         return is_of_all(error, self._anchor)
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def notifying(self) -> Iterator[None]:
         """Spread an error raised in this block."""
         try:
             yield
         except BaseException as error:
-            self.spread(error)
+            self.send_failure(error)
             raise
 
-    def together(self, error: BaseException, by: int = 0) -> BaseException:
+    def on_all(self, error: BaseException, by: int = 0) -> BaseException:
         """Mark an error that all ranks raise together; only rank `by` prints the traceback."""
         mark(error, self._anchor)
         return error if self.rank == by else quiet(error)
@@ -427,11 +427,11 @@ class Presence:
                 free()
                 comm.Free()
         except BaseException as error:
-            self.spread(error)
+            self.send_failure(error)
             raise
         finally:
             if comm:
-                self.abandon(comm, free)
+                self.keep(comm, free)
             self.comm = MPI.COMM_NULL  # type: ignore[assignment]
 
     def _all_close(self) -> Callable[[], bool]:
@@ -462,7 +462,7 @@ class Presence:
         sent when the others do not close within a second.
         """
         if error is not None and self.comm:
-            self.spread(error)
+            self.send_failure(error)
             self._leaves_by = self._text(error)
         try:
             yield
@@ -472,12 +472,12 @@ class Presence:
 
     def leave(self, error: BaseException) -> None:
         """Close after this error, which all ranks raise, or this rank alone, which then sends a failure."""
-        self.spread(error)
+        self.send_failure(error)
         if self._failure is None and self.comm:
             self.comm.Free()
         self.close()
 
-    def abandon(self, *what: object) -> None:
+    def keep(self, *what: object) -> None:
         """Keep for ever what MPI may still write to."""
         _kept.append(what)
 
@@ -496,7 +496,7 @@ class Presence:
     def duplicate(self) -> MPI.Intracomm:
         """Collective: return a communicator of the same ranks, whose `Presence` is a child of this one."""
         self.check()
-        with self.telling():
+        with self.notifying():
             comm = _idup(self.comm, self)
         child = Presence(comm, self._anchor, self)
         comm.Set_attr(_keyval(), child)
@@ -514,11 +514,11 @@ class Presence:
             self._fail(data.tobytes().decode(errors="replace"))
             raise quiet(Error(self._failure))
 
-    def _send_failure(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         self._fail(text)
         data = np.frombuffer(text.encode(errors="replace")[:LONGEST], dtype=np.uint8)
         others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
-        self.abandon(data, [self.comm.Isend([data, MPI.BYTE], rank, Tag.FAILURE) for rank in others])
+        self.keep(data, [self.comm.Isend([data, MPI.BYTE], rank, Tag.FAILURE) for rank in others])
 
     def _fail(self, text: str) -> None:
         self._failure = text

@@ -40,8 +40,8 @@ def longest_nap_s(n_ranks: int | None = None) -> float:
     `n_ranks` on it; None: as many as MPI tells its ranks.
     """
     if n_ranks is None:
-        told = [os.environ.get(name, "") for name in N_RANKS_HERE]
-        n_ranks = max([int(text) for text in told if text.isdecimal()], default=1)
+        given = [os.environ.get(name, "") for name in N_RANKS_HERE]
+        n_ranks = max([int(text) for text in given if text.isdecimal()], default=1)
     return max(LONGEST_S, n_ranks / N_CORES * POLL_S / POLLING)
 
 

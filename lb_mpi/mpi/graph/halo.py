@@ -143,7 +143,7 @@ class HaloPlan:
         try:
             return self._exchange(values)
         except BaseException as error:
-            self._presence.spread(error)
+            self._presence.send_failure(error)
             raise
         finally:
             self._halos.end(time.perf_counter(), time.thread_time())
@@ -152,7 +152,7 @@ class HaloPlan:
         """Return the size and times of each rank's part so far, the same on all ranks; collective; prints as a table."""
         self._presence.check()
         part, comm = self.part, self._presence.comm
-        with call("lb_mpi.HaloPlan.report"), self._presence.telling():
+        with call("lb_mpi.HaloPlan.report"), self._presence.notifying():
             shares = allgather(comm, self._halos.share(comm.rank, part.n_local, part.n_ghosts))
             return HaloReport(self._halos.n, tuple(shares))
 

@@ -44,7 +44,7 @@ from lb_mpi.mpi.pool.maps import serve
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_results, run_chunk, run_kept, task_error
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, Process, run_batch
-from lb_mpi.mpi.pool.session import Operation, Order, PoolMessage, PoolSend, Session, SessionPort, need_level
+from lb_mpi.mpi.pool.session import Order, PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
 from lb_mpi.pooling.account import PoolReport, RankTasks
 from lb_mpi.record.events import Phase
 
@@ -269,7 +269,7 @@ class Executor(MPIPoolExecutor):
         if self._session.is_root:
             return self
         self.shutdown()
-        hint(Executor, "this rank has served the executor; put `if executor:` before what only rank 0 does")
+        hint(Executor, "this rank has worked for the executor; put `if executor:` before what only rank 0 does")
         return None
 
     def __exit__(
@@ -412,7 +412,7 @@ class _DispatcherPort(SessionPort):
         self._await_news()
 
 
-class _Dispatcher(Operation):
+class _Dispatcher(SessionActor):
     """The two threads of the root, for all executors of a session, until the last one has ended or a map begins."""
 
     has_threads = True
@@ -485,17 +485,17 @@ class _Dispatcher(Operation):
 
     @property
     def refusal(self) -> str:
-        """See `Operation`."""
+        """See `SessionActor`."""
         if self._gives_way:
             return "a callback of an asynchronous task of these ranks: expected the map after it"
         return "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
 
     def refuses(self) -> bool:
-        """See `Operation`."""
+        """See `SessionActor`."""
         return self._in_callback or not (self.over or self._gives_way)
 
     def complete(self) -> bool:
-        """See `Operation`; False while an executor that the user has opened is served."""
+        """See `SessionActor`; False while an executor that the user has opened is open."""
         with self.changed:
             self._wanted = True
             self.notify()
@@ -506,7 +506,7 @@ class _Dispatcher(Operation):
         return self.over
 
     def leave(self, error: BaseException | None) -> None:
-        """See `Operation`; shut all executors down."""
+        """See `SessionActor`; shut all executors down."""
         if isinstance(error, KeyboardInterrupt):
             self.interrupt()
         for queue in [*self._queues]:
@@ -527,7 +527,7 @@ class _Dispatcher(Operation):
     def _dispatch(self) -> None:
         session, worker, wait_s = self.session, self._worker, None
         try:
-            with session.presence.telling():
+            with session.presence.notifying():
                 try:
                     session.work(self, _DispatcherPort(session, self.await_news))
                 except RecursionError:  # a task has lowered the limit, and is not over
@@ -579,7 +579,7 @@ class _Dispatcher(Operation):
             return None if awaits or self.over or self._news else _Quiet()
 
     def done(self, _job: _Quiet, _result: None) -> list[PoolSend]:
-        """See `Operation`."""
+        """See `SessionActor`."""
         return []
 
     def await_news(self) -> None:
@@ -634,7 +634,7 @@ class _Dispatcher(Operation):
         return None
 
     def take(self, source: int, results: Buffer) -> None:
-        """See `Operation`; drop late results of a map."""
+        """See `SessionActor`; drop late results of a map."""
         epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
             self._finish(source, done._replace(sent_bytes=results.nbytes), frames)

@@ -55,10 +55,10 @@ from lb_mpi.mpi.pool.messages import (
     unpicklable,
 )
 from lb_mpi.mpi.pool.serving import Process, Serving, ServingPort
-from lb_mpi.mpi.pool.session import MAP, Operation, PoolMessage, PoolSend, Session, SessionPort, TaskResults
+from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
 from lb_mpi.pooling.deal import Speeds, deal
-from lb_mpi.pooling.intervals import Interval, meets
+from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
@@ -108,13 +108,13 @@ class PoolMaps:
                 planned = plan()
             else:
                 with in_call(MAP, watched=True):
-                    planned = session.meet("map", plan)
+                    planned = session.agree("map", plan)
             if planned is not None:
                 planned.begin_all()
             opened.pop_all()
         if planned is not None:
             return planned
-        with session.presence.telling():
+        with session.presence.notifying():
             session.work(Serving(session), ServingPort(session), MAP)
             return WorkerMap(session, call.function)
 
@@ -166,7 +166,7 @@ class MapPort(SessionPort):
         return Ran(values, failed, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
 
 
-class LocalMap(Operation):
+class LocalMap(SessionActor):
     """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
 
     def __init__(self, session: Session, call: MapCall) -> None:
@@ -178,14 +178,14 @@ class LocalMap(Operation):
 
     @property
     def refusal(self) -> str:
-        """See `Operation`."""
+        """See `SessionActor`."""
         return "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
 
     def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
         """Begin the map on this rank."""
         session = self.session
         session.speeds[:] = speeds
-        if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
+        if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
         session.account.begin(began, start.lo, start.hi)
         session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
@@ -224,7 +224,7 @@ class LocalMap(Operation):
         return None if self.session.parcels.unsent_bytes > UNSENT_BYTES else self.session.worker.job
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
-        """See `Operation`; pass on what is due."""
+        """See `SessionActor`; pass on what is due."""
         session, sends = self.session, super().turn(now, arrived)
         session.account.stole(session.worker.steals)
         return sends + self.flush(now, idle=session.worker.job is None)
@@ -326,7 +326,7 @@ class RootMap(LocalMap):
         self._began = self._reported = time.perf_counter()
         how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
         session.record.use("pool", how)
-        with session.presence.telling():
+        with session.presence.notifying():
             data = session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
             session.epoch = self._epoch
             if self._starts[0].function_bytes:
@@ -372,7 +372,7 @@ class RootMap(LocalMap):
                     yield from zip(tasks, values, strict=True)
 
     def complete(self) -> bool:
-        """See `Operation`; results not yet requested are kept, a failure is raised where they are requested."""
+        """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
         if self.refuses() or not self.session.alone:  # the other ranks would have to know
             return False
         try:
@@ -387,7 +387,7 @@ class RootMap(LocalMap):
         return True
 
     def refuses(self) -> bool:
-        """See `Operation`."""
+        """See `SessionActor`."""
         return self._worker == threading.get_ident()
 
     def _work(self, *, until_fresh: bool = False) -> None:
@@ -418,7 +418,7 @@ class RootMap(LocalMap):
         return self._is_complete or self._calls or (self._until_fresh and bool(self._fresh))
 
     def take(self, source: int, results: Buffer) -> None:
-        """See `Operation`."""
+        """See `SessionActor`."""
         epoch, done, frames = read_results(results)
         if epoch != self._epoch:
             return
@@ -518,7 +518,7 @@ class RootMap(LocalMap):
         self._maps.memory.observe(name_of(self._call.function), self._sample, costs)
 
     def leave(self, _error: BaseException | None) -> None:
-        """See `Operation`."""
+        """See `SessionActor`."""
         self.end(dropped=True)
 
     @contextlib.contextmanager
@@ -534,14 +534,14 @@ class RootMap(LocalMap):
                 if self.under_way:
                     self.fail(error)
                     self.end()
-                    self.session.together(error)
+                    self.session.on_all(error)
             raise
 
     def _finish(self, results: list[Any] | None = None) -> None:
         """End the map on all ranks; raise its failure."""
         self.end(results)
         if self.failure is not None:
-            raise self.session.together(self._error(self.failure))
+            raise self.session.on_all(self._error(self.failure))
 
     def _error(self, failure: TaskFailure) -> BaseException:
         """Make the error of a failed map; if only the root continues, SystemExit in a task does not end it."""
@@ -629,11 +629,11 @@ class WorkerMap(LocalMap):
         error = task_error(found)
         if error.rank == session.rank:
             error.__cause__ = self.failed or error.__cause__  # including its traceback
-        return None, session.together(own or error)
+        return None, session.on_all(own or error)
 
     def collect(self) -> list[Any] | None:
         """Complete the map; return the results if all ranks get them, or raise its error."""
-        with self.session.presence.telling():
+        with self.session.presence.notifying():
             results, error = self.finish()
         if error is not None:
             raise error
@@ -680,7 +680,7 @@ class WorkerMap(LocalMap):
 
 def serve(session: Session) -> None:
     """Follow all orders of the root until it closes the pool."""
-    with session.presence.telling():
+    with session.presence.notifying():
         while True:
             session.work(Serving(session), ServingPort(session))
             if session.orders[0].tag != Tag.START:

@@ -276,7 +276,7 @@ class Pool:
             raise closed("pool")
         self._session.presence.check()
         if not self._session.alone:
-            self._session.meet("wait", _no_wait)
+            self._session.agree("wait", _no_wait)
         if self.is_root:
             return
         try:
@@ -304,10 +304,10 @@ class Pool:
                 if self._maps.current is not None:
                     self._maps.current.end(dropped=True)  # nobody has asked for all results
                 if not session.presence.failed and not session.alone:
-                    session.meet("close", lambda: None)
+                    session.agree("close", lambda: None)
             except BaseException as error:
                 if not session.shared:  # the other ranks can't know that this one has closed it
-                    session.presence.spread(error, alone=True)
+                    session.presence.send_failure(error, alone=True)
                 raise
             finally:
                 self._free()
@@ -331,7 +331,7 @@ class Pool:
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
         if self._session.alone and not self.is_root:
             self.wait()
-            hint(Pool, f"this rank has served the pool; put `if pool:` before what only rank {self._session.root} does")
+            hint(Pool, f"this rank has worked for the pool; put `if pool:` before what only rank {self._session.root} does")
             return None
         return self
 
@@ -345,7 +345,7 @@ class Pool:
         with in_call("") as interrupts:
             try:
                 if error is not None and not self._closed and not self._session.alone:
-                    self._session.presence.spread(error)
+                    self._session.presence.send_failure(error)
                 if self._executor is not None:
                     with interrupts.allowed():
                         self._executor.__exit__(kind, error, trace)

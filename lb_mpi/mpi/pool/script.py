@@ -136,7 +136,7 @@ def run_alone(session: Session, run: Callable[[], None]) -> None:
                 error = caught
                 raise
             finally:
-                with session.presence.telling():
+                with session.presence.notifying():
                     if session.operation is not None:
                         session.operation.leave(error)
     finally:

@@ -16,13 +16,13 @@ from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel
-from lb_mpi.mpi.pool.session import TASK, Operation, Order, PoolSend, Session, SessionPort, TaskResults
+from lb_mpi.mpi.pool.session import TASK, Order, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
 
-class Serving(Operation):
+class Serving(SessionActor):
     """A rank other than the root, until its next order that is no TASK."""
 
     @property

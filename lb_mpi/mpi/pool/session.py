@@ -20,7 +20,7 @@ from mpi4py import MPI
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.mpi.common.carrier import Meter, Port, carry
-from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate, raise_together
+from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate, raise_on_all
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
@@ -60,7 +60,7 @@ PoolMessage = StealMessage | TaskResults | Order
 PoolSend = tuple[int, PoolMessage]  # destination rank, message
 
 
-class Operation:
+class SessionActor:
     """An actor: one rank's work in a session, one at a time: a map, the tasks of executors, or following orders."""
 
     has_threads = False  # that work on it; else those that call the pool's methods do
@@ -186,7 +186,7 @@ class Session:
         self.shared = False  # by all pools and executors of a script
         self.rank, self.size = comm.rank, comm.size
         self.epoch = 0  # of the last map, on the root
-        self.operation: Operation | None = None  # under way
+        self.operation: SessionActor | None = None  # under way
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self.n_tasks = 0  # tasks of executors sent so far, on the root
         self.orders: deque[Order] = deque()  # that this rank has yet to follow
@@ -207,9 +207,9 @@ class Session:
         self.intervals = SharedIntervals(self._host, mine)
         self.speeds = [1.0] * comm.size  # of all ranks, as measured by the root
         self.broadcast = Broadcast(comm, self._host, root)
-        told: list[tuple[int, float]] = allgather(comm, (min(mine), emulated_speed * throttled()))
-        self.hosts = [first for first, _ in told]  # of each rank: the lowest rank on its host
-        self.emulated_speeds = [speed for _, speed in told]  # for the lower bound
+        known: list[tuple[int, float]] = allgather(comm, (min(mine), emulated_speed * throttled()))
+        self.hosts = [first for first, _ in known]  # of each rank: the lowest rank on its host
+        self.emulated_speeds = [speed for _, speed in known]  # for the lower bound
         hosts: dict[int, list[int]] = {}
         for rank, first in enumerate(self.hosts):
             hosts.setdefault(first, []).append(rank)
@@ -239,7 +239,7 @@ class Session:
         if (operation := self.operation) is not None and not operation.complete():
             raise Error(operation.refusal)
 
-    def meet(self, method: str, make: Callable[[], T]) -> T:
+    def agree(self, method: str, make: Callable[[], T]) -> T:
         """Collective: return make() of this rank; all ranks raise if it raises on any, or if they call different methods."""
         presence = self.presence
         error, value = None, None
@@ -255,13 +255,13 @@ class Session:
             presence.wait(request.Test, keep=(mine, result), name=f"{method} of lb_mpi.Pool")
         failed, last, first = result.tolist()
         if failed:
-            raise_together(presence.comm, error)
+            raise_on_all(presence.comm, error)
         if last != -first:
             names = f"{_METHODS[-first]} is called on one rank of the pool, {_METHODS[last]} on another"
-            raise presence.together(ValueError(f"{names}: expected one method"))
+            raise presence.on_all(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
 
-    def work(self, operation: Operation, port: SessionPort, call: str = "") -> None:
+    def work(self, operation: SessionActor, port: SessionPort, call: str = "") -> None:
         """Receive messages and work until the operation is over; `call`: its name, if all ranks must reach it."""
         with in_call(call, watched=True) as interrupts, running(self.record):
             carry(
@@ -280,11 +280,11 @@ class Session:
             if rank != self.rank:
                 self.parcels.send(rank, tag, parcel(_N_BYTES.pack(n_bytes) + header, inline))
         self.parcels.push()
-        return memoryview(inline[0]) if inline else self.broadcast.spread(n_bytes, parts)
+        return memoryview(inline[0]) if inline else self.broadcast.send(n_bytes, parts)
 
-    def together(self, error: BaseException) -> BaseException:
+    def on_all(self, error: BaseException) -> BaseException:
         """Mark an error that all ranks raise if all of them call the pool's methods."""
-        return error if self.alone else self.presence.together(error, getattr(error, "rank", self.rank))
+        return error if self.alone else self.presence.on_all(error, getattr(error, "rank", self.rank))
 
     def next_order(self, expected: Tag) -> tuple[memoryview, memoryview]:
         """Return header and bytes of the next order, which must be the expected one; the bytes are valid until the next."""
@@ -292,7 +292,7 @@ class Session:
         if tag != expected:
             raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
         (n_bytes,) = _N_BYTES.unpack_from(buffer.data)
-        data = body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.spread(n_bytes)
+        data = body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.send(n_bytes)
         return buffer.data[_N_BYTES.size :], data
 
     def close(self) -> None:
@@ -408,7 +408,7 @@ class Broadcast:
         self._firsts = MPI.Intracomm(comm.Split(color, -1 if comm.rank == root else comm.rank))  # the root is first
         self._shared: SharedBytes | None = None
 
-    def spread(self, n_bytes: int, parts: Sequence[bytes | memoryview] = ()) -> memoryview:
+    def send(self, n_bytes: int, parts: Sequence[bytes | memoryview] = ()) -> memoryview:
         """Return the bytes of `parts` (passed only by the root) on all ranks, valid until the next call."""
         size = -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
         if self._shared is None or len(self._shared.array) < size:

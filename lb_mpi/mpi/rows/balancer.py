@@ -13,9 +13,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import BalanceReason, Trigger, When
-from lb_mpi.balancing.neighbours import NeighbourJudge, momentum
+from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
+from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.neighbours import NeighbourDecider, momentum
 from lb_mpi.balancing.record import Balanced, History, Loans, Shares
 from lb_mpi.balancing.round import Round
 from lb_mpi.checks import function as check_function
@@ -24,7 +24,7 @@ from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import carry
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_on_all
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
@@ -47,7 +47,7 @@ class Balancer:
 
     The constructor and all methods are collective.  The Balancer works on a duplicate of `comm`, so the caller's
     messages are never disturbed.  It measures costs of rows and speeds of ranks during normal computation (see
-    `lb_mpi.balancing.course`).  The measurements belong to one function: use a separate Balancer for each function
+    `lb_mpi.balancing.knowledge`).  The measurements belong to one function: use a separate Balancer for each function
     whose rows are to be balanced.
 
     Parameters
@@ -108,12 +108,12 @@ class Balancer:
                 near = self.graph.neighbours(own.rank).tolist()
                 self._plans: Root | Neighbours
                 if used == "direct":
-                    self._course = Course(own.rank, range(own.size), near)
-                    self._plans = Root(own, self._course, trigger, self.graph)
+                    self._knowledge = Knowledge(own.rank, range(own.size), near)
+                    self._plans = Root(own, self._knowledge, trigger, self.graph)
                 else:
-                    self._course = Course(own.rank, [own.rank, *near], near)
+                    self._knowledge = Knowledge(own.rank, [own.rank, *near], near)
                     omega = agree(own, lambda: momentum(self.graph, used))
-                    self._plans = Neighbours(own, NeighbourJudge(self._course, own.size, trigger, omega))
+                    self._plans = Neighbours(own, NeighbourDecider(self._knowledge, own.size, trigger, omega))
             except BaseException as error:
                 self._presence.leave(error)
                 raise
@@ -135,7 +135,7 @@ class Balancer:
         With fos and sos: of this rank, its neighbours, and ranks to which it has lent rows; NaN for all others.
         """
         speeds = np.full(self.graph.n, np.nan)
-        speeds[np.asarray(self._course.known)] = self._course.relative_speeds
+        speeds[np.asarray(self._knowledge.known)] = self._knowledge.relative_speeds
         return speeds
 
     def map_rows(
@@ -185,24 +185,24 @@ class Balancer:
         ValueError or TypeError on every rank if the rows are invalid on any rank, or differ between ranks.
         """
         self._open()
-        course, watch = self._course, self._watch
+        knowledge, watch = self._knowledge, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
         mine, failed = _NO_ROWS, None
         try:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
-            watch.warm = watch.warm and course.knows(mine.spec.mark)
+            watch.warm = watch.warm and knowledge.knows(mine.spec.mark)
         except Exception as caught:
             failed = of_argument(caught)
         with self._call("map_rows", watched=True) as interrupts, running(self._loans.record):
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options else function
-            round = course.begin(mine.n_units, mine.spec.mark, warm=watch.warm, objects=mine.pack is not None)
+            round = knowledge.begin(mine.n_units, mine.spec.mark, warm=watch.warm, objects=mine.pack is not None)
             if failed:
                 round.fail()
             results = Results(mine, self._form)
-            port = RoundPort(self._wire, course, round, bound, mine, results, watch, self._loans, self._plans, began_s)
+            port = RoundPort(self._wire, knowledge, round, bound, mine, results, watch, self._loans, self._plans, began_s)
             record = self._loans.record
             try:
                 carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch)
@@ -210,13 +210,13 @@ class Balancer:
                 self._finish(round, port, failed or _failed(round, port))
                 value = results.value
             except BaseException as error:
-                self._presence.spread(error)
+                self._presence.send_failure(error)
                 if self._presence.failed:
-                    self._presence.abandon(port, self._plans)
+                    self._presence.keep(port, self._plans)
                 raise
             ended, n_rows = time.perf_counter(), (mine.n, port.n_computed)
             busy_s, queued_s = watch.computing_s, watch.queued_s
-            self._loans.mapped(began, ended, self.history[-1], course, n_rows, busy_s, queued_s)
+            self._loans.mapped(began, ended, self.history[-1], knowledge, n_rows, busy_s, queued_s)
             self._form = results.spec
         return value
 
@@ -237,23 +237,23 @@ class Balancer:
 
         Errors as for `map_rows`; after an error no rank has lost or received a row.
         """
-        comm, course = self._open(), self._course
-        with self._call("migrate"), self._presence.telling():
+        comm, knowledge = self._open(), self._knowledge
+        with self._call("migrate"), self._presence.notifying():
             mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
             agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
             began = time.perf_counter()
             self._wire.drain()
             with running(self._loans.record):
-                last, value = migrate(comm, course, self._plans, self._migration, mine, given)
+                last, value = migrate(comm, knowledge, self._plans, self._migration, mine, given)
         self.history.append(last)
-        self._loans.migrated(began, time.perf_counter(), last, course)
+        self._loans.migrated(began, time.perf_counter(), last, knowledge)
         return value if last.acted else rows
 
     def report(self) -> Shares:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
         comm = self._open()
-        with self._call("report"), self._presence.telling():
+        with self._call("report"), self._presence.notifying():
             return self._loans.shares(allgather(comm, self._loans.share))
 
     def close(self) -> None:
@@ -295,27 +295,27 @@ class Balancer:
                 self._busy = False
 
     def _finish(self, round: Round, port: RoundPort, failed: Failed | None) -> None:
-        course, plans = self._course, self._plans
+        knowledge, plans = self._knowledge, self._plans
         assert port.decided is not None
-        verdict, judging_s = port.decided
-        course.hear(verdict, round.learned.late_ticks)
-        if verdict.problem:
+        decided, deciding_s = port.decided
+        knowledge.apply(decided, round.learned.late_ticks)
+        if decided.problem:
             self._raise(failed, port.rows.spec.words)
-        plan, steps = verdict.plan, int(verdict.plan is not None)
-        if verdict.decision.act:
+        plan, steps = decided.plan, int(decided.plan is not None)
+        if decided.decision.act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
-            if isinstance(plans, Neighbours) and verdict.decision.reason is not BalanceReason.HOME:
-                plan, steps = plans.plan()  # all ranks make it together; that of a root comes with its verdict
-            course.follow(plan)
-            judging_s += time.perf_counter() - began
-            plans.changed(plan, judging_s)
+            if isinstance(plans, Neighbours) and decided.decision.reason is not BalanceReason.HOME:
+                plan, steps = plans.plan()  # all ranks make it together; that of a root comes with its decision
+            knowledge.follow(plan)
+            deciding_s += time.perf_counter() - began
+            plans.changed(plan, deciding_s)
         last = Balanced(
-            verdict.decision.act, verdict.words, verdict.imbalance_before, verdict.imbalance_after, verdict.rows,
-            verdict.bytes, steps, port.spent_s + judging_s, verdict.decision.gain_s,
+            decided.decision.act, decided.words, decided.imbalance_before, decided.imbalance_after, decided.rows,
+            decided.bytes, steps, port.spent_s + deciding_s, decided.decision.gain_s,
         )  # fmt: skip
         self.history.append(last)
-        if verdict.compare:
+        if decided.compare:
             self._agree_on_results(port.results)
 
     def _agree_on_results(self, results: Results) -> None:
@@ -325,21 +325,21 @@ class Balancer:
         for rank, spec in everyone:
             if spec.mark != expected.mark:
                 words = f"function returned {spec.words} on rank {rank}: expected {expected.words}, as on rank {first}"
-                raise self._presence.together(BalanceError(words))
+                raise self._presence.on_all(BalanceError(words))
         if results.spec is None:
             results.look_like(expected)
 
     def _raise(self, failed: Failed | None, words: str) -> NoReturn:
         """Collective: raise a rank's failure on all ranks, or else that their rows, described by `words`, differ."""
         comm = self._presence.comm
-        raise_together(comm, failed)
+        raise_on_all(comm, failed)
         everyone = allgather(comm, words)
         wrong = "rows differ between ranks"
         for rank, theirs in enumerate(everyone):
             if theirs != everyone[0]:
                 wrong = f"rows of rank {rank} are {theirs}: expected {everyone[0]}, as on rank 0"
                 break
-        raise self._presence.together(TypeError(wrong))
+        raise self._presence.on_all(TypeError(wrong))
 
 
 _NO_ROWS = Rows(np.zeros(0))

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.deciding import Decided
+from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
     ROOT,
@@ -38,7 +39,7 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Clocks, own_s, queued_s
-from lb_mpi.mpi.rows.plans import Decided, Neighbours, Root
+from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 
@@ -65,7 +66,7 @@ class Measured:
 class Stopwatch(Meter):
     """Runs the user's function and measures it, at an emulated speed.
 
-    Ticks are seconds of the function's own time, CPU and waiting; see `lb_mpi.balancing.course`.
+    Ticks are seconds of the function's own time, CPU and waiting; see `lb_mpi.balancing.knowledge`.
     """
 
     def __init__(self, emulated_speed: float | Callable[[], float]) -> None:
@@ -174,7 +175,7 @@ class Wire(Parcels):
         return mine
 
 
-VERDICT_S = 1.0  # extra wait after reporting: the verdict may still be in transit although another rank has left
+DECISION_S = 1.0  # extra wait after reporting: the decision may still be in transit although another rank has left
 
 
 class RowsDiffer(Exception):
@@ -182,16 +183,16 @@ class RowsDiffer(Exception):
 
 
 class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
-    """The messages and jobs of `round`, one of `course`, on `wire`.
+    """The messages and jobs of `round`, one of `knowledge`, on `wire`.
 
-    LEARNED is the report to all that `plans` decide with; their verdict arrives as OVER.  `loans` records phases and
+    LEARNED is the report to all that `plans` decide with; their decision arrives as OVER.  `loans` records phases and
     loans.  `began_s`: seconds since the last round.
     """
 
     def __init__(
         self,
         wire: Wire,
-        course: Course,
+        knowledge: Knowledge,
         round: Round,
         function: Callable[..., Any],
         rows: Rows,
@@ -201,23 +202,23 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         plans: Root | Neighbours,
         began_s: float,
     ) -> None:
-        self._wire, self._course, self._round, self._function, self.rows = wire, course, round, function, rows
+        self._wire, self._knowledge, self._round, self._function, self.rows = wire, knowledge, round, function, rows
         self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
         self.results = results
         self.failed: Failed | None = None  # an error of the user's
         self.n_computed = 0  # rows of this and of other ranks
         self._learned: Learned | None = None  # to be reported
         self._reported = False
-        self.decided: Decided | None = None
+        self.decided: tuple[Decided, float] | None = None  # and this rank's seconds to find it
         self.spent_s = 0.0  # for packing, sending, and joining
 
     @property
     def failed_after_s(self) -> float:
-        """See `Port`; after this rank's report, the verdict may still be in transit although another rank has left."""
-        return super().failed_after_s + VERDICT_S * self._round.told
+        """See `Port`; after this rank's report, the decision may still be in transit although another rank has left."""
+        return super().failed_after_s + DECISION_S * self._round.reported
 
     def arrived(self) -> list[Arrival]:
-        """Return what has arrived, with the results stored; and OVER when there is a verdict."""
+        """Return what has arrived, with the results stored; and OVER when there is a decision."""
         began, arrived = time.perf_counter(), [self._read(*parcel) for parcel in self._wire.arrived()]
         if arrived:
             self.spent_s += time.perf_counter() - began
@@ -254,7 +255,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
                 where = f"unpacking results of rank {job.borrower}"
                 self._store(job.borrower, job.message)
                 return None
-            if job.owner != self._course.rank:
+            if job.owner != self._knowledge.rank:
                 where = f"{count(job.rows)} rows lent by rank {job.owner}"
                 return self._compute_foreign(job)
             places = numbers(self.rows.of_units(job.rows))
@@ -263,13 +264,13 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         except RowsDiffer:
             raise
         except BaseException as caught:
-            self.failed = self.failed or of_rows(caught, self._course.rank, where)
+            self.failed = self.failed or of_rows(caught, self._knowledge.rank, where)
             raise
 
     def _report(self, learned: Learned) -> None:
         self._learned, self._reported = None, True
         measured, mark, results = self._watch.tell(), self.rows.spec.mark, self.results.mark
-        report = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
+        report = self._knowledge.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
         moved, began_s = self._wire.sent_bytes, self._began_s
         self._plans.report(
             report._replace(mark=mark, results=results, spent_s=self.spent_s, bytes=moved, began_s=began_s)

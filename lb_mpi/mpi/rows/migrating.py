@@ -11,12 +11,12 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course, pick
-from lb_mpi.balancing.judge import Trigger
+from lb_mpi.balancing.deciding import Trigger
+from lb_mpi.balancing.knowledge import Knowledge, pick
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
-from lb_mpi.mpi.common.collective import agree, raise_together, wait
+from lb_mpi.mpi.common.collective import agree, raise_on_all, wait
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Tag, presence_of
@@ -29,15 +29,15 @@ _BROKEN = 1
 
 
 def migrate(
-    comm: MPI.Intracomm, course: Course, plans: Root | Neighbours, trigger: Trigger, rows: Rows, costs: Floats | None
+    comm: MPI.Intracomm, knowledge: Knowledge, plans: Root | Neighbours, trigger: Trigger, rows: Rows, costs: Floats | None
 ) -> tuple[Balanced, Any]:
-    """Collective: decide by the given (n,) costs; if None, by those that `course` has measured, or by the number of rows.
+    """Collective: decide by the given (n,) costs; if None, by those that `knowledge` has measured, or by the number of rows.
 
     Returns the record, and this rank's new rows in the user's form (None: unchanged).  As many calls of map_rows are
     expected to follow as have computed these rows since they last moved.  `comm` is a duplicate of the user's.
     """
     began = time.perf_counter()
-    work = course.measured(rows.n)
+    work = knowledge.measured(rows.n)
     timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
     if work is None or not timed:
         work = np.ones(rows.n)
@@ -45,9 +45,9 @@ def migrate(
     load = float(table[:, 0].sum())
     before = plans.levels(load)
     if not math.isfinite(before.balanced_s):
-        raise presence_of(comm).together(ValueError("costs: expected numbers whose sum over all ranks is finite"))
+        raise presence_of(comm).on_all(ValueError("costs: expected numbers whose sum over all ranks is finite"))
     seconds = timed and costs is None  # otherwise the unit of the costs is not time
-    chances, cost_s = (max(1, course.n_rounds), None) if seconds else (1, 0.0)
+    chances, cost_s = (max(1, knowledge.n_rounds), None) if seconds else (1, 0.0)
     decision = trigger.decide(before.imbalance, chances * before.now_s, chances * before.balanced_s, cost_s=cost_s)
     after, value = before, None
     steps = n_rows = n_bytes = 0
@@ -59,7 +59,7 @@ def migrate(
         n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (given, sent))
         after = plans.levels(float(table[:, 0].sum()))
         trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
-        course.own(table[:, 1] if timed else None)
+        knowledge.own(table[:, 1] if timed else None)
         plans.changed(None)
     gain_s = decision.gain_s if seconds else math.nan
     last = Balanced(
@@ -103,7 +103,7 @@ def _move(
             except BaseException as caught:
                 failed = of_rows(caught, comm.rank, f"rows of rank {source}")
     value = in_form(rows.spec, concatenate(rows.spec, blocks, rows.axes))
-    raise_together(comm, failed)
+    raise_on_all(comm, failed)
     return value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes
 
 

@@ -1,7 +1,7 @@
-"""Verdicts and plans: by the root for all ranks (`Root`), or by all ranks with their neighbours (`Neighbours`).
+"""Decisions and plans: by the root for all ranks (`Root`), or by all ranks with their neighbours (`Neighbours`).
 
 Both have the same methods, which are collective.  In each call of `map_rows`, `report` starts the exchange of the reports of
-all ranks, and `decided` is polled until it returns the verdict.  The rules are in `lb_mpi.balancing.judge` and
+all ranks, and `decided` is polled until it returns the decision.  The rules are in `lb_mpi.balancing.deciding` and
 `lb_mpi.balancing.neighbours`.
 """
 
@@ -10,99 +10,92 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import (
+from lb_mpi.balancing.deciding import (
     REPORT,
-    Judge,
+    Decided,
     Levels,
     RankReport,
+    RootDecider,
     RoundProblem,
     Trigger,
-    Verdict,
-    verdict_dtype,
-    verdict_of,
+    decision_dtype,
+    decision_of,
 )
-from lb_mpi.balancing.neighbours import Ask, Fetch, LoadExchange, NeighbourJudge, Post, Reduction, Request
+from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.neighbours import Ask, Fetch, LoadExchange, NeighbourDecider, Post, Reduction, Request
 from lb_mpi.balancing.transfers import ROWS, Plan, plan_of
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import imbalance, lower_bound
-from lb_mpi.mpi.common.collective import agree, raise_together, wait
+from lb_mpi.mpi.common.collective import agree, raise_on_all, wait
 from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 
 T = TypeVar("T")
 
 
-class Decided(NamedTuple):
-    """The verdict on a call, the same decision on all ranks."""
-
-    verdict: Verdict
-    seconds: float = 0.0  # of this rank, to find it
-
-
 class Root:
-    """Rank 0 judges each call from the reports of all ranks, and solves for the flow; vertex k of `graph` is rank k.
+    """Rank 0 decides on each call from the reports of all ranks, and solves for the flow; vertex k of `graph` is rank k.
 
-    `course` is that of this rank in `comm`, a duplicate of the user's.
+    `knowledge` is that of this rank in `comm`, a duplicate of the user's.
     """
 
-    def __init__(self, comm: MPI.Intracomm, course: Course, trigger: Trigger, graph: Graph) -> None:
-        self._comm, self._course = comm, course
-        self.judge = Judge(graph, trigger) if comm.rank == 0 else None
+    def __init__(self, comm: MPI.Intracomm, knowledge: Knowledge, trigger: Trigger, graph: Graph) -> None:
+        self._comm, self._knowledge = comm, knowledge
+        self.decider = RootDecider(graph, trigger) if comm.rank == 0 else None
         self._gathered = self._spread = MPI.REQUEST_NULL
         self._made: tuple[Plan | None, Exception | None, float] = None, None, 0.0  # by the root: plan, error, seconds
 
     def report(self, report: RankReport) -> None:
-        """Send this rank's report to the root; other ranks also begin to receive the root's verdict."""
-        comm, judge = self._comm, self.judge
+        """Send this rank's report to the root; other ranks also begin to receive the root's decision."""
+        comm, decider = self._comm, self.decider
         self._mine = np.array([report.fields()], dtype=REPORT)
-        self._reports = np.empty(0 if judge is None else comm.size, dtype=REPORT)
-        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size))  # a new one: ranks keep what they were sent
+        self._reports = np.empty(0 if decider is None else comm.size, dtype=REPORT)
+        self._answer = np.zeros(1, dtype=decision_dtype(comm.size))  # a new one: ranks keep what they were sent
         self._made = None, None, 0.0
         self._gathered = comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
-        if judge is None:
+        if decider is None:
             self._spread = comm.Ibcast(self._answer.view(np.uint8), 0)
 
-    def decided(self) -> Decided | None:
-        """Return the verdict, with the plan if any; None: it has not arrived yet.
+    def decided(self) -> tuple[Decided, float] | None:
+        """Return the decision, with the plan if any, and this rank's seconds to find it; None: it has not arrived yet.
 
-        The root makes the verdict once it has all reports.  An error of the root's is raised on all ranks.
+        The root makes the decision once it has all reports.  An error of the root's is raised on all ranks.
         """
         if not self._gathered.Test():
             return None
-        if self.judge is not None and not self._spread:
-            self._decide(self.judge)
+        if self.decider is not None and not self._spread:
+            self._decide(self.decider)
         if not self._spread.Test():
             return None
         self._spread = MPI.REQUEST_NULL
-        (plan, error, seconds), verdict = self._made, verdict_of(self._answer)
-        if verdict.problem is RoundProblem.JUDGE:
-            raise_together(self._comm, error)
+        (plan, error, seconds), decided = self._made, decision_of(self._answer)
+        if decided.problem is RoundProblem.DECIDER:
+            raise_on_all(self._comm, error)
         n_transfers = int(self._answer["n_transfers"][0])
-        return Decided(verdict if n_transfers < 0 else verdict._replace(plan=self._send(plan, n_transfers)), seconds)
+        return decided if n_transfers < 0 else decided._replace(plan=self._send(plan, n_transfers)), seconds
 
-    def _decide(self, judge: Judge) -> None:
+    def _decide(self, decider: RootDecider) -> None:
         began, plan, error = time.perf_counter(), None, None
         try:
-            verdict = judge.hear(self._reports)
-            self._answer, plan = verdict.record(), verdict.plan
-        except Exception as caught:  # the other ranks wait for a verdict
+            decided = decider.decide(self._reports)
+            self._answer, plan = decided.record(), decided.plan
+        except Exception as caught:  # the other ranks wait for a decision
             error = caught
-            self._answer["problem"] = RoundProblem.JUDGE
+            self._answer["problem"] = RoundProblem.DECIDER
         self._made = plan, error, time.perf_counter() - began
         self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
 
     def plan(self, moving: float) -> tuple[Plan, int]:
         """Return a plan that levels all ranks, and the number of steps, 1.
 
-        `moving`: this rank's work, in any unit, of rows that change their owner.  A plan to lend comes with a verdict.
+        `moving`: this rank's work, in any unit, of rows that change their owner.  A plan to lend comes with a decision.
         """
-        comm, judge, loads = self._comm, self.judge, self._gather(moving)
-        made = agree(comm, lambda: None if judge is None else judge.plan(loads, self._course.speeds))
+        comm, decider, loads = self._comm, self.decider, self._gather(moving)
+        made = agree(comm, lambda: None if decider is None else decider.plan(loads, self._knowledge.speeds))
         n = np.array([0 if made is None else len(made.amounts)])
         wait(comm, comm.Ibcast(n, 0), n)
         return self._send(made, int(n[0])), 1
@@ -113,15 +106,15 @@ class Root:
         with np.errstate(over="ignore"):
             finite = np.isfinite(loads.sum())
         if self._comm.rank == 0 and finite:
-            speeds = self._course.speeds
+            speeds = self._knowledge.speeds
             found[:] = imbalance(loads, speeds), (loads / speeds).max(), np.nan, lower_bound(loads, speeds)
         wait(self._comm, self._comm.Ibcast(found, 0), found)
         return Levels(*found.tolist())
 
     def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
         """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
-        if self.judge is not None:
-            self.judge.policy.changed(lending=plan is not None and len(plan.amounts) > 0, seconds=seconds)
+        if self.decider is not None:
+            self.decider.policy.changed(lending=plan is not None and len(plan.amounts) > 0, seconds=seconds)
 
     def _send(self, made: Plan | None, n_transfers: int) -> Plan:
         """Send the root's plan of `n_transfers` transfers to all ranks."""
@@ -151,39 +144,39 @@ class _Reducing:
 
 
 class Neighbours:
-    """All ranks judge each call, and plan with their neighbours, as in `judge`; `comm` is a duplicate of the user's."""
+    """All ranks decide on each call, and plan with their neighbours; `comm` is a duplicate of the user's."""
 
-    def __init__(self, comm: MPI.Intracomm, judge: NeighbourJudge) -> None:
-        self._presence, self.judge = presence_of(comm), judge
+    def __init__(self, comm: MPI.Intracomm, decider: NeighbourDecider) -> None:
+        self._presence, self.decider = presence_of(comm), decider
         self._reducing: _Reducing | None = None  # of the reports of a call
 
     def report(self, report: RankReport) -> None:
         """Start the reduction of all reports."""
-        self._reducing = _Reducing(self._presence.comm, self.judge.report(report))
+        self._reducing = _Reducing(self._presence.comm, self.decider.report(report))
 
-    def decided(self) -> Decided | None:
-        """Return the verdict; None: some report has not arrived yet."""
+    def decided(self) -> tuple[Decided, float] | None:
+        """Return the decision, and 0 seconds; None: some report has not arrived yet."""
         reducing = self._reducing
         assert reducing is not None
         if not reducing.done():
             return None
         self._reducing = None
-        return Decided(self.judge.hear(reducing.answer))
+        return self.decider.decide(reducing.answer), 0.0
 
     def plan(self, moving: float | None = None) -> tuple[Plan, int]:
-        """Return the transfers from and to this rank, and the number of steps; see `NeighbourJudge.plan`."""
-        return self._drive(self.judge.plan(moving))
+        """Return the transfers from and to this rank, and the number of steps; see `NeighbourDecider.plan`."""
+        return self._drive(self.decider.plan(moving))
 
     def levels(self, load: float) -> Levels:
         """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
-        return self._drive(self.judge.levels(load))
+        return self._drive(self.decider.levels(load))
 
     def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
         """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
-        self.judge.changed(lending=plan is not None, seconds=seconds)  # the same on all ranks: this one may lend nothing
+        self.decider.changed(lending=plan is not None, seconds=seconds)  # the same on all ranks: this one may lend nothing
 
     def _drive(self, making: Generator[Request, Any, T]) -> T:
-        comm, wait, near = self._presence.comm, self._presence.wait, self.judge.neighbours
+        comm, wait, near = self._presence.comm, self._presence.wait, self.decider.neighbours
         asked, posted = deque[_Reducing](), list[tuple[MPI.Request, Floats]]()
         reply: Any = None
         while True:

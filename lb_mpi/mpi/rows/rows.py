@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.balancing.judge import UNKNOWN
+from lb_mpi.balancing.deciding import UNKNOWN
 from lb_mpi.balancing.round import RoundKind, Rowset, count
 from lb_mpi.checks import show
 from lb_mpi.errors import ProtocolError

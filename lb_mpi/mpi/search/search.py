@@ -33,7 +33,7 @@ from lb_mpi.mpi.common.collective import (
     newest,
     noted,
     opened,
-    raise_together,
+    raise_on_all,
 )
 from lb_mpi.mpi.common.failure import of_search
 from lb_mpi.mpi.common.parcels import Parcels, body, parcel
@@ -319,7 +319,7 @@ class Saving:
             text = f"stopped by {by}, but nothing could be saved: the next run starts anew"
         else:
             text = f"saved as {self._folder.path}/save-{number:08d}, stopped by {by}: run the same again to go on"
-        raise presence_of(comm).together(Stopped(text))
+        raise presence_of(comm).on_all(Stopped(text))
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         try:
@@ -447,7 +447,7 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: S
     """
     stopped = searcher.reason is Reason.STOPPED
     if stopped and saving is not None:
-        _raise_together(comm, searcher)
+        _raise_on_all(comm, searcher)
         saving.stopped(comm)
     mine = None
     if searcher.error is None and not stopped:
@@ -457,7 +457,7 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: S
     merged = searcher.attempt(_called, lambda: _merged(searcher, results)) if len(results) == comm.size else None
     pickled, ranks = bcast(comm, (merged, [one for _, one in everyone]), ROOT)
     value = None if pickled is None else searcher.attempt(_called, lambda: pickle.loads(pickled))
-    _raise_together(comm, searcher)
+    _raise_on_all(comm, searcher)
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
@@ -480,8 +480,8 @@ def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def _raise_together(comm: MPI.Intracomm, searcher: Searcher) -> None:
-    raise_together(comm, None if searcher.error is None else of_search(searcher.error, searcher.rank))
+def _raise_on_all(comm: MPI.Intracomm, searcher: Searcher) -> None:
+    raise_on_all(comm, None if searcher.error is None else of_search(searcher.error, searcher.rank))
 
 
 def _stats(step: Step, messages: dict[str, int]) -> RankStats:

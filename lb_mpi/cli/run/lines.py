@@ -65,16 +65,16 @@ class Stack(NamedTuple):
     text: str  # as faulthandler writes it; empty if there is none
 
 
-Told = TypeVar("Told", Begin, End, RankState, Stack)
+Line = TypeVar("Line", Begin, End, RankState, Stack)
 
 
-def told(it: Begin | End | RankState | Stack) -> str:
+def line_of(it: Begin | End | RankState | Stack) -> str:
     """Return the message as a line for `read`."""
     return json.dumps(it._asdict())
 
 
-def read(kind: type[Told], line: str | bytes) -> Told:
-    """Read a line of `told`; ValueError for anything else."""
+def read(kind: type[Line], line: str | bytes) -> Line:
+    """Read a line of `line_of`; ValueError for anything else."""
     found = parse(line)
     types = get_type_hints(kind)
     if found.keys() != types.keys() or not all(_is_a(found[name], types[name]) for name in types):

@@ -5,19 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.course import KEPT_S, Course, kept
-from lb_mpi.balancing.judge import (
+from lb_mpi.balancing.deciding import (
     REPORT,
     BalanceReason,
+    Decided,
     Decision,
-    Judge,
     RankReport,
     Records,
+    RootDecider,
     RoundProblem,
     Trigger,
-    Verdict,
-    verdict_of,
+    decision_of,
 )
+from lb_mpi.balancing.knowledge import KEPT_S, Knowledge, kept
 from lb_mpi.balancing.round import Timed, count, numbers
 from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.balancing.transfers import plan
@@ -98,7 +98,7 @@ def test_the_kept_part_of_a_planned_loan_counts_as_planned() -> None:
     """So the plan stays, though a part of what it lends is computed elsewhere."""
     cluster = ranks(4, 100.0 * np.array([4.0, 1.0, 2.0, 1.0]))
     calls = simulate(cluster, lambda _call: [np.ones(200)] * 4, 12)
-    assert cluster.courses[0].is_lending
+    assert cluster.known_by[0].is_lending
     assert not any(call.acted for call in calls[8:])
 
 
@@ -130,10 +130,10 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_a_round_of_a_course_has_every_row_once() -> None:
-    course = Course(0, range(3), [1, 2])
+    knowledge = Knowledge(0, range(3), [1, 2])
     for n in (0, 1, 2, 3, 5, 1000):
         for warm in (False, True):
-            blocks = course.begin(n, 5, warm=warm).home
+            blocks = knowledge.begin(n, 5, warm=warm).home
             rows = np.concatenate([np.zeros(0, dtype=int), *map(numbers, blocks)])
             assert sorted(rows.tolist()) == list(range(n))
             if n >= 1000 and not warm:  # what the first call takes tells nothing, but it is never about one row alone
@@ -145,37 +145,37 @@ def reports(*rows: RankReport) -> Records:
 
 
 def test_lending_that_does_not_pay_is_given_up() -> None:
-    judge = Judge(parse("mesh:1x2"), Trigger())
+    decider = RootDecider(parse("mesh:1x2"), Trigger())
     plain = reports(*(RankReport(False, 1, 0, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)))
-    assert judge.hear(plain).decision.reason is not BalanceReason.HOME
-    judge.policy.changed(lending=True)
+    assert decider.decide(plain).decision.reason is not BalanceReason.HOME
+    decider.policy.changed(lending=True)
     dear = reports(*(RankReport(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
-    judge.hear(dear)
-    assert judge.hear(dear).decision.reason is BalanceReason.HOME
+    decider.decide(dear)
+    assert decider.decide(dear).decision.reason is BalanceReason.HOME
 
 
 def test_failed_ranks_and_rows_that_differ() -> None:
     answers = ((False, 5), (True, 5), (False, 6))
     good, failed, other = (RankReport(bad, mark, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in answers)
     for others, problem in ((good, RoundProblem.NONE), (failed, RoundProblem.FAILED), (other, RoundProblem.DIFFER)):
-        assert Judge(parse("mesh:1x2"), Trigger()).hear(reports(good, others)).problem is problem
+        assert RootDecider(parse("mesh:1x2"), Trigger()).decide(reports(good, others)).problem is problem
 
 
 def test_rounding_below_zero_is_no_work() -> None:
-    judge = Judge(parse("mesh:1x2"), Trigger())
+    decider = RootDecider(parse("mesh:1x2"), Trigger())
     for _ in range(3):
         both = (RankReport(False, 1, 0, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3))
-        verdict = judge.hear(reports(*both))
-    assert verdict.problem is RoundProblem.NONE
-    assert verdict.speeds.min() > 0.0
+        decided = decider.decide(reports(*both))
+    assert decided.problem is RoundProblem.NONE
+    assert decided.speeds.min() > 0.0
 
 
 def test_a_verdict_travels_as_it_is() -> None:
     vectors = np.arange(3.0), np.ones(3), np.zeros(3)
     gain = Decision(BalanceReason.GAIN, 0.25)
-    verdict = Verdict(RoundProblem.NONE, gain, math.nan, 0.5, 10**12, 3, True, *vectors)
-    read = verdict_of(verdict.record())
-    assert repr(read) == repr(verdict)
+    decided = Decided(RoundProblem.NONE, gain, math.nan, 0.5, 10**12, 3, True, *vectors)
+    read = decision_of(decided.record())
+    assert repr(read) == repr(decided)
     assert read.decision.act
 
 
@@ -199,14 +199,14 @@ def test_bad_parameters_of_a_simulation(options: dict[str, object], name: str) -
 
 
 def test_rows_of_an_earlier_plan_are_not_lent_when_rows_have_changed_their_owner() -> None:
-    course = Course(0, range(2), [1])
-    learned = course.begin(100, 0).learned
+    knowledge = Knowledge(0, range(2), [1])
+    learned = knowledge.begin(100, 0).learned
     learned.timed.append(Timed(slice(0, 100), 0, 1.0, helped=False))
-    course.learn(learned, 1.0, 1.0)
-    course.follow(plan(parse("ring:2"), np.array([0.4]), [1.0, 0.2], [1.0, 1.0]))
-    assert sum(map(count, course.begin(100, 0).home)) == 80  # half of the loan is kept, in the first round
-    course.own(np.ones(30))
-    round = course.begin(30, 0)
+    knowledge.learn(learned, 1.0, 1.0)
+    knowledge.follow(plan(parse("ring:2"), np.array([0.4]), [1.0, 0.2], [1.0, 1.0]))
+    assert sum(map(count, knowledge.begin(100, 0).home)) == 80  # half of the loan is kept, in the first round
+    knowledge.own(np.ones(30))
+    round = knowledge.begin(30, 0)
     assert sum(map(count, round.home)) == 30
     assert round.to_lend == {}
 
@@ -215,11 +215,11 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
     """A slow machine takes as long to copy a block as a fast one to compute it: 3 % of the time may go into that."""
     n, row_s, counts = 10_000, 25e-6, []
     for handling_s in (0.0, 10e-6, 100e-6, 1e-3, 10e-3):
-        course = Course(0, range(2), [1])
-        learned = course.begin(n, 0).learned
+        knowledge = Knowledge(0, range(2), [1])
+        learned = knowledge.begin(n, 0).learned
         learned.timed.append(Timed(slice(0, n), 0, n * row_s, helped=False))
-        course.learn(learned, n * row_s, n * row_s, handling_s)
-        home = course.begin(n, 0).home
+        knowledge.learn(learned, n * row_s, n * row_s, handling_s)
+        home = knowledge.begin(n, 0).home
         assert sum(map(count, home)) == n
         assert min(map(count, home)) * row_s >= 0.5 * min(8 * handling_s, 0.1 * n * row_s)
         counts.append(len(home))
@@ -232,17 +232,17 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
 def test_blocks_are_cut_by_what_their_rows_cost() -> None:
     """A storm at the end of a rank's rows: blocks of as many rows each would take ten times as long there."""
     n, cheap_s, dear_s, handling_s = 4000, 25e-6, 250e-6, 0.5e-3
-    course = Course(0, range(2), [1])
-    learned = course.begin(n, 0).learned
+    knowledge = Knowledge(0, range(2), [1])
+    learned = knowledge.begin(n, 0).learned
     total_s = 0.0
     for first in range(0, n, 100):
         each_s = dear_s if first >= 3000 else cheap_s
         learned.timed.append(Timed(slice(first, first + 100), 0, 100 * each_s, helped=False))
         total_s += 100 * each_s
-    course.learn(learned, total_s, total_s, handling_s)
+    knowledge.learn(learned, total_s, total_s, handling_s)
     for _ in range(5):  # they begin somewhere else in each round
         left_s = total_s
-        for block in reversed(course.begin(n, 0).home):
+        for block in reversed(knowledge.begin(n, 0).home):
             rows = numbers(block)
             seconds = cheap_s * np.count_nonzero(rows < 3000) + dear_s * np.count_nonzero(rows >= 3000)
             assert seconds <= max(left_s / 5, 8 * handling_s) + 8 * handling_s + dear_s

@@ -2,24 +2,24 @@
 
 The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
 
-    round = course.begin(n, mark)
+    round = knowledge.begin(n, mark)
     the loop of an actor (`lb_mpi.actor`)
-      in it, with LEARNED: report = course.learn(learned, ...)   # goes to the root
-    course.hear(verdict of the root, round.learned.late_ticks)
-    if verdict.decision.act:
-        course.follow(plan)                             # None: all rows stay at home from now on
+      in it, with LEARNED: report = knowledge.learn(learned, ...)   # goes to the root
+    knowledge.apply(decided of the root, round.learned.late_ticks)
+    if decided.decision.act:
+        knowledge.follow(plan)                             # None: all rows stay at home from now on
 
 A call of `map_rows` is a round.  A plan stays in force until the next one.  If the number of rows changes, the rows to
 lend are chosen again.
 
 Law of costs and speeds, which are estimated only from the times of normal computation.  Rank r measures rows in its own
-ticks (seconds of its work clock).  A tick of rank r is worth k_r units of work and lasts g_r seconds.  So the speed of
+ticks (seconds of its work clock).  A tick of rank r is k_r units of work and lasts g_r seconds.  So the speed of
 rank r is s_r = k_r / g_r units of work per second.
 - Only rank r can measure g_r.
 - The rank that last measured a row is stored with the ticks.  The row's cost in work is ticks * k_r with the current
   k_r, so that a better k_r needs no new measurement of the rows.
 - If rank r measures rows after rank q, then ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of the
-  logarithms of all such ratios (`judge.Worths`); recent ones weigh more.  Ranks that never computed each other's rows
+  logarithms of all such ratios (`decider.TickWork`); recent ones weigh more.  Ranks that never computed each other's rows
   are assumed equal; the first rows lent to such a rank correct that.
 - A tick is a second of the function's own time: CPU time, and the time in which the function itself waits (it sleeps,
   or waits for a file, a subprocess, another thread or a GPU).  Time in which other programs had the core is not a
@@ -46,7 +46,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.judge import UP, Observation, RankReport, Verdict
+from lb_mpi.balancing.deciding import UP, Decided, Observation, RankReport
 from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, count, cut, numbers, shortest_s
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats, Ints
@@ -84,27 +84,27 @@ class RowCosts:
             self.ticks[unknown] = self.ticks[~unknown].mean()
             self.measured_by[unknown] = self.rank
 
-    def work(self, worth: Floats) -> Floats:
-        """(n,) costs in units of work, for (P,) worths k; NaN: not measured."""
-        return np.asarray(self.ticks * worth[self.measured_by])
+    def work(self, tick_work: Floats) -> Floats:
+        """(n,) costs in units of work, for (P,) work k of a tick; NaN: not measured."""
+        return np.asarray(self.ticks * tick_work[self.measured_by])
 
-    def observe(self, timed: Iterable[tuple[Rowset, int, float]], worth: Floats) -> tuple[list[Observation], Floats]:
+    def observe(self, timed: Iterable[tuple[Rowset, int, float]], tick_work: Floats) -> tuple[list[Observation], Floats]:
         """Update the costs from blocks of rows, each row in at most one: (rows, computing rank, ticks).
 
-        `worth`: (P,) worths of a tick of each rank.  A block's ticks are spread over its rows in proportion to their known
-        costs.  Returns observations of the worth of other ranks' ticks, from blocks where most of the rows were last
-        measured here, and hardly any by third ranks; and the (P,) worths with these observations.
+        `tick_work`: (P,) work of a tick of each rank.  A block's ticks are spread over its rows in proportion to their known
+        costs.  Returns observations of the work of other ranks' ticks, from blocks where most of the rows were last
+        measured here, and hardly any by third ranks; and the (P,) work of a tick with these observations.
         """
         known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
         if not known:
-            return [], worth
+            return [], tick_work
         counts = np.array([count(rows) for rows, _, _ in known])
         starts = np.cumsum(counts) - counts
         index = np.concatenate([numbers(rows) for rows, _, _ in known])
         by = np.array([rank for _, rank, _ in known])
         ticks = np.maximum([ticks for _, _, ticks in known], FEWEST)
         measured_by = self.measured_by[index]
-        before = self.ticks[index] * worth[measured_by] / np.repeat(worth[by], counts)  # in ticks of `by`
+        before = self.ticks[index] * tick_work[measured_by] / np.repeat(tick_work[by], counts)  # in ticks of `by`
         total = np.add.reduceat(before, starts)
         usable = np.isfinite(total) & (total > 0.0)
         total[~usable] = 1.0
@@ -116,33 +116,33 @@ class RowCosts:
         observed = [
             Observation(
                 int(by[k]),
-                float(ticks[k] * worth[by[k]]),
-                math.log(worth[by[k]] / worth[self.rank]) + math.log(own[k] / remeasured[k]),
+                float(ticks[k] * tick_work[by[k]]),
+                math.log(tick_work[by[k]] / tick_work[self.rank]) + math.log(own[k] / remeasured[k]),
             )
             for k in np.flatnonzero(tells).tolist()
         ]
         if observed:  # weigh with them the rows of one block that different ranks have measured
-            worth = _as_observed(worth, self.rank, observed)
-            before = self.ticks[index] * worth[measured_by] / np.repeat(worth[by], counts)
+            tick_work = _as_observed(tick_work, self.rank, observed)
+            before = self.ticks[index] * tick_work[measured_by] / np.repeat(tick_work[by], counts)
             total = np.where(usable, np.add.reduceat(before, starts), 1.0)
         factor = ticks / total
-        # Rows that this rank measured before move only part of the way to a larger cost; others' ticks may be worth more.
+        # Rows that this rank measured before move only part of the way to a larger cost; others' ticks may be more work.
         trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
         each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
         self.ticks[index] = each
         self.measured_by[index] = np.repeat(by, counts)
-        return observed, worth
+        return observed, tick_work
 
 
-def _as_observed(worth: Floats, rank: int, observed: Sequence[Observation]) -> Floats:
-    """Return the (P,) worths with those that `rank` itself has observed in this round: means by weight."""
+def _as_observed(tick_work: Floats, rank: int, observed: Sequence[Observation]) -> Floats:
+    """Return the (P,) work of a tick, with what `rank` itself has observed in this round: means by weight."""
     other = np.array([one.other for one in observed])
     weight, log_ratio = np.array([one[1:] for one in observed]).T
-    sums = np.bincount(other, weight, len(worth))
+    sums = np.bincount(other, weight, len(tick_work))
     seen = sums > 0.0
-    worth = worth.copy()
-    worth[seen] = worth[rank] * np.exp(np.bincount(other, weight * log_ratio, len(worth))[seen] / sums[seen])
-    return worth
+    tick_work = tick_work.copy()
+    tick_work[seen] = tick_work[rank] * np.exp(np.bincount(other, weight * log_ratio, len(tick_work))[seen] / sums[seen])
+    return tick_work
 
 
 class Picked(NamedTuple):
@@ -195,16 +195,17 @@ def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype
         begin = end
 
 
-class Course:
+class Knowledge:
     """One rank from round to round; `neighbours` are those on the process graph.
 
-    `known`: the ranks of which it knows worths and speeds: all, or itself, its neighbours, and others that it has met.
+    `known`: the ranks of which it knows the work of a tick and the speed: all, or itself, its neighbours, and others to
+    which it has lent rows.
     """
 
     def __init__(self, rank: int, known: Sequence[int], neighbours: list[int]) -> None:
         self.rank, self.known, self.neighbours = rank, known, neighbours
-        # Of the known ranks, as in the last `Verdict`.  Broadcast views, since there may be many ranks.
-        self.worth, self.speeds, self.late = (np.broadcast_to(value, len(known)) for value in (1.0, 1.0, 0.0))
+        # Of the known ranks, as in the last `Decided`.  Broadcast views, since there may be many ranks.
+        self.tick_work, self.speeds, self.late = (np.broadcast_to(value, len(known)) for value in (1.0, 1.0, 0.0))
         self.mean_speed = math.nan  # of all ranks; NaN: of the known ranks
         self.n_rounds = 0  # since rows last changed their owner
         self.costs: RowCosts | None = None
@@ -227,12 +228,12 @@ class Course:
     def work_of_rows(self) -> float:
         """The units of work of this rank's rows."""
         assert self.costs is not None
-        return float(self.costs.work(self.worth).sum())
+        return float(self.costs.work(self.tick_work).sum())
 
     def measured(self, n: int) -> Floats | None:
         """(n,) units of work of this rank's n rows; None unless all of them have been measured."""
         known = self.costs is not None and self.costs.known and len(self.costs) == n
-        return self.costs.work(self.worth) if known and self.costs is not None else None
+        return self.costs.work(self.tick_work) if known and self.costs is not None else None
 
     @property
     def relative_speeds(self) -> Floats:
@@ -263,9 +264,9 @@ class Course:
             self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.place, n), mark, 0.0, 0.0
             self.lent, self._n_lending = None, 0
         elif len(self.costs) != n:  # the rows are others: only the mean is still of use
-            mean = float(np.mean(self.costs.work(self.worth))) if len(self.costs) else np.nan
+            mean = float(np.mean(self.costs.work(self.tick_work))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.place, n)
-            self.costs.ticks[:] = mean / self.worth[self.place]
+            self.costs.ticks[:] = mean / self.tick_work[self.place]
             self.lent = None
         before = self._kept
         self._n_lending += self.is_lending
@@ -297,30 +298,30 @@ class Course:
         assert self.costs is not None
         place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
         timed = [(rows, place[by], ticks) for rows, by, ticks, _ in learned.timed]
-        seen, self.worth = self.costs.observe(timed, self.worth)
+        seen, self.tick_work = self.costs.observe(timed, self.tick_work)
         self.costs.fill()
         known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
-        work = [timed.ticks * float(self.worth[place[timed.by]]) for timed in known]
+        work = [timed.ticks * float(self.tick_work[place[timed.by]]) for timed in known]
         own = [timed for timed in known if timed.by == self.rank]
         n_known, n_own = (sum(count(timed.rows) for timed in some) for some in (known, own))
         self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
         self._handling_s = handling_s or self._handling_s
-        own_worth = float(self.worth[self.place])
+        own_tick_work = float(self.tick_work[self.place])
         given = sum(each for each, timed in zip(work, known, strict=True) if timed.helped)
-        helped_work = given - learned.help_ticks * own_worth
+        helped_work = given - learned.help_ticks * own_tick_work
         # The kept part of planned loans was planned for the borrowers: count it there, whoever computed it.
         lent = sum(each for each, timed in zip(work, known, strict=True) if timed.by != self.rank) - given
-        helped_work += (learned.planned_ticks * own_worth - lent) * self._kept / (1.0 - self._kept)
+        helped_work += (learned.planned_ticks * own_tick_work - lent) * self._kept / (1.0 - self._kept)
         self.took = sum(work) * len(self.costs) / n_known if n_known else math.nan
-        return report._replace(work=self.work_of_rows, helped=helped_work, told=tuple(seen))
+        return report._replace(work=self.work_of_rows, helped=helped_work, observed=tuple(seen))
 
-    def hear(self, verdict: Verdict, late_ticks: float = 0.0) -> None:
-        """Apply the root's verdict; `late_ticks` of this rank in the round that is over."""
+    def apply(self, decided: Decided, late_ticks: float = 0.0) -> None:
+        """Apply the root's decision; `late_ticks` of this rank in the round that is over."""
         self._late_ticks = late_ticks
-        if verdict.problem:  # nothing is known of the rows, and none is lent
+        if decided.problem:  # nothing is known of the rows, and none is lent
             self.own(None)
         else:
-            self.worth, self.speeds, self.late = verdict.worth, verdict.speeds, verdict.late
+            self.tick_work, self.speeds, self.late = decided.tick_work, decided.speeds, decided.late
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, lend rows by this plan, which all ranks have; None: all rows stay at home."""
@@ -328,8 +329,8 @@ class Course:
         # The rows are chosen when the next round begins, so that no rank waits for that now.
         self.plan, self.lent = plan, None
 
-    def meet(self, others: Mapping[int, tuple[float, float]]) -> None:
-        """Know these ranks, by rank the worth of a tick and the speed, beside itself and its neighbours.
+    def note_others(self, others: Mapping[int, tuple[float, float]]) -> None:
+        """Know these ranks, by rank the work of a tick and the speed, beside itself and its neighbours.
 
         Other distant ranks are forgotten, unless they have measured rows of this rank.
         """
@@ -337,15 +338,15 @@ class Course:
         if self.costs is not None:
             measured_by = self.costs.measured_by
         old = [k for k in np.unique(measured_by).tolist() if k >= near]
-        about = {self.known[k]: (float(self.worth[k]), float(self.speeds[k])) for k in old}
-        about.update({rank: told for rank, told in others.items() if rank not in self.known[:near]})
+        about = {self.known[k]: (float(self.tick_work[k]), float(self.speeds[k])) for k in old}
+        about.update({rank: each for rank, each in others.items() if rank not in self.known[:near]})
         known = [*self.known[:near], *about]
         if self.costs is not None and old:
             place = {rank: k for k, rank in enumerate(known)}
             moved = np.array([place.get(rank, 0) for rank in self.known])
             self.costs.measured_by = moved[measured_by]
-        worth, speeds = np.array([*about.values()]).reshape(-1, 2).T
-        self.worth, self.speeds = np.append(self.worth[:near], worth), np.append(self.speeds[:near], speeds)
+        tick_work, speeds = np.array([*about.values()]).reshape(-1, 2).T
+        self.tick_work, self.speeds = np.append(self.tick_work[:near], tick_work), np.append(self.speeds[:near], speeds)
         self.late = np.append(self.late[:near], np.zeros(len(about)))
         self.known = known
 
@@ -355,7 +356,7 @@ class Course:
         self.costs, self.n_rounds, self._n_lending = None, 0, 0
         if work is not None:
             self.costs = RowCosts(self.place, len(work))
-            self.costs.ticks[:] = work / self.worth[self.place]
+            self.costs.ticks[:] = work / self.tick_work[self.place]
 
     def _pick(self) -> dict[int, Rowset]:
         """Choose the rows to lend, by borrower."""
@@ -372,9 +373,9 @@ class Course:
         return dict(zip(mine.destinations.tolist(), items, strict=True))
 
     def _blocks(self, sizes: Floats, *, warm: bool) -> list[Rowset]:
-        """Divide the rows that stay at home into blocks; the first one is short, so that dry ranks are served soon."""
+        """Divide the rows that stay at home into blocks; the first one is short, so that dry ranks get rows soon."""
         n = len(sizes)
-        if len(self.worth) == 1:
+        if len(self.tick_work) == 1:
             return [slice(0, n)] if n else []
         kept: Rowset = slice(0, n)
         lent = [rows for rows in (self.lent or {}).values() if not isinstance(rows, slice) and len(rows)]

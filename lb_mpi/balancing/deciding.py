@@ -1,10 +1,10 @@
-"""Rules when to balance: reports of the ranks, speeds and worths fitted to them, and the decision.   (pure)
+"""Rules when to balance: reports of the ranks, work of their ticks, speeds, and the decision.   (pure)
 
 Law.  A round's ticks measure what each rank computed, its own rows and others'.  Ticks * (seconds per tick) is the time
 that it needs for that.  The usual seconds per tick are used, so that a single delay does not trigger balancing.  Time *
 speed is the work done; so the balanced time follows without any estimate of row costs.
 - Rows that a rank computed for others because it was dry were not planned: they count where they were planned.
-- The kept part of planned loans (`course.kept`) counts for the planned borrower, whoever computed it.
+- The kept part of planned loans (`knowledge.kept`) counts for the planned borrower, whoever computed it.
 - A rank that comes late to a round, because it needs longer between rounds, has less time for rows: it counts as if it
   had computed rows meanwhile.  A rank that comes after all could be done counts as if it came just then.
 
@@ -41,7 +41,7 @@ NEGLIGIBLE = 1e-6  # of the largest weight: lighter observations are dropped
 DENSE = 256  # ranks up to which the fit is solved as a dense system
 KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
-N_TOLD = 4  # observations in one report: the heaviest
+N_OBSERVED = 4  # observations in one report: the heaviest
 UNKNOWN = -1  # the mark of results that have all come from other ranks
 When = str | float
 
@@ -61,8 +61,8 @@ class Observation(NamedTuple):
     log_ratio: float  # log(k_other / k_own)
 
 
-class Worths:
-    """The worths k of all ranks' ticks, from the observations of all."""
+class TickWork:
+    """The work k of a tick of each rank, from the observations of all."""
 
     def __init__(self, size: int) -> None:
         self.values = np.ones(size)  # (P,) k > 0; their geometric mean is 1
@@ -231,15 +231,15 @@ class RankReport(NamedTuple):
     bytes: int  # sent
     helped: float = 0.0  # work of rows that others computed because they were dry, minus its own such work
     began_s: float = math.nan  # from the end of the last round to the start of this one; NaN: no last round
-    told: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks; only the heaviest are sent
+    observed: tuple[Observation, ...] = ()  # of the work of other ranks' ticks; only the heaviest are sent
 
     def fields(self) -> tuple[Any, ...]:
         """Return a tuple for an array of dtype REPORT."""
-        told = sorted(self.told, key=lambda seen: -seen.weight)[:N_TOLD]
-        return *self[:-1], len(told), [*told, *[(0, 0.0, 0.0)] * (N_TOLD - len(told))]
+        heaviest = sorted(self.observed, key=lambda seen: -seen.weight)[:N_OBSERVED]
+        return *self[:-1], len(heaviest), [*heaviest, *[(0, 0.0, 0.0)] * (N_OBSERVED - len(heaviest))]
 
 
-REPORT = np.dtype([*_columns(RankReport), ("n_told", "<i8"), ("told", _columns(Observation), (N_TOLD,))])
+REPORT = np.dtype([*_columns(RankReport), ("n_observed", "<i8"), ("observed", _columns(Observation), (N_OBSERVED,))])
 
 
 class RoundProblem(IntEnum):
@@ -248,10 +248,10 @@ class RoundProblem(IntEnum):
     NONE = 0
     FAILED = 1  # a rank has failed
     DIFFER = 2  # the ranks' rows differ
-    JUDGE = 3  # the root could not evaluate the reports
+    DECIDER = 3  # the root could not evaluate the reports
 
 
-class Verdict(NamedTuple):
+class Decided(NamedTuple):
     """The root's answer to all ranks."""
 
     problem: RoundProblem
@@ -261,7 +261,7 @@ class Verdict(NamedTuple):
     rows: int  # lent, on all ranks
     bytes: int  # sent, on all ranks
     compare: bool  # the form of results differs between ranks, some do not know it, or some have no results
-    worth: Floats  # (P,) of a tick of each rank, in units of work
+    tick_work: Floats  # (P,) of a tick of each rank, in units of work
     speeds: Floats  # (P,) units of work per second
     late: Floats  # (P,) work that each rank could have done before it came
     plan: Plan | None = None  # for the next calls, if the root alone has made one
@@ -273,30 +273,30 @@ class Verdict(NamedTuple):
         return self.decision.words + lent
 
     def record(self) -> Records:
-        """(1,) of the dtype `verdict_dtype`, with the number of transfers for a plan."""
+        """(1,) of the dtype `decision_dtype`, with the number of transfers for a plan."""
         n_transfers = -1 if self.plan is None else len(self.plan.amounts)
         fields = (self.problem, *self.decision, *self[2:-1], n_transfers)
-        return np.array([fields], dtype=verdict_dtype(len(self.worth)))
+        return np.array([fields], dtype=decision_dtype(len(self.tick_work)))
 
 
-def failure(problem: RoundProblem, size: int) -> Verdict:
-    """Return the verdict on a round with a problem, from which nothing is learned, on `size` known ranks."""
+def failure(problem: RoundProblem, size: int) -> Decided:
+    """Return the decision on a round with a problem, from which nothing is learned, on `size` known ranks."""
     nothing = np.zeros(size)
-    return Verdict(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, nothing, nothing, nothing)
+    return Decided(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, nothing, nothing, nothing)
 
 
 @functools.cache
-def verdict_dtype(size: int) -> np.dtype[Any]:
-    """Return the dtype of a Verdict for `size` ranks, without its plan, which travels apart; n_transfers -1: none."""
-    first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), *_columns(Verdict)]
-    each = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
+def decision_dtype(size: int) -> np.dtype[Any]:
+    """Return the dtype of a Decided for `size` ranks, without its plan, which travels apart; n_transfers -1: none."""
+    first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), *_columns(Decided)]
+    each = [(name, "<f8", (size,)) for name in ("tick_work", "speeds", "late")]
     return np.dtype([*first, *each, ("n_transfers", "<i8")])
 
 
-def verdict_of(record: Records) -> Verdict:
-    """Read a Verdict from `Verdict.record`, without its plan."""
+def decision_of(record: Records) -> Decided:
+    """Read a Decided from `Decided.record`, without its plan."""
     problem, reason, gain_s, *rest, _ = record[0].item()
-    return Verdict(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest)
+    return Decided(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest)
 
 
 class Levels(NamedTuple):
@@ -353,23 +353,23 @@ class Policy:
 USUAL = 5  # rounds over which the median of seconds per tick is taken
 
 
-class Judge:
+class RootDecider:
     """Evaluates the reports on the root, and makes the plans; vertex k of `graph` is rank k."""
 
     def __init__(self, graph: Graph, trigger: Trigger) -> None:
         self.policy, self._graph = Policy(trigger), graph
-        self._worths = Worths(graph.n)
+        self._worths = TickWork(graph.n)
         self._tick_s = np.full((USUAL, graph.n), np.nan)  # seconds per tick in the last rounds, newest last
         self._began_s: deque[Floats] = deque(maxlen=USUAL)
 
-    def hear(self, reports: Records) -> Verdict:
-        """Judge the (P,) reports of a round."""
-        failed, worth_before = reports["failed"].any(), self._worths.values
+    def decide(self, reports: Records) -> Decided:
+        """RootDecider the (P,) reports of a round."""
+        failed, tick_work_before = reports["failed"].any(), self._worths.values
         if failed or (reports["mark"] != reports["mark"][0]).any():
             self.policy.failed()
             return failure(RoundProblem.FAILED if failed else RoundProblem.DIFFER, len(reports))
-        worth, speeds = self._learn(reports)
-        done = np.maximum(reports["ticks"] * worth + reports["helped"], 0.0)  # as planned
+        tick_work, speeds = self._learn(reports)
+        done = np.maximum(reports["ticks"] * tick_work + reports["helped"], 0.0)  # as planned
         late = self._late(reports["began_s"], float(done.sum()), speeds)
         home = reports["work"] + late
         before, after = _imbalance(home, speeds), _imbalance(reports["busy_s"] * speeds + late, speeds)
@@ -379,18 +379,18 @@ class Judge:
         compare = bool((reports["results"] != reports["results"][0]).any() or reports["results"][0] == UNKNOWN)
         plan = None
         if decision.act and decision.reason is not BalanceReason.HOME:
-            # Work was reported with the old worths, mostly that of the rank's own ticks.
-            plan = self.plan(reports["work"] * (worth / worth_before) + late, speeds)
-        return Verdict(RoundProblem.NONE, decision, before, after, *moved, compare, worth, speeds, late, plan)
+            # Work was reported with the old work of a tick, mostly that of the rank's own ticks.
+            plan = self.plan(reports["work"] * (tick_work / tick_work_before) + late, speeds)
+        return Decided(RoundProblem.NONE, decision, before, after, *moved, compare, tick_work, speeds, late, plan)
 
     def plan(self, loads: Floats, speeds: Floats) -> Plan:
         """Return the plan that levels (P,) loads at (P,) speeds."""
         return direct_plan(self._graph, loads, speeds)
 
     def _learn(self, reports: Records) -> tuple[Floats, Floats]:
-        """Return (P,) worths of a tick of each rank, and (P,) speeds."""
-        rank, place = np.nonzero(np.arange(N_TOLD) < reports["n_told"][:, None])
-        seen = reports["told"][rank, place]
+        """Return (P,) work of a tick of each rank, and (P,) speeds."""
+        rank, place = np.nonzero(np.arange(N_OBSERVED) < reports["n_observed"][:, None])
+        seen = reports["observed"][rank, place]
         self._worths.tell(rank, seen["other"], seen["weight"], seen["log_ratio"])
         ticks, measured = reports["ticks"], reports["ticks"] > 0.0
         self._tick_s[:-1, measured] = self._tick_s[1:, measured]
