@@ -26,6 +26,7 @@ TIP = (
     '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" orient="auto" '
     'markerUnits="userSpaceOnUse"><path d="M0 0L10 5L0 10z" fill="#0b5cad"/></marker></defs>'
 )
+PICTURES = ROOT / "docs" / "pictures"
 SPEEDS, TIMES = (2.0, 1.0, 3.0, 1.5), (4.0, 9.0, 2.0, 6.0)
 STATES = {  # of figure 1: centres of their boxes
     "IDLE": (110, 60), "WAIT_FOR_ACK": (410, 60), "READY_FOR_ACCEPT": (710, 60),
@@ -180,16 +181,21 @@ FIGURES: dict[str, Callable[[], tuple[float, float, list[str]]]] = {
 }  # fmt: skip
 
 
+def svg(name: str) -> str:
+    """Draw one of them."""
+    width, height, parts = FIGURES[name]()
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}"><style>{STYLE}</style>{TIP}'
+        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
+    )
+
+
 def main() -> None:
     """Draw all of them."""
-    for name, draw in FIGURES.items():
-        width, height, parts = draw()
-        file = ROOT / "docs" / "pictures" / f"{name}.svg"
-        file.write_text(
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="0 0 {width:.0f} {height:.0f}"><style>{STYLE}</style>{TIP}'
-            f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
-        )
+    for name in FIGURES:
+        file = PICTURES / f"{name}.svg"
+        file.write_text(svg(name))
         print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1e3:.0f} kB", flush=True)
 
 

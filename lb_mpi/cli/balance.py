@@ -18,9 +18,10 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.cli.dispatch import GRAPH, Command, draw
 from lb_mpi.diffusion.diffusion import Balance, balance
-from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, prepare, theorem_4
+from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
+from lb_mpi.metrics import check_speeds
 from lb_mpi.table import Table
 
 STEPPING = tuple(scheme for scheme in SCHEMES if scheme != "direct")
@@ -306,9 +307,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Balance as the options say; ValueError for odd values, OSError for files."""
     graph = as_graph(options.graph)
-    ranks = read_ranks(options, graph.n)
-    setup = prepare(graph, ranks.speeds, options.scheme, options.tau)
-    found = balance(setup.graph, ranks.loads, ranks.speeds, scheme=setup.scheme, tau=setup.tau_rule,
+    ranks, scheme = read_ranks(options, graph.n), chosen_scheme(graph, options.scheme)
+    setup = assemble(graph, check_speeds(ranks.speeds, graph.n), scheme, tau_rule(scheme, options.tau))
+    found = balance(graph, ranks.loads, ranks.speeds, scheme=setup.scheme, tau=setup.tau_rule,
         tolerance=options.tolerance, max_steps=options.steps)
     return finish(options, answer(options.graph, setup, ranks.loads, found))
 

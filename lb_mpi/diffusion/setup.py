@@ -499,7 +499,7 @@ def theorem_4(graph: Graph, speeds: ArrayLike, tau: str = "paper") -> Theorem4:
 
     The theorem asks for a diagonal that is not zero and a graph that is not bipartite; one of the two is enough.
     """
-    setup = prepare(graph, speeds, "fos", tau)
+    setup = assemble(graph, check_speeds(speeds, graph.n), "fos", tau_rule("fos", tau))
     tails, heads = graph.edges()
     low, high = spectrum(graph, setup.speeds, setup.tau)
     factor = next(coefficients("fos", setup.tau_rule, Spectrum(low, high), setup.points))[0]

@@ -70,6 +70,13 @@ def test_long_lists_are_shortened(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "ring:50", "--steps", "3").count("not converged") == 1
 
 
+def test_components_are_named_once_and_balanced_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(UserWarning, match="2 components") as said:
+        found = json.loads(printed(capsys, "2/1/4/3", "--speeds", "1,1,1,1", "--times", "4,0,2,0", "--json"))
+    assert len(said) == 1
+    assert found["times_after"] == pytest.approx([2.0, 2.0, 1.0, 1.0], rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lb_mpi.__main__ import COMMANDS
+from tools import figures
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "papers.md").read_text()
@@ -76,6 +77,12 @@ def test_each_call_and_command_that_is_named_exists(row: tuple[str, str]) -> Non
         check_call(text)
     for text in commands:
         check_command(text)
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_each_picture_of_the_page_shows_what_is_computed(name: str) -> None:
+    assert f"pictures/{name}.svg" in PAGE
+    assert (figures.PICTURES / f"{name}.svg").read_text() == figures.svg(name)
 
 
 def test_what_the_page_of_the_papers_names_exists() -> None:
