@@ -369,8 +369,14 @@ class Round:
         return [(job.owner, RoundMessage(RoundKind.DONE, ticks=ticks, payload=payload))]
 
     def fail(self, error: BaseException | None = None) -> list[Send]:
-        """Record that the round has failed on this rank; loans that are not packed yet are taken back."""
-        self.failed, self.error = True, self.error or error
+        """Record that the round has failed on this rank; loans that are not packed yet are taken back.
+
+        A rank that has sent LEARNED and holds no rows only keeps the error: the round is as good as over.
+        """
+        self.error = self.error or error
+        if self.reported and not self.borrowed:
+            return []
+        self.failed = True
         self.learned.failed = self.learned.failed or not self.reported
         self.home.clear()
         self._sizes.clear()

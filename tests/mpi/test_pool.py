@@ -25,6 +25,7 @@ import lb_mpi
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.collective import duplicate
 from lb_mpi.mpi.common.parcels import Parcels
+from lb_mpi.mpi.pool import maps
 from lb_mpi.mpi.pool.arguments import name_of, sample_of
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
 from lb_mpi.mpi.pool.session import Session
@@ -600,12 +601,53 @@ def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatc
             if pool is not None:
                 with monkeypatch.context() as patch:
                     if RANK == 0:
-                        patch.setattr(pool._session.broadcast, "spread", break_down)
+                        patch.setattr(pool._session.broadcast, "send", break_down)
                     pool.map(abs, np.ones((50, 5000)))
 
     with pytest.raises(lb_mpi.Error if RANK else MemoryError, match="no room"):
         run()
     COMM.Barrier()
+
+
+def test_a_progress_that_takes_longer_than_it_is_called_ends_with_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "REPORT_S", 0.0)
+    came: list[tuple[int, int]] = []
+    with lb_mpi.Pool(COMM) as pool:
+        pool.map(square, 200, chunksize=10, progress=lambda done, n: came.append((done, n)))
+    assert came == (sorted(came) if RANK == 0 else [])
+    assert came[-1:] == [(200, 200)] * (RANK == 0)
+    assert len(set(came[:-1])) == len(came[:-1])  # only when something is done, so that an idle root may warn of a late rank
+
+
+def test_no_map_begins_in_the_last_call_of_progress() -> None:
+    refused: list[str] = []
+
+    def progress(_done: int, _n: int) -> None:
+        try:
+            pool.map(square, 3)
+        except lb_mpi.Error as error:
+            refused.append(str(error))
+
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool:
+            assert pool.map(square, 10, progress=progress) == [k * k for k in range(10)]
+            assert refused[-1].startswith("a map of these ranks is under way")
+
+
+def test_ctrl_c_while_an_unfinished_map_ends_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    learn = maps.RootMap._learn
+
+    def interrupted(self: maps.RootMap) -> None:
+        signal.raise_signal(signal.SIGINT)  # held back, as END is sent
+        learn(self)
+
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool:
+            results = pool.imap(square, range(100), chunksize=1)
+            assert next(results) == 0
+            monkeypatch.setattr(maps.RootMap, "_learn", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pool.close()
 
 
 @pytest.mark.parametrize("root", [None, 0])

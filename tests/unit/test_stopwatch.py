@@ -50,7 +50,7 @@ def test_only_what_goes_with_each_block_is_handling(clock: Clock) -> None:
         clock.compute(1e-3)
         if messages:
             clock.compute(0.1)
-            watch.waited()
+            watch.handled()
         for k in range(calls):
             watch.call(clock.compute, (1e-3,), first=k == 0)
     measured = watch.tell()

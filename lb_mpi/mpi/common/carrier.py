@@ -56,7 +56,10 @@ class Meter:
         """Add a rest of an emulated slow rank, with the messages handled in it."""
 
     def waited(self, seconds: float) -> None:
-        """Add time without a job; 0.0: only note that messages were handled."""
+        """Add time without a job."""
+
+    def handled(self) -> None:
+        """Note that messages were handled."""
 
 
 def carry(
@@ -83,7 +86,7 @@ def carry(
         arrived = port.arrived()
         port.post(sends := actor.turn(now - start, arrived))
         if active := bool(arrived or sends):
-            meter.waited(0.0)
+            meter.handled()
             nap.reset()
             idle_since = 0.0
         waited_s = now - idle_since if idle_since else 0.0

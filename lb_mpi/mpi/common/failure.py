@@ -8,9 +8,11 @@ Otherwise every rank would print the same twenty lines, interleaved with those o
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -34,6 +36,7 @@ _KINDS: tuple[type[Exception], ...] = (
     ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, SearchError, Error,
 )  # fmt: skip
 _MARK = "_lb_mpi_mark"
+_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _hints: list[tuple[type, str]] = []  # what this rank has worked for, and the hint if it continues with None in its place
 
 
@@ -100,7 +103,9 @@ def place(error: BaseException) -> str:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name != HANDLER]
     except Exception:
         frames = []
-    return f"({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else "(place unknown)"
+    if isinstance(error, KeyboardInterrupt) and (not frames or frames[-1].filename.startswith(_OURS)):
+        return "(in lb_mpi)"  # it was held back
+    return f"({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else "(where is not known)"
 
 
 def mark(error: BaseException, ranks: object) -> None:

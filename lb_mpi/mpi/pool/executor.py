@@ -402,14 +402,20 @@ class _Quiet(NamedTuple):
 class _DispatcherPort(SessionPort):
     """The thread of a dispatcher that calls MPI."""
 
-    def __init__(self, session: Session, await_news: Callable[[], None]) -> None:
-        super().__init__(session)
-        self._await_news = await_news
+    def __init__(self, dispatcher: _Dispatcher) -> None:
+        super().__init__(dispatcher.session)
+        self._dispatcher = dispatcher
+
+    def post(self, sends: list[PoolSend]) -> None:
+        """See `Port`; then the root's own tasks begin."""
+        super().post(sends)
+        self._dispatcher.begin_own()
 
     def run(self, job: _Quiet) -> None:
-        """See `Port`."""
+        """Wait for the other threads, and then look whether another rank has failed."""
         self.session.record.enter(Phase.OUTSIDE, time.perf_counter())
-        self._await_news()
+        self._dispatcher.await_news()
+        self.session.presence.raise_failure()
 
 
 class _Dispatcher(SessionActor):
@@ -429,6 +435,7 @@ class _Dispatcher(SessionActor):
         self._queues = deque[_Queue]()
         others = [rank for rank in range(session.size) if rank != self._root]
         self._at = {rank: deque[_Batch]() for rank in [*others, self._root]}  # sent to this rank, not yet answered
+        self._mine = deque[_Batch]()  # of the root, until other ranks have theirs
         self._own: SimpleQueue[_Batch | None] = SimpleQueue()  # batches of the root; None: its thread ends
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
@@ -529,7 +536,7 @@ class _Dispatcher(SessionActor):
         try:
             with session.presence.notifying():
                 try:
-                    session.work(self, _DispatcherPort(session, self.await_news))
+                    session.work(self, _DispatcherPort(self))
                 except RecursionError:  # a task has lowered the limit, and is not over
                     self._process.restore()
                     raise
@@ -564,12 +571,16 @@ class _Dispatcher(SessionActor):
             self._news = False
             batches = self._batches()
         for rank, batch in batches:
-            if rank == self._root:
-                self._own.put(batch)
-            else:
+            if rank != self._root:
                 data = pickle.dumps(batch.arguments, pickle.HIGHEST_PROTOCOL)
                 sends.append((rank, Order(Tag.TASK, parcel(b"", [data]))))
+        self._mine += [batch for rank, batch in batches if rank == self._root]
         return sends
+
+    def begin_own(self) -> None:
+        """Let the root's thread run its batches, after the orders of other ranks have left: it takes Python's lock."""
+        while self._mine:
+            self._own.put(self._mine.popleft())
 
     @property
     def job(self) -> _Quiet | None:

@@ -14,6 +14,7 @@ import itertools
 import pickle
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -122,24 +123,44 @@ class PoolMaps:
 class Ran(NamedTuple):
     """The outcome of a chunk."""
 
-    values: list[Any]  # results of its first tasks, all of them unless one has failed
+    n: int  # number of its first tasks that have results: all of them unless one has failed
+    values: Any  # their results, on the root; pickled on the other ranks
     failed: BaseException | None
     wall_s: float
     work_s: float  # of its own
     cpu_s: float
 
 
+class Arrived(NamedTuple):
+    """Results from another rank, which the root is to unpickle."""
+
+    source: int  # rank
+    lo: int  # positions lo..hi-1
+    hi: int
+    data: memoryview
+    seconds: float
+
+
 class MapPort(SessionPort):
-    """Runs chunks of a map: calls its function with items."""
+    """Runs chunks of a map: calls its function with items.
 
-    def __init__(self, session: Session, call: MapCall, items: ReceivedItems, keep: Callable[[Any, bool], Any]) -> None:
+    On the root, results are copied before the next call may change them, and those of other ranks unpickled: the user gets
+    the same everywhere.  The other ranks pickle them.
+    """
+
+    def __init__(self, session: Session, call: MapCall, items: ReceivedItems) -> None:
         super().__init__(session)
-        self._call, self._items, self._keep = call, items, keep
+        self._call, self._items = call, items
 
-    def run(self, job: Swap | Interval) -> Any:
-        """Run the tasks of a chunk, up to the first that raises; or change a word."""
+    def run(self, job: Swap | Interval | Arrived) -> Any:
+        """Run the tasks of a chunk, up to the first that raises; or unpickle results; or change a word."""
         if isinstance(job, Swap):
             return super().run(job)
+        if isinstance(job, Arrived):
+            try:
+                return pickle.loads(job.data), None
+            except Exception as error:
+                return [], error
         function, star, keep = self._call
         session, values, failed, process = self.session, list[Any](), None, Process.now()
         before = session.clocks.before()
@@ -154,7 +175,10 @@ class MapPort(SessionPort):
                         raise
                     value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
                 if type(value) not in UNCHANGING:
-                    value = self._keep(value, len(values) + 1 == len(arguments))
+                    if session.is_root:
+                        value = copied(value)
+                    elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
+                        value = kept(value)
                 values.append(value)
         except BaseException as error:
             failed = error
@@ -163,7 +187,14 @@ class MapPort(SessionPort):
         cpu_s = after.cpu_s - before.cpu_s
         session.throttle.charge(cpu_s)
         session.record.enter(Phase.PACKING, after.wall_s)
-        return Ran(values, failed, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
+        packed: Any = values
+        if values and not session.is_root:
+            try:
+                packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                failed = unpicklable(values.pop(), error)
+                packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+        return Ran(len(values), packed, failed, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
 
 
 class LocalMap(SessionActor):
@@ -206,7 +237,7 @@ class LocalMap(SessionActor):
         sent_bytes = session.parcels.sent_bytes - self._sent_before
         return session.account.done._replace(sent_bytes=sent_bytes)
 
-    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+    def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
         """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
         raise NotImplementedError
 
@@ -219,28 +250,28 @@ class LocalMap(SessionActor):
         raise NotImplementedError
 
     @property
-    def job(self) -> Swap | Interval | None:
+    def job(self) -> Swap | Interval | Arrived | None:
         """The next swap or chunk; None while too much is under way."""
-        return None if self.session.parcels.unsent_bytes > UNSENT_BYTES else self.session.worker.job
+        return None if self.over or self.session.parcels.unsent_bytes > UNSENT_BYTES else self.session.worker.job
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
-        """See `SessionActor`; pass on what is due."""
+        """See `SessionActor`; pass on what is due, but while an emulated slow rank rests, it has no results yet."""
         session, sends = self.session, super().turn(now, arrived)
         session.account.stole(session.worker.steals)
-        return sends + self.flush(now, idle=session.worker.job is None)
+        return sends if session.throttle.due() else sends + self.flush(now, idle=session.worker.job is None)
 
     def done(self, job: Swap | Interval, result: Any) -> list[PoolSend]:
         """Pass on what a chunk has brought."""
         session, worker = self.session, self.session.worker
         if isinstance(job, Swap):
             return [*worker.done(job, result)]
-        values, failed, wall_s, work_s, cpu_s = result
-        session.account.ran(job.lo, len(values), wall_s, work_s)
+        n, values, failed, wall_s, work_s, cpu_s = result
+        session.account.ran(job.lo, n, wall_s, work_s)
         sends = worker.done(job, wall_s, cpu_s / session.throttle.speed - cpu_s)
-        if values:
-            self.put(job.lo, job.lo + len(values), values, work_s)
+        if n:
+            self.put(job.lo, job.lo + n, values, work_s)
         if failed is not None:  # Ctrl-C may come after the last task
-            task = job.lo + len(values) if len(values) < job.n else -1
+            task = job.lo + n if n < job.n else -1
             self.fail_task(failure_of(failed, session.rank, task), failed)
         if self.failed is not None:
             worker.end()
@@ -314,11 +345,13 @@ class RootMap(LocalMap):
         self._worker = 0  # the thread that works on it
         self._until_fresh = False  # it stops working when there are results
         self._dropped = False  # before all results were taken
+        self._arrived = deque[Arrived]()  # to be unpickled
         self._came: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values) to be written and delivered
         self._delivers = self._file is not None or self._callback is not None  # before results count
         self._deliver_at = 0.0
         self._calls = False  # the caller's frame is due
         self._collector = Collector(self._epoch, len(self._order))
+        self._n_reported = self._collector.missing  # by progress, last
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
@@ -332,8 +365,7 @@ class RootMap(LocalMap):
             if self._starts[0].function_bytes:
                 session.functions.keep(self._starts[0].digest, self._call.function)
             items = ReceivedItems(data[sum(map(len, self._parts[:2])) :])
-            # The user gets copies of this rank's results, as of those of other ranks.
-            self._port = MapPort(session, self._call, items, lambda value, _last: copied(value))
+            self._port = MapPort(session, self._call, items)
             self.begin(self._starts[session.rank], self._speeds, self._began)
         self._maps.current = self
         self._starts, self._parts = [], []  # free memory
@@ -424,15 +456,27 @@ class RootMap(LocalMap):
             return
         self._rank_tasks[source] = done
         for lo, hi, data, seconds in frames:
-            try:
-                found = pickle.loads(data)
-            except Exception as error:
-                self.fail_task(failure_of(error, source, lo), None)
-                return
             if lo == hi:
-                self.fail_task(found, None)
+                self.fail_task(pickle.loads(data), None)
             else:
-                self.put(lo, hi, found, seconds, source)
+                self._arrived.append(Arrived(source, lo, hi, memoryview(data), seconds))
+
+    @property
+    def job(self) -> Swap | Interval | Arrived | None:
+        """Results to unpickle, which may be the user's code; or else see `LocalMap`."""
+        return self._arrived[0] if self._arrived and not self.over else super().job
+
+    def done(self, job: Swap | Interval | Arrived, result: Any) -> list[PoolSend]:
+        """See `LocalMap`; count results."""
+        if not isinstance(job, Arrived):
+            return super().done(job, result)
+        self._arrived.popleft()
+        values, error = result
+        if error is not None:
+            self.fail_task(failure_of(error, job.source, job.lo), None)
+        else:
+            self.put(job.lo, job.hi, values, job.seconds, job.source)
+        return []
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
         """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
@@ -452,7 +496,8 @@ class RootMap(LocalMap):
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """Note what is due for the caller: results, for a file some together; the progress now and then."""
         self._rank_tasks[self.session.rank] = self.done_tasks
-        reports = self._progress is not None and now > self._reported + REPORT_S
+        n_left = self._collector.missing  # an idle root stays in the loop, where it may warn of a late rank
+        reports = self._progress is not None and n_left < self._n_reported and now > self._reported + REPORT_S
         at_once = idle or self._file is None or now > self._deliver_at
         self._calls = reports or (at_once and bool(self._came))
         return []
@@ -471,8 +516,8 @@ class RootMap(LocalMap):
                         self._callback(value)
                 self._count(*results)
             if self._progress is not None and now > self._reported + REPORT_S:
-                self._reported = now
                 self._tell_progress()
+                self._reported = time.perf_counter()  # after the call, which may take long
 
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
         """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
@@ -481,28 +526,37 @@ class RootMap(LocalMap):
                 self._end(results, dropped=dropped)
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
-        session = self.session
-        self._dropped = dropped
-        self.stop()
+        session, self._dropped = self.session, dropped
         payload = pickle.dumps(None)
         try:
             self._write(self._came)  # of a map that is dropped, or has failed
             if self._file is not None:
                 self._file.close()
-            if self.failure is None:
-                with interrupts().allowed():
-                    self._tell_progress()
+            if self.failure is None and not dropped:
+                self._tell_end()
                 if self._to_all and not self._collector.missing:
                     payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
         except BaseException as error:
             self.fail(error)
         if self.failure is not None and not dropped:
             payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
+        self.stop()
         session.send_all(Tag.END, [b""] * session.size, [payload])
         seconds = time.perf_counter() - self._began
         self._learn()
         self._maps.current = None
         self._maps.report = PoolReport.of(len(self._order), seconds, [*self._rank_tasks], session.emulated_speeds)
+
+    def _tell_end(self) -> None:
+        """Report the progress at the end: in this call of the user's code, no other map may begin."""
+        if self._progress is None:
+            return
+        before, self._worker = self._worker, threading.get_ident()
+        try:
+            with interrupts().allowed():
+                self._tell_progress()
+        finally:
+            self._worker = before
 
     def _learn(self) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
@@ -558,7 +612,8 @@ class RootMap(LocalMap):
 
     def _tell_progress(self) -> None:
         if self._progress is not None:
-            self._progress(len(self._order) - self._collector.missing, len(self._order))
+            self._n_reported = self._collector.missing
+            self._progress(len(self._order) - self._n_reported, len(self._order))
 
     def _write(self, came: list[tuple[int, int, int, list[Any]]]) -> bool:
         """Write results to the checkpoint, if there is one; return False if that fails, and with it the map."""
@@ -603,9 +658,7 @@ class WorkerMap(LocalMap):
             if start.function_bytes:
                 session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
             self._call = self._call._replace(function=function or session.functions.load(start.digest))
-            # `put` pickles the last result of a chunk in time.
-            items, keep = ReceivedItems(data[start.function_bytes :]), lambda value, last: value if last else kept(value)
-            self._port = MapPort(session, self._call, items, keep)
+            self._port = MapPort(session, self._call, ReceivedItems(data[start.function_bytes :]))
         except Exception as error:  # the user's classes may raise anything when they are unpickled
             self._port = SessionPort(session)
             self.fail(error)
@@ -645,21 +698,15 @@ class WorkerMap(LocalMap):
         nothing: list[tuple[int, Any]] = []
         return (result for result in nothing)
 
-    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
-        """Pass on results, see `LocalMap`; a last one that can't be pickled is a failure."""
-        try:
-            self._add(lo, hi, values, seconds)
-        except Exception as error:
-            if len(values) > 1:
-                self._add(lo, hi - 1, values[:-1], seconds)
-            wrong = unpicklable(values[-1], error)
-            self.fail_task(failure_of(wrong, self.session.rank, hi - 1), wrong)
+    def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
+        """Pass on results, see `LocalMap`, which are pickled."""
+        self._add(lo, hi, values, seconds)
 
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """See `LocalMap`."""
         if self.failed is None:
             self.failed = error
-            self._add(failure.task, failure.task, failure)
+            self._add(failure.task, failure.task, pickle.dumps(failure, pickle.HIGHEST_PROTOCOL))
             self._bytes = FLUSH_BYTES
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
@@ -670,8 +717,7 @@ class WorkerMap(LocalMap):
         self._frames, self._bytes = [], 0
         return [(self.session.root, TaskResults(parcel))]
 
-    def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure, seconds: float = 0.0) -> None:
-        data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
+    def _add(self, lo: int, hi: int, data: bytes, seconds: float = 0.0) -> None:
         if not self._frames:
             self._since = time.perf_counter()
         self._frames.append(Frame(lo, hi, data, seconds))

@@ -33,8 +33,8 @@ class Serving(SessionActor):
 
     @property
     def job(self) -> Order | None:
-        """The next order: a batch of tasks."""
-        return self.session.orders[0] if self.session.orders else None
+        """The next order, if it is a batch of tasks."""
+        return self.session.orders[0] if self.session.orders and not self.over else None
 
     def done(self, job: Order, result: Buffer) -> list[PoolSend]:
         """Send the results of a batch."""

@@ -208,6 +208,8 @@ class Balancer:
                 carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch)
                 watch.end()
                 self._finish(round, port, failed or _failed(round, port))
+                if isinstance(round.error, Warning):  # of a late rank, after this one has reported
+                    raise round.error
                 value = results.value
             except BaseException as error:
                 self._presence.send_failure(error)

@@ -82,7 +82,7 @@ class Stopwatch(Meter):
     def begin(self) -> None:
         """Start a new round, in this thread."""
         self.computing_s = self.queued_s = 0.0
-        self.waited()
+        self.handled()
         self._clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
@@ -108,8 +108,12 @@ class Stopwatch(Meter):
         self._handled_cpu_s, self._handling_since = 0.0, after.cpu_s
         return result, ticks
 
-    def waited(self, _seconds: float = 0.0) -> None:
-        """Note that the rank has done something other than computing blocks."""
+    def waited(self, _seconds: float) -> None:
+        """See `Meter`: the rank has done something other than computing blocks."""
+        self.handled()
+
+    def handled(self) -> None:
+        """See `Meter`; the time until the next block belongs to no block."""
         self._handling_since = None
 
     def tell(self) -> Measured:
@@ -246,26 +250,31 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
 
     def run(self, job: Job | Packing | Unpacking) -> Any:
         """Call the user's functions; what they raise is kept with its place."""
-        where = ""
         try:
-            if isinstance(job, Packing):
-                where = f"packing rows for rank {job.borrower}"
-                return self._packed(job.message)
+            if isinstance(job, Job):
+                return self._compute_own(job) if job.owner == self._knowledge.rank else self._compute_foreign(job)
+            began = time.perf_counter()
+            packed = self._packed(job.message) if isinstance(job, Packing) else None
             if isinstance(job, Unpacking):
-                where = f"unpacking results of rank {job.borrower}"
                 self._store(job.borrower, job.message)
-                return None
-            if job.owner != self._knowledge.rank:
-                where = f"{count(job.rows)} rows lent by rank {job.owner}"
-                return self._compute_foreign(job)
-            places = numbers(self.rows.of_units(job.rows))
-            where = f"its rows {places[0]}..{places[-1]}"
-            return self._compute_own(job)
+            self.spent_s += time.perf_counter() - began
+            return packed
         except RowsDiffer:
             raise
         except BaseException as caught:
-            self.failed = self.failed or of_rows(caught, self._knowledge.rank, where)
+            self.failed = self.failed or of_rows(caught, self._knowledge.rank, self._words(job))
             raise
+
+    def _words(self, job: Job | Packing | Unpacking) -> str:
+        """Describe a job, for an error in it."""
+        if isinstance(job, Packing):
+            return f"packing rows for rank {job.borrower}"
+        if isinstance(job, Unpacking):
+            return f"unpacking results of rank {job.borrower}"
+        if job.owner != self._knowledge.rank:
+            return f"{count(job.rows)} rows lent by rank {job.owner}"
+        places = numbers(self.rows.of_units(job.rows))
+        return f"its rows {places[0]}..{places[-1]}"
 
     def _report(self, learned: Learned) -> None:
         self._learned, self._reported = None, True
