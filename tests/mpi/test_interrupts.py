@@ -39,16 +39,38 @@ class Endless:
             raise
 
 
+class Answer:
+    """A result of a task whose pickling or unpickling, by `kind`, is the user's code."""
+
+    endless: Endless
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.kind == "dumping":
+            self.endless()
+        return answer, (self.kind,)
+
+
+def answer(kind: str) -> Answer:
+    if kind == "loading":
+        Answer.endless()
+    return Answer(kind)
+
+
 def task(endless: Endless, kind: str) -> None:
-    def compute(item: int) -> int:
+    Answer.endless = endless
+
+    def compute(item: int) -> int | Answer:
         if kind == "task":
             endless()
-        return item
+        return Answer(kind) if kind in ("dumping", "loading") else item
 
     def call(_: object, *__: object) -> None:
         endless()
 
-    options: dict[str, Any] = {} if kind == "task" else {kind: call}
+    options: dict[str, Any] = {kind: call} if kind in ("callback", "progress") else {}
     with lb_mpi.Pool(COMM) as pool:
         pool.map(compute, range(20), **options)
 
@@ -141,7 +163,7 @@ def search(endless: Endless, kind: str) -> None:
 
 
 CASES = [
-    *[(task, kind) for kind in ("task", "callback", "progress")],
+    *[(task, kind) for kind in ("task", "dumping", "loading", "callback", "progress")],
     *[(rows, kind) for kind in ("function", "pack", "unpack")],
     *[(search, kind) for kind in ("start", "work", "load", "split", "result", "pickling", "merge")],
 ]
