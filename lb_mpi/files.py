@@ -12,6 +12,7 @@ A corrupt frame does not say where the next one begins, so it ends the reading.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import importlib.util
 import os
@@ -55,11 +56,12 @@ def create(path: str | os.PathLike[str]) -> int:
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the path to an OSError: one that is raised while a file is open has none."""
+    """Add the path to an OSError: one that is raised while a file is open has none.  A limit of files is named, too."""
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from None
+        limit = " (the limit of `ulimit -f`)" if error.errno == errno.EFBIG else ""
+        raise OSError(error.errno, f"{error.strerror or error}{limit}", os.fspath(path)) from None
 
 
 def is_at(path: str | os.PathLike[str], file: int) -> bool:
