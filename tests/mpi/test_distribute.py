@@ -355,6 +355,13 @@ def test_one_ranks_bad_values_stop_all(what: str) -> None:
         check(other, graph)  # nothing of the failure is left
 
 
+def test_values_that_cannot_be_written_to_are_exchanged_by_a_rank_without_ghosts() -> None:
+    graph = Graph.from_edges(4 * SIZE, [0], [1])  # both on rank 0
+    with lb_mpi.distribute(COMM, on_root(graph), method="block") as plan:
+        values = np.broadcast_to(7.0, len(plan.vertices))
+        assert plan.exchange(values) is values
+
+
 def test_different_values_on_ranks_are_told() -> None:
     if SIZE == 1:
         return

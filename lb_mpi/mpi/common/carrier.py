@@ -104,7 +104,7 @@ def carry(
             interrupts.check()
         if actor.over:
             return
-        if rest_s := slow.due():
+        if (rest_s := slow.due()) or outcome:  # a rest may end within a turn: what it has held back leaves before a job
             spent, idle_since = meter.rested, 0.0
             record.enter(Phase.RESTING, time.perf_counter())
             time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages

@@ -170,7 +170,8 @@ class HaloPlan:
         else:
             around = np.empty((n_local + n_ghosts, *array.shape[1:]), array.dtype)
             around[:n_local] = array
-        around[n_local:] = channel.theirs
+        if n_ghosts:
+            around[n_local:] = channel.theirs
         return around
 
     def _check(self, values: Any) -> NDArray[Any]:
