@@ -65,7 +65,7 @@ def small_disk(n_bytes: int) -> Iterator[None]:
 
 
 def test_a_disk_without_room_is_named_and_what_is_on_it_stays_whole(pool: lb_mpi.Pool, path: Path) -> None:
-    with small_disk(20_000), pytest.raises(lb_mpi.TaskError, match="File too large .the limit of `ulimit -f`.: ") as caught:
+    with small_disk(20_000), pytest.raises(lb_mpi.TaskError, match=f"`ulimit -f`.: '{path}'") as caught:
         pool.map(big, 30, checkpoint=path, chunksize=1)
     if RANK == 0:
         assert isinstance(caught.value.__cause__, OSError)
