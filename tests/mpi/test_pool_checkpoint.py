@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import resource
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,25 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool: lb_mpi.Pool,
 
 
 RUN: list[int] = []
+
+
+def fails_on_the_root_at_first(k: int) -> int:
+    RUN.append(k)
+    if RANK == 0 and len(RUN) == 1:
+        time.sleep(0.3)  # meanwhile, results of the others arrive
+        raise ZeroDivisionError
+    return k
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs another rank")
+def test_results_that_arrive_with_a_failure_are_kept(path: Path) -> None:
+    RUN.clear()
+    with lb_mpi.Pool(COMM) as pool:
+        with pytest.raises(lb_mpi.TaskError):
+            pool.map(fails_on_the_root_at_first, 60, checkpoint=path, chunksize=1)
+        RUN[:] = [-1]
+        pool.map(fails_on_the_root_at_first, 60, checkpoint=path, chunksize=1)
+        assert COMM.allreduce(len(RUN) - 1) < 60
 
 
 def fails_at_0(k: int) -> float:

@@ -225,7 +225,7 @@ def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path
 
 
 def test_a_disk_without_room_at_the_start_is_named(tmp_path: Path) -> None:
-    with largest_file(100), pytest.raises(OSError, match=f"File too large: '{tmp_path}/rank000000.lbrec'"):
+    with largest_file(100), pytest.raises(OSError, match=f"`ulimit -f`.: '{tmp_path}/rank000000.lbrec'"):
         recorder._File(tmp_path)
 
 

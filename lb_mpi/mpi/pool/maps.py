@@ -528,9 +528,10 @@ class RootMap(LocalMap):
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         session, self._dropped = self.session, dropped
         payload = pickle.dumps(None)
+        self._rank_tasks[session.rank] = self.done_tasks
         try:
-            self._write(self._came)  # of a map that is dropped, or has failed
             if self._file is not None:
+                self._keep_rest()
                 self._file.close()
             if self.failure is None and not dropped:
                 self._tell_end()
@@ -546,6 +547,13 @@ class RootMap(LocalMap):
         self._learn()
         self._maps.current = None
         self._maps.report = PoolReport.of(len(self._order), seconds, [*self._rank_tasks], session.emulated_speeds)
+
+    def _keep_rest(self) -> None:
+        """Write the results that a map which is dropped, or has failed, has received: a later run need not compute them."""
+        with interrupts().allowed():
+            while self._arrived:
+                self.done(self._arrived[0], self._port.run(self._arrived[0]))
+        self._write(self._came)
 
     def _tell_end(self) -> None:
         """Report the progress at the end: in this call of the user's code, no other map may begin."""
