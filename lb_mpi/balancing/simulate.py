@@ -161,7 +161,7 @@ def collective_s(network: Network, size: int) -> float:
     return (size - 1).bit_length() * network.latency_s[1]
 
 
-# Seconds of the root for each rank, measured on 10,000 ranks: `RootDecider.hear`, without and with a plan.
+# Seconds of the root for each rank, measured on 10,000 ranks: `RootDecider.decide`, without and with a plan.
 HEARING_S, PLANNING_S = 0.5e-6, 20e-6
 
 

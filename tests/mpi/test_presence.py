@@ -318,7 +318,7 @@ def test_a_call_that_is_about_to_end_ends_although_another_rank_has_failed_after
     with collective.opened(COMM, "first") as own:
         here = presence.presence_of(own)
         if RANK == LATE:
-            here._send_failure("in the second call")
+            here._notify("in the second call")
         looks, begun = [0], time.perf_counter()
 
         def done() -> bool:  # a moment after the failure has come
@@ -412,11 +412,11 @@ def test_one_thread_at_a_time_looks_for_questions(monkeypatch: pytest.MonkeyPatc
     here._look_at = other._look_at = 0.0
     monkeypatch.setattr(presence._Questions, "serve", serve)
     monkeypatch.setattr(presence, "_anchors", presence._anchors[:1])
-    thread = threading.Thread(target=here.look)
+    thread = threading.Thread(target=here.answer)
     thread.start()
     entered.wait(10.0)
     threading.Timer(1.0, go.set).start()
-    other.look()
+    other.answer()
     assert served == [1]
     go.set()
     thread.join()
@@ -460,7 +460,7 @@ def test_a_rank_in_another_call_is_named_with_it() -> None:
             with presence.call("another call"):
                 while not COMM.Iprobe(MPI.ANY_SOURCE, TAG):
                     assert time.monotonic() < deadline, "no rank has warned"
-                    presence.presence_of(comm).look()
+                    presence.presence_of(comm).answer()
                     time.sleep(0.01)
         pool.map(abs, 5)
     told = COMM.allgather(lines)

@@ -25,7 +25,7 @@ def test_one_rank_alone_tells_all_of_it() -> None:
 
 
 def test_only_who_calls_the_pool_that_is_none_gets_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure, "_served", [])
+    monkeypatch.setattr(failure, "_hints", [])
     failure.hint(lb_mpi.Pool, "put `if pool:` before")
     for name in ("map", "no_method_of_a_pool"):
         with pytest.raises(AttributeError) as caught:
@@ -42,7 +42,7 @@ PRINTED = {
     "lb_mpi.Pool(4)": "comm = 4: expected an mpi4py intracommunicator; the number of ranks is that of mpiexec -n",
     "lb_mpi.Pool().map(lambda x: 1 // x, range(-1, 3))": "lb_mpi.errors.TaskError: task 1 on rank",
     "with lb_mpi.Pool(root=0) as pool: pool.map(abs, [])": "this rank has worked for the pool; put `if pool:` before",
-    "with lb_mpi.Executor() as executor: executor.submit(abs, 1)": "has served the executor; put `if executor:` before",
+    "with lb_mpi.Executor() as executor: executor.submit(abs, 1)": "has worked for the executor; put `if executor:` before",
 }
 
 
@@ -57,8 +57,8 @@ def test_an_error_has_one_traceback(tmp_path: Path, statement: str) -> None:
         said = output.read().decode(errors="replace")
     assert code not in (0, 124), said
     assert PRINTED[statement] in said
-    served = "has served" in PRINTED[statement]  # the root has done its part
-    assert said.count(f'File "{script}", line 2, in <module>') == (0 if served else 1), said
+    worked = "has worked for" in PRINTED[statement]  # the root has done its part
+    assert said.count(f'File "{script}", line 2, in <module>') == (0 if worked else 1), said
 
 
 def test_a_hook_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:

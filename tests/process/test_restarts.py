@@ -164,7 +164,7 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, r
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").touch()
     script(tmp_path / "launch" / "run", BATCH.format(code=code))
-    told = 'import sys\nwith open("line_of", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
+    told = 'import sys\nwith open("told", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
     script(tmp_path / "bin" / "scontrol", f"{told}\nif sys.argv[1] == 'show': print('n1', 'n2', sep='\\n')")
     script(tmp_path / "bin" / "sinfo", "import sys\nprint('big,speed_0.4,gpu' if '--nodes=n2' in sys.argv else '(null)')")
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path / "bin")}

@@ -212,7 +212,7 @@ os.write(1, b"%f " % used)  # in one piece, since all three write
 
 
 def test_input_output_variables_and_arguments_pass() -> None:
-    script = "import os, sys; print(sys.argv[1:], sys.stdin.read(), os.environ['WORD']); print('line_of', file=sys.stderr)"
+    script = "import os, sys; print(sys.argv[1:], sys.stdin.read(), os.environ['WORD']); print('told', file=sys.stderr)"
     done = throttle(
         "--speed", "0.5", *python(script), "--speed", "-h", input="given", env={**os.environ, "WORD": "here"}
     )

@@ -147,8 +147,8 @@ class Pool:
         to : "root", or "all" to return the results on every rank (only in a pool whose methods all ranks call).
         chunksize : number of items, >= 1, that a rank runs between two looks at its messages; None: adaptive, about
             half a millisecond.
-        progress : a function that the root calls as progress(tasks done, all tasks) four times a second; True: shows
-            the progress in a line on stderr.
+        progress : a function that the root calls as progress(tasks done, all tasks) when tasks have been done, at most four
+            times a second, and at the end; True: shows the progress in a line on stderr.
         return_exceptions : True: an exception that a task raises is its result; a checkpoint does not contain it.
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
