@@ -88,7 +88,8 @@ def partition(
     with np.errstate(over="ignore"):
         if not math.isfinite(tasks.weights.sum() + tasks.vertex_weights.sum()):
             raise ValueError("the sum of the weights of the graph exceeds the range of floating point")
-    from lb_mpi.partitioning.multilevel import multilevel, multilevel_spectral  # late: it brings numba
+    from lb_mpi.partitioning.coarsen import csr
+    from lb_mpi.partitioning.multilevel import fill, multilevel, multilevel_spectral  # late: it brings numba
     from lb_mpi.partitioning.spectral import spectral
 
     if method == "multilevel":
@@ -97,6 +98,7 @@ def partition(
         parts = multilevel_spectral(tasks, shares, imbalance, seed, coarsening)
     else:
         parts = spectral(tasks, shares, threshold)
+        fill(csr(tasks), parts, np.full(k, math.inf))
     if aim == "time" and machine is not None:
         from lb_mpi.partitioning.shorten import shorten
 

@@ -58,7 +58,7 @@ def test_the_number_of_a_map_may_wrap_around_if_all_ranks_meet(monkeypatch: pyte
 
 
 def test_a_rank_that_skips_a_meeting_steals_tasks_of_another_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_law, "meets", lambda _epoch: False)
+    monkeypatch.setattr(pool_law, "synchronizes", lambda _epoch: False)
     with pytest.raises(AssertionError):
         slept_through(monkeypatch, 1).explore()
 

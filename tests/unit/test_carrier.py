@@ -75,7 +75,7 @@ class Rests(throttle):
 class Nobody:
     """A presence of which no other rank wants anything."""
 
-    def look(self, _waited_s: float) -> None:
+    def answer(self, _waited_s: float) -> None:
         pass
 
 

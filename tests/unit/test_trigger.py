@@ -163,7 +163,7 @@ def test_only_the_heaviest_observations_are_told() -> None:
     seen = [(0, Observation(k, float(k + 1), 0.5)) for k in range(9)]
     report = told(9, seen)[0]
     assert report["n_observed"] == N_OBSERVED
-    assert report["told"]["other"].tolist() == [8, 7, 6, 5]
+    assert report["observed"]["other"].tolist() == [8, 7, 6, 5]
 
 
 def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_ranks() -> None:
