@@ -1,4 +1,4 @@
-"""What the ranks of a search say to each other: a line for each DRAFTING, REJECT, ADMISSION and split."""
+"""The messages between the ranks of a search: a line for each DRAFTING, REJECT, ADMISSION and split."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ clock (`lb_mpi.virtual`), and tests of all orders of events (`tests/protocol/exp
 
 Messages to send are a list of (destination, message), arrivals a list of (source, message).
 
-What an actor may rely on
+An actor may rely on this:
 - Messages from one rank to another arrive in the order in which they were sent, each once.
 - `now` never decreases.  An actor reads no clock, and draws random numbers only from a seed that it was given.
 - Between a turn and the end of the job that it requests, the actor is not called: messages wait for the next turn.
 - A turn follows each job.
 
-What a carrier may rely on
+A carrier may rely on this:
 - A turn handles all arrivals, in order, and then does what is due.  It may come at any time, also without messages.
 - `job` is the actor's current request: to compute (a quantum, rows, a chunk of tasks), or to do something else that
   only the carrier can do and must report back (swap a word in shared memory, write a state to disk).  Another turn

@@ -133,7 +133,7 @@ def _gradients(a: Floats, tau: Floats, speeds: Floats, times: Floats, mean: floa
 
 
 class Exchanged(NamedTuple):
-    """What ranks that know their neighbours only have sent, and have in the end."""
+    """The messages of ranks that know only their neighbours, and their loads in the end."""
 
     times: list[Floats]  # (P,) sent in each step
     sums: Floats  # (P,) d, sent at the end
@@ -548,7 +548,7 @@ def drafting_lines(dims: Sequence[int], seeds: int) -> list[Item]:
 
 
 def neighbours_lines(meshes: Sequence[str], seeds: int) -> list[Item]:
-    """What ranks without a root send to their neighbours, and the loads after their transfers; fos and sos."""
+    """The messages of ranks without a root to their neighbours, and the loads after their transfers; fos and sos."""
     items = []
     for scheme in ("fos", "sos"):
         found: dict[str, list[bool]] = {"times": [], "d": [], "loads": []}
@@ -577,7 +577,7 @@ def _close(one: Floats, other: Floats, near: float) -> bool:
 
 
 def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) -> tuple[list[Floats], Floats]:
-    """What the ranks send to their neighbours, (P, n) in each exchange, and (P,) the loads after their transfers."""
+    """The messages to neighbours, (P, n) in each exchange, and (P,) the loads after the transfers."""
     sent: list[list[Floats]] = []
     deciders = []
     omega = neighbours.momentum(graph, scheme)

@@ -172,7 +172,7 @@ def momentum(graph: Graph, scheme: str) -> float:
 
 
 class NeighbourDecider:
-    """Judges the rounds of `knowledge`, one of `size` ranks, and makes plans; `omega`: see `momentum`."""
+    """Decides on the rounds of `knowledge`, one of `size` ranks, and makes plans; `omega`: see `momentum`."""
 
     def __init__(self, knowledge: Knowledge, size: int, trigger: Trigger, omega: float = 1.0) -> None:
         self.policy = Policy(trigger)
@@ -195,7 +195,7 @@ class NeighbourDecider:
 
     @property
     def _near(self) -> slice:
-        """The neighbours in the arrays of the knowledge; this rank is at 0."""
+        """The neighbours in the arrays of `Knowledge`; this rank is at 0."""
         return slice(1, 1 + len(self.neighbours))
 
     @property

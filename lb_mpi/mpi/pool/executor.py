@@ -502,7 +502,7 @@ class _Dispatcher(SessionActor):
         return self._in_callback or not (self.over or self._gives_way)
 
     def complete(self) -> bool:
-        """See `SessionActor`; False while an executor that the user has opened is open."""
+        """See `SessionActor`; False while an executor of the user's is open."""
         with self.changed:
             self._wanted = True
             self.notify()
