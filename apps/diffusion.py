@@ -26,7 +26,7 @@ from lb_mpi.diffusion.setup import OneRank, Setup, Value, prepare
 from lb_mpi.graph import Floats, Ints, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.mpi.common.collective import agree, allgather, bcast
-from lb_mpi.mpi.common.presence import duplicate, presence_of, wait
+from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
 from lb_mpi.mpi.rows.plans import exchange_rows
 
 PROG = "python -m apps.diffusion"

@@ -29,7 +29,8 @@ from lb_mpi.graph_files import as_graph
 from lb_mpi.kernels import njit
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.common.collective import agree, barrier, duplicate
+from lb_mpi.mpi.common.collective import agree, barrier
+from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.graph.distribute import METHODS
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.saving.rows import Arrays

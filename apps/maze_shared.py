@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from lb_mpi.mpi.common.collective import SharedBytes
+from lb_mpi.mpi.common.shared import SharedBytes
 
 
 @contextlib.contextmanager

@@ -27,7 +27,8 @@ import lb_mpi
 from apps.command import Parser, add_speeds, own_speed, run
 from lb_mpi import checks
 from lb_mpi.files import write_whole
-from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.common.collective import agree
+from lb_mpi.mpi.common.communicator import duplicate
 
 PROG = "python -m apps.sweep"
 DECADES = 4.0  # of mu, from 1 on

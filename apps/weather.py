@@ -31,7 +31,8 @@ from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.common.collective import agree, barrier, wait
+from lb_mpi.mpi.common.collective import agree, barrier
+from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.record.events import Phase
 

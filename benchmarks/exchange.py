@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from benchmarks.measuring import command, known, of_ranks, ratio, words
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
-from lb_mpi.mpi.common.presence import duplicate, presence_of
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.rows.plans import exchange_rows
 from tools.others import Watch
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from lb_mpi.machine import Machine as Machine
     from lb_mpi.machine import read_machine as read_machine
     from lb_mpi.machine import write_machine as write_machine
-    from lb_mpi.mpi.common.collective import asked_to_stop as asked_to_stop
+    from lb_mpi.mpi.common.saves import asked_to_stop as asked_to_stop
     from lb_mpi.mpi.graph.distribute import distribute as distribute
     from lb_mpi.mpi.graph.halo import HaloPlan as HaloPlan
     from lb_mpi.mpi.graph.speed import measure as measure
@@ -105,7 +105,7 @@ _PUBLIC = {  # public names by module, imported at first use; type checkers read
     "graph": "Graph",
     "graph_files": "as_graph",
     "machine": "Machine read_machine write_machine",
-    "mpi.common.collective": "asked_to_stop",
+    "mpi.common.saves": "asked_to_stop",
     "mpi.graph.distribute": "distribute",
     "mpi.graph.halo": "HaloPlan",
     "mpi.graph.speed": "measure",

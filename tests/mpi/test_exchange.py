@@ -19,7 +19,7 @@ from lb_mpi.cli.balance import STEPPING
 from lb_mpi.diffusion.diffusion import edges_at
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from lb_mpi.mpi.common.presence import duplicate, presence_of
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.rows.plans import exchange_rows
 from tests.mpi.test_apps import run
 

@@ -22,7 +22,8 @@ from mpi4py import MPI
 from mpi4py.futures import MPIPoolExecutor
 
 import lb_mpi
-from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.common.collective import agree
+from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session

@@ -13,7 +13,7 @@ from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.transfers import ROWS, Plan, plan
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
-from lb_mpi.mpi.common.presence import duplicate, presence_of
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.rows.plans import Root
 from tests.misbehaviour import RAISES
 

@@ -11,8 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.common import presence
-from lb_mpi.mpi.common.presence import Answer, awaited
+from lb_mpi.mpi.common import communicator, late
+from lb_mpi.mpi.common.late import Answer, awaited
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "ANSWER_S", 0.5)
-    monkeypatch.setattr(presence, "EVERY_S", 0.05)
+    monkeypatch.setattr(late, "ANSWER_S", 0.5)
+    monkeypatch.setattr(communicator, "EVERY_S", 0.05)
 
 
 def busy() -> None:
@@ -46,9 +46,9 @@ def check(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object], name: str
             COMM.Send(b"", awaited_rank, TAG)
 
     with monkeypatch.context() as patch:
-        patch.setattr(presence.warnings, "warn", warn)
+        patch.setattr(late.warnings, "warn", warn)
         COMM.Barrier()
-        patch.setenv(presence.VARIABLE, "0.2")  # not before: on a busy machine a warning too many is an error
+        patch.setenv(late.VARIABLE, "0.2")  # not before: on a busy machine a warning too many is an error
         call()
     told = COMM.allgather(lines)
     assert len(told[lowest]) == 1, told
@@ -95,8 +95,8 @@ def test_a_launcher_that_asks_learns_how_many_ranks_do_not_answer(monkeypatch: p
             COMM.Send(b"", LAST, TAG)
         asked[0] += n_silent > 0 and number > 1  # once more, since another rank was too busy to answer
 
-    monkeypatch.setattr(presence.signs, "question", lambda: asked[0])
-    monkeypatch.setattr(presence.signs, "answer", answer)
+    monkeypatch.setattr(late.signs, "question", lambda: asked[0])
+    monkeypatch.setattr(late.signs, "answer", answer)
 
     def task(_item: int) -> None:
         if RANK == LAST:
@@ -112,7 +112,7 @@ def test_a_launcher_that_asks_learns_how_many_ranks_do_not_answer(monkeypatch: p
     if RANK == LAST:
         COMM.Recv(bytearray(), 0, TAG)
     asked[0] = 2
-    own = presence.duplicate(COMM)
+    own = communicator.duplicate(COMM)
     barrier: list[MPI.Request] = []
 
     def done() -> bool:
@@ -120,7 +120,7 @@ def test_a_launcher_that_asks_learns_how_many_ranks_do_not_answer(monkeypatch: p
             barrier.append(own.Ibarrier())
         return bool(barrier) and barrier[0].Test()
 
-    presence.presence_of(own).wait(done)
+    communicator.presence_of(own).wait(done)
     own.Free()
 
 
@@ -133,9 +133,9 @@ def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch: pytest.Monk
         COMM.Send(b"", 0, TAG)
         raise kind(text)
 
-    monkeypatch.setattr(presence.warnings, "warn", warn)
-    presence.duplicate(COMM).Free()
-    monkeypatch.setenv(presence.VARIABLE, "1")
+    monkeypatch.setattr(late.warnings, "warn", warn)
+    communicator.duplicate(COMM).Free()
+    monkeypatch.setenv(late.VARIABLE, "1")
     with pytest.raises(lb_mpi.SearchError, match=r"^rank [12]: RuntimeWarning: rank [12] has waited for "):
         lb_mpi.search(COMM, Slow(3))
     COMM.Barrier()
@@ -146,7 +146,7 @@ def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
 def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     if RANK == LAST:
-        monkeypatch.setenv(presence.VARIABLE, text)
+        monkeypatch.setenv(late.VARIABLE, text)
     for door in (lambda: lb_mpi.Pool(COMM), lambda: lb_mpi.Balancer(COMM), lambda: lb_mpi.search(COMM, Pile(3))):
         with pytest.raises(ValueError, match=f"LB_MPI_HANG_S = '{text}': expected seconds, 0 or more"):
             door()
@@ -157,9 +157,9 @@ def test_no_rank_warns_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seco
     """The last rank is busy until rank 0 has looked three times, a day later each time."""
     lines: list[str] = []
     looks: list[float] = []
-    look = presence._Questions.look
+    look = late.Questions.look
 
-    def later(questions: presence._Questions, now: float, waited_s: float) -> None:
+    def later(questions: late.Questions, now: float, waited_s: float) -> None:
         looks.append(now)
         look(questions, now + 86_400.0 * len(looks), waited_s + 86_400.0)
         if RANK == 0 and len(looks) == 3:
@@ -171,9 +171,9 @@ def test_no_rank_warns_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seco
             busy()
 
     with lb_mpi.Pool(COMM) as pool, monkeypatch.context() as patch:
-        patch.setattr(presence.warnings, "warn", lambda text, kind, stacklevel: lines.append(text))
-        patch.setattr(presence._Questions, "look", later)
-        patch.setenv(presence.VARIABLE, seconds)
+        patch.setattr(late.warnings, "warn", lambda text, kind, stacklevel: lines.append(text))
+        patch.setattr(late.Questions, "look", later)
+        patch.setenv(late.VARIABLE, seconds)
         pool.map(task, SIZE, chunksize=1)
     if RANK == LAST:
         COMM.Recv(bytearray(), 0, TAG)
@@ -203,7 +203,7 @@ def test_leaving_a_balancer_notifies_all_ranks(leaver: int) -> None:
 
 
 def test_a_warning_says_what_the_other_ranks_do() -> None:
-    kinds = presence._Kind
+    kinds = late._Kind
     works, waits, serves = Answer(kinds.WORKS, "it"), Answer(kinds.WAITS, "it"), Answer(kinds.SERVES, "")
     silent = "does not answer (not in the call, computing, or stopped)"
     assert awaited(0, 3, "it", 60.2, {1: waits}) == f"rank 0 has waited for 60 s in it: rank 2 {silent}"

@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import mesh
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.failure import describe
-from lb_mpi.mpi.common.presence import duplicate, presence_of
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
 from lb_mpi.mpi.graph.speed import multiply_add

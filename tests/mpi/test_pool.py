@@ -22,8 +22,8 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.common import presence
-from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.common import communicator
+from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.pool import maps
 from lb_mpi.mpi.pool.arguments import name_of, sample_of
@@ -507,7 +507,7 @@ def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(
     """It comes at any send or poll of a map: that of START, of END, of a large argument, or while results arrive."""
     rng, left, came = random.Random(seed), [0], [0]
     big = [bytes([k]) * 20_000 for k in range(20)]
-    monkeypatch.setattr(presence, "PATIENCE_S", 60.0)  # also on a busy machine
+    monkeypatch.setattr(communicator, "PATIENCE_S", 60.0)  # also on a busy machine
 
     def counting(call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(parcels: Parcels, *args: Any) -> Any:
@@ -672,7 +672,7 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
         else:
             dict(of.imap_indexed(functools.partial(leave_at, 1), 4))
 
-    n_abandoned = len(presence._kept)
+    n_abandoned = len(communicator._kept)
     for how, root in itertools.product(range(3), (None, 0)):
         pool = None
         try:
@@ -684,7 +684,7 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
             assert pool._session.presence.comm == MPI.COMM_NULL
         else:
             assert pool is None
-    assert len(presence._kept) == n_abandoned
+    assert len(communicator._kept) == n_abandoned
 
 
 @pytest.mark.parametrize("n_hosts", [2, 3])

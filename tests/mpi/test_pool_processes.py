@@ -14,7 +14,8 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.common.collective import agree
+from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.pool import executor
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session

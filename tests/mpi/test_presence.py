@@ -24,8 +24,8 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi import signs
 from lb_mpi.graph import parse
-from lb_mpi.mpi.common import collective, failure, presence
-from lb_mpi.mpi.common.presence import MOST, Tag
+from lb_mpi.mpi.common import collective, communicator, failure, late
+from lb_mpi.mpi.common.tags import MOST, Tag
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -40,9 +40,9 @@ Door = Callable[[], object]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "ANSWER_S", 0.3)
-    monkeypatch.setattr(presence, "EVERY_S", 0.05)
-    monkeypatch.setattr(presence, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(late, "ANSWER_S", 0.3)
+    monkeypatch.setattr(communicator, "EVERY_S", 0.05)
+    monkeypatch.setattr(communicator, "PATIENCE_S", 0.1)
 
 
 @pytest.fixture
@@ -316,14 +316,14 @@ def test_communicators_of_users_may_come_and_go() -> None:
 def test_a_call_that_is_about_to_end_ends_although_another_rank_has_failed_after_it() -> None:
     """A busy rank once raised, out of one call, what another rank had failed with in the next."""
     with collective.opened(COMM, "first") as own:
-        here = presence.presence_of(own)
+        here = communicator.presence_of(own)
         if RANK == LATE:
             here._notify("in the second call")
         looks, begun = [0], time.perf_counter()
 
         def done() -> bool:  # a moment after the failure has come
-            late = time.perf_counter() > begun + 2 * presence.FAILED_AFTER_S
-            looks[0] += late and (RANK == LATE or own.Iprobe(LATE, Tag.FAILURE))
+            too_late = time.perf_counter() > begun + 2 * communicator.FAILED_AFTER_S
+            looks[0] += too_late and (RANK == LATE or own.Iprobe(LATE, Tag.FAILURE))
             return looks[0] > 2
 
         here.wait(done, name="")
@@ -401,7 +401,8 @@ def test_a_task_whose_own_call_fails_hands_on_that_kind_of_error() -> None:
 
 def test_one_thread_at_a_time_looks_for_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that have found the same question would both receive, and one of them would wait for ever."""
-    first, served, entered, go = (presence.presence_of(used()) for _ in range(2)), [0], threading.Event(), threading.Event()
+    first = (communicator.presence_of(used()) for _ in range(2))
+    served, entered, go = [0], threading.Event(), threading.Event()
 
     def serve(_questions: object, _waited_s: float) -> None:
         served[0] += 1
@@ -410,8 +411,8 @@ def test_one_thread_at_a_time_looks_for_questions(monkeypatch: pytest.MonkeyPatc
 
     here, other = first
     here._look_at = other._look_at = 0.0
-    monkeypatch.setattr(presence._Questions, "serve", serve)
-    monkeypatch.setattr(presence, "_anchors", presence._anchors[:1])
+    monkeypatch.setattr(late.Questions, "serve", serve)
+    monkeypatch.setattr(communicator, "_anchors", communicator._anchors[:1])
     thread = threading.Thread(target=here.answer)
     thread.start()
     entered.wait(10.0)
@@ -457,10 +458,10 @@ def test_a_rank_in_another_call_is_named_with_it() -> None:
     with lb_mpi.Pool(comm) as pool, warned(tell) as lines:
         if RANK == LATE:
             deadline = time.monotonic() + GIVE_UP_S
-            with presence.call("another call"):
+            with late.call("another call"):
                 while not COMM.Iprobe(MPI.ANY_SOURCE, TAG):
                     assert time.monotonic() < deadline, "no rank has warned"
-                    presence.presence_of(comm).answer()
+                    communicator.presence_of(comm).answer()
                     time.sleep(0.01)
         pool.map(abs, 5)
     told = COMM.allgather(lines)

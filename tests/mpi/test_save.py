@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi import signs
-from lb_mpi.mpi.common import collective
+from lb_mpi.mpi.common import saves
 from lb_mpi.mpi.save import save as module
 from lb_mpi.saving.folder import Folder
 
@@ -361,7 +361,7 @@ def test_a_signal_is_heard_by_all_in_the_same_step(number: signal.Signals) -> No
             heard.append(asked())
     assert heard == [None, None, None, number, number, number]
     late = COMM.rank == 0 and number == signs.SAVE_SIGNAL  # from the launcher, which learns of the end a moment later
-    assert signal.getsignal(number) is (collective._ignore if late else signal.SIG_DFL)
+    assert signal.getsignal(number) is (saves._ignore if late else signal.SIG_DFL)
     assert signs.read(bytes(signs._page.bytes)).saves_pid == 0
 
 

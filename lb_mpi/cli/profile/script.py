@@ -34,9 +34,10 @@ from lb_mpi.cli.profile.timed import Installed, Recorder
 from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate
-from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.recorder import compare_clocks
+from lb_mpi.mpi.common.tags import Tag
 
 PATIENCE_S = 5.0  # for the others to end, before a rank that exits with a code ends them
 PIECE = 1 << 18  # collective calls of all ranks that are split at a time

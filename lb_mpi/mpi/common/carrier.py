@@ -17,7 +17,7 @@ from typing import Any, Generic
 from lb_mpi import signs
 from lb_mpi.actor import Actor, J, M
 from lb_mpi.emulate import throttle
-from lb_mpi.mpi.common.presence import FAILED_AFTER_S, Presence
+from lb_mpi.mpi.common.communicator import FAILED_AFTER_S, Presence
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record

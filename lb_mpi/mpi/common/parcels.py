@@ -20,7 +20,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.communicator import presence_of
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import LONGEST_S, Nap
 
 UNIT_BYTES = 64

@@ -28,7 +28,7 @@ import lb_mpi
 from lb_mpi.files import create, is_at, naming, warn
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.facts import library
-from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.record.events import Clock, Phase
 from lb_mpi.record.record import OFF, About, Record, file_name, header, place, snapshot
 

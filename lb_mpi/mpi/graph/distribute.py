@@ -16,8 +16,9 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_parts, check_speeds
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, opened, wait
-from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, opened
+from lb_mpi.mpi.common.communicator import wait
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan, Worth
 from lb_mpi.mpi.graph.speed import Kernel, measure
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition

@@ -5,7 +5,7 @@ of values (dtype and shape of one value); those of the MOST_KINDS kinds used las
 bytes, so a message may exceed 2 GiB.
 
 A rank with invalid values notifies all ranks before it raises, and a rank that waits for it then also raises (see
-`lb_mpi.mpi.common.presence`).
+`lb_mpi.mpi.common.communicator`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import HaloReport, Halos
 from lb_mpi.graph import Ints
-from lb_mpi.mpi.common.collective import allgather, duplicate, wait
+from lb_mpi.mpi.common.collective import allgather
+from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
+from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import layout
-from lb_mpi.mpi.common.presence import MOST, Tag, call, presence_of
 from lb_mpi.mpi.common.recorder import recorder
+from lb_mpi.mpi.common.tags import MOST, Tag
 from lb_mpi.partitioning.quality import MappingCost
 
 MOST_KINDS = 16

@@ -21,7 +21,7 @@ from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened
-from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.tags import Tag
 
 Kernel = Callable[[int], object]
 

@@ -36,9 +36,9 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import hint
+from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, parcel
-from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.mpi.common.presence import call as in_call
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
 from lb_mpi.mpi.pool.maps import serve
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_results, run_chunk, run_kept, task_error

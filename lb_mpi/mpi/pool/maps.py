@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.errors import Error
+from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
-from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.mpi.common.presence import call as in_call
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts, own_s
 from lb_mpi.mpi.pool.arguments import (
     MapOptions,

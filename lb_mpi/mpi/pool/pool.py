@@ -20,9 +20,9 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
+from lb_mpi.mpi.common.communicator import closed
 from lb_mpi.mpi.common.failure import hint
-from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.common.presence import closed
+from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.pool.arguments import MapOptions
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import MapCall, PoolMaps, serve

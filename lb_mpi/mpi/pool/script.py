@@ -15,9 +15,9 @@ from mpi4py import MPI
 
 from lb_mpi.errors import Error
 from lb_mpi.files import Load, find_script, folder_of
-from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.common.presence import presence_of
+from lb_mpi.mpi.common.collective import agree, agree_on
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
+from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.pool.maps import serve
 from lb_mpi.mpi.pool.session import Session
 

@@ -9,10 +9,10 @@ import threading
 import time
 from typing import NamedTuple
 
+from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, body
-from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import running
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel

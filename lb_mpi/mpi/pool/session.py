@@ -20,11 +20,13 @@ from mpi4py import MPI
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.mpi.common.carrier import Meter, Port, carry
-from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate, raise_on_all
+from lb_mpi.mpi.common.collective import allgather, raise_on_all
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
+from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
-from lb_mpi.mpi.common.presence import Tag, presence_of
-from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
+from lb_mpi.mpi.common.shared import SharedBytes
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.pool.messages import STEAL, KnownFunctions
 from lb_mpi.pooling.account import RankAccount

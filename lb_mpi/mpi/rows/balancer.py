@@ -24,9 +24,10 @@ from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import carry
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_on_all
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, raise_on_all
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
-from lb_mpi.mpi.common.presence import call, hang_s, presence_of
+from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire

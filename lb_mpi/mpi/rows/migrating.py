@@ -16,10 +16,11 @@ from lb_mpi.balancing.knowledge import Knowledge, pick
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
-from lb_mpi.mpi.common.collective import agree, raise_on_all, wait
+from lb_mpi.mpi.common.collective import agree, raise_on_all
+from lb_mpi.mpi.common.communicator import presence_of, wait
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
-from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form

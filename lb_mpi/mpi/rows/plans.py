@@ -31,8 +31,9 @@ from lb_mpi.balancing.neighbours import Ask, Fetch, LoadExchange, NeighbourDecid
 from lb_mpi.balancing.transfers import ROWS, Plan, plan_of
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import imbalance, lower_bound
-from lb_mpi.mpi.common.collective import agree, raise_on_all, wait
-from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
+from lb_mpi.mpi.common.collective import agree, raise_on_all
+from lb_mpi.mpi.common.communicator import Presence, presence_of, wait
+from lb_mpi.mpi.common.tags import Tag
 
 T = TypeVar("T")
 

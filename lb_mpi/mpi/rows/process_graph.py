@@ -14,7 +14,8 @@ from lb_mpi import checks
 from lb_mpi.graph import Graph, cube, grid, host_graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.common.collective import agree, agree_on, opened, wait
+from lb_mpi.mpi.common.collective import agree, agree_on, opened
+from lb_mpi.mpi.common.communicator import wait
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:

@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 from lb_mpi import signs
 from lb_mpi.checks import integer, show
 from lb_mpi.graph import Ints
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, newest, opened, wait
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, opened
+from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.recorder import recorder
+from lb_mpi.mpi.common.saves import newest
 from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved
 from lb_mpi.saving.rows import Arrays, Exchange, Exchanges

@@ -23,22 +23,13 @@ from lb_mpi.files import warn
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import queueing
 from lb_mpi.mpi.common.carrier import Port, carry
-from lb_mpi.mpi.common.collective import (
-    Signals,
-    agree,
-    agree_on,
-    allgather,
-    bcast,
-    gather,
-    newest,
-    noted,
-    opened,
-    raise_on_all,
-)
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, gather, opened, raise_on_all
+from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.common.failure import of_search
 from lb_mpi.mpi.common.parcels import Parcels, body, parcel
-from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
+from lb_mpi.mpi.common.saves import Signals, newest, noted
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.record.events import Phase, Step
 from lb_mpi.record.record import Record

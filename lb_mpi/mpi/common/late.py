@@ -1,0 +1,227 @@
+"""Late ranks: what each rank does, the questions about it, and the warning that names those that don't answer.
+
+    with call("lb_mpi.save"):     # what this rank does; Ctrl-C is held back
+
+A rank that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming those
+that don't answer.  The law: a rank that waits or works in one of our loops answers within a quarter of a second; a rank in
+a user's function, outside of lb_mpi, or stopped does not.  Only the lowest waiting rank warns.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+from collections.abc import Iterable
+from enum import IntEnum
+from types import TracebackType
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+from lb_mpi import signs
+from lb_mpi.checks import show
+from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import Interrupts, interrupts
+
+VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
+ANSWER_S = 1.0  # that the others have to answer
+MOST_NAMED = 8
+_MESSAGE = struct.Struct("<qq112s")  # _Kind, number of the question, call
+
+
+class _Kind(IntEnum):
+    QUESTION = 0
+    WORKS = 1
+    WAITS = 2
+    SERVES = 3  # in no call, but answering
+
+
+class Answer(NamedTuple):
+    """The state of another rank."""
+
+    kind: int
+    call: str
+
+
+def hang_s() -> float:
+    """Seconds of waiting before a warning, from the environment; 0: never.  ValueError for an invalid number."""
+    text = os.environ.get(VARIABLE)
+    if not text or not text.strip():
+        return HANG_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise ValueError(f"{VARIABLE} = {show(text)}: expected seconds, 0 or more (0: never warn)")
+    return seconds
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+class _Here:
+    """The state of this process."""
+
+    call = ""  # "": in no call
+    number = 0  # of the call
+    hang_s = 0.0
+    warned = False
+    answered = 0  # the last question of the launcher
+
+    def begin(self, name: str) -> None:
+        try:
+            self.hang_s = hang_s() if name else 0.0
+        except ValueError:  # all ranks check this as soon as they have met, and raise together
+            self.hang_s = HANG_S
+        self.call, self.warned = name, False
+        self.number += 1
+
+
+_here = _Here()
+
+
+class call:
+    """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
+
+    Blocks may be nested: the outermost name counts.  "" is no call, and gives no warning.  `watched`: a supervisor sees
+    the name, and may end the program if all ranks wait for one for long.
+    """
+
+    __slots__ = ("_installed", "_interrupts", "_name", "_outermost", "_phase")
+
+    def __init__(self, name: str, *, watched: bool = False) -> None:
+        self._name = name
+        self._phase = signs.phase(_here.call or name) if watched and name else None
+
+    def __enter__(self) -> Interrupts:  # not a generator: a map enters twice, and may be short
+        self._outermost = bool(self._name) and not _here.call
+        if self._outermost:
+            _here.begin(self._name)
+        if self._phase is not None:
+            self._phase.__enter__()
+        self._interrupts = interrupts()
+        self._installed = self._interrupts.hold()
+        return self._interrupts
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._phase is not None:
+            self._phase.__exit__(kind, error, trace)
+        if self._outermost:
+            _here.begin("")
+        self._interrupts.release(self._installed, failed=kind is not None)
+
+
+# --- questions to other ranks -----------------------------------------------------------------------------------------
+
+
+class Questions:
+    """Questions to the other ranks of `comm`, and their answers; unless it is `ours`, no rank can be asked.
+
+    One thread at a time may look: a question that two threads have found can be received by one of them only.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, *, ours: bool = True) -> None:
+        self.comm, self._ours = comm, ours
+        self.used = False  # messages may be in transit
+        self._of_call = 0
+        self._number = 0  # of the last question of this rank
+        self._asked_at: float | None = None
+        self._answers: dict[int, Answer] = {}  # to that question, by rank
+        self._going: list[tuple[MPI.Request, bytes]] = []
+        self._report_at: float | None = None  # when the launcher's question, if there is one, is answered
+
+    def look(self, now: float, waited_s: float) -> None:
+        """Ask the others when this rank has waited for long; once they have had time to answer, warn."""
+        if self._report_at is not None:
+            return  # the answers to the launcher's question count here, too
+        if _here.warned or not _here.call or not 0.0 < _here.hang_s <= waited_s:
+            self._asked_at = None
+        elif not self._ours:
+            if self.comm.rank & (self.comm.rank - 1) == 0:  # several, so that one does whichever rank is late
+                _here.warned = True
+                text = f"rank {self.comm.rank} has waited for {waited_s:.0f} s in {_here.call}"
+                _warn(f"{text}: some rank has not called it yet")
+        elif self._asked_at is None or self._of_call != _here.number:
+            self._asked_at, self._of_call = now, _here.number
+            self._ask()
+        elif now > self._asked_at + ANSWER_S:
+            _here.warned = True
+            if not any(one.kind == _Kind.WAITS and rank < self.comm.rank for rank, one in self._answers.items()):
+                _warn(awaited(self.comm.rank, self.comm.size, _here.call, waited_s, self._answers))
+
+    def report(self, now: float) -> None:
+        """If the launcher asks, count the ranks that do not answer this one (`lb_mpi.signs`)."""
+        if self._report_at is None:
+            if self._ours and signs.question() != _here.answered:
+                self._report_at = now + ANSWER_S
+                self._ask()
+        elif now > self._report_at:
+            self._report_at, _here.answered = None, signs.question()
+            signs.answer(_here.answered, self.comm.size - 1 - len(self._answers))
+
+    def _ask(self) -> None:
+        self._number += 1
+        self._answers.clear()
+        for rank in range(self.comm.size):
+            if rank != self.comm.rank:
+                self._send(rank, _Kind.QUESTION, self._number, "")
+
+    def serve(self, waited_s: float) -> None:
+        """Answer what the others have asked, and note what they have answered."""
+        status = MPI.Status()
+        while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.QUESTION, status):
+            data, source = bytearray(_MESSAGE.size), status.Get_source()
+            self.comm.Recv([data, MPI.BYTE], source, Tag.QUESTION)
+            self.used = True
+            kind, number, name = _MESSAGE.unpack(data)
+            if kind == _Kind.QUESTION:
+                waits = waited_s > _here.hang_s / 2
+                mine = _Kind.SERVES if not _here.call else _Kind.WAITS if waits else _Kind.WORKS
+                self._send(source, mine, number, _here.call)
+            elif number == self._number:
+                self._answers[source] = Answer(kind, name.rstrip(b"\0").decode(errors="replace"))
+        self._going = [(request, buffer) for request, buffer in self._going if not request.Test()]
+
+    def _send(self, rank: int, kind: _Kind, number: int, name: str) -> None:
+        self.used = True
+        buffer = _MESSAGE.pack(kind, number, name.encode(errors="replace"))
+        self._going.append((self.comm.Isend([buffer, MPI.BYTE], rank, Tag.QUESTION), buffer))
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int, Answer]) -> str:
+    """Describe the ranks that `rank` waits for in the call `name`, from the others' answers, by rank.   (pure)"""
+    silent = [other for other in range(size) if other != rank and other not in answers]
+    said = []
+    if silent:
+        does = "do" if len(silent) > 1 else "does"
+        said.append(f"{_named(silent)} {does} not answer (not in the call, computing, or stopped)")
+    elsewhere: dict[str, list[int]] = {}
+    working = []
+    for other, (kind, theirs) in sorted(answers.items()):
+        if kind != _Kind.SERVES and theirs != name:
+            elsewhere.setdefault(theirs, []).append(other)
+        elif kind == _Kind.WORKS:
+            working.append(other)
+    for theirs, ranks in elsewhere.items():
+        said.append(f"{_named(ranks)} {_are(ranks)} in {theirs}")
+    if working:
+        said.append(f"{_named(working)} {_are(working)} at work")
+    return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks are waiting'}"
+
+
+def _are(ranks: list[int]) -> str:
+    return "are" if len(ranks) > 1 else "is"
+
+
+def _named(ranks: Iterable[int]) -> str:
+    names = [str(rank) for rank in ranks]
+    more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    return f"rank{'s' * (len(names) > 1)} {', '.join(names[:MOST_NAMED])}{more}"
