@@ -132,10 +132,10 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "tasks": report.n,
         "seconds": report.seconds,
         "lower_bound_seconds": report.lower_bound_s,
-        "work_seconds": sum(rank.work_s for rank in report.ranks),
-        "tasks_by_rank": [rank.tasks for rank in report.ranks],
+        "work_seconds": sum(rank.useful_s * rank.speed for rank in report.ranks),
+        "tasks_by_rank": [rank.done for rank in report.ranks],
         "busy_fraction": [rank.busy_s / report.seconds for rank in report.ranks],
-        "steals": sum(rank.steals for rank in report.ranks),
+        "steals": sum(rank.received for rank in report.ranks),
         "sent_bytes": sum(rank.sent_bytes for rank in report.ranks),
         "evaluations": sum(motion.evaluations for motion in motions),
     }

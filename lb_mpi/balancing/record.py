@@ -6,12 +6,11 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
+from lb_mpi.record.report import RankWork, Report, percent
 from lb_mpi.table import Table
 
 MOST_RECORDS = 10_000  # in a History
@@ -66,62 +65,13 @@ def _table(calls: Iterable[Balanced]) -> str:
     return str(Table(header, lines, words=(8,)))
 
 
-class Share(NamedTuple):
-    """One rank's part of the calls of `map_rows` so far."""
-
-    rank: int  # number of the rank
-    rows_home: int  # rows that the rank owned in the last call
-    rows_computed: int  # rows that it computed in all calls, its own and others'
-    computing_s: float  # seconds that it computed in all calls, including the rests of an emulated slow rank
-    seconds: float  # seconds in all calls, from entering to leaving
-    queued_s: float = 0.0  # seconds of computing_s during which it had no core
-
-    @property
-    def idle(self) -> float:
-        """The fraction, 0 to 1, of the time in `map_rows` during which this rank did not compute."""
-        return max(0.0, 1.0 - self.computing_s / self.seconds) if self.seconds > 0.0 else 0.0
-
-
-@dataclass(frozen=True)
-class Shares:
-    """Each rank's part of the calls so far, and the imbalance of the last call; prints as a table.
-
-    Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1: 0 is perfect, 1 is
-    twice as long as necessary.  NaN: not known yet, since not all rows have been timed.
-    """
-
-    n_calls: int  # number of calls so far
-    ranks: tuple[Share, ...]  # of each rank, in order
-    imbalance_home: float  # of the last call, if every rank had computed its own rows
-    imbalance: float  # in the last call
-
-    def __str__(self) -> str:
-        """Lay out as a table with a line per rank."""
-        lines = [
-            (str(one.rank), f"{one.rows_home:,}", f"{one.rows_computed:,}", f"{one.computing_s:.3f}", f"{one.idle:.1%}")
-            for one in self.ranks
-        ]
-        queued = queueing(sum(one.computing_s for one in self.ranks), sum(one.queued_s for one in self.ranks))
-        return (
-            f"{Table(('rank', 'rows owned', 'rows computed', 'computing s', 'idle'), lines)}\n"
-            f"{self.n_calls} calls; imbalance of the last one: {percent(self.imbalance)}, "
-            f"without lending {percent(self.imbalance_home)}{queued}\n"
-            "(imbalance 0%: all ranks end together; 100%: the call takes twice as long as necessary)"
-        )
-
-
-def percent(value: float) -> str:
-    """Format a ratio as a percentage with one digit; "?" if it is unknown."""
-    return f"{value:.1%}" if math.isfinite(value) else "?"
-
-
 class Loans:
     """The rows that `rank` lends, and its calls; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int], rank: int) -> None:
         self.record, self._worlds = record, worlds
         # Of the calls of map_rows so far:
-        self.share = Share(rank, 0, 0, 0.0, 0.0)
+        self.rank = RankWork(rank)
         self.n_calls = 0
         self.ended = math.nan  # when the last call ended; NaN: none yet
         self._imbalances = (math.nan, math.nan)  # of the last call: with all rows at home, and actual
@@ -143,12 +93,13 @@ class Loans:
         home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
         step = self._step(Driver.ROWS, began, ended, last, knowledge)
         self.record.step(step._replace(useful_s=busy_s - queued_s, busy_s=busy_s, home=home, units=computed, home_s=home_s))
-        costs, before = knowledge.costs, self.share
+        costs, before = knowledge.costs, self.rank
         if costs is not None and costs.known:
             self.record.know(ended, lambda: costs.work(knowledge.tick_work))
-        computed, busy_s = before.rows_computed + computed, before.computing_s + busy_s
-        seconds, queued_s = before.seconds + ended - began, before.queued_s + queued_s
-        self.share = Share(before.rank, home, computed, busy_s, seconds, queued_s)
+        self.rank = before._replace(
+            owned=home, done=before.done + computed, busy_s=before.busy_s + busy_s, speed=step.speed,
+            useful_s=before.useful_s + busy_s - queued_s, seconds=before.seconds + ended - began,
+        )  # fmt: skip
         self.n_calls, self.ended = self.n_calls + 1, ended
         self._imbalances = last.imbalance_before, last.imbalance_after
 
@@ -156,9 +107,10 @@ class Loans:
         """Record a finished call of `migrate`."""
         self.record.step(self._step(Driver.MIGRATE, began, ended, last, knowledge))
 
-    def shares(self, everyone: Iterable[Share]) -> Shares:
-        """Combine all ranks' shares, in the order of ranks."""
-        return Shares(self.n_calls, tuple(everyone), *self._imbalances)
+    def report(self, ranks: Iterable[RankWork]) -> Report:
+        """Combine the work of all ranks, in their order."""
+        home, actual = self._imbalances
+        return Report(Driver.ROWS, self.n_calls, tuple(ranks), actual, home)
 
     def _step(self, driver: Driver, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> Step:
         return Step(

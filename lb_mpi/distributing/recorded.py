@@ -2,53 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
-from lb_mpi.table import Table
-
-
-class HaloShare(NamedTuple):
-    """One rank's part of the exchanges so far."""
-
-    rank: int
-    vertices: int  # owned
-    ghosts: int
-    computing_s: float  # between the exchanges, including the rests of an emulated slow rank
-    seconds: float  # from the start of the first exchange to the end of the last one
-    speed: float  # relative to the other ranks, as `distribute` used it; 1.0: it used none
-
-    @property
-    def idle(self) -> float:
-        """The fraction, 0 to 1, of the time during which this rank exchanged values or waited for others."""
-        return max(0.0, 1.0 - self.computing_s / self.seconds) if self.seconds > 0.0 else 0.0
-
-
-@dataclass(frozen=True)
-class HaloReport:
-    """The times of each rank between the exchanges of a plan so far; prints as a table."""
-
-    n: int  # number of exchanges
-    ranks: tuple[HaloShare, ...]  # of each rank, in order
-
-    @property
-    def lower_bound_s(self) -> float:
-        """The least time for this work: seconds of work / sum of the speeds."""
-        return sum(one.computing_s * one.speed for one in self.ranks) / sum(one.speed for one in self.ranks)
-
-    def __str__(self) -> str:
-        """Lay out as a table with a line per rank."""
-        lines = [
-            (str(one.rank), f"{one.vertices:,}", f"{one.ghosts:,}", f"{one.computing_s:.3f}", f"{one.idle:.1%}")
-            for one in self.ranks
-        ]
-        seconds = max(one.seconds for one in self.ranks)
-        return (
-            f"{Table(('rank', 'vertices', 'ghosts', 'computing s', 'idle'), lines)}\n"
-            f"{self.n:,} exchanges in {seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle"
-        )
+from lb_mpi.record.report import RankWork
 
 
 class Halos:
@@ -76,10 +32,18 @@ class Halos:
         self._record.doing(self.n)
         self._record.enter(Phase.OWN, now)
 
-    def share(self, rank: int, vertices: int, ghosts: int) -> HaloShare:
-        """Return this rank's part so far."""
+    def rank(self, rank: int, vertices: int, ghosts: int) -> RankWork:
+        """Return the work of this rank, number `rank`, so far: `seconds` are from the first exchange to the last."""
         seconds = 0.0 if self._first is None else self._last - self._first
-        return HaloShare(rank, vertices, ghosts, self._own_s, seconds, self._speed)
+        return RankWork(
+            rank,
+            owned=vertices,
+            received=ghosts,
+            busy_s=self._own_s,
+            useful_s=self._own_s,
+            speed=self._speed,
+            seconds=seconds,
+        )
 
     def close(self, now: float, cpu_s: float) -> None:
         """Record the Step: there are no more exchanges."""

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver, Phase, Step, Way, merged
 from lb_mpi.record.record import Record
-from lb_mpi.table import Table
+from lb_mpi.record.report import RankWork, Report
 
 
 class RankTasks(NamedTuple):
@@ -31,36 +30,16 @@ class RankTasks(NamedTuple):
         return RankTasks(self.tasks + more.tasks, *times, self.steals + more.steals, self.sent_bytes + more.sent_bytes)
 
 
-class PoolReport(NamedTuple):
-    """The outcome of the last map of a pool, or of the tasks of an executor so far."""
-
-    n: int  # tasks run, without those restored from the checkpoint
-    seconds: float  # wall-clock time of the map; of an executor, from its first task to the end of its last one
-    lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
-    ranks: list[RankTasks]  # of each rank, in order
-    queued_s: float = 0.0  # seconds for which tasks had no core, on all ranks
-
-    @classmethod
-    def of(cls, n: int, seconds: float, ranks: list[RankTasks], speeds: Sequence[float]) -> PoolReport:
-        """Make the report of `ranks` with these emulated speeds; those of speed 0 were not used."""
-        bound_s = sum(rank.work_s for rank in ranks) / sum(speeds)
-        slow = zip(ranks, speeds, strict=True)
-        queued_s = sum(max(0.0, rank.busy_s - rank.work_s / speed) for rank, speed in slow if speed)
-        return cls(n, seconds, bound_s, ranks, queued_s)
-
-    def __str__(self) -> str:
-        """Return a table with a line per rank."""
-        whole_s = self.seconds or 1.0
-        lines = [
-            (str(rank), f"{one.tasks:,}", f"{one.busy_s:.3f}", f"{one.busy_s / whole_s:.0%}", f"{one.steals:,}",
-             f"{one.sent_bytes:,}")
-            for rank, one in enumerate(self.ranks)
-        ]  # fmt: skip
-        queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
-        return (
-            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s{queued}\n"
-            f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
+def report(n: int, seconds: float, ranks: Sequence[RankTasks], speeds: Sequence[float]) -> Report:
+    """Report `n` tasks that took `seconds`, on ranks with these emulated speeds; those of speed 0 were not used."""
+    rows = [
+        RankWork(
+            rank, done=one.tasks, received=one.steals, sent_bytes=one.sent_bytes, busy_s=one.busy_s,
+            useful_s=one.work_s / (speed or 1.0), speed=speed, seconds=seconds,
         )
+        for rank, (one, speed) in enumerate(zip(ranks, speeds, strict=True))
+    ]  # fmt: skip
+    return Report(Driver.TASKS, n, tuple(rows))
 
 
 class Collector:

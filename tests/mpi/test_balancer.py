@@ -766,12 +766,13 @@ def test_the_report_tells_rows_seconds_and_idle_of_each_rank(balancer: lb_mpi.Ba
     report = balancer.report()
     assert COMM.allgather(str(report)) == [str(report)] * SIZE
     assert [one.rank for one in report.ranks] == list(range(SIZE))
-    assert [one.rows_home for one in report.ranks] == [40 + rank for rank in range(SIZE)]
-    assert sum(one.rows_computed for one in report.ranks) == 3 * sum(40 + rank for rank in range(SIZE))
-    assert all(0.0 < one.computing_s <= one.seconds or one.rows_computed == 0 for one in report.ranks)
+    assert [one.owned for one in report.ranks] == [40 + rank for rank in range(SIZE)]
+    assert sum(one.done for one in report.ranks) == 3 * sum(40 + rank for rank in range(SIZE))
+    assert all(0.0 < one.busy_s <= one.seconds or one.done == 0 for one in report.ranks)
     assert all(0.0 <= one.idle <= 1.0 for one in report.ranks)
-    assert report.n_calls == 3
-    assert len(str(report).splitlines()) == SIZE + 3
+    assert report.n == 3
+    assert 0.0 < report.lower_bound_s <= report.seconds
+    assert len(str(report).splitlines()) == SIZE + 4
 
 
 def test_a_list_of_objects_without_pack_is_told_of_it(balancer: lb_mpi.Balancer) -> None:

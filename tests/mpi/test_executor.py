@@ -108,7 +108,7 @@ def test_the_report_counts_each_task_on_its_rank() -> None:
         ran = [*executor.map(slow_rank, range(4 * SIZE))]
         executor.shutdown()
         report = executor.report()
-        assert [one.tasks for one in report.ranks] == [ran.count(rank) for rank in range(SIZE)]
+        assert [one.done for one in report.ranks] == [ran.count(rank) for rank in range(SIZE)]
         assert report.n == 4 * SIZE
         assert [one.sent_bytes > 0 for one in report.ranks] == [rank > 0 and rank in ran for rank in range(SIZE)]
         assert 0.0 < max(one.busy_s for one in report.ranks) <= report.seconds

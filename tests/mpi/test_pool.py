@@ -95,7 +95,7 @@ def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
     if RANK == 0:
         report = pool.report()
         assert report is not None
-        assert sum(rank.tasks for rank in report.ranks) == report.n == len(expected)
+        assert sum(rank.done for rank in report.ranks) == report.n == len(expected)
         assert str(report).count("\n") == SIZE + 1
     else:
         assert pool.report() is None

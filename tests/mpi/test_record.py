@@ -63,7 +63,7 @@ with lb_mpi.Balancer(comm) as balancer:
     for _ in range(4):
         column = balancer.map_rows(rows, column)
     lent = [one.rows_moved for one in balancer.history]
-    shares = [(one.rows_computed, one.computing_s) for one in balancer.report().ranks]
+    shares = [(one.done, one.busy_s) for one in balancer.report().ranks]
 with lb_mpi.Pool(comm, speeds=[1.0] + [0.05] * (comm.size - 1)) as pool:
     doubled = pool.map(burn, range(200))
     tasks = (report := pool.report()) and [rank._asdict() for rank in report.ranks]
@@ -145,20 +145,21 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         assert steps["moved"][1:5].tolist() == told["lent"]
         assert steps["home"][1:5].tolist() == [sizes[rank]] * 4
         assert (steps["units"][1:5].sum(), steps["busy_s"][1:5].sum()) == pytest.approx(told["shares"][rank], rel=1e-5)
-        assert tasks["units"] == told["tasks"][rank]["tasks"]
-        assert tasks["moved"] == told["tasks"][rank]["steals"]
+        assert tasks["units"] == told["tasks"][rank]["done"]
+        assert tasks["moved"] == told["tasks"][rank]["received"]
         assert tasks["sent_bytes"] >= told["tasks"][rank]["sent_bytes"]  # the root knows those up to the last results
         assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
         assert set(one.settings) >= {"search", "map_rows"}
         assert one.settings["map_rows"]["scheme"] == "auto"
         assert (steps["home_s"][1:5] > 0.0).all()
         assert one.tasks["n"].sum() == tasks["units"]
-        assert one.tasks["seconds"].sum() == pytest.approx(told["tasks"][rank]["work_s"], rel=1e-3)
+        work_s = told["tasks"][rank]["useful_s"] * told["tasks"][rank]["speed"]
+        assert one.tasks["seconds"].sum() == pytest.approx(work_s, rel=1e-3)
         computed_s = one.seconds[:, [Phase.OWN, Phase.FOREIGN]].sum()
         assert computed_s >= told["ranks"][rank]["cpu_s"]
     by_way = {way: [one.flows[one.flows["way"] == way] for one in found] for way in Way}
     assert [flows["amount"].sum() for flows in by_way[Way.DRAFT]] == [rank["balances"] for rank in told["ranks"]]
-    assert [flows["amount"].sum() > 0 for flows in by_way[Way.STEAL]] == [rank["steals"] > 0 for rank in told["tasks"]]
+    assert [flows["amount"].sum() > 0 for flows in by_way[Way.STEAL]] == [rank["received"] > 0 for rank in told["tasks"]]
     assert sum(flows["amount"].sum() for flows in by_way[Way.LOAN]) == sum(told["lent"])
 
     asked = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.distributing.recorded import HaloReport, Halos, HaloShare
+from lb_mpi.distributing.recorded import Halos
 from lb_mpi.record.events import Clock, Driver, Phase, Step, Way, merged
 from lb_mpi.record.record import (
     BINS,
@@ -26,6 +26,7 @@ from lb_mpi.record.record import (
     slot_bytes,
     snapshot,
 )
+from lb_mpi.record.report import RankWork, Report
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import DraftRecord
@@ -179,8 +180,9 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
     for at in (1.0, 2.0, 3.0):
         halos.begin(at, at)
         halos.end(at + 0.25, at + 0.25)
-    assert halos.share(7, 2, 1) == (7, 2, 1, 1.5, 2.25, 0.5)
-    assert halos.share(7, 2, 1).idle == pytest.approx(1 / 3)
+    rank = halos.rank(7, 2, 1)
+    assert (rank.rank, rank.owned, rank.received, rank.busy_s, rank.seconds, rank.speed) == (7, 2, 1, 1.5, 2.25, 0.5)
+    assert rank.idle == pytest.approx(1 / 3)
     halos.close(4.0, 4.0)
     (step,) = record.steps.all
     assert (step["began"], step["ended"], step["useful_s"], step["units"], step["speed"]) == (1.0, 4.0, 2.25, 3.0, 0.5)
@@ -191,8 +193,14 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
 
 def test_the_lower_bound_of_exchanges_counts_speeds() -> None:
     # equal parts at speeds 1.5 and 0.5: work 3 / speeds 2
-    report = HaloReport(9, (HaloShare(0, 4, 1, 1.0, 3.0, 1.5), HaloShare(1, 4, 1, 3.0, 3.0, 0.5)))
+    ranks = [(1.0, 1.5), (3.0, 0.5)]  # seconds at work, and speed
+    report = Report(
+        Driver.EXCHANGE,
+        9,
+        tuple(RankWork(k, 4, busy_s=s, useful_s=s, speed=speed, seconds=3.0) for k, (s, speed) in enumerate(ranks)),
+    )
     assert report.lower_bound_s == 1.5
+    assert [one.idle for one in report.ranks] == [1.0 - 1.0 / 3.0, 0.0]
     assert str(report).endswith("9 exchanges in 3.000 s; 1.500 s if no rank had been idle")
 
 

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from lb_mpi.balancing.record import Share, Shares
+from lb_mpi.record.report import RankWork, Report
 from lb_mpi.searching.drafting import TABLE
 from tools.documents import ROOT
 
@@ -33,8 +33,8 @@ def test_parameters_become_definitions_and_examples_code() -> None:
 
 
 def test_fields_have_the_words_behind_them() -> None:
-    assert dict(docstrings.fields(Shares))["imbalance"] == "in the last call"
-    assert [name for name, _ in docstrings.fields(Share)] == list(Share._fields)
+    assert dict(docstrings.fields(Report))["imbalance_home"] == "of that call, if every rank had computed its own rows"
+    assert [name for name, _ in docstrings.fields(RankWork)] == list(RankWork._fields)
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])

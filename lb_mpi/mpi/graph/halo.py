@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import GraphPart
-from lb_mpi.distributing.recorded import HaloReport, Halos
+from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import allgather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
@@ -31,6 +31,8 @@ from lb_mpi.mpi.common.parcels import layout
 from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.mpi.common.tags import MOST, Tag
 from lb_mpi.partitioning.quality import MappingCost
+from lb_mpi.record.events import Driver
+from lb_mpi.record.report import Report
 
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: the largest datatype in MPI 3
@@ -150,13 +152,13 @@ class HaloPlan:
         finally:
             self._halos.end(time.perf_counter(), time.thread_time())
 
-    def report(self) -> HaloReport:
+    def report(self) -> Report:
         """Return the size and times of each rank's part so far, the same on all ranks; collective; prints as a table."""
         self._presence.check()
         part, comm = self.part, self._presence.comm
         with call("lb_mpi.HaloPlan.report"), self._presence.notifying():
-            shares = allgather(comm, self._halos.share(comm.rank, part.n_local, part.n_ghosts))
-            return HaloReport(self._halos.n, tuple(shares))
+            ranks = allgather(comm, self._halos.rank(comm.rank, part.n_local, part.n_ghosts))
+            return Report(Driver.EXCHANGE, self._halos.n, tuple(ranks))
 
     def _exchange(self, values: Any) -> NDArray[Any]:
         array = self._check(values)

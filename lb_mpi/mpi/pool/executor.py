@@ -45,8 +45,9 @@ from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_resul
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, Process, run_batch
 from lb_mpi.mpi.pool.session import Order, PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
-from lb_mpi.pooling.account import PoolReport, RankTasks
+from lb_mpi.pooling.account import RankTasks, report
 from lb_mpi.record.events import Phase
+from lb_mpi.record.report import Report
 
 T = TypeVar("T")
 
@@ -142,12 +143,12 @@ class Executor(MPIPoolExecutor):
     def _broken(self) -> str | None:
         return None if self._queue.broken is None else str(self._queue.broken)
 
-    def report(self) -> PoolReport:
+    def report(self) -> Report:
         """Return a report of the tasks that have ended so far, also after a shutdown (see `Pool.report`)."""
         queue = self._queue
         speeds = [s if rank in queue.bound else 0.0 for rank, s in enumerate(self._session.emulated_speeds)]
         ranks = [*queue.ran]
-        return PoolReport.of(sum(rank.tasks for rank in ranks), queue.ended - queue.began, ranks, speeds)
+        return report(sum(rank.tasks for rank in ranks), queue.ended - queue.began, ranks, speeds)
 
     def bootup(self, wait: bool = True) -> Executor:
         """Start the initializer on all ranks now, and return the executor; `wait`: after all ranks have run it."""

@@ -57,12 +57,13 @@ from lb_mpi.mpi.pool.messages import (
 )
 from lb_mpi.mpi.pool.serving import Process, Serving, ServingPort
 from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionActor, SessionPort, TaskResults
-from lb_mpi.pooling.account import Collector, PoolReport, RankTasks
+from lb_mpi.pooling.account import Collector, RankTasks, report
 from lb_mpi.pooling.deal import Speeds, deal
 from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
+from lb_mpi.record.report import Report
 
 REPORT_S = 0.25
 FLUSH_S = 20e-3  # how long results wait for others to be sent along
@@ -90,7 +91,7 @@ class PoolMaps:
         self.session = session
         self.speeds, self.memory = Speeds(session.size, speeds), Memory()
         self.current: RootMap | None = None  # under way, on the root
-        self.report: PoolReport | None = None  # of the last one that has ended, on the root
+        self.report: Report | None = None  # of the last one that has ended, on the root
 
     def begin_map(self, call: MapCall, items: Sequence[Any], options: MapOptions) -> RootMap | WorkerMap:
         """Begin a map on all ranks; if an argument is wrong on any of them, all that call this raise."""
@@ -546,7 +547,7 @@ class RootMap(LocalMap):
         seconds = time.perf_counter() - self._began
         self._learn()
         self._maps.current = None
-        self._maps.report = PoolReport.of(len(self._order), seconds, [*self._rank_tasks], session.emulated_speeds)
+        self._maps.report = report(len(self._order), seconds, self._rank_tasks, session.emulated_speeds)
 
     def _keep_rest(self) -> None:
         """Write the results that a map which is dropped, or has failed, has received: a later run need not compute them."""

@@ -28,7 +28,7 @@ from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import MapCall, PoolMaps, serve
 from lb_mpi.mpi.pool.messages import run_chunk
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.pooling.account import PoolReport
+from lb_mpi.record.report import Report
 
 T = TypeVar("T")
 Callback = Callable[[Any], object]
@@ -108,13 +108,8 @@ class Pool:
         """Return `is_root`; programs written for schwimmbad call it by this name."""
         return self.is_root
 
-    def report(self) -> PoolReport | None:
-        """Return a report of the last map, which prints as a table; None on other ranks, and before a map has ended.
-
-        Its fields: n (number of tasks run), seconds (wall-clock time), lower_bound_s (seconds of work / sum of the speeds),
-        queued_s (seconds for which tasks had no core, on all ranks) and ranks; ranks[r] has the fields tasks, busy_s,
-        work_s, steals and sent_bytes of rank r.
-        """
+    def report(self) -> Report | None:
+        """Return a `Report` of the last map, which prints as a table; None on other ranks, and before a map has ended."""
         return self._maps.report
 
     def map(

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourDecider, momentum
-from lb_mpi.balancing.record import Balanced, History, Loans, Shares
+from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.balancing.round import Round
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer
@@ -36,6 +36,7 @@ from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack
 from lb_mpi.record.events import Phase
+from lb_mpi.record.report import Report
 
 
 class Balancer:
@@ -253,11 +254,11 @@ class Balancer:
         self._loans.migrated(began, time.perf_counter(), last, knowledge)
         return value if last.acted else rows
 
-    def report(self) -> Shares:
+    def report(self) -> Report:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
         comm = self._open()
         with self._call("report"), self._presence.notifying():
-            return self._loans.shares(allgather(comm, self._loans.share))
+            return self._loans.report(allgather(comm, self._loans.rank))
 
     def close(self) -> None:
         """Free the MPI resources; collective.  Further calls do nothing."""

@@ -21,7 +21,6 @@ from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Stopped
 from lb_mpi.files import warn
 from lb_mpi.graph import ring_order
-from lb_mpi.metrics import queueing
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, gather, opened, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of
@@ -31,8 +30,9 @@ from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.saves import Signals, newest, noted
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.record.events import Phase, Step
+from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
+from lb_mpi.record.report import RankWork, Report
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Kind, Message, Send, State
@@ -40,7 +40,6 @@ from lb_mpi.searching.guard import MOST_ON_RING, Guard, Options, Quantum, check_
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Receipt, SavedSearch, do, unpack_parts
 from lb_mpi.searching.searcher import ROOT, DraftRecord, Job, Reason, Searcher, Work, step
-from lb_mpi.table import Table
 
 T = TypeVar("T")
 KIND = "search"  # of the saves
@@ -415,20 +414,18 @@ class SearchResult:
         """The CPU seconds of the user's work on all ranks."""
         return sum(rank.cpu_s for rank in self.ranks)
 
-    def report(self) -> str:
-        """Return a table, to be printed, of the work of each rank."""
-        lines = [
-            (str(rank), f"{one.units:,}", f"{one.balances:,}", f"{sum(one.messages.values()):,}", f"{one.cpu_s:.3f}",
-             f"{max(0.0, 1.0 - one.busy_fraction):.1%}")
+    def report(self) -> Report:
+        """Return the work of each rank; prints as a table."""
+        ranks = [
+            RankWork(
+                rank, done=one.units, received=one.balances, messages=sum(one.messages.values()),
+                busy_s=max(one.busy_s, one.cpu_s / one.emulated_speed), useful_s=one.cpu_s / one.emulated_speed,
+                speed=one.emulated_speed, seconds=one.seconds,
+            )
             for rank, one in enumerate(self.ranks)
         ]  # fmt: skip
-        queued_s = sum(max(0.0, one.busy_s - one.cpu_s / one.emulated_speed) for one in self.ranks)
-        return (
-            f"{Table(('rank', 'units', 'parts received', 'messages', 'computing s', 'idle'), lines)}\n"
-            f"messages: {', '.join(f'{n:,} {kind}' for kind, n in self.messages.items()) or 'none'}\n"
-            f"{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle"
-            f"{queueing(sum(one.busy_s for one in self.ranks), queued_s)}"
-        )
+        messages = ", ".join(f"{n:,} {kind}" for kind, n in self.messages.items())
+        return Report(Driver.SEARCH, 1, tuple(ranks), messages=messages or "none")
 
 
 def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: Saving | None) -> SearchResult:
