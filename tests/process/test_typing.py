@@ -1,4 +1,4 @@
-"""What is installed is typed: a program that uses each public name passes `mypy --strict` against it."""
+"""What is installed is typed: a program that uses each public name passes `mypy --strict` against it, and mistakes don't."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ pytestmark = pytest.mark.one_mpi
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "typed.py"
 BUILD = "import setuptools; setuptools.setup()"
+WRONG = [  # a mistake in a call of each door
+    ("-> list[float] | None", "-> list[str] | None"),
+    ("pool.map(square, range(10))", "pool.map(square, range(10), cost=range(10))"),
+    ("costs=range(10), chunksize=2", "cost=range(10), chunksize=2"),
+    ("executor.submit(square, 3)", "executor.submit(square, 3, 4)"),
+    ("range(10), unordered=True", "range(10), unorderd=True"),
+    ("costs=np.ones(10)", "cost=np.ones(10)"),
+    ("speeds=machine.speeds", "speed=machine.speeds"),
+    ("plan.exchange(", "plan.exchanged("),
+    ('save=folder / "search"', 'saves=folder / "search"'),
+]
 
 
 def test_the_program_uses_each_public_name() -> None:
@@ -29,21 +40,25 @@ def test_the_program_uses_each_public_name() -> None:
     assert used == set(lb_mpi.__all__)
 
 
+def errors(text: str, folder: Path, **variables: str) -> list[str]:
+    """Those in the program: mypy says nothing of packages that are installed, of which it sees the sources here."""
+    (folder / "program.py").write_text(text)
+    argv = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(folder / "cache"), "program.py"]
+    done = subprocess.run(argv, cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("program.py") and ": error: " in line]
+
+
 def test_a_typed_program_passes_against_what_a_wheel_has(tmp_path: Path) -> None:
     wheel = tmp_path / "wheel"
     folders = ["egg_info", "--egg-base", str(tmp_path), "build", "--build-base", str(tmp_path), "--build-lib", str(wheel)]
     subprocess.run([sys.executable, "-c", BUILD, "-q", *folders], cwd=ROOT, check=True, capture_output=True)
-    program = tmp_path / "program.py"
+    assert errors(PROGRAM.read_text(), tmp_path, MYPYPATH=str(wheel)) == []
 
-    def errors(text: str) -> list[str]:
-        """Those in the program: mypy says nothing of packages that are installed, of which it sees the sources here."""
-        program.write_text(text)
-        argv = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
-        env = {**os.environ, "MYPYPATH": str(wheel)}
-        done = subprocess.run([*argv, str(program)], cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode in (0, 1), done.stderr
-        return [line for line in done.stdout.splitlines() if line.startswith("program.py")]
 
+def test_a_type_checker_sees_an_editable_installation_and_mistakes_in_its_use(tmp_path: Path) -> None:
     text = PROGRAM.read_text()
-    assert errors(text) == []
-    assert len(errors(text.replace("-> list[float] | None", "-> list[str] | None"))) == 1
+    assert errors(text, tmp_path) == []
+    for right, wrong in WRONG:
+        assert text.count(right) == 1, right
+        assert len(errors(text.replace(right, wrong), tmp_path)) == 1, wrong

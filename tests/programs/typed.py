@@ -32,8 +32,10 @@ def children(node: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 def pools() -> list[float] | None:
     """Map on all ranks."""
-    pool: lb_mpi.Pool
     with lb_mpi.Pool(MPI.COMM_WORLD) as pool:
+        doubled = [2.0 * one for one in pool.imap(square, range(10), costs=range(10), chunksize=2)]
+        indexed: dict[int, float] = dict(pool.imap_indexed(square, range(10)))
+        print(doubled, indexed, sorted(pool.imap_unordered(square, range(10), return_exceptions=True)))
         try:
             return pool.map(square, range(10))
         except lb_mpi.TaskError as error:
@@ -46,7 +48,8 @@ def executors() -> list[float]:
         if executor is None:
             return []
         futures: Executor = executor
-        future: Future[float] = futures.submit(square, 3)
+        future: Future[float] = executor.submit(square, 3)
+        print(futures.submit(square, 4).result())
         return [future.result(), *executor.map(square, range(10), unordered=True)]
 
 
@@ -54,7 +57,7 @@ def rows(comm: MPI.Intracomm) -> float:
     """Balance rows."""
     mine = np.ones((10, 3))
     with lb_mpi.Balancer(comm, graph=f"ring:{comm.size}", scheme="fos") as balancer:
-        mine = balancer.map_rows(heat, mine)
+        mine = balancer.migrate(balancer.map_rows(heat, mine), costs=np.ones(10))
         last: lb_mpi.Balanced | None = balancer.history[-1] if balancer.history else None
         print(balancer.report())
     return 0.0 if last is None else last.imbalance_after
@@ -99,9 +102,9 @@ def graphs(comm: MPI.Intracomm, folder: Path) -> float:
         return 0.0
     placed: MPI.Intracomm = lb_mpi.reorder_ranks(comm, f"ring:{comm.size}", machine.speeds)
     placed.Free()
-    plan: lb_mpi.HaloPlan
-    with lb_mpi.distribute(comm, graph) as plan:
-        around = plan.exchange(np.ones(len(plan.vertices)))
+    with lb_mpi.distribute(comm, graph, speeds=machine.speeds) as plan:
+        mine: lb_mpi.HaloPlan = plan
+        around = plan.exchange(np.ones(len(mine.vertices)))
     print(cost, layout.positions, flow.converged)
     return float(around.sum())
 

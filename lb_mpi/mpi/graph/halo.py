@@ -14,7 +14,7 @@ import math
 import time
 import zlib
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -236,7 +236,7 @@ class HaloPlan:
             channel.free()
         self._channels.clear()
 
-    def __enter__(self) -> HaloPlan:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -6,6 +6,7 @@ Items are sent in the order of their positions in the map, in pickled blocks, of
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import struct
 import time
@@ -14,7 +15,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi import checks
 from lb_mpi.checks import show
@@ -31,11 +32,11 @@ SAMPLED, SAMPLED_BYTES = 32, 1 << 20  # items, and their bytes, by which a map i
 class MapOptions(TypedDict, total=False):
     """The arguments of a map other than function and items; see `lb_mpi.Pool.map`."""
 
-    costs: Any
+    costs: ArrayLike | None
     to: str
     chunksize: int | None
     progress: Progress | bool | None
-    checkpoint: Any
+    checkpoint: str | os.PathLike[str] | None
     key: str | None
     callback: Callable[[Any], object] | None
 

@@ -27,7 +27,7 @@ from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from mpi4py import MPI
 from mpi4py.futures import MPIPoolExecutor
@@ -49,6 +49,7 @@ from lb_mpi.pooling.account import RankTasks, report
 from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 BATCH_BYTES = 1 << 20
@@ -161,7 +162,7 @@ class Executor(MPIPoolExecutor):
             concurrent.futures.wait(self._queue.initial)
         return self
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run fn(*args, **kwargs) on some rank, and return its future.  A pickling error is the future's exception."""
         return self._submit(fn, (fn, args, kwargs))
 
@@ -265,7 +266,7 @@ class Executor(MPIPoolExecutor):
         if wait:
             self._dispatcher.wait(self._queue)
 
-    def __enter__(self) -> Any:  # with another type, checkers would require a None check in a script of rank 0 alone
+    def __enter__(self) -> Self | Any:  # Any: None, which users need not check for in a script of rank 0 alone
         """Return the executor; on ranks that serve, serve until rank 0 shuts it down, then return None."""
         if self._session.is_root:
             return self

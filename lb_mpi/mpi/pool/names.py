@@ -47,11 +47,15 @@ class ProcessPool(Pool):
         """See multiprocessing."""
         return super().starmap(func, iterable, chunksize=chunksize)
 
-    def imap(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Iterator[Any]:
+    def imap(  # type: ignore[override]
+        self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
+    ) -> Iterator[Any]:
         """See multiprocessing; the results come from a generator, without its method next(timeout)."""
         return super().imap(func, iterable, chunksize=chunksize)
 
-    def imap_unordered(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Iterator[Any]:
+    def imap_unordered(  # type: ignore[override]
+        self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
+    ) -> Iterator[Any]:
         """See `imap`."""
         return super().imap_unordered(func, iterable, chunksize=chunksize)
 
@@ -134,7 +138,7 @@ class CommExecutor:
         if self._executor is not None:
             raise RuntimeError("the executor is open already: expected to enter it once")
         self._executor = self._make()
-        return self._executor.__enter__()  # type: ignore[no-any-return]
+        return self._executor.__enter__()
 
     def __exit__(self, *error: Any) -> None:
         """Shut it down."""

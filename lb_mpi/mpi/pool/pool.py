@@ -6,15 +6,17 @@ which rank runs which tasks, and `lb_mpi.mpi.pool.executor` runs the asynchronou
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from multiprocessing.pool import AsyncResult, MapResult
 from types import SimpleNamespace, TracebackType
-from typing import Any, NoReturn, TypeVar, Unpack
+from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 from mpi4py import MPI
+from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.checks import show
@@ -116,12 +118,12 @@ class Pool:
         self,
         function: Callable[..., T],
         *items: Any,
-        costs: Any = None,
+        costs: ArrayLike | None = None,
         to: str = "root",
         chunksize: int | None = None,
         progress: Callable[[int, int], None] | bool | None = None,
         return_exceptions: bool = False,
-        checkpoint: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         key: str | None = None,
         callback: Callable[[T], object] | None = None,
     ) -> list[T] | None:
@@ -197,14 +199,26 @@ class Pool:
             self._check_open()
             return self._maps.begin_map(call, items, options).each()
 
-    def imap_unordered(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
+    def imap_unordered(
+        self,
+        function: Callable[..., T],
+        *items: Any,
+        return_exceptions: bool = False,
+        **options: Unpack[MapOptions],
+    ) -> Iterator[T]:
         """Yield function(item) on the root as results arrive; see `imap_indexed`."""
-        pairs: Iterator[tuple[int, T]] = self.imap_indexed(function, *items, **options)
+        pairs = self.imap_indexed(function, *items, return_exceptions=return_exceptions, **options)
         return (value for _, value in pairs)
 
-    def imap(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
+    def imap(
+        self,
+        function: Callable[..., T],
+        *items: Any,
+        return_exceptions: bool = False,
+        **options: Unpack[MapOptions],
+    ) -> Iterator[T]:
         """Yield function(item) on the root, in the order of the items; see `imap_indexed`."""
-        return _in_order(self.imap_indexed(function, *items, **options))
+        return _in_order(self.imap_indexed(function, *items, return_exceptions=return_exceptions, **options))
 
     def apply(self, function: Callable[..., T], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> T:
         """Return function(*args, **kwds), computed on some rank."""
@@ -322,7 +336,7 @@ class Pool:
         if self._executor is not None:
             self._executor.shutdown()
 
-    def __enter__(self) -> Any:  # with `Pool | None`, users would have to check for None where all ranks call
+    def __enter__(self) -> Self | Any:  # Any: None, which users need not check for where all ranks call
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
         if self._session.alone and not self.is_root:
             self.wait()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -37,6 +37,8 @@ from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack
 from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
+
+R = TypeVar("R")
 
 
 class Balancer:
@@ -142,14 +144,14 @@ class Balancer:
 
     def map_rows(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., R],
         rows: Any,
         *more: Any,
         pack: Pack | None = None,
         unpack: Unpack | None = None,
         block_rows: int | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> R:
         """Apply `function` to this rank's rows, in blocks, and return the results in the order of the rows.
 
         Parameters
@@ -212,7 +214,7 @@ class Balancer:
                 self._finish(round, port, failed or _failed(round, port))
                 if isinstance(round.error, Warning):  # of a late rank, after this one has reported
                     raise round.error
-                value = results.value
+                value: R = results.value
             except BaseException as error:
                 self._presence.send_failure(error)
                 if self._presence.failed:
@@ -225,8 +227,8 @@ class Balancer:
         return value
 
     def migrate(
-        self, rows: Any, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
-    ) -> Any:
+        self, rows: R, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
+    ) -> R:
         """Move rows permanently to other ranks, so that all ranks need the same time; return this rank's new rows.
 
         Parameters
@@ -266,7 +268,7 @@ class Balancer:
         with call("lb_mpi.Balancer.close"):
             self._presence.close(self._free)
 
-    def __enter__(self) -> Balancer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
