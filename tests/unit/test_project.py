@@ -77,6 +77,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("cli/run",),
     ("mpi/graph", "mpi/pool", "mpi/rows", "mpi/save", "mpi/search"),
     ("mpi/common",),
+    ("rebalancing",),
     ("distributing", "pooling", "problems", "saving", "searching"),
     ("balancing",),
     ("arranging", "partitioning"),
