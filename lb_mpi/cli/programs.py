@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from lb_mpi.checks import comma_list
+from lb_mpi.checks import comma_list, number
 from lb_mpi.cli.dispatch import FAILED, mistake, speaks
 from lb_mpi.cli.profile.profile import table
 from lb_mpi.errors import Error
@@ -55,6 +55,7 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
         return mistake(f"no MPI: {error}", prog)
     try:
         speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
+        least = None if options.least is None else 0.01 * number("--fail-below", options.least, least=0.0, most=100.0)
         argv = [options.program, *options.arguments]
         program = ProfiledProgram(argv, module=options.module, speeds=speeds)
     except (ValueError, OSError, SyntaxError, Error) as error:
@@ -64,22 +65,29 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
         text = json.dumps(profile.to_json()) if options.json else "\n".join(table(profile))
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
-    if isinstance(raised, SystemExit):
+    if isinstance(raised, SystemExit) and raised.code:
         raise raised
-    if raised is not None:
+    if raised is not None and not isinstance(raised, SystemExit):
         sys.excepthook(type(raised), raised, raised.__traceback__)
         return FAILED
-    return 0
+    if profile is None or least is None or profile.parallel_efficiency >= least:
+        return 0
+    with contextlib.suppress(OSError):
+        print(f"parallel efficiency {profile.parallel_efficiency:.1%}: below {least:.1%}", file=sys.stderr, flush=True)
+    return FAILED
 
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=prog,
-        usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]",
+        usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--fail-below N] [--json] [-m] PROGRAM [ARGUMENTS ...]",
         description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
         "and for which rank. The table goes to standard error; the output of the program is unchanged.",
         epilog="One-sided communication, MPI file access, and calls of MPI from other languages are not measured. If the "
         "program uses one of the first two, the table has a note.")
-    parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks, if they are unequal")
+    parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks; default: those of throttle; "
+        "measured, if there are several hosts; else equal")
+    parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "
+        "efficiency is below N percent")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument(
         "-m", dest="module", action="store_true", help="PROGRAM is the name of a module, as with python -m"

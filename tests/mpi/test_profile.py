@@ -147,6 +147,49 @@ def test_the_slow_rank_is_the_one_waited_for(folder: Path) -> None:
     assert ended.profile.load_balance < 0.7
 
 
+@several
+def test_a_part_that_one_rank_runs_alone_is_serial(folder: Path) -> None:
+    path = written(
+        folder,
+        """
+        import time
+        from mpi4py import MPI
+        def read():
+            until = time.perf_counter() + 0.6
+            while time.perf_counter() < until:
+                pass
+        if MPI.COMM_WORLD.rank == 0:
+            read()
+        MPI.COMM_WORLD.bcast(None)
+        """,
+    )
+    ended, _, _ = profiled(path)
+    assert ended.error is None
+    if RANK != 0:
+        return
+    assert ended.profile is not None
+    assert {(rank, busy.function) for rank, busy in ended.profile.serial_lines} == {(0, "read")}
+    assert 0.3 < ended.profile.serial_s <= ended.profile.seconds
+    assert ended.profile.balanced_s < ended.profile.balanced_rest_s
+
+
+def test_speeds_are_those_given_or_of_the_throttle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(folder, "from mpi4py import MPI")
+    speeds = {"given": [0.3] * SIZE, "from throttle": [*[1.0] * (SIZE - 1), 0.25], "equal": [1.0] * SIZE}
+    for name, expected in speeds.items():
+        monkeypatch.setenv("LB_MPI_THROTTLED", str(speeds["from throttle"][RANK]) if name != "equal" else "1")
+        profile = profiled(path, speeds=expected if name == "given" else None)[0].profile
+        assert profile is None or (profile.speeds_from, profile.speeds) == (name, expected)
+
+
+@several
+def test_hosts_are_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(folder, "from mpi4py import MPI")
+    monkeypatch.setattr(MPI, "Get_processor_name", lambda: f"h{RANK}")
+    profile = profiled(path)[0].profile
+    assert profile is None or (profile.speeds_from == "measured" and max(profile.speeds) == 1.0)
+
+
 def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None:
     path = written(
         folder,

@@ -1,6 +1,7 @@
 """Profiles without MPI: who waited for whom, metrics, table; on times that are made up, with known answers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,16 +14,18 @@ from lb_mpi.cli.profile.profile import (
     PARTLY,
     SOMEBODY,
     TOGETHER,
+    Busy,
     Calls,
     ClockModel,
     Line,
     Profile,
     RankProfile,
     lateness,
-    sentence,
+    summary,
     table,
     until_the_end,
 )
+from lb_mpi.cli.profile.samples import IN_MPI, Samples, busy_lines, in_bins
 
 S = 1_000_000_000
 
@@ -150,10 +153,12 @@ def test_the_table_says_it() -> None:
     assert "jacobi.py:12 Allreduce" in text
     assert "rank 2 60%, unattributed 5%" in text
     assert "load balance               55.6%" in text
-    assert text.splitlines()[1] == (
-        "the others wait for rank 2 during 57% of the time (mean), most at jacobi.py:12 Allreduce; "
-        "perfectly balanced by speed (all equal), this run would take 58% of its time"
-    )
+    assert text.splitlines()[1:3] == [
+        "the others wait for rank 2 during 57% of the time (mean), most at jacobi.py:12 Allreduce",
+        "if all ranks are equally fast, perfect balance would cut the time to 58%; if they are not, give --speeds",
+    ]
+    slow = replace(profile((1.0, 1.0, 0.5)), speeds_from="from throttle")
+    assert summary(slow)[-1] == "perfect balance by speed (1, 1, 0.5: from throttle) would cut the time to 50%"
     assert max(map(len, table(profile()))) < 175
 
 
@@ -166,9 +171,46 @@ def test_an_early_end_is_a_wait_for_who_ends_last() -> None:
 
 def test_one_rank_waits_for_nobody() -> None:
     made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, [])], [1.0])
-    assert sentence(made).startswith("the ranks wait for no rank during more than 0.5% of the time; perfectly balanced")
-    assert sentence(made).endswith("would take 100% of its time")
+    assert summary(made) == ["the ranks wait for no rank during more than 0.5% of the time"]
     assert "no calls of MPI" in table(made)
+
+
+def test_lines_that_only_one_rank_runs_are_serial_and_are_not_balanced() -> None:
+    reading, working = ("in.py", 3, "read"), ("work.py", 7, "work")
+    busy = [
+        [Busy(*working, 2.0, 0.1, 200)],
+        [Busy(*reading, 6.0, 6.0, 600), Busy(*working, 1.0, 0.5, 100), Busy("rare.py", 1, "f", 0.1, 0.1, 10)],
+        [Busy(*working, 2.0, 0.0, 200), Busy(*reading, 0.01, 0.0, 1)],
+    ]
+    waits = [{1: 6.0}, {}, {1: 6.0}]
+    useful_s = [2.0, 7.0, 2.0]
+    ranks = [
+        RankProfile(rank, "here", 10.0, useful_s[rank], [line("bcast", 6.0, waits[rank])], busy[rank]) for rank in range(3)
+    ]
+    made = Profile("in.py", ranks, [1.0, 1.0, 1.0])
+    assert made.serial_lines == [(1, busy[1][0])]
+    assert made.serial_s == 6.0
+    communication_s = (0.0 + 6.0 + 0.0) / 3
+    assert made.balanced_s == pytest.approx(11.0 / 3 + communication_s)
+    assert made.balanced_rest_s == pytest.approx(6.0 + (11.0 - 6.0) / 3 + communication_s)
+    assert summary(made)[1] == "meanwhile rank 1 is at in.py:3 in read (91% of that time)"
+    assert summary(made)[3] == (
+        "serial part: 60% of the time, in which the others wait for lines that take time on one rank only, "
+        "most at in.py:3 in read on rank 1"
+    )
+    assert summary(made)[4].endswith("perfect balance of the rest would save at most 5% of the time")
+    rows = [text.split() for text in table(made)]
+    assert ["in.py:3", "in", "read", "6.00", "s", "6.00", "s", "only", "rank", "1"] in rows
+    assert ["work.py:7", "in", "work", "1.00", "s", "0.50", "s", "all", "ranks"] in rows
+
+
+def test_a_line_is_awaited_while_others_are_in_mpi() -> None:
+    seconds = np.array([0, 1, 2, 4, 5], np.int64) * 10**9
+    samples = Samples(seconds, np.array([IN_MPI, 0, IN_MPI, 1, 0]), [("a.py", 1, "f"), ("b.py", 2, "g")])
+    edges = np.arange(6, dtype=np.int64) * 10**9
+    assert in_bins(samples, edges).tolist() == [1.0, 0.0, 1.0, 1.0, 1.0]
+    others = np.array([0.5, 1.0, 1.0, 0.0, 0.25])
+    assert busy_lines(samples, edges, others) == [("b.py", 2, "g", 2.0, 1.0, 1), ("a.py", 1, "f", 2.0, 0.75, 2)]
 
 
 def test_json_has_the_metrics() -> None:

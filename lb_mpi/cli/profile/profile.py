@@ -7,6 +7,9 @@ program's time is that of the rank that ran longest; ranks that end earlier wait
     communication efficiency  longest useful time / the program's time
     parallel efficiency       the product of both: mean useful time / the program's time
 
+If a line takes time on one rank only, while the others wait, it may be a serial part, which no balancing makes shorter
+(`Profile.serial_lines`).
+
 The code that times a call passes it to `Calls.add` at its end.  A blocking call between two ranks waits for the other one.
 In a collective, the awaited rank is known only when all ranks have reported their arrival times: each collective call is
 kept in the `Stream` of its ranks, and split at the end of the run (`lateness`).  Times are whole nanoseconds of the rank's
@@ -29,15 +32,19 @@ from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.table import Table
 
 END = "(the program's end)"
-MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
-_METRICS = ("seconds", "load_balance", "communication_efficiency", "parallel_efficiency", "balanced_s")
+MOST_RANKS, MOST_LINES, MOST_NAMES, MOST_NAMES_OF_SPEEDS = 32, 10, 3, 8
+_TIMES = ("seconds", "serial_s", "balanced_s", "balanced_rest_s")
+_METRICS = (*_TIMES, "load_balance", "communication_efficiency", "parallel_efficiency")
 _SUMS = ("waiting_s", "communication_s")
 _EXPLAINED = (
     "useful: time outside of MPI;",
     "waiting: a call between two ranks, with its transfer of data; a collective, until the last rank has arrived; "
     "for: whom;",
-    "other MPI: the rest of the time in MPI.",
+    "other MPI: the rest of the time in MPI;",
+    "awaited: time while others are in MPI, times their fraction of all other ranks (from samples, every 10 ms).",
 )
+SOLO, SOLO_SAMPLES = 0.05, 20  # other ranks' seconds / this rank's in such a line; samples that prove it
+SERIAL, GAIN = 0.05, 0.05  # of the program's time: what is worth a sentence
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
 MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
@@ -70,6 +77,22 @@ class Line:
     def communication_s(self) -> float:
         """Seconds in the call without waiting."""
         return max(0.0, self.seconds - self.waiting_s)  # rounding
+
+
+class Busy(NamedTuple):
+    """A line of the program that a rank runs outside of MPI, from samples."""
+
+    file: str
+    line: int
+    function: str
+    seconds: float
+    awaited_s: float  # of these seconds, times the fraction of the other ranks that are in MPI meanwhile
+    samples: int
+
+    @property
+    def name(self) -> str:
+        """The line and its function."""
+        return f"{_short_path(self.file)}:{self.line} in {self.function}".removesuffix(" in <module>")
 
 
 class Kept(NamedTuple):
@@ -213,6 +236,7 @@ class RankProfile:
     seconds: float  # from the program's start to this rank's end
     useful_s: float  # outside of MPI
     lines: Sequence[Line]
+    busy: Sequence[Busy] = ()  # the lines outside of MPI, the most awaited first
 
     @property
     def waited_s(self) -> dict[int, float]:
@@ -236,7 +260,8 @@ class Profile:
 
     program: str
     ranks: Sequence[RankProfile]
-    speeds: Sequence[float]  # of the ranks, relative; equal unless given
+    speeds: Sequence[float]  # of the ranks, relative
+    speeds_from: str = "equal"  # or "given", "from throttle", "measured"
     clock_error_s: float = 0.0  # maximum difference between the ranks' clocks
     notes: Sequence[str] = field(default=())  # on calls that the profile misses
 
@@ -271,15 +296,44 @@ class Profile:
         return most, waited[most] / (max(self.seconds, 1e-9) * max(1, len(self.ranks) - 1))
 
     @property
+    def serial_lines(self) -> list[tuple[int, Busy]]:
+        """The lines that take time on one rank only, with this rank, the most awaited first."""
+        seconds: dict[tuple[str, int], float] = {}
+        for busy in (busy for rank in self.ranks for busy in rank.busy):
+            seconds[busy[:2]] = seconds.get(busy[:2], 0.0) + busy.seconds
+        found = [
+            (rank.rank, busy)
+            for rank in self.ranks
+            for busy in rank.busy
+            if busy.samples >= SOLO_SAMPLES and seconds[busy[:2]] <= (1.0 + SOLO) * busy.seconds
+        ]
+        return sorted(found, key=lambda one: -one[1].awaited_s) if len(self.ranks) > 1 else []
+
+    @property
+    def serial_s(self) -> float:
+        """Seconds in which the others wait for a line that takes time on one rank only."""
+        return sum(busy.awaited_s for _, busy in self.serial_lines)
+
+    @property
     def balanced_s(self) -> float:
         """Seconds if the same work were distributed by speed, and no rank waited.
 
         The ideal time is the work (useful seconds times speed) / the sum of speeds.  The communication without waits is
         added unchanged: the mean of all ranks.
         """
+        return self._balanced(0.0, 0.0)
+
+    @property
+    def balanced_rest_s(self) -> float:
+        """Seconds if all work but the serial parts were distributed by speed: they cannot be divided."""
+        serial = sum(busy.awaited_s * self.speeds[rank] for rank, busy in self.serial_lines)
+        return self._balanced(self.serial_s, serial)
+
+    def _balanced(self, serial_s: float, serial: float) -> float:
         speeds = check_speeds(self.speeds, len(self.ranks))
         communication = np.array([rank.communication_s for rank in self.ranks])
-        return float((self._useful * speeds).sum() / speeds.sum() + communication.mean())
+        work = max(0.0, float((self._useful * speeds).sum()) - serial)
+        return serial_s + float(work / speeds.sum() + communication.mean())
 
     @property
     def _useful(self) -> Floats:
@@ -301,11 +355,17 @@ class Profile:
         """Return the profile with its metrics, ready for JSON."""
         most, part = self.most_waited_for
         ranks = [
-            {**asdict(rank), **{name: getattr(rank, name) for name in _SUMS}, "waited_s": rank.waited_s}
+            {
+                **asdict(rank),
+                **{name: getattr(rank, name) for name in _SUMS},
+                "waited_s": rank.waited_s,
+                "busy": [busy._asdict() for busy in rank.busy],
+            }
             for rank in self.ranks
         ]
         metrics = {name: getattr(self, name) for name in _METRICS}
         own = {**asdict(self), "speeds": list(self.speeds), "notes": list(self.notes), "ranks": ranks}
+        own["serial_lines"] = [{"rank": rank, **busy._asdict()} for rank, busy in self.serial_lines]
         return {**own, **metrics, "most_waited_for": most, "waited_for_part": part}
 
 
@@ -337,11 +397,12 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def table(profile: Profile) -> list[str]:
-    """Return a sentence, the ranks, the lines with most waiting, and metrics."""
+    """Return a summary, the ranks, the lines with most waiting, what the awaited rank did meanwhile, and metrics."""
     size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
     head = f"profile of {profile.program}: {_count(size, 'rank')} on {_count(hosts, 'host')}, {profile.seconds:.2f} s"
     return [
-        head, sentence(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "", *_EXPLAINED, "",
+        head, *summary(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "",
+        *_of_awaited(profile), *_EXPLAINED, "",
         f"load balance              {profile.load_balance:6.1%}   mean useful / longest useful",
         f"communication efficiency  {profile.communication_efficiency:6.1%}   longest useful / time of the program",
         f"parallel efficiency       {profile.parallel_efficiency:6.1%}   the product: mean useful / time of the program",
@@ -349,17 +410,62 @@ def table(profile: Profile) -> list[str]:
     ]  # fmt: skip
 
 
-def sentence(profile: Profile) -> str:
-    """Return which rank is waited for most, at which line, and the gain of perfect balance."""
+def summary(profile: Profile) -> list[str]:
+    """Return which rank is waited for most, where, and what it does meanwhile; and the gain of perfect balance."""
     most, part = profile.most_waited_for
-    speeds = "by speed" if len(set(profile.speeds)) > 1 else "by speed (all equal)"
-    would = (
-        f"perfectly balanced {speeds}, this run would take {profile.balanced_s / max(profile.seconds, 1e-9):.0%} of its time"
-    )
     if part < 0.005:
-        return f"the ranks wait for no rank during more than 0.5% of the time; {would}"
+        return ["the ranks wait for no rank during more than 0.5% of the time", *_gain(profile)]
     where = _name(max(profile.lines(), key=lambda line: line.waited_s.get(most, 0.0)))
-    return f"the others wait for rank {most} during {part:.0%} of the time (mean), most at {where}; {would}"
+    found = [f"the others wait for rank {most} during {part:.0%} of the time (mean), most at {where}"]
+    busy = profile.ranks[most].busy
+    if busy and busy[0].awaited_s > 0.0:
+        share = busy[0].awaited_s / sum(one.awaited_s for one in busy)
+        found.append(f"meanwhile rank {most} is at {busy[0].name} ({share:.0%} of that time)")
+    return found + _gain(profile)
+
+
+def _gain(profile: Profile) -> list[str]:
+    """Return what perfect balance would gain, and its gain if the part that one rank runs alone can't be divided."""
+    if len(profile.ranks) == 1:
+        return []
+    whole_s = max(profile.seconds, 1e-9)
+    if len(set(profile.speeds)) > 1:
+        speeds = ", ".join(f"{speed:.2g}" for speed in profile.speeds[:MOST_NAMES_OF_SPEEDS])
+        more = ", .." * (len(profile.speeds) > MOST_NAMES_OF_SPEEDS)
+        found = [f"perfect balance by speed ({speeds}{more}: {profile.speeds_from}) {_would(profile.balanced_s / whole_s)}"]
+    elif profile.speeds_from == "equal":
+        gain = _would(profile.balanced_s / whole_s)
+        found = [f"if all ranks are equally fast, perfect balance {gain}; if they are not, give --speeds"]
+    else:
+        found = [f"perfect balance {_would(profile.balanced_s / whole_s)} (speeds {profile.speeds_from}: equal)"]
+    if profile.serial_s >= SERIAL * whole_s:
+        rank, busy = profile.serial_lines[0]
+        found += [
+            f"serial part: {profile.serial_s / whole_s:.0%} of the time, in which the others wait for lines that take time "
+            f"on one rank only, most at {busy.name} on rank {rank}",
+            "if other ranks can't do a part of it, balancing can't help there: perfect balance of the rest "
+            f"{_would(profile.balanced_rest_s / whole_s)}",
+        ]
+    return found
+
+
+def _would(part: float) -> str:
+    return f"would save at most {GAIN:.0%} of the time" if part > 1.0 - GAIN else f"would cut the time to {part:.0%}"
+
+
+def _of_awaited(profile: Profile) -> list[str]:
+    """Return a table of the lines that the most awaited rank runs while others wait; nothing without samples."""
+    most, part = profile.most_waited_for
+    busy = [one for one in profile.ranks[most].busy if one.awaited_s > 0.005 * profile.seconds]
+    if part < 0.005 or not busy:
+        return []
+    solo = {one[:2] for rank, one in profile.serial_lines if rank == most}
+    lines = [
+        (one.name, f"{one.seconds:.2f} s", f"{one.awaited_s:.2f} s", f"only rank {most}" if one[:2] in solo else "all ranks")
+        for one in busy
+    ]
+    header = (f"line of rank {most}, outside MPI", "time", "awaited", "run by")
+    return [*str(Table(header, lines, words=(0, 3), most=MOST_LINES)).splitlines(), ""]
 
 
 def _of_ranks(profile: Profile) -> Table:
@@ -394,8 +500,11 @@ def _of_lines(profile: Profile) -> list[str]:
 def _name(line: Line) -> str:
     if line.call == END:
         return END
-    file = line.file if len(line.file) <= 40 else "/".join(line.file.split("/")[-2:])
-    return f"{file}:{line.line} {line.call}"
+    return f"{_short_path(line.file)}:{line.line} {line.call}"
+
+
+def _short_path(file: str) -> str:
+    return file if len(file) <= 40 else "/".join(file.split("/")[-2:])
 
 
 def _whom(waited_s: Mapping[int, float], whole: float) -> str:

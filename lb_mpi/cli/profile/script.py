@@ -22,6 +22,7 @@ from mpi4py.run import set_abort_status
 
 from lb_mpi.cli.profile.profile import (
     NOBODY,
+    Busy,
     Calls,
     ClockModel,
     Profile,
@@ -30,7 +31,9 @@ from lb_mpi.cli.profile.profile import (
     lateness,
     until_the_end,
 )
+from lb_mpi.cli.profile.samples import BINS, Sampler, Samples, busy_lines, in_bins
 from lb_mpi.cli.profile.timed import Installed, Recorder
+from lb_mpi.emulate import throttled
 from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
@@ -38,6 +41,7 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.recorder import compare_clocks
 from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.graph.speed import measure
 
 PATIENCE_S = 5.0  # for the others to end, before a rank that exits with a code ends them
 PIECE = 1 << 18  # collective calls of all ranks that are split at a time
@@ -56,12 +60,13 @@ class ProfiledProgram:
     def __init__(self, argv: Sequence[str], *, module: bool, speeds: Sequence[float] | None) -> None:
         self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
 
-        def check() -> tuple[Load, Floats]:
-            given = np.ones(self._comm.size) if speeds is None else check_speeds(speeds, self._comm.size)
+        def check() -> tuple[Load, Floats | None]:
+            given = None if speeds is None else check_speeds(speeds, self._comm.size)
             return find_script(argv[0], module=module), given
 
-        self._load, self._speeds = agree(self._comm, check)
-        agree_on(self._comm, speeds=tuple(self._speeds))
+        self._load, given = agree(self._comm, check)
+        agree_on(self._comm, speeds=None if given is None else tuple(given))
+        self._speeds, self._speeds_from = (given, "given") if given is not None else find_speeds(self._comm)
         self._folder = folder_of(argv[0], module=module)
         self._profile: Profile | None = None
         self._over = False
@@ -74,6 +79,7 @@ class ProfiledProgram:
         """
         self._look = ClockComparison(self._comm)
         self._recorder = Recorder(MPI.COMM_WORLD)
+        self._sampler = Sampler(self._recorder.look)
         self._installed = Installed(self._recorder)
         self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
         self._installed.put(MPI, "Init_thread", lambda required=0: MPI.Query_thread())
@@ -86,6 +92,7 @@ class ProfiledProgram:
         main.__dict__.update(names)
         self._comm.Barrier()
         self._recorder.restart()
+        self._sampler.start()
         try:
             exec(code, main.__dict__)
         except BaseException as caught:
@@ -116,21 +123,37 @@ class ProfiledProgram:
         self._over = True
         own, recorder, calls = self._comm, self._recorder, self._recorder.calls
         total_s, useful_s = (1e-9 * ns for ns in recorder.stop())
+        samples = self._sampler.stop()
         self._installed.remove()
         if not _all_come(own, PATIENCE_S if exits is not None and exits.code else math.inf):
             set_abort_status(exits)
             return
         clock = self._look.end()
         split_collectives(own, calls, clock)
-        mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines)
+        busy = find_busy(own, samples, clock)
+        mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines, busy)
         found = allgather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
         is_root = own.rank == 0
         own.Free()
         if is_root:
             ranks, unseen, lost, errors_s = zip(*found, strict=True)
             notes = _notes(ranks, set().union(*unseen), sum(lost), max(errors_s))
-            speeds = self._speeds.tolist()
-            self._profile = Profile(self._argv[0], until_the_end(ranks), speeds, max(errors_s), notes)
+            speeds = self._speeds.tolist(), self._speeds_from
+            self._profile = Profile(self._argv[0], until_the_end(ranks), *speeds, max(errors_s), notes)
+
+
+def find_speeds(comm: MPI.Intracomm) -> tuple[Floats, str]:
+    """Collective: return the (P,) relative speeds, and where they are from.
+
+    Ranks under `throttle` have its speeds.  Otherwise ranks of one host are equally fast, and several hosts are measured.
+    """
+    throttles = np.array(allgather(comm, throttled()))
+    if (throttles != 1.0).any():
+        return throttles, "from throttle"
+    if len(set(allgather(comm, MPI.Get_processor_name()))) == 1:
+        return np.ones(comm.size), "equal"
+    speeds = measure(comm, messages=False, rounds=3, round_s=0.05).speeds
+    return speeds / speeds.max(), "measured"
 
 
 def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
@@ -172,6 +195,19 @@ class ClockComparison:
         end_offset_s, end_error_s = compare_clocks(self._comm, self._hosts)
         now = time.perf_counter_ns()
         return ClockModel(begin_ns, now, begin_offset_s, end_offset_s, max(begin_error_s, end_error_s))
+
+
+def find_busy(comm: MPI.Intracomm, samples: Samples, clock: ClockModel) -> list[Busy]:
+    """Collective: compare the samples of all ranks; return this rank's lines, the most awaited first."""
+    samples = samples._replace(times=clock.common(samples.times))
+    ends = np.array([-samples.times[0], samples.times[-1]])
+    comm.Allreduce(MPI.IN_PLACE, ends, MPI.MAX)
+    edges = np.rint(np.linspace(-ends[0], max(ends[1], 1 - ends[0]), BINS + 1)).astype(np.int64)
+    mine = in_bins(samples, edges) / np.maximum(np.diff(edges) * 1e-9, 1e-12)
+    everyone = mine.copy()
+    comm.Allreduce(MPI.IN_PLACE, everyone, MPI.SUM)
+    others = 1.0 - np.clip((everyone - mine) / max(1, comm.size - 1), 0.0, 1.0)
+    return busy_lines(samples, edges, others if comm.size > 1 else 0.0 * others)
 
 
 def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel) -> None:
