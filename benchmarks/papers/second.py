@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ from lb_mpi.balancing import neighbours
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.simulate import in_step
-from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion import diffusion
 from lb_mpi.partitioning import quality, spectral
 from lb_mpi.searching import drafting
@@ -576,9 +575,17 @@ def _close(one: Floats, other: Floats, near: float) -> bool:
     return one.shape == other.shape and bool((np.abs(one - other) <= near).all())
 
 
+class _Noted(neighbours.Planning[neighbours.Planned]):
+    """Notes the numbers that a rank sends to its neighbours."""
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        sends = super().turn(now, arrived)
+        self.sent = [*getattr(self, "sent", ()), *(numbers.copy() for to, numbers in sends if to == neighbours.NEAR)]
+        return sends
+
+
 def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) -> tuple[list[Floats], Floats]:
     """The messages to neighbours, (P, n) in each exchange, and (P,) the loads after the transfers."""
-    sent: list[list[Floats]] = []
     deciders = []
     omega = neighbours.momentum(graph, scheme)
     for rank in range(graph.n):
@@ -587,23 +594,11 @@ def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) ->
         knowledge.tick_work = np.array([speeds[rank], *(1.0 for _ in near)])
         deciders.append(neighbours.NeighbourDecider(knowledge, graph.n, Trigger("always"), omega))
 
-    def noted(rank: int, planning: neighbours.Planning) -> neighbours.Planning:
-        reply = None
-        sent.append([])
-        while True:
-            try:
-                request = planning.send(reply)
-            except StopIteration as ended:
-                plan: tuple[Plan, int] = ended.value
-                return plan
-            if isinstance(request, neighbours.LoadExchange):
-                sent[rank].append(request.numbers.copy())
-            reply = yield request
-
     loads = speeds * times
     given = zip(deciders, loads, strict=True)
-    making = [noted(rank, one.plan(moving=float(load))) for rank, (one, load) in enumerate(given)]
+    making = [_Noted(one._plan(float(load))) for one, load in given]
     plans = [plan for plan, _ in in_step(making, graph, NETWORK)[0]]
+    sent = [one.sent for one in making]
     for rank, plan in enumerate(plans):
         loads[rank] -= plan.of(rank).amounts.sum()
         loads[plan.of(rank).destinations] += plan.of(rank).amounts

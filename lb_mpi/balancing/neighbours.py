@@ -6,8 +6,9 @@ Law.
 - A rank knows its own numbers and those of its neighbours: speeds, work of a tick, times, potentials.  Of all ranks it
   knows sums and maxima, from one reduction in each call.  Sums are of integers, so every tree of a reduction gives the
   same bits, and all ranks decide the same.
-- A plan is a generator on each rank, and all ranks yield the same kinds of requests in the same order.  What a rank
-  sends to a neighbour depends only on what it has received.  So the order in which ranks go on does not matter.
+- Who plans is an actor (`Planning`), and all ranks send the same kinds of messages in the same order.  It waits for one
+  source at a time, and what it sends depends only on what it has received.  So the order in which ranks go on does not
+  matter.
 - Both ends of an edge compute its flow from the same numbers: it differs in the sign only, to the last bit.  So a rank
   expects a loan from a neighbour exactly if the neighbour sends one.
 - The flow becomes transfers on paper, before any row moves.  From the top of the flow downwards, each rank hears from
@@ -27,10 +28,10 @@ tick it has from their last answers.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Generator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterable, Sequence
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -52,7 +53,10 @@ from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.transfers import Lots, Plan, take
 from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import OneRank, ThreeTerm, spectrum
+from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph, Ints
+
+T_co = TypeVar("T_co", covariant=True)
 
 UNIT = 2.0**-30  # of numbers that are summed as integers
 HALF = 2**32  # each in two halves: so sums of days over a million ranks do not overflow
@@ -70,37 +74,65 @@ class Reduction(NamedTuple):
     maxima: Floats = np.zeros(0)
 
 
-class LoadExchange(NamedTuple):
-    """A request: send (n,) numbers to each neighbour, or row k of (deg, n) to neighbour k.
+NEAR, ALL = -1, -2  # targets of messages beside ranks: the neighbours, and all ranks
 
-    The answer: (deg, n), row k from neighbour k.
+
+class Next(NamedTuple):
+    """Messages that a rank sends, and the source that it awaits then: a rank, NEAR or ALL; None: it goes on at once.
+
+    (n,) numbers to NEAR go to each neighbour, or row k of (deg, n) to neighbour k, and from NEAR comes (deg, n), row k from
+    neighbour k.  From ALL comes the `Reduction` of what all ranks have sent to ALL.  A rank gets a table.
     """
 
-    numbers: Floats
+    sends: tuple[tuple[int, Any], ...] = ()
+    awaited: int | None = None
 
 
-class Ask(NamedTuple):
-    """A request: begin a reduction; no answer yet."""
-
-    numbers: Reduction
+def _exchange(numbers: Floats) -> Next:
+    return Next(((NEAR, numbers),), NEAR)
 
 
-class Await(NamedTuple):
-    """A request: wait for the reduction that was asked for first; the answer is a `Reduction`."""
+def _reduce(numbers: Reduction) -> Next:
+    return Next(((ALL, numbers),), ALL)
 
 
-class Post(NamedTuple):
-    """A request: send a table to neighbour k; no answer, and no wait."""
+class Planning(Generic[T_co]):
+    """One rank of a computation in which ranks send numbers to each other: an actor (`lb_mpi.actor`) without jobs.
 
-    neighbour: int
-    table: Floats
+    `story` says what the rank does from beginning to end: it yields what it sends and waits for, and gets what arrives.
+    """
 
+    job = None
+    wake_at = math.inf
 
-class Fetch(NamedTuple):
-    """A request: wait for the next table that neighbour k posts; the answer has as many columns."""
+    def __init__(self, story: Generator[Next, Any, T_co]) -> None:
+        self.over = False
+        self.awaited: int | None = None  # a rank, NEAR or ALL
+        self._story, self._arrived = story, defaultdict[int, deque[Any]](deque)
 
-    neighbour: int
-    columns: int
+    def turn(self, _now: float, arrived: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """Take what has arrived, go on until something else is awaited, and return what to send."""
+        for source, message in arrived:
+            self._arrived[source].append(message)
+        sends = list[tuple[int, Any]]()
+        while not self.over and (self.awaited is None or self._arrived[self.awaited]):
+            message = None if self.awaited is None else self._arrived[self.awaited].popleft()
+            try:
+                more, self.awaited = self._story.send(message)
+                sends += more
+            except StopIteration as ended:
+                self.over, self.value = True, ended.value
+        if self.over and any(self._arrived.values()):
+            raise ProtocolError(f"a message from {[rank for rank, some in self._arrived.items() if some]} at the end")
+        return sends
+
+    def done(self, job: Any, _result: Any) -> NoReturn:
+        """Never called: there is no job."""
+        raise ProtocolError(f"{job}: planning has no jobs")
+
+    def fail(self, _error: BaseException) -> list[tuple[int, Any]]:
+        """Go on: what is raised between turns is raised again when the plan is made."""
+        return []
 
 
 LOT = 2  # numbers: owner, work
@@ -118,8 +150,7 @@ class _Placed(NamedTuple):
     n_owners: float  # that lend to the borrower
 
 
-Request = LoadExchange | Ask | Await | Post | Fetch
-Planning = Generator[Request, Any, tuple[Plan, int]]  # the transfers of one rank, and the number of steps
+Planned = tuple[Plan, int]  # the transfers of one rank, and the number of steps
 
 
 class _Sums(NamedTuple):
@@ -259,22 +290,28 @@ class NeighbourDecider:
             RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, knowledge.tick_work, speeds, late
         )
 
-    def levels(self, load: float) -> Generator[Request, Any, Levels]:
-        """Return the levels of the loads of all ranks; NaN: they have no finite sum."""
-        most_s, total, total_speed = yield from self._totals(load, self._speed)
-        return Levels(_above(most_s, total / total_speed), most_s, balanced_s=total / total_speed)
+    def levels(self, load: float) -> Planning[Levels]:
+        """Find the levels of the loads of all ranks; NaN: they have no finite sum."""
+        return Planning(self._levels(load))
 
-    def plan(self, moving: float | None = None) -> Planning:
+    def plan(self, moving: float | None = None) -> Planning[Planned]:
         """Plan the transfers that level the ranks, for the next rounds.
 
         `moving`: this rank's work, in any unit, if rows change their owner.
         """
+        return Planning(self._plan(moving))
+
+    def _levels(self, load: float) -> Generator[Next, Any, Levels]:
+        most_s, total, total_speed = yield from self._totals(load, self._speed)
+        return Levels(_above(most_s, total / total_speed), most_s, balanced_s=total / total_speed)
+
+    def _plan(self, moving: float | None) -> Generator[Next, Any, Planned]:
         knowledge, near, size = self._knowledge, len(self._knowledge.neighbours), self._size
         if moving is None:
             yield from self._relax()
         late, work = (self._late, knowledge.work_of_rows) if moving is None else (0.0, moving)
         speed, load, degree = self._speed, work + late, float(near)
-        theirs = yield LoadExchange(np.array([speed, degree]))
+        theirs = yield _exchange(np.array([speed, degree]))
         speeds = knowledge.speeds.copy()
         speeds[0], speeds[self._near] = speed, theirs[:, 0]
         knowledge.speeds = speeds
@@ -288,65 +325,65 @@ class NeighbourDecider:
         tolerance = EVEN * self.policy.trigger.tolerance
         while True:
             excess = math.inf if scheme.time < 0.0 else _above(scheme.time, mean)
-            yield Ask(Reduction(maxima=np.array([excess])))
+            yield Next(((ALL, Reduction(maxima=np.array([excess]))),))
             for _ in range(period):
-                ends.received = (yield LoadExchange(np.array([scheme.time])))[:, 0]
+                ends.received = (yield _exchange(np.array([scheme.time])))[:, 0]
                 scheme.step()
             steps += period
-            worst = float((yield Await()).maxima[0])
+            worst = float((yield Next(awaited=ALL)).maxima[0])
             waited = 0 if worst < (1.0 - STALLED) * best or worst == math.inf else waited + 1
             best = min(best, worst)
             if worst <= tolerance or waited == PATIENCE or steps >= MAX_STEPS:
                 break
-        ends.received = (yield LoadExchange(np.array([scheme.potential])))[:, 0]
+        ends.received = (yield _exchange(np.array([scheme.potential])))[:, 0]
         kept = yield from self._pass_on(scheme.flow(), work, scheme.time, nothing=NOTHING * total)
         if moving is None:
             self._meet([_Placed(*row) for row in kept.tolist() if row[0] == knowledge.rank])
         return self._transfers(kept, scheme.time), steps
 
-    def _totals(self, load: float, speed: float) -> Generator[Request, Any, tuple[float, float, float]]:
+    def _totals(self, load: float, speed: float) -> Generator[Next, Any, tuple[float, float, float]]:
         """Seconds of the slowest rank, sum of the loads, sum of the speeds.  The sums are in units of the largest number."""
-        yield Ask(Reduction(maxima=np.array([load / speed, load, speed])))
-        most_s, *units = (UNIT * (yield Await()).maxima).tolist()
+        most = yield _reduce(Reduction(maxima=np.array([load / speed, load, speed])))
+        most_s, *units = (UNIT * most.maxima).tolist()
         parts = [round(of / unit) if 0.0 < unit < math.inf else 0 for of, unit in zip((load, speed), units, strict=True)]
-        yield Ask(Reduction(np.array(parts)))
-        total, total_speed = (n * unit for n, unit in zip((yield Await()).sums.tolist(), units, strict=True))
+        sums = (yield _reduce(Reduction(np.array(parts)))).sums
+        total, total_speed = (n * unit for n, unit in zip(sums.tolist(), units, strict=True))
         return most_s / UNIT, total, total_speed
 
-    def _relax(self) -> Generator[Request, Any, None]:
+    def _relax(self) -> Generator[Next, Any, None]:
         """Fit the work of a tick of this rank, and learn that of its neighbours."""
         knowledge, near = self._knowledge, len(self._knowledge.neighbours)
-        theirs = yield LoadExchange(self._seen[:near])
+        theirs = yield _exchange(self._seen[:near])
         weight, ratio = self._seen[:, 0].copy(), float(self._seen[:, 1].sum() - theirs[:, 1].sum())
         weight[:near] += theirs[:, 0]
         whole = float(weight.sum()) * (1.0 + PRIOR)
         logs, before = np.log(knowledge.tick_work), math.log(knowledge.tick_work[0])
         for _ in range(SWEEPS * (self._size - 1).bit_length()):
-            logs[self._near] = (yield LoadExchange(np.array([logs[0]])))[:, 0]
+            logs[self._near] = (yield _exchange(np.array([logs[0]])))[:, 0]
             if whole > 0.0:
                 mean = (float(weight @ logs[1:]) - ratio) / whole
                 logs[0], before = mean + MOMENTUM * (logs[0] - before), logs[0]
         tick_work = np.exp(logs)
-        tick_work[self._near] = (yield LoadExchange(np.array([tick_work[0]])))[:, 0]
+        tick_work[self._near] = (yield _exchange(np.array([tick_work[0]])))[:, 0]
         knowledge.tick_work = tick_work
 
-    def _pass_on(self, flow: Floats, work: float, time: float, *, nothing: float) -> Generator[Request, Any, Floats]:
+    def _pass_on(self, flow: Floats, work: float, time: float, *, nothing: float) -> Generator[Next, Any, Floats]:
         """Turn the (deg,) flow from this rank into transfers; (n, 7) each a `_Placed`, of which it is owner or borrower.
 
         `time`: seconds that this rank needs afterwards.
         """
-        knowledge = self._knowledge
+        knowledge, near = self._knowledge, self.neighbours
         above, below = np.flatnonzero(flow < -nothing), np.flatnonzero(flow > nothing)
         lots: Lots = deque()
         via: dict[int, int] = {}  # by owner: a neighbour that has passed on its work
         for k in above.tolist():
-            for owner, amount in (yield Fetch(k, LOT)).tolist():
+            for owner, amount in (yield Next(awaited=near[k])).reshape(-1, LOT).tolist():
                 lots.append((owner, amount))
                 via.setdefault(owner, k)
         if work > nothing:
             lots.append((knowledge.rank, work))  # the rest of it stays at home
         for k in below[np.argsort(-flow[below], kind="stable")].tolist():
-            yield Post(k, np.array(take(lots, float(flow[k]), nothing)).reshape(-1, LOT))
+            yield Next(((near[k], np.array(take(lots, float(flow[k]), nothing)).reshape(-1, LOT)),))
         staying: dict[int, float] = {}
         for owner, amount in lots:
             if owner != knowledge.rank:
@@ -356,10 +393,10 @@ class NeighbourDecider:
         kept = [_Placed(owner, knowledge.rank, amount, *mine) for owner, amount in staying.items()]
         table = np.array(kept).reshape(-1, len(_Placed._fields))
         for k in below.tolist():
-            table = np.concatenate([table, (yield Fetch(k, len(_Placed._fields)))])
+            table = np.concatenate([table, (yield Next(awaited=near[k])).reshape(-1, len(_Placed._fields))])
         through = np.array([via.get(owner, -1) for owner in table[:, 0].tolist()])
         for k in above.tolist():
-            yield Post(k, table[through == k])
+            yield Next(((near[k], table[through == k]),))
         return np.asarray(table[(table[:, :2] == knowledge.rank).any(axis=1)])
 
     def _meet(self, kept: Sequence[_Placed]) -> None:

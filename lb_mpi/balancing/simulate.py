@@ -12,10 +12,10 @@ import gc
 import itertools
 import math
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,16 +33,7 @@ from lb_mpi.balancing.deciding import (
     end_s,
 )
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.neighbours import (
-    Ask,
-    Fetch,
-    LoadExchange,
-    NeighbourDecider,
-    Planning,
-    Post,
-    Reduction,
-    momentum,
-)
+from lb_mpi.balancing.neighbours import ALL, NEAR, NeighbourDecider, Planning, Reduction, momentum
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
     Arrival,
@@ -68,6 +59,8 @@ from lb_mpi.metrics import check_speeds
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network, Virtual
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Call(NamedTuple):
@@ -332,66 +325,55 @@ def reduced(numbers: Sequence[Reduction]) -> Reduction:
         for name, of in (("sums", np.sum), ("maxima", np.max))))
 
 
-def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple[list[tuple[Plan, int]], float]:
-    """Drive the plans of all ranks; return the plans with their steps, and the seconds that this takes.
+def in_step(making: Sequence[Planning[T_co]], graph: Graph, network: Network) -> tuple[list[T_co], float]:
+    """Run the exchanges of all ranks; return what each has found, and the seconds that this takes.
 
-    All ranks exchange loads in step.  Then each goes on as soon as it has what it waits for.
+    Numbers to NEAR and to ALL arrive everywhere when all ranks have sent theirs, and tables as soon as they can.
     """
     back = np.lexsort((np.repeat(np.arange(graph.n), graph.degrees), graph.indices))  # for edge i to j, edge j to i
     places = [slice(*ends) for ends in itertools.pairwise(graph.indptr.tolist())]
-    now, answers = 0.0, deque[tuple[float, Reduction]]()
-    requests: list[Any] = [next(one) for one in making]
-    done: dict[int, tuple[Plan, int]] = {}
+    latency_s, tree_s = network.latency_s[1], 2 * collective_s(network, graph.n)
+    clock = [0.0] * graph.n
+    together: dict[int, dict[int, Any]] = {NEAR: {}, ALL: {}}  # by target: what each rank has sent, until all have
+    wires = defaultdict[tuple[int, int], deque[tuple[float, Any]]](deque)  # (source, rank): what arrives, and when
+    ready = deque(range(graph.n))  # ranks that may go on
 
-    def resume(rank: int, reply: Any) -> None:
-        try:
-            requests[rank] = making[rank].send(reply)
-        except StopIteration as ended:
-            done[rank] = ended.value
-
-    while not done and (kind := type(requests[0])) not in (Post, Fetch):
-        if any(type(one) is not kind for one in requests):
-            raise ProtocolError("the ranks are in different steps of one plan")
-        replies: Sequence[Any] = [None] * graph.n
-        if kind is LoadExchange:
-            now += network.latency_s[1]
-            if requests[0].numbers.ndim == 1:
-                theirs = np.array([one.numbers for one in requests])[graph.indices]
-            else:
-                theirs = np.concatenate([one.numbers for one in requests])[back]
-            replies = [theirs[place] for place in places]
-        elif kind is Ask:
-            answers.append((now + 2 * collective_s(network, graph.n), reduced([one.numbers for one in requests])))
+    def post(rank: int, target: int, message: Any) -> None:
+        if target not in together:
+            arrives = clock[rank] + latency_s + message.nbytes / network.bytes_per_s
+            wires[rank, target].append((arrives, message))
+            ready.append(target)
+            return
+        together[target][rank] = message
+        if len(together[target]) < graph.n:
+            return
+        numbers = [together[target].pop(each) for each in range(graph.n)]
+        replies: Sequence[Any]
+        if target == ALL:
+            replies, arrives = [reduced(numbers)] * graph.n, max(clock) + tree_s
         else:
-            at, answer = answers.popleft()
-            now, replies = max(now, at), [answer] * graph.n
-        for rank, reply in enumerate(replies):
-            resume(rank, reply)
-    clock = [now] * graph.n  # from here on, ranks post and fetch tables
-    wires: dict[tuple[int, int], deque[tuple[float, Floats]]] = {}
-    ready = [rank for rank in range(graph.n) if rank not in done]
-    near = {rank: graph.neighbours(rank).tolist() for rank in ready}
+            theirs = np.array(numbers)[graph.indices] if numbers[0].ndim == 1 else np.concatenate(numbers)[back]
+            replies, arrives = [theirs[place] for place in places], max(clock) + latency_s
+        for each, reply in enumerate(replies):
+            wires[target, each].append((arrives, reply))
+            ready.append(each)
+
     while ready:
-        rank = ready.pop()
-        while rank not in done:
-            request, reply = requests[rank], None
-            if type(request) is Post:
-                other = near[rank][request.neighbour]
-                arrives = clock[rank] + network.latency_s[1] + request.table.nbytes / network.bytes_per_s
-                wires.setdefault((rank, other), deque()).append((arrives, request.table))
-                ready.append(other)
-            elif type(request) is Fetch:
-                other = near[rank][request.neighbour]
-                if not wires.get((other, rank)):
-                    break
-                arrives, reply = wires[other, rank].popleft()
-                clock[rank] = max(clock[rank], arrives)
-            else:
-                raise ProtocolError("ranks that plan together are not in step")
-            resume(rank, reply)
-    if len(done) < graph.n or any(wires.values()):
-        raise ProtocolError("ranks that plan together wait for ever, or do not fetch what was posted")
-    return [done[rank] for rank in range(graph.n)], max(clock)
+        rank = ready.popleft()
+        actor, arrived = making[rank], list[tuple[int, Any]]()
+        if actor.over:
+            continue
+        if (source := actor.awaited) is not None:
+            if not wires[source, rank]:
+                continue
+            at, message = wires[source, rank].popleft()
+            clock[rank], arrived = max(clock[rank], at), [(source, message)]
+        for target, message in actor.turn(clock[rank], arrived):
+            post(rank, target, message)
+        ready.append(rank)
+    if not all(one.over for one in making) or any(wires.values()):
+        raise ProtocolError("ranks that plan together wait for ever, or do not fetch what was sent to them")
+    return [one.value for one in making], max(clock)
 
 
 class _Clock:

@@ -64,56 +64,57 @@ def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
 
 
 def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
-    """Run the plans of all ranks, one request at a time, in the chosen order; ProtocolError if they wait for ever."""
+    """Run the plans of all ranks, one turn at a time, in the chosen order; ProtocolError if they wait for ever."""
     graph, size = all_ranks.graph, all_ranks.graph.n
+    near = [graph.neighbours(rank).tolist() for rank in range(size)]
     making = [decider.plan() for decider in all_ranks.deciders]
-    requests: list[Any] = [next(one) for one in making]
     wires: defaultdict[tuple[int, int], deque[Any]] = defaultdict(deque)
-    asked: list[list[Any]] = [[] for _ in range(size)]  # what each rank has asked, in order
-    n_answers, sent, done = [0] * size, [False] * size, dict[int, tuple[Plan, int]]()
+    summands: list[list[Any]] = [[] for _ in range(size)]  # what each rank has sent to all, in order
+    n_sums, widths = [0] * size, [0] * size  # sums taken, and numbers in the last message to the neighbours
 
-    def ready(rank: int) -> bool:
-        if rank in done:
-            return False
-        if isinstance(requests[rank], module.Fetch):
-            return bool(wires[graph.neighbours(rank).tolist()[requests[rank].neighbour], rank])
-        if isinstance(requests[rank], module.LoadExchange):
-            return not sent[rank] or all(wires[other, rank] for other in graph.neighbours(rank).tolist())
-        return isinstance(requests[rank], module.Ask | module.Post) or all(len(one) > n_answers[rank] for one in asked)
+    def arrived(rank: int) -> list[Any]:
+        """What the rank waits for, if it is there."""
+        source = making[rank].awaited
+        if source == module.ALL:
+            n_sums[rank] += (there := all(len(one) > n_sums[rank] for one in summands))
+            return [reduced([one[n_sums[rank] - 1] for one in summands])] if there else []
+        if source == module.NEAR:
+            if not all(wires[other, rank] for other in near[rank]):
+                return []
+            numbers = [wires[other, rank].popleft() for other in near[rank]]
+            return [np.array(numbers).reshape(len(numbers), widths[rank])]
+        return [wires[source, rank].popleft()] if wires[source, rank] else []
 
-    while len(done) < size:
-        can = [rank for rank in range(size) if ready(rank)]
-        if not can:
-            raise ProtocolError(f"ranks {sorted(set(range(size)) - set(done))} wait for ever")
-        rank = choose(can)
-        request, near = requests[rank], graph.neighbours(rank).tolist()
-        reply: Any = None
-        if isinstance(request, module.LoadExchange) and not sent[rank]:
-            sent[rank] = True
-            numbers = np.broadcast_to(request.numbers, (len(near), request.numbers.shape[-1]))
-            for row, other in zip(numbers, near, strict=True):
-                wires[rank, other].append(row.copy())
-                assert len(wires[rank, other]) <= 2, "a rank is ahead of a neighbour by more than a step"
-            continue
-        if isinstance(request, module.LoadExchange):
-            sent[rank] = False
-            reply = np.array([wires[other, rank].popleft() for other in near]).reshape(len(near), request.numbers.shape[-1])
-        elif isinstance(request, module.Post):
-            wires[rank, near[request.neighbour]].append(request.table.copy())
-        elif isinstance(request, module.Fetch):
-            reply = wires[near[request.neighbour], rank].popleft()
-            assert reply.shape[1:] == (request.columns,), "a table of another kind"
-        elif isinstance(request, module.Ask):
-            asked[rank].append(request.numbers)
-        else:
-            reply = reduced([one[n_answers[rank]] for one in asked])
-            n_answers[rank] += 1
-        try:
-            requests[rank] = making[rank].send(reply)
-        except StopIteration as ended:
-            done[rank] = ended.value
+    def turn(rank: int, *messages: Any) -> None:
+        for target, message in making[rank].turn(0.0, [(making[rank].awaited, each) for each in messages]):
+            if target == module.ALL:
+                summands[rank].append(message)
+            elif target == module.NEAR:
+                widths[rank] = message.shape[-1]
+                numbers = np.broadcast_to(message, (len(near[rank]), widths[rank]))
+                for row, other in zip(numbers, near[rank], strict=True):
+                    wires[rank, other].append(row.copy())
+                    assert len(wires[rank, other]) <= 2, "a rank is ahead of a neighbour by more than a step"
+            else:
+                wires[rank, target].append(message.copy())
+
+    going = set(range(size))
+    for rank in range(size):
+        turn(rank)
+    while going:
+        can = sorted(going)
+        while True:
+            if not can:
+                raise ProtocolError(f"ranks {sorted(going)} wait for ever")
+            rank = choose(can)
+            if messages := arrived(rank):
+                break
+            can.remove(rank)
+        turn(rank, *messages)
+        if making[rank].over:
+            going.remove(rank)
     assert not any(wires.values()), "messages are left"
-    return [done[rank] for rank in range(size)]
+    return [one.value for one in making]
 
 
 def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
@@ -252,11 +253,11 @@ MUTANTS = [
     ("weight[:near] += theirs[:, 0]", "pass"),
     ("mean + MOMENTUM * (logs[0] - before)", "mean"),
     ("MOMENTUM * (logs[0] - before)", "MOMENTUM * (before - logs[0])"),
-    ("worst = float((yield Await()).maxima[0])", "yield Await(); worst = excess"),
+    ("worst = float((yield Next(awaited=ALL)).maxima[0])", "yield Next(awaited=ALL); worst = excess"),
     ("worst <= tolerance or waited", "excess <= tolerance or waited"),
-    ("ends.received = (yield LoadExchange(np.array([scheme.potential])))[:, 0]", "yield LoadExchange(np.zeros(1))"),
+    ("ends.received = (yield _exchange(np.array([scheme.potential])))[:, 0]", "yield _exchange(np.zeros(1))"),
     ("if worst <= tolerance", "if steps >= period or worst <= tolerance"),
-    ("tick_work[self._near] = (yield LoadExchange(np.array([tick_work[0]])))[:, 0]", "pass"),
+    ("tick_work[self._near] = (yield _exchange(np.array([tick_work[0]])))[:, 0]", "pass"),
     ("speeds[0], speeds[self._near] = speed, theirs[:, 0]", "speeds[0] = speed"),
     ("if moving is None:\n            yield", "if moving is None and near > 1:\n            yield"),
     ("policy.trigger.paid(most.planned_s)", "policy.trigger.paid(self._planned_s)"),
@@ -277,7 +278,7 @@ def mutant(before: str, after: str) -> Any:
     vars(changed)["__name__"] = module.__name__
     exec(compile(source.replace(before, after), "mutant", "exec"), vars(changed))
     exec(compile(taking.replace(before, after), "mutant", "exec"), vars(changed))
-    for name in ("LoadExchange", "Ask", "Await", "Post", "Fetch", "Reduction"):
+    for name in ("Next", "Reduction"):
         setattr(changed, name, getattr(module, name))
     return changed
 

@@ -310,7 +310,7 @@ def source_mutant(lines: str, module: Any, class_name: str, before: str, after: 
         assert source.count(before) == 1, f"not one such place: {before!r}"
         changed = types.ModuleType(module.__name__)
         exec(compile(source.replace(before, after), "mutant", "exec"), vars(changed))
-        for name in ("LoadExchange", "Ask", "Await", "Post", "Fetch", "Reduction", "Kind", "Message", "State"):
+        for name in ("Next", "Reduction", "Kind", "Message", "State"):
             if hasattr(module, name):
                 setattr(changed, name, getattr(module, name))
         for name in (class_name, "momentum", "Pause"):

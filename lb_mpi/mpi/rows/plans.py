@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,13 +27,17 @@ from lb_mpi.balancing.deciding import (
     decision_of,
 )
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.neighbours import Ask, Fetch, LoadExchange, NeighbourDecider, Post, Reduction, Request
+from lb_mpi.balancing.neighbours import ALL, NEAR, NeighbourDecider, Planning, Reduction
 from lb_mpi.balancing.transfers import ROWS, Plan, plan_of
+from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import imbalance, lower_bound
+from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import agree, raise_on_all
-from lb_mpi.mpi.common.communicator import Presence, presence_of, wait
+from lb_mpi.mpi.common.communicator import QUICK_S, Presence, presence_of, wait
 from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import interrupts
+from lb_mpi.record.record import OFF
 
 T = TypeVar("T")
 
@@ -166,54 +170,93 @@ class Neighbours:
 
     def plan(self, moving: float | None = None) -> tuple[Plan, int]:
         """Return the transfers from and to this rank, and the number of steps; see `NeighbourDecider.plan`."""
-        return self._drive(self.decider.plan(moving))
+        return self._run(self.decider.plan(moving))
 
     def levels(self, load: float) -> Levels:
         """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
-        return self._drive(self.decider.levels(load))
+        return self._run(self.decider.levels(load))
 
     def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
         """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
         self.decider.changed(lending=plan is not None, seconds=seconds)  # the same on all ranks: this one may lend nothing
 
-    def _drive(self, making: Generator[Request, Any, T]) -> T:
-        comm, wait, near = self._presence.comm, self._presence.wait, self.decider.neighbours
-        asked, posted = deque[_Reducing](), list[tuple[MPI.Request, Floats]]()
-        reply: Any = None
-        while True:
-            try:
-                request = making.send(reply)
-            except StopIteration as ended:
-                made: T = ended.value
-                wait(lambda: MPI.Request.Testall([request for request, _ in posted]), posted)
-                return made
-            reply = None
-            if isinstance(request, LoadExchange):
-                reply = exchange_rows(self._presence, near, request.numbers)
-            elif isinstance(request, Ask):
-                asked.append(_Reducing(comm, request.numbers))
-            elif isinstance(request, Post):
-                table = np.ascontiguousarray(request.table)
-                posted.append((comm.Isend(table, near[request.neighbour], int(Tag.NEIGHBOUR)), table))
-            elif isinstance(request, Fetch):
-                reply = self._fetch(near[request.neighbour]).reshape(-1, request.columns)
+    def _run(self, planning: Planning[T]) -> T:
+        port = _PlanningPort(self._presence, planning, self.decider.neighbours)
+        try:
+            carry(planning, port, self._presence, OFF, throttle(1.0), interrupts(), quick_s=QUICK_S)
+            self._presence.wait(port.sent, port)
+        except BaseException:
+            self._presence.keep(port)
+            raise
+        value: T = planning.value
+        return value
+
+
+class _PlanningPort(Port[Any, None]):
+    """The messages of a plan: to each neighbour, into a reduction, and tables of any length."""
+
+    def __init__(self, presence: Presence, planning: Planning[Any], neighbours: Sequence[int]) -> None:
+        self._comm, self._planning, self._neighbours = presence.comm, planning, neighbours
+        self._near: tuple[Floats, list[MPI.Request]] | None = None  # what comes from the neighbours
+        self._all = deque[_Reducing]()
+        self._table: tuple[int, Floats, MPI.Request] | None = None  # that arrives, and from which rank
+        self._sends: list[tuple[MPI.Request, Floats]] = []
+        self._status = MPI.Status()
+
+    def arrived(self) -> list[tuple[int, Any]]:
+        """Return what has arrived from the source that is awaited: another one may send tables and numbers early."""
+        source = self._planning.awaited
+        if source == NEAR and self._near is not None:
+            theirs, requests = self._near
+            if MPI.Request.Testall(requests):
+                self._near = None
+                return [(NEAR, theirs)]
+        elif source == ALL and self._all and self._all[0].done():
+            return [(ALL, self._all.popleft().answer)]
+        elif source is not None and source >= 0:
+            return self._receive(source)
+        return []
+
+    def post(self, sends: list[tuple[int, Any]]) -> None:
+        """Start to send."""
+        for target, message in sends:
+            if target == NEAR:
+                self._near = self._begin(message)
+            elif target == ALL:
+                self._all.append(_Reducing(self._comm, message))
             else:
-                wait(asked[0].done, asked)
-                reply = asked.popleft().answer
+                self._send(target, np.ascontiguousarray(message))
 
-    def _fetch(self, rank: int) -> Floats:
-        """Receive the next message from a neighbour, of any length."""
-        comm, status, found = self._presence.comm, MPI.Status(), list[MPI.Message]()
+    def sent(self) -> bool:
+        """True when all that this rank has sent has left."""
+        return MPI.Request.Testall([request for request, _ in self._sends])
 
-        def arrived() -> bool:
-            message = comm.Improbe(rank, int(Tag.NEIGHBOUR), status)
-            found.extend([message] if message is not None else [])
-            return bool(found)
+    def _begin(self, mine: Floats) -> tuple[Floats, list[MPI.Request]]:
+        """Start an exchange with each neighbour."""
+        theirs = np.empty((len(self._neighbours), mine.shape[-1]))
+        rows = [mine] * len(self._neighbours) if mine.ndim == 1 else np.ascontiguousarray(mine)
+        for row, rank in zip(rows, self._neighbours, strict=True):
+            self._send(rank, row)
+        pairs = zip(theirs, self._neighbours, strict=True)
+        return theirs, [self._comm.Irecv(row, rank, int(Tag.NEIGHBOUR)) for row, rank in pairs]
 
-        self._presence.wait(arrived, found)
-        table = np.empty(status.Get_count(MPI.DOUBLE))
-        self._presence.wait(found[0].Irecv(table).Test, table)
-        return table
+    def _send(self, rank: int, numbers: Floats) -> None:
+        self._sends = [(request, kept) for request, kept in self._sends if not request.Test()]
+        self._sends.append((self._comm.Isend(numbers, rank, int(Tag.NEIGHBOUR)), numbers))
+
+    def _receive(self, source: int) -> list[tuple[int, Any]]:
+        """Receive the next table from a rank."""
+        if self._table is None:
+            message = self._comm.Improbe(source, int(Tag.NEIGHBOUR), self._status)
+            if message is None:
+                return []
+            table = np.empty(self._status.Get_count(MPI.DOUBLE))
+            self._table = source, table, message.Irecv(table)
+        source, table, request = self._table
+        if not request.Test():
+            return []
+        self._table = None
+        return [(source, table)]
 
 
 def exchange_rows(presence: Presence, neighbours: Sequence[int], mine: Floats) -> Floats:
