@@ -167,7 +167,7 @@ class SearchPort(Port[Message, Job]):
         self._polls_since = time.perf_counter()
         arrived = take(self._parcels)
         self.drafts.arrived(arrived)
-        if self._saving is not None and self._saving.asked:
+        if self._saving is not None and self._saving.ask():
             arrived.append((self._rank, Message(Kind.ASK, self._rank)))
         return arrived
 
@@ -273,9 +273,8 @@ class Saving:
         self._meta = meta
         self._asked = False
 
-    @property
-    def asked(self) -> bool:
-        """True once after a signal."""
+    def ask(self) -> bool:
+        """Return True once after a signal: this rank then asks itself to save."""
         asks = bool(self._signals.came) and not self._asked
         self._asked = self._asked or asks
         return asks
