@@ -7,15 +7,16 @@ medians over the rounds of the slowest rank's microseconds, and the ratio to Ire
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
 
 from benchmarks.measuring import command, known, of_ranks, ratio, words
+from benchmarks.turns import in_turn
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.rows.plans import exchange_rows
@@ -41,20 +42,6 @@ def by_hand(comm: MPI.Intracomm, graph: Graph) -> Exchange:
     return exchange
 
 
-def measure(comm: MPI.Intracomm, ways: dict[str, Exchange], rounds: int, exchanges: int) -> dict[str, list[float]]:
-    """Microseconds of an exchange on the slowest rank, by way and round."""
-    us: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, exchange in ways.items():
-            for k in range(10):  # wake up
-                exchange(float(k))
-            began = time.perf_counter()
-            for k in range(exchanges):
-                exchange(float(k))
-            us[name].append(comm.allreduce((time.perf_counter() - began) / exchanges * 1e6, MPI.MAX))
-    return us
-
-
 def main() -> None:
     """Measure, print the table (or JSON) on rank 0."""
     comm = MPI.COMM_WORLD
@@ -68,7 +55,9 @@ def main() -> None:
         "lb_mpi": lambda value: exchange_rows(presence, neighbours, np.array([value])),
     }
     watch = Watch(of_ranks(comm))
-    us = measure(comm, ways, options.rounds, options.exchanges)
+    steps = {name: functools.partial(exchange, 1.0) for name, exchange in ways.items()}
+    seconds = in_turn(comm, steps, options.rounds, options.exchanges, warm=10)
+    us = {name: [1e6 * value for value in values] for name, values in seconds.items()}
     others = watch.others()
     presence.close()
     if comm.rank:

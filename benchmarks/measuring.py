@@ -1,8 +1,8 @@
 """How the benchmarks measure: rounds in turn, what others took of the machine, ranks under mpiexec, rows of a table.
 
-    watch = Watch()
-    run(4, ["-m", "apps.uts", "--json"])    # its last line, a JSON object
-    others = watch.others()                 # part of the cores' time that went to none of ours, 0 to 1
+watch = Watch()
+run(4, ["-m", "apps.uts", "--json"])    # its last line, a JSON object
+others = watch.others()                 # part of the cores' time that went to none of ours, 0 to 1
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def percent(others: float) -> str:
 
 
 def known(others: float) -> float | None:
-    """For JSON, which has no NaN."""
-    return None if math.isnan(others) else others
+    """For JSON, which has neither NaN nor infinity."""
+    return others if math.isfinite(others) else None
 
 
 def words(others: float) -> str:
@@ -164,7 +164,12 @@ class Row(NamedTuple):
 
     def told(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {**self._asdict(), "seen": self.seen, "met": self.met, "others": known(self.others)}
+        numbers = {
+            "values": [known(value) for value in self.values],
+            "seen": known(self.seen),
+            "others": known(self.others),
+        }
+        return {**self._asdict(), **numbers, "met": self.met}
 
 
 def table(sections: Sequence[str], measure: Callable[[str], Iterator[Row]], as_json: bool) -> None:

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -19,6 +16,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.weather_physics import Floats, compile_kernels, physics
 from benchmarks.measuring import command, known, of_ranks, ratio, words
+from benchmarks.turns import Way, in_turn
 from lb_mpi.mpi.common.collective import barrier
 from tools.others import Watch
 
@@ -30,18 +28,6 @@ def compute(rows: Floats, sun: Floats, storm: Floats) -> Floats:
     """New rows from the old; the old ones stay as they are."""
     after: Floats = physics(rows, sun, storm)
     return after
-
-
-def measure(comm: MPI.Intracomm, ways: dict[str, Callable[[], Any]], steps: int) -> dict[str, list[float]]:
-    """Seconds of a step on the slowest rank, by way."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(steps):
-        for name, step in ways.items():
-            barrier(comm)
-            began = time.perf_counter()
-            step()
-            seconds[name].append(comm.allreduce(time.perf_counter() - began, MPI.MAX))
-    return seconds
 
 
 def main() -> None:
@@ -58,13 +44,13 @@ def main() -> None:
             compute(rows, sun, storm)
             barrier(comm)
 
-        ways: dict[str, Callable[[], Any]] = {
+        ways: dict[str, Way] = {
             "without": alone,
             "with": lambda: balancer.map_rows(compute, rows, sun, storm),
         }
-        measure(comm, ways, 5)  # to get to know rows and ranks
+        in_turn(comm, ways, 5)  # to get to know rows and ranks
         watch = Watch(of_ranks(comm))
-        seconds = measure(comm, ways, options.steps)
+        seconds = in_turn(comm, ways, options.steps)
         others = watch.others()
     if comm.rank:
         return

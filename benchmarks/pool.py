@@ -5,7 +5,6 @@ peers     seconds of a list of tasks with another pool / with lb_mpi.Pool; each 
           function and items on all ranks before the clock starts); 1, 16: chunksize; "+ 1": with one more rank, which
           manages.  Then, in programs of their own, mpi4py's MPIPoolExecutor, multiprocessing.Pool and joblib's loky.  Tasks
           use CPU time in a loop.
-grain     METG(50 %): the shortest tasks with which two ranks spend half of the time on tasks; CPU time of a task, of a map
 speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that compute, after which
           slow ranks rest, and with tasks that wait, longer on slow ranks, so that four ranks need fewer than four cores
 hosts     three emulated hosts of speeds 0.8,0.4,0.2, 1 ms between them (launch/cluster; needs root): time / lower bound
@@ -17,8 +16,10 @@ the machine meanwhile, so that the row says little.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import importlib.util
-import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from benchmarks import measuring
 from benchmarks.measuring import Row, command, run, table
 
 SPEEDS, HOSTS = "0.8,0.4,0.2,0.2", "0.8,0.4,0.2"
-GRAINS = (2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6)  # seconds of a task
+FEW, MANY, TASK_S, MAPS = 16, 200, 1e-3, 25  # tasks of a map whose cost is measured, their seconds, and how many maps
 TOTAL_S, MOST_TASKS = 0.3, 10_000  # of useful work in a list of tasks, on each rank
 
 
@@ -58,6 +59,13 @@ def spin(seconds: float) -> float:
 def nothing(item: int) -> int:
     """The cheapest task."""
     return item
+
+
+def worked(seconds: float) -> tuple[int, float]:
+    """Use so much CPU time; the process, and the CPU seconds that it used."""
+    began = time.thread_time()
+    spin(seconds)
+    return os.getpid(), time.thread_time() - began
 
 
 def nap(seconds: float) -> float:
@@ -123,70 +131,68 @@ def peers(options: argparse.Namespace) -> Rows:
                     yield Row(f"{what}: {peer} / pool", ratios(answer, peer), "times", wanted_of(peer, n, task_s))
                 items = costs(kind, tasks, task_s, options.seed)
                 ours = statistics.median(answer["seconds"]["pool"])
-                for peer, by in ALONE.items():
-                    if peer != "joblib's loky" or importlib.util.find_spec("joblib"):
-                        theirs = by(n, items, options, of)
-                        yield Row(f"{what}: {peer} / pool", [seconds / ours for seconds in theirs], "times")
+                theirs = {"MPIPoolExecutor 1 + 1": by_mpi4py(n, options, of)}
+                for peer, opened in PROCESSES.items():
+                    with opened(n) as map_items:
+                        map_all = functools.partial(map_items, spin, items)
+                        theirs[peer] = [timed(map_all) for _ in range(options.repeat)]
+                for peer, taken in theirs.items():
+                    yield Row(f"{what}: {peer} / pool", [seconds / ours for seconds in taken], "times")
 
 
-def by_mpi4py(n: int, _: list[float], options: argparse.Namespace, of: list[str]) -> list[float]:
+def by_mpi4py(n: int, options: argparse.Namespace, of: list[str]) -> list[float]:
     """Seconds of MPIPoolExecutor, with one rank more, which manages."""
     more = ["--repeat", str(options.repeat), "--seed", str(options.seed)]
     case = ["-m", "mpi4py.futures", "-m", "benchmarks.pool_ranks", "pool_executor", *more, *of]
     return list(run(n + 1, case)["seconds"])
 
 
-def by_processes(n: int, items: list[float], options: argparse.Namespace, _: list[str]) -> list[float]:
-    """Seconds of multiprocessing.Pool, in an interpreter without MPI."""
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
+
+
+@contextlib.contextmanager
+def processes(n: int) -> Iterator[Map]:
+    """multiprocessing.Pool, in an interpreter without MPI."""
     import multiprocessing
 
     with multiprocessing.get_context("spawn").Pool(n) as pool:
-        pool.map(spin, items[: 4 * n], 1)
-        return [timed(lambda: pool.map(spin, items)) for _ in range(options.repeat)]
+        pool.map(spin, [TASK_S] * 4 * n, 1)
+        yield pool.map
 
 
-def by_loky(n: int, items: list[float], options: argparse.Namespace, _: list[str]) -> list[float]:
-    """Seconds of joblib's loky, with its auto-batching, in an interpreter without MPI."""
+@contextlib.contextmanager
+def loky(n: int) -> Iterator[Map]:
+    """joblib's loky, with its auto-batching, in an interpreter without MPI."""
     import joblib
+    from joblib.externals.loky import get_reusable_executor
 
     with joblib.Parallel(n_jobs=n, backend="loky") as parallel:
-        parallel(joblib.delayed(spin)(item) for item in items[: 4 * n])
-        return [timed(lambda: parallel(joblib.delayed(spin)(item) for item in items)) for _ in range(options.repeat)]
+        parallel(joblib.delayed(spin)(TASK_S) for _ in range(4 * n))
+        yield lambda function, items: parallel(joblib.delayed(function)(item) for item in items)
+    get_reusable_executor().shutdown()
 
 
-def timed(run: Callable[[], Any]) -> float:
-    """Seconds of a call."""
+def timed(run: Callable[[], Any], times: int = 1) -> float:
+    """Seconds of a call, or of several."""
     began = time.perf_counter()
-    run()
+    for _ in range(times):
+        run()
     return time.perf_counter() - began
 
 
-ALONE = {"MPIPoolExecutor 1 + 1": by_mpi4py, "multiprocessing": by_processes, "joblib's loky": by_loky}
+PROCESSES = {"multiprocessing": processes}
+if importlib.util.find_spec("joblib"):
+    PROCESSES["joblib's loky"] = loky
 
 
-def grain(options: argparse.Namespace) -> Rows:
-    """What a task costs beside itself, and what a map does."""
-    names = ["pool", "Executor 1", "counter", "MPICommExecutor 16"]
-    shares: dict[str, list[float]] = {name: [] for name in names}
-    for task_s in GRAINS:
-        tasks = min(MOST_TASKS, round(TOTAL_S / task_s))
-        answer = compete(2, names, options, "--tasks", str(tasks), "--task-s", str(task_s))
-        for name in names:
-            shares[name].append(answer["useful_s"] / (2 * statistics.median(answer["seconds"][name])))
-    for name in names:
-        yield Row(f"METG(50 %) of {name}, 2 ranks", [1e6 * metg(shares[name])], "us", "<= 10" if name == "pool" else "")
-    answer = alone(2, "overhead", options, "--tasks", "100000")
-    yield Row("CPU of a task that does nothing, 2 ranks", [1e6 * seconds for seconds in answer["task_s"]], "us", "<= 3")
-    yield Row("CPU of a map on the root, 2 ranks", [1e3 * seconds for seconds in answer["map_s"]], "ms", "<= 0.3")
-
-
-def metg(shares: Sequence[float]) -> float:
-    """The length at which the useful share of the time comes to a half, between those of GRAINS; nan when it doesn't."""
-    for k in range(1, len(GRAINS)):
-        low, high = shares[k - 1 : k + 1]
-        if low < 0.5 <= high:
-            return GRAINS[k - 1] * math.pow(GRAINS[k] / GRAINS[k - 1], (0.5 - low) / (high - low))
-    return GRAINS[0] if shares[0] >= 0.5 else math.nan
+def cpu_of_processes(map_items: Map) -> dict[str, float]:
+    """CPU seconds of this process, which waits for others: for a map of a few tasks, and for each of many."""
+    began = time.process_time()
+    for _ in range(MAPS):
+        map_items(spin, [TASK_S] * FEW)
+    few = time.process_time()
+    map_items(spin, [TASK_S] * MANY)
+    return {"map_s": (few - began) / MAPS, "of_many_s": (time.process_time() - few) / MANY}
 
 
 def speeds(options: argparse.Namespace) -> Rows:
@@ -214,7 +220,7 @@ def hosts(options: argparse.Namespace) -> Rows:
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
-    section.__name__: section for section in (peers, grain, speeds, hosts)
+    section.__name__: section for section in (peers, speeds, hosts)
 }
 
 

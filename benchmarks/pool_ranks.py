@@ -5,78 +5,86 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
 
 import lb_mpi
-from benchmarks.pool import costs, nap, nothing, spin, timed
+from benchmarks.pool import FEW, MANY, MAPS, TASK_S, costs, nap, nothing, spin, timed, worked
 from lb_mpi.checks import comma_list
 from lb_mpi.mpi.common.collective import barrier
 
 COMM = MPI.COMM_WORLD
 PLAIN: dict[str, Callable[[float], Any]] = {"spin": spin, "nap": nap}
-MAPS = 200  # of a few tasks each
 Answer = dict[str, Any]
 
 # --- who competes: each runs function(item) for all items and has the results on rank 0 -------------------------------
 #
-# A contestant is called on all ranks of its communicator as run(comm, function, items, ranking), is warmed with the
-# first items, and returns the seconds of the rest on rank 0, None elsewhere.  `ranking` are the items' numbers, the
-# largest first, for who can use them.
+# A contestant is called on all ranks of its communicator as run(comm, function, items, case), is warmed with the first
+# items, and returns the seconds of all maps on rank 0, None elsewhere.
 
 Function = Callable[[Any], Any]
 WARM = 2  # items
 
 
-def pool(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
+class Case(NamedTuple):
+    """What contestants may know."""
+
+    ranking: Sequence[int]  # the items' numbers, the largest first
+    maps: int = 1  # number of times that all items are mapped
+
+
+def pool(comm: MPI.Intracomm, function: Function, items: Sequence[Any], case: Case) -> float | None:
     """lb_mpi.Pool, of which only the root goes on: the function has to travel, as with the others."""
     with lb_mpi.Pool(comm, root=0) as pool:
         if pool is None:
             return None
         pool.map(function, items[:WARM])
-        return timed(lambda: pool.map(function, items))
+        return timed(lambda: pool.map(function, items), case.maps)
 
 
 def executor(kind: Callable[..., Any], chunksize: int) -> Callable[..., float | None]:
     """lb_mpi.Executor, or mpi4py's MPICommExecutor, of which rank 0 only manages."""
 
-    def run(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
+    def run(comm: MPI.Intracomm, function: Function, items: Sequence[Any], case: Case) -> float | None:
         executor: Any
         with kind(comm) as executor:
-            return None if executor is None else timed_map(executor, function, items, chunksize)
+            return None if executor is None else timed_map(executor, function, items, chunksize, case.maps)
 
     return run
 
 
-def timed_map(executor: Any, function: Function, items: Sequence[Any], chunksize: int) -> float:
-    """Seconds of an executor's map."""
+def timed_map(executor: Any, function: Function, items: Sequence[Any], chunksize: int, maps: int = 1) -> float:
+    """Seconds of an executor's maps."""
     list(executor.map(function, items[:WARM], chunksize=1))
-    return timed(lambda: list(executor.map(function, items, chunksize=chunksize)))
+    return timed(lambda: list(executor.map(function, items, chunksize=chunksize)), maps)
 
 
-def submitted(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
+def submitted(comm: MPI.Intracomm, function: Function, items: Sequence[Any], case: Case) -> float | None:
     """lb_mpi.Executor, each item by `submit`."""
     with lb_mpi.Executor(comm) as executor:
         if executor is None:
             return None
         list(executor.map(function, items[:WARM]))
-        return timed(lambda: [future.result() for future in [executor.submit(function, item) for item in items]])
+        return timed(
+            lambda: [future.result() for future in [executor.submit(function, item) for item in items]], case.maps
+        )
 
 
-def schwimmbad(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
+def schwimmbad(comm: MPI.Intracomm, function: Function, items: Sequence[Any], case: Case) -> float | None:
     """Its MPIPool, of which rank 0 only manages."""
     try:
         pool = importlib.import_module("schwimmbad").MPIPool(comm)
     except SystemExit:  # how the other ranks leave it
         return None
     pool.map(function, items[:WARM])
-    seconds = timed(lambda: pool.map(function, items))
+    seconds = timed(lambda: pool.map(function, items), case.maps)
     pool.close()
     pool.workers.clear()  # it closes again at the end of the program, by messages that nobody would receive
     return seconds
@@ -85,9 +93,9 @@ def schwimmbad(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _:
 def counter(*, sort: bool) -> Callable[..., float | None]:
     """A number in a window that each rank counts up; function and items are everywhere before the clock starts."""
 
-    def run(comm: MPI.Intracomm, function: Function, items: Sequence[Any], ranking: Sequence[int]) -> float | None:
+    def run(comm: MPI.Intracomm, function: Function, items: Sequence[Any], case: Case) -> float | None:
         function, items = comm.bcast((function, items))
-        order = ranking if sort else range(len(items))
+        order = case.ranking if sort else range(len(items))
         window = MPI.Win.Allocate(8 if comm.rank == 0 else 0, 8, comm=comm)
         one, found, mine = np.ones(1, np.int64), np.zeros(1, np.int64), []
         window.Lock_all(MPI.MODE_NOCHECK)
@@ -135,7 +143,7 @@ def compete(options: argparse.Namespace) -> Answer:
     """Seconds of each contestant in each round, in an order that is drawn anew; the last rank is for `ONE_MORE`."""
     rng = random.Random(options.seed)
     items = costs(options.kind, options.tasks, options.task_s, options.seed)
-    ranking = np.argsort(-np.array(items), kind="stable").tolist()
+    case = Case(np.argsort(-np.array(items), kind="stable").tolist(), options.maps)
     function = PLAIN[options.work]
     fewer = COMM.Split(0 if COMM.rank < options.ranks else MPI.UNDEFINED, COMM.rank)
     seconds: dict[str, list[float]] = {name: [] for name in options.contestants}
@@ -145,11 +153,11 @@ def compete(options: argparse.Namespace) -> Answer:
             barrier(COMM)
             took = None
             if comm != MPI.COMM_NULL:
-                took = CONTESTANTS[name.removesuffix(ONE_MORE)](comm, function, items, ranking)
+                took = CONTESTANTS[name.removesuffix(ONE_MORE)](comm, function, items, case)
             if took is not None:
                 seconds[name].append(took)
     barrier(COMM)
-    return {"seconds": seconds, "useful_s": sum(items)}
+    return {"seconds": seconds, "useful_s": options.maps * sum(items)}
 
 
 def pool_executor(options: argparse.Namespace) -> Answer:
@@ -159,28 +167,33 @@ def pool_executor(options: argparse.Namespace) -> Answer:
         return {"seconds": [timed_map(executor, PLAIN[options.work], items, 1) for _ in range(options.repeat)]}
 
 
-def cpu_of(run: Callable[[], Any]) -> tuple[float, float]:
-    """CPU seconds of all ranks, and of rank 0, in a call on each."""
+def of_root(pool: lb_mpi.Pool, tasks: int, task_s: float, maps: int) -> float:
+    """CPU seconds of rank 0 in a map, without what it used in tasks."""
     barrier(COMM)
     began = time.process_time()
-    run()
-    mine = time.process_time() - began
-    everyone = COMM.allgather(mine)
-    return sum(everyone), everyone[0]
+    results = [pool.map(worked, [task_s] * tasks) for _ in range(maps)]
+    used_s = time.process_time() - began
+    barrier(COMM)
+    return (used_s - sum(cpu_s for one in results for pid, cpu_s in one or () if pid == os.getpid())) / maps
 
 
 def overhead(options: argparse.Namespace) -> Answer:
-    """CPU seconds of a task that does nothing, and of a map on the root."""
+    """CPU seconds of all ranks for a task that does nothing, and of the root beside the tasks.
+
+    Of the root: for a map of a few tasks, and for each of many tasks, of a millisecond.
+    """
     pool = lb_mpi.Pool(COMM)
+    a_task, a_map, of_many = [], [], []
     with pool:
         pool.map(nothing, options.tasks)
-        a_task, a_map = [], []
         for _ in range(options.repeat):
-            together_s, _ = cpu_of(lambda: pool.map(nothing, options.tasks))
-            _, root_s = cpu_of(lambda: [pool.map(nothing, COMM.size) for _ in range(MAPS)])
-            a_task.append(together_s / options.tasks)
-            a_map.append(root_s / MAPS)
-    return {"task_s": a_task, "map_s": a_map}
+            barrier(COMM)
+            began = time.process_time()
+            pool.map(nothing, options.tasks)
+            a_task.append(COMM.allreduce(time.process_time() - began) / options.tasks)
+            a_map.append(of_root(pool, FEW, TASK_S, MAPS))
+            of_many.append(of_root(pool, MANY, TASK_S, 1) / MANY)
+    return {"task_s": a_task, "map_s": a_map, "of_many_s": of_many}
 
 
 def pool_bound(options: argparse.Namespace) -> Answer:
@@ -222,15 +235,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     cases = {case.__name__: case for case in CASES}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pool_ranks", description=__doc__)
     parser.add_argument("case", choices=cases)
-    parser.add_argument("--ranks", type=int, default=COMM.size,
-        help="number of ranks of the contestants that need no additional one")
+    parser.add_argument(
+        "--ranks", type=int, default=COMM.size, help="number of ranks of the contestants that need no additional one"
+    )
     parser.add_argument("--work", choices=PLAIN, default="spin")
     parser.add_argument("--kind", choices=("constant", "heavy"), default="constant")
     parser.add_argument("--task-s", type=float, default=1e-3, help="mean seconds of a task")
     parser.add_argument("--tasks", type=int, default=1000)
+    parser.add_argument("--maps", type=int, default=1, help="number of maps of these tasks; not with counters")
     parser.add_argument("--costs", action="store_true", help="pass the costs to the pool")
     parser.add_argument("--speeds", default=",".join(["1"] * COMM.size))
-    parser.add_argument("--hosts-are-slow", action="store_true", help="the hosts have these --speeds: do not emulate them")
+    parser.add_argument(
+        "--hosts-are-slow", action="store_true", help="the hosts have these --speeds: do not emulate them"
+    )
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--contestants", nargs="+", default=["pool"])

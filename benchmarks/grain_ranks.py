@@ -1,0 +1,194 @@
+"""The ranks' part of `benchmarks.grain`; run by it, under mpiexec.
+
+Rank 0 prints a JSON object: seconds of a step by length, way and round.  A step of length s is work of s seconds at speed 1
+for each rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from benchmarks.pool import spin
+from benchmarks.turns import Way, in_turn
+from lb_mpi.checks import comma_list
+from lb_mpi.graph import Floats
+
+COMM = MPI.COMM_WORLD
+ROWS, COLUMNS = 60, 4  # of each rank
+LEARN = 8  # calls of map_rows, and warm steps of the other ways, before the clock starts
+BLOCK_S, STEPS = 0.15, (3, 60)  # seconds of steps that a round has of each way, and the least and the most steps
+SIDE = 64  # vertices on a side of the mesh
+NODE_S = 20e-6  # of a node of the search
+EARLY_S = 1e-4  # a sleep may end so much too late
+
+Seconds = dict[str, list[float]]
+
+
+def steps_of(ideal_s: float) -> int:
+    """Number of steps in a round."""
+    return min(max(round(BLOCK_S / max(ideal_s, 1e-9)), STEPS[0]), STEPS[1])
+
+
+def wait(seconds: float) -> None:
+    """Wait so long, asleep but for the end."""
+    until = time.perf_counter() + seconds
+    if seconds > EARLY_S:
+        time.sleep(seconds - EARLY_S)
+    while time.perf_counter() < until:
+        pass
+
+
+def rows(options: argparse.Namespace, length_s: float) -> Seconds:
+    """Rows of equal work: the same number on each rank, and for a plain loop also dealt by speed."""
+    speeds = comma_list("--speeds", options.speeds, COMM.size)
+    emulated = 1.0 if options.hosts_are_slow else speeds[COMM.rank]
+    work = wait if options.waits else spin
+    share = speeds[COMM.rank] * COMM.size / sum(speeds)
+    equal, dealt = (np.full((n, COLUMNS), length_s / ROWS) for n in (ROWS, round(ROWS * share)))
+
+    def function(rows: Floats) -> Floats:
+        if length_s:
+            work(float(rows[:, 0].sum()) / emulated)
+        return 2.0 * rows
+
+    def loop(rows: Floats) -> None:
+        function(rows)
+        COMM.Barrier()
+
+    with lb_mpi.Balancer(COMM) as balancer:
+        ways: dict[str, Way] = {
+            "map_rows": lambda: balancer.map_rows(function, equal),
+            "equal rows": lambda: loop(equal),
+            "rows by speed": lambda: loop(dealt),
+        }
+        if len(set(speeds)) == 1:
+            del ways["rows by speed"]
+        in_turn(COMM, ways, 1, LEARN)
+        return in_turn(COMM, ways, options.repeat, steps_of(length_s * COMM.size / sum(speeds)), warm=1)
+
+
+def calls(options: argparse.Namespace, _: float) -> Seconds:
+    """Calls of map_rows whose function does nothing, beside what MPI has."""
+    rows, one, other = np.ones((ROWS, COLUMNS)), np.ones(8), np.ones(8)
+    with lb_mpi.Balancer(COMM) as balancer:
+        ways: dict[str, Way] = {
+            "map_rows": lambda: balancer.map_rows(np.copy, rows),
+            "barrier": COMM.Barrier,
+            "allreduce": lambda: COMM.Allreduce(one, other),
+        }
+        return in_turn(COMM, ways, options.repeat, 100, warm=LEARN)
+
+
+def exchange(options: argparse.Namespace, length_s: float) -> Seconds:
+    """A step of work, and the exchange of a mesh's values with the ranks above and below."""
+    near = [rank for rank in (COMM.rank - 1, COMM.rank + 1) if 0 <= rank < COMM.size]
+    with lb_mpi.distribute(COMM, f"mesh:{SIDE * COMM.size}x{SIDE}", method="block") as plan:
+        values = np.ones(len(plan.vertices))
+        edges = {rank: values[:SIDE] if rank < COMM.rank else values[-SIDE:] for rank in near}
+        ghosts = {rank: np.empty(SIDE) for rank in near}
+
+        def by_hand() -> None:
+            spin(length_s)
+            requests = [COMM.Irecv(ghosts[rank], rank) for rank in near]
+            requests += [COMM.Isend(edges[rank], rank) for rank in near]
+            MPI.Request.Waitall(requests)
+
+        def planned() -> None:
+            spin(length_s)
+            plan.exchange(values)
+
+        ways: dict[str, Way] = {"plan.exchange": planned, "Irecv, Isend, Waitall": by_hand}
+        return in_turn(COMM, ways, options.repeat, steps_of(length_s), warm=LEARN)
+
+
+class Pile(lb_mpi.Problem):
+    """Nodes without children, all of them on rank 0 at first."""
+
+    found = False
+
+    def __init__(self, n: int) -> None:
+        """Make a rank's part of a search of n nodes."""
+        self.n, self.left, self.seen = n, 0, 0
+
+    def start(self) -> None:
+        """Begin with all nodes."""
+        self.left = self.n
+
+    def work(self, units: int) -> int:
+        """Visit some."""
+        done = min(units, self.left)
+        spin(done * NODE_S)
+        self.left, self.seen = self.left - done, self.seen + done
+        return done
+
+    def load(self) -> float:
+        """Number of nodes left."""
+        return float(self.left)
+
+    def split(self) -> bytes | None:
+        """Give half of them away."""
+        given = self.left // 2
+        self.left -= given
+        return given.to_bytes(8, "little") if given else None
+
+    def absorb(self, payload: bytes) -> None:
+        """Receive some."""
+        self.left = int.from_bytes(payload, "little")
+
+    def result(self) -> int:
+        """Number of nodes seen."""
+        return self.seen
+
+    def merge(self, one: int, other: int) -> int:
+        """Add them up."""
+        return one + other
+
+
+def search(options: argparse.Namespace, length_s: float) -> Seconds:
+    """A step is a whole search, in which rank 0 has all work at first."""
+    each = round(length_s / NODE_S)
+
+    def together() -> None:
+        assert lb_mpi.search(COMM, Pile(each * COMM.size)).value == each * COMM.size
+
+    def dealt() -> None:
+        spin(each * NODE_S)
+        COMM.allreduce(each)
+
+    ways: dict[str, Way] = {"search": together, "equal parts": dealt}
+    return in_turn(COMM, ways, options.repeat, steps_of(length_s), warm=1)
+
+
+DOORS: dict[str, Callable[[argparse.Namespace, float], Seconds]] = {
+    door.__name__: door for door in (rows, calls, exchange, search)
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure one door with steps of some lengths."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.grain_ranks", description=__doc__)
+    parser.add_argument("door", choices=DOORS)
+    parser.add_argument(
+        "--lengths", type=float, nargs="+", default=[0.0], help="seconds of work on each rank in a step"
+    )
+    parser.add_argument("--speeds", default=",".join(["1"] * COMM.size))
+    parser.add_argument("--waits", action="store_true", help="rows wait instead of computing")
+    parser.add_argument(
+        "--hosts-are-slow", action="store_true", help="the hosts have these --speeds: do not emulate them"
+    )
+    parser.add_argument("--repeat", type=int, default=1)
+    options = parser.parse_args(argv)
+    answer = [DOORS[options.door](options, length_s) for length_s in options.lengths]
+    if COMM.rank == 0:
+        print(json.dumps({"lengths": options.lengths, "seconds": answer}))
+
+
+if __name__ == "__main__":
+    main()
