@@ -70,6 +70,7 @@ class Record:
         self.settings: dict[str, dict[str, Any]] = {}
         self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
         self.under_way = self.of = 0.0
+        self.best, self.open = math.nan, 0.0  # of a branch and bound
         self.progress = Progress()
         self._flows: dict[tuple[Way, int], float] = {}  # amount by way and other
         self._tasks: list[tuple[int, int, float]] = []
@@ -165,6 +166,10 @@ class Record:
         """Record that in the current call this rank has done `units` of the `of` dealt to it (0: unknown)."""
         self.under_way, self.of = units, of
 
+    def bounded(self, best: float, open_work: float) -> None:
+        """Record the best value of a branch and bound that this rank knows, and its load."""
+        self.best, self.open = best, open_work
+
     def stepped(self, at: float, done: int, of: int) -> None:
         """Record that the program has done `done` of its own `of` steps."""
         began, first = (at, done) if not self.progress.of else (self.progress.began, self.progress.first)
@@ -192,7 +197,7 @@ class Off(Record):
         return -1
 
     enter = hold = release = step = move = clock = use = know = _nothing
-    begin_tasks = task = doing = stepped = _nothing
+    begin_tasks = task = doing = bounded = stepped = _nothing
 
 
 class _Line:
@@ -309,6 +314,8 @@ class Stored(NamedTuple):
     under_way: float  # units done in the current call
     of: float  # units dealt to this rank in it; 0: unknown
     progress: Progress  # of the program's own steps
+    best: float  # value of a branch and bound; NaN: there is none
+    open: float  # this rank's load in it
 
 
 def slot_bytes(size: int) -> int:
@@ -333,7 +340,7 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
         "steps": record.steps.all.tobytes(), "flows": record.flows.tobytes(),
         "tasks": record.tasks.tobytes(), "reasons": record.reasons,
         "clocks": [list(clock) for clock in record.clocks], "settings": record.settings, "costs": record.costs.tobytes(),
-        "under_way": [record.under_way, record.of], "progress": list(record.progress),
+        "under_way": [record.under_way, record.of], "bounded": [record.best, record.open], "progress": list(record.progress),
     })  # fmt: skip
     return frame(payload)
 
@@ -413,6 +420,7 @@ def _stored(about: About, found: Mapping[str, Any]) -> Stored:
     try:
         tables = {name: np.frombuffer(found[name], dtype) for name, dtype in _TABLES.items()}
         began, first, at, done, of = found["progress"]
+        best, open_work = found.get("bounded", (math.nan, 0.0))  # as records of earlier versions lack it
         settings = found["settings"]
         if not isinstance(settings, dict) or not all(isinstance(one, dict) for one in settings.values()):
             raise ValueError("settings")
@@ -431,6 +439,8 @@ def _stored(about: About, found: Mapping[str, Any]) -> Stored:
             under_way=float(found["under_way"][0]),
             of=float(found["under_way"][1]),
             progress=Progress(float(began), int(first), float(at), int(done), int(of)),
+            best=float(best),
+            open=float(open_work),
             **tables,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -31,6 +31,7 @@ class Options(NamedTuple):
     seed: int = 0  # of the jitter of the pauses
     route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks of one host
     save_every_s: float | None = None  # between two saves; inf: only on request; None: no saves
+    limit_s: float = math.inf  # time after which the search ends; inf: none
 
     def route_on(self, size: int, n_hosts: int = 1) -> str:
         """Return the route of drafts on `size` ranks of `n_hosts`."""
@@ -47,6 +48,7 @@ class Options(NamedTuple):
             seed=seed(self.seed),
             route=None if self.route is None else choice("route", self.route, ("ring", "random")),
             save_every_s=None if saves is None else _seconds("save_every_s", saves),
+            limit_s=_seconds("limit_s", self.limit_s),
         )
 
 

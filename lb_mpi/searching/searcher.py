@@ -11,12 +11,13 @@ Drafts have one of two routes.  On the "ring" they go round, as in the paper, an
 `termination`).  On a "random" route they walk (`walking`), and the tree of Dijkstra and Scholten detects the end
 (`termination`): then a rank's messages and memory grow only with the logarithm of the number of ranks.
 
-A search ends for one of four reasons: all work is done (detected by the termination), an answer was found, a rank has
-failed, or a save and stop was requested.  The rank that knows notifies rank 0 (FINISH), and rank 0 all ranks (STOP); the
-first reason wins.  On the ring rank 0 sends to all; otherwise messages pass through the binomial tree of all ranks.
+A search ends for one of five reasons: all work is done (detected by the termination), an answer was found, a rank has
+failed, a save and stop was requested, or its time is over (by the clock of rank 0).  The rank that knows notifies rank 0
+(FINISH), and rank 0 all ranks (STOP); the first reason wins.  On the ring rank 0 sends to all; otherwise messages pass
+through the binomial tree of all ranks.
 
 A search with `saves` (see there) pauses all ranks from time to time.  A paused rank receives and answers, but does not work,
-split or begin anything: all actions in `_settle` wait.
+split or begin anything: all actions in `_settle` wait.  When its time is over, it is saved before it ends.
 
 An exception of the problem is kept in `error`, and never leaves `turn`: the message being processed is lost, but those after
 it in the same batch are processed, since the STOP that ends this rank may be among them.
@@ -55,6 +56,7 @@ class Reason(IntEnum):
     FOUND = 1
     FAILED = 2
     STOPPED = 3
+    TIMED_OUT = 4
 
 
 class Work(NamedTuple):
@@ -92,10 +94,11 @@ class Searcher:
             self.termination = Scholten(rank, self.size)
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
         self.saves = None if options.save_every_s is None else Cut(rank, self.size, options.save_every_s)
+        self.limit_at = options.limit_s if rank == ROOT else math.inf  # inf, too, once a last save has been requested
         self.units = 0  # units of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first exception of the problem on this rank
-        self._finished = False
+        self._finished = self._timed_out = False
         self._now, self._counted = 0.0, 0  # time of the last turn, and the units then
         if saved is not None:
             self.attempt(self._resume, saved)
@@ -131,7 +134,7 @@ class Searcher:
             return 0.0
         if self.paused:
             return math.inf
-        at = min(self.drafting.wake_at, self.termination.wake_at)
+        at = min(self.drafting.wake_at, self.termination.wake_at, self.limit_at)
         return at if self.saves is None or self.rank != ROOT else min(at, self.saves.at)
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
@@ -147,6 +150,8 @@ class Searcher:
         if not self.over and not self._ending and not self.paused:
             # If it raises, its messages are lost: after a failure only FINISH and STOP matter.
             sends += self.attempt(self._settle, now) or []
+        if now >= self.limit_at and not self.over and not self._ending:
+            sends += self._time_out()
         if self.saves is not None and not self.over:
             sends += self.saves.settle(self._state)
         if self.error is not None and not self.over and not self._finished:
@@ -161,7 +166,8 @@ class Searcher:
         assert self.saves is not None
         best = 0.0 if self.sharing is None else self.sharing.bound.best
         sends = self.saves.done(job, result, self._now, best)
-        return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends
+        reason = Reason.TIMED_OUT if self._timed_out else Reason.STOPPED
+        return sends + self._finish(reason) if self.saves.stopped else sends
 
     def fail(self, error: BaseException) -> list[Send]:
         """Keep the first error; the next turn ends the search."""
@@ -204,6 +210,15 @@ class Searcher:
             return [(ROOT, Message(Kind.ASK, self.rank))]
         if self.saves is not None:
             self.saves.stop()
+        return []
+
+    def _time_out(self) -> list[Send]:
+        """End the search, after a save if it has saves; on rank 0."""
+        self.limit_at = math.inf
+        if self.saves is None:
+            return self._finish(Reason.TIMED_OUT)
+        self._timed_out = not self.saves.stopping
+        self.saves.stop()
         return []
 
     def _settle(self, now: float) -> list[Send]:

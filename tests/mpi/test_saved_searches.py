@@ -75,6 +75,17 @@ def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves: Path, monkeyp
     assert count(COMM, saves) == PUBLISHED["T1"]
 
 
+@pytest.mark.every_size
+def test_a_search_is_saved_when_its_time_is_over_and_the_next_call_goes_on(saves: Path) -> None:
+    done: list[list[int]] = []
+    for _ in range(2):
+        result = lb_mpi.search(COMM, Pile(10**9), threshold=1.0, save=saves, limit_s=0.2)
+        assert result.timed_out
+        done.append(result.value)
+    assert set(done[0]) < set(done[1])
+    assert len(done[1]) == len(set(done[1]))
+
+
 def test_sigterm_at_the_end_of_a_search_ends_the_process(saves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raised: list[int] = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)

@@ -47,6 +47,33 @@ class SlowPile(Pile):
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
+@pytest.mark.every_size
+def test_a_search_without_an_end_ends_when_its_time_is_over(route: str) -> None:
+    bound = lb_mpi.Bound("max")
+
+    def children(node: int) -> list[int]:
+        bound.update(node % 1000)
+        return [node + 1, node + 2]
+
+    tree = lb_mpi.TreeSearch(0, children, value=lambda node: node % 1000, merge=max)
+    result = lb_mpi.search(COMM, tree, bound=bound, limit_s=0.2, route=route)
+    assert result.timed_out
+    assert not result.found
+    assert len(set(COMM.allgather((bound.best, result.value)))) == 1
+    whole = lb_mpi.search(COMM, Pile(100), limit_s=60.0)
+    assert not whole.timed_out
+    assert len(whole.value) == 100
+
+
+@pytest.mark.parametrize("options", [{"limit_s": 0.0}, {"limit_s": "1"}, {"save_every_s": -1}, {"save_every_s": math.nan}])
+@pytest.mark.parametrize("who", ["all", "last"])
+def test_times_are_checked_on_every_rank(options: dict[str, object], who: str) -> None:
+    given = options if who == "all" or COMM.rank == COMM.size - 1 else {}
+    with pytest.raises((ValueError, lb_mpi.Error), match=f"{next(iter(options))} = .*: expected"):
+        lb_mpi.search(COMM, Pile(10), **given)
+
+
+@pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.parametrize("balance", [True, False])
 @pytest.mark.every_size
 def test_every_item_is_done_once(balance: bool, route: str) -> None:

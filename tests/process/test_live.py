@@ -1,5 +1,6 @@
 """What is shown of a run that is under way."""
 
+import math
 import subprocess
 import sys
 import time
@@ -52,6 +53,17 @@ def test_the_line_shows_rates_since_the_last_look() -> None:
 
 def test_the_line_names_the_least_busy_of_several_hosts() -> None:
     assert "; busy 52%, least on node1: 29%;" in words(run(10.0, hosts=2))
+
+
+@pytest.mark.parametrize(("best", "words_of_best"), [(1234567.0, "best 1,234,567"), (math.inf, "no solution yet")])
+def test_the_line_shows_the_best_value_and_the_open_nodes_of_a_branch_and_bound(best: float, words_of_best: str) -> None:
+    made = []
+    for rank in range(SIZE):
+        record = Record(0.0)
+        record.enter(Phase.OWN, 0.0)
+        record.bounded(best, 10.0 * rank)
+        made.append(file_of(record, rank, 3.0, 1, ended=False))
+    assert f"a second; {words_of_best}, 60 open; busy" in words(assemble(made))
 
 
 def test_a_rank_without_news_is_not_called_idle() -> None:

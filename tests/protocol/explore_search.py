@@ -65,11 +65,11 @@ def raised(searcher: Searcher) -> None:
 
 
 class Ring(Searches):
-    """Drafts go round; at most `most_saves` saves are begun."""
+    """Drafts go round; at most `most_saves` saves are begun, and its time may be over at any time (`limited`)."""
 
-    def __init__(self, most_drafts: int, most_saves: int = 0, **keywords: Any) -> None:
+    def __init__(self, most_drafts: int, most_saves: int = 0, *, limited: bool = False, **keywords: Any) -> None:
         super().__init__(most_drafts, **keywords)
-        self.most_saves = most_saves
+        self.most_saves, self.limited = most_saves, limited
 
     def key_of(self, s: Searcher) -> tuple[object, ...]:
         d, t, p = s.drafting, s.termination, s.problem
@@ -77,6 +77,7 @@ class Ring(Searches):
             d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
             s.reason, s._finished, tuple(p.items), tuple(sorted(p.done)), s.error is None, type(s.job),
             s.sharing and (s.sharing.bound.best, *s.sharing.known.values()), s.saves and cut_key(s.saves),
+            s.limit_at, s._timed_out, s.saves and s.saves.stopping,
         )  # fmt: skip
 
     def key_of_rest(self, disk: Disk) -> tuple[object, ...]:
@@ -95,8 +96,10 @@ class Ring(Searches):
         return [self.act(state, rank, turn, ("turn", *arrived))]
 
     def more(self, state: State) -> Iterator[State]:
-        """It is time for a save."""
+        """It is time for a save, or to end."""
         root = state.actors[0]
+        if self.limited and not (root.over or root._timed_out) and root.limit_at > 0.0:
+            yield self.act(state, 0, lambda searcher: setattr(searcher, "limit_at", 0.0) or [])
         if root.saves is not None and not root.over and root.saves.number < self.most_saves and root.saves.at > 0.0:
             yield self.act(state, 0, lambda searcher: setattr(searcher.saves, "at", 0.0) or [])
 

@@ -98,7 +98,12 @@ CUT_MUTANTS = [
     (searcher, "        self.saves.kept += saved.kept\n", "        pass\n"),
     (searcher, "self.problem.absorb(self.saves.kept.pop(0))", "self.saves.kept.pop(0)"),
     (searcher, "            self.drafting.start()\n\n    def ask_to_stop", "            pass\n\n    def ask_to_stop"),
-    (searcher, "return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends", "return sends"),
+    (searcher, "return sends + self._finish(reason) if self.saves.stopped else sends", "return sends"),
+    # when the time is over
+    (searcher, "        if self.saves is None:\n            return self._finish(Reason.TIMED_OUT)\n", "        return self._finish(Reason.TIMED_OUT)\n"),  # not saved
+    (searcher, "        self._timed_out = not self.saves.stopping\n", ""),  # as if a signal had come
+    (searcher, "        self._timed_out = not self.saves.stopping\n        self.saves.stop()\n", "        self._timed_out = not self.saves.stopping\n"),
+    (searcher, "        if now >= self.limit_at and not self.over and not self._ending:\n", "        if False:\n"),
     (saves, "return self.stopping and not self.paused", "return self.stopping"),
     (saves, "None if rows is None else sorted(", "[] if rows is None else sorted("),
     # the cut

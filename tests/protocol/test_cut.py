@@ -34,6 +34,7 @@ def explored(
     saves: int = 1,
     searcher_class: type = Searcher,
     broken_rank: int = -1,
+    limited: bool = False,
     **options: object,
 ) -> tuple[int, int, set[tuple[bytes, ...]]]:
     """States seen, ends, and all that was ever saved."""
@@ -48,7 +49,9 @@ def explored(
     first = first_world(size, limit, saves=True, searcher=searcher_class, **options)
     for each in first.actors if broken_rank >= 0 else ():
         each.problem.broken = options["broken"] if each.rank == broken_rank else ""
-    seen, over = explore(first, most_drafts=drafts, most_saves=saves, most_states=20_000, look=look)
+    seen, over = explore(
+        first, most_drafts=drafts, most_saves=saves, most_states=20_000, limited=limited, look=look
+    )
     return seen, over, saved
 
 
@@ -71,6 +74,11 @@ def test_every_save_is_a_consistent_cut_in_every_reachable_state(
 @pytest.mark.parametrize("broken", ["save", "split", "work"])
 def test_a_failure_ends_a_search_that_is_saved_in_every_reachable_state(broken: str) -> None:
     assert explored(2, 4, drafts=1, broken=broken)[1] > 0
+
+
+def test_its_time_may_be_over_at_any_time() -> None:
+    assert explored(2, 3, drafts=1, saves=0, limited=True)[1] > 0
+    assert explored(2, 2, drafts=1, saves=1, limited=True)[1] > 0
 
 
 def test_an_answer_ends_it_while_it_is_saved() -> None:
@@ -197,8 +205,13 @@ def test_a_stop_that_is_asked_for_saves_first() -> None:
         stop(seed)
 
 
-def stop(seed: int, searcher_class: type = Searcher) -> None:
-    """One run that is asked to stop, and what is saved then."""
+def test_a_search_whose_time_is_over_saves_first() -> None:
+    for seed in range(30):
+        stop(seed, reason=Reason.TIMED_OUT)
+
+
+def stop(seed: int, searcher_class: type = Searcher, reason: Reason = Reason.STOPPED) -> None:
+    """One run that is asked to stop, or whose time is over; and what is saved then."""
     disk = Disk()
     simulation = simulate.Simulation(
         [Pile(300) for _ in range(4)],
@@ -212,13 +225,17 @@ def stop(seed: int, searcher_class: type = Searcher) -> None:
     )
     for _ in range(20 + seed):
         simulation.step()
-    simulation.searchers[0].saves.stop()
+    root = simulation.searchers[0]
+    if reason is Reason.STOPPED:
+        root.saves.stop()
+    else:
+        root.limit_at = simulation.now
     for _ in range(20_000):
         if not simulation.step():
             break
         if not simulation.searchers[0].over:
             check_law(simulation.searchers, under_way(simulation))
-    assert {each.reason for each in simulation.searchers} == {Reason.STOPPED}
+    assert {each.reason for each in simulation.searchers} == {reason}
     assert disk.newest is not None
     assert finish(disk.newest, 3, 300) == list(range(1, 301))
 
@@ -308,6 +325,7 @@ def find_fault(searcher_class: type, cut_class: type = saves.Cut) -> BaseExcepti
         for seed in range(12):
             lives(seed, searcher_class=searcher_class)
         stop(0, searcher_class)
+        stop(0, searcher_class, Reason.TIMED_OUT)
         keep(searcher_class)
         refuse(searcher_class)
         explored(2, 3, drafts=1, searcher_class=searcher_class)

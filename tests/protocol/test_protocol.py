@@ -48,6 +48,35 @@ def test_a_failure_ends_it_in_every_reachable_state(size: int, broken: str) -> N
     assert explore(first_world(size, 7 if size < 3 else 4, broken=broken), most_drafts=2 if size < 3 else 1)[1] > 0
 
 
+def test_its_time_may_be_over_in_every_reachable_state() -> None:
+    for more in ({}, {"wanted": 2}, {"broken": "work"}):
+        assert explore(first_world(3, 4, **more), most_drafts=1, limited=True)[1] > 0
+
+
+@pytest.mark.parametrize("route", ["ring", "random"])
+def test_a_search_whose_time_is_over_ends_everywhere_with_what_it_has(route: str) -> None:
+    whole = simulate.search([Pile(3000) for _ in range(4)], unit_s=20e-6, options=Options(threshold=1.0, route=route))
+    ends = []
+    for limit_s in (0.2 * whole.virtual_seconds, 0.5 * whole.virtual_seconds, 10.0 * whole.virtual_seconds):
+        seen: list[simulate.Simulation] = []
+        options = Options(threshold=1.0, route=route, limit_s=limit_s)
+        result = simulate.search([Pile(3000) for _ in range(4)], unit_s=20e-6, options=options, check=seen.append)
+        assert len({each.reason for each in seen[-1].searchers}) == 1
+        assert len(result.value) == len(set(result.value))
+        ends.append((result.reason, len(result.value)))
+    assert [reason for reason, _ in ends] == [Reason.TIMED_OUT, Reason.TIMED_OUT, Reason.EXHAUSTED]
+    assert 0 < ends[0][1] < ends[1][1] < ends[2][1] == 3000
+
+
+def test_an_idle_root_wakes_when_the_time_is_over() -> None:
+    assert searcher.Searcher(0, range(1), Pile(5), Options(limit_s=3.0, route="random")).wake_at <= 3.0
+    root = searcher.Searcher(0, range(40), Pile(5), Options(limit_s=3.0))
+    root.problem.items.clear()
+    root.turn(0.0, [])
+    assert root.job is None
+    assert root.wake_at == 3.0
+
+
 def test_messages_behind_one_that_fails_are_processed() -> None:
     rank = searcher.Searcher(1, range(3), Pile(5, broken="absorb"), Options())
     draft = rank.turn(0.0, [])[0][1]
@@ -150,6 +179,8 @@ def test_bad_parameters_are_named(name: str, value: object) -> None:
         {"seed": "a"},
         {"balance": "no"},
         {"save_every_s": 0.0},
+        {"limit_s": 0.0},
+        {"limit_s": math.nan},
     ],
 )
 def test_bad_options_are_named(options: dict[str, object]) -> None:

@@ -6,6 +6,7 @@ launch/run and the apps start `python -m lb_mpi.cli.report.live FOLDER`, which s
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import sys
@@ -55,6 +56,7 @@ def words(run: Run, before: Totals | None = None) -> str:
     text = f"{now.seconds.max():,.0f} s"
     text += f", {steps.done:,} of {steps.of:,} steps" if steps.of else ""
     text += f": {now.done.sum():,.0f} {_unit(run)}, {per_s:,.3g} a second"
+    text += _bounded(run)
     if fresh.any() and now.useful_s.any():
         by_rank = len(run.hosts) == 1
         names = np.array([f"rank {one.about.rank}" if by_rank else one.about.host for one in run.ranks])
@@ -67,6 +69,15 @@ def words(run: Run, before: Totals | None = None) -> str:
     elif dealt and per_s > 0.0:
         text += _left((dealt - sum(one.under_way for one in run.ranks)) / per_s)
     return text
+
+
+def _bounded(run: Run) -> str:
+    """Return the best value of a branch and bound, which the newest record has, and the load of all ranks."""
+    newest = max(run.ranks, key=lambda one: one.until)
+    if math.isnan(newest.best):
+        return ""
+    best = f"best {newest.best:,.10g}" if math.isfinite(newest.best) else "no solution yet"
+    return f"; {best}, {sum(one.open for one in run.ranks):,.0f} open"
 
 
 def _busy(useful_s: Floats, seconds: Floats, some: NDArray[np.bool_]) -> float:

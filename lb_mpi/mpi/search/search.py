@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import struct
@@ -31,7 +32,7 @@ from lb_mpi.mpi.common.saves import Signals, newest, noted
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.record.events import Driver, Phase, Step
-from lb_mpi.record.record import Record
+from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.report import RankWork, Report
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 from lb_mpi.searching.bound import Bound, check_bound
@@ -54,6 +55,7 @@ def search(
     bound: Bound | None = None,
     save: str | os.PathLike[str] | None = None,
     save_every_s: float = 30.0,
+    limit_s: float = math.inf,
     threshold: float = 0.125,
     balance: bool = True,
     emulated_speed: float | Callable[[], float] = 1.0,
@@ -80,6 +82,9 @@ def search(
         `lb_mpi.Savable`).  With `save`, SIGTERM and SIGUSR1 end the search after a save.
     save_every_s : seconds between the end of a save and the next one; inf: saves only at a signal.  During a save all
         ranks pause until all have written their work.
+    limit_s : seconds, above 0, from the start of the search, after which it ends on all ranks with the best result so far
+        (see `SearchResult.timed_out`); inf: when all work is done.  That of rank 0 counts.  With `save`, the search is
+        saved before it ends, so that the same call in a new run continues it.
     threshold : a rank gives away work only if its `problem.load()` is above this value, which has the same unit (J in
         the paper), >= 0.
     balance : False: every rank receives one share at the beginning, and no work moves afterwards (for comparison).
@@ -113,10 +118,11 @@ def search(
             check_problem(problem)
             if save is not None:
                 check_savable(problem)
-            every_s = None if save is None else save_every_s
-            options = Options(threshold, balance=balance, seed=seed, route=route, save_every_s=every_s)
+            options = Options(
+                threshold, balance=balance, seed=seed, route=route, save_every_s=save_every_s, limit_s=limit_s
+            ).checked()
             return _Settings(
-                check_route(problem, options.checked()),
+                check_route(problem, options if save is not None else options._replace(save_every_s=None)),
                 check_bound(bound),
                 throttle(emulated_speed, "emulated_speed"),
                 Quantum(quantum),
@@ -156,6 +162,7 @@ class SearchPort(Port[Message, Job]):
     ) -> None:
         self._rank, self._guard, self._parcels, self._saving = rank, guard, parcels, saving
         self._slow, self._quantum, self.record = settings.slow, settings.quantum, record
+        self._bound = settings.bound
         self.drafts = DraftRecord(record, rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
         self.units = 0  # of work
@@ -193,6 +200,8 @@ class SearchPort(Port[Message, Job]):
             self._slow.charge(cpu)
             self.units += done
             self.record.doing(self.units)
+            if self._bound is not None and self.record is not OFF:
+                self.record.bounded(self._bound.best, self._guard.load())
             poll_s = began - self._polls_since
             self._quantum.observe(done, worked, poll_s)
             self.cpu_s, self.work_s, self.poll_s = self.cpu_s + cpu, self.work_s + worked, self.poll_s + poll_s
@@ -392,10 +401,11 @@ class SearchResult:
     """The result of a search, the same on all ranks."""
 
     value: Any  # the ranks' results, merged in rank order
-    found: bool  # True if an answer ended the search; False if all work was done
+    found: bool  # True if an answer ended the search
     seconds: float  # wall-clock time of the slowest rank
     lower_bound_s: float  # CPU seconds of user work in this run / sum of speeds
     ranks: list[RankStats]  # of each rank, in order
+    timed_out: bool = False  # True if `limit_s` ended the search: a better result may exist
 
     @property
     def balances(self) -> int:
@@ -451,6 +461,7 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: S
         seconds=max(each.seconds for each in ranks),
         lower_bound_s=sum(each.cpu_s for each in ranks) / sum(each.emulated_speed for each in ranks),
         ranks=ranks,
+        timed_out=searcher.reason is Reason.TIMED_OUT,
     )
 
 
