@@ -1,0 +1,318 @@
+"""Choice of the vertices that move between neighbouring parts, from each rank's rows of the graph.   (pure)
+
+A rank is the home of its vertices, which stay there until a round of rebalancing ends; during the round, they get labels:
+the ranks that will own them.  A vertex moves to a neighbour of its home at most, so all of its edges are at hand:
+
+    zone       each of two neighbours: its vertices near their border, with the edges between the two parts
+    join       one of them: both zones as one graph, with a fixed vertex on each side for the rest of the part
+    two_way    and there: let work change sides, then make the cut lighter (Fiduccia & Mattheyses 1982)
+
+Two pairs of ranks that share none don't affect each other.  Between dependent pairs, labels are exchanged with neighbours.
+A vertex is tied to its home by an edge of weight `stay` times its cost: the cut and the moved work are minimised together
+(Schloegel, Karypis & Kumar, "Multilevel diffusion schemes for repartitioning of adaptive meshes", 1997).
+
+The search and the flow between two sides are those of `lb_mpi.partitioning`, with k = 2.
+"""
+
+# Compiled functions accept NamedTuples of arrays as arguments.
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.distributing.halo import GraphPart
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.kernels import njit
+from lb_mpi.partitioning.coarsen import SHRINK, Csr, Flags, cluster, contract
+from lb_mpi.partitioning.compiled import make_heap, pop, put, random_state
+from lb_mpi.partitioning.flow import refine_by_flow
+from lb_mpi.partitioning.refine import LATEST, find_connections, find_parts, move, refine
+
+# --- A rank's rows ----------------------------------------------------------------------------------------------------
+
+
+class Shard(NamedTuple):
+    """A rank's rows of a graph, or of a coarser one.  Ghosts are behind the owned vertices, and have no rows."""
+
+    graph: Csr  # (n_local + n_ghosts,) vertices
+    n_local: int
+    numbers: Ints  # (n_local + n_ghosts,) of the vertices, the same on all ranks
+
+
+def shard_of(part: GraphPart, costs: Floats) -> Shard:
+    """Return the rows of a part; costs (n_local,) of its vertices, >= 0."""
+    none = np.zeros(part.n_ghosts)
+    indptr = np.concatenate([part.indptr, np.full(part.n_ghosts, part.indptr[-1])])
+    graph = Csr(indptr, part.indices.copy(), part.weights.copy(), np.concatenate([costs, none]))
+    return Shard(graph, part.n_local, np.concatenate([part.vertices, part.ghosts]))
+
+
+# --- Two parts --------------------------------------------------------------------------------------------------------
+
+
+class Zone(NamedTuple):
+    """The vertices of one home near the border between two parts, as it sends them to the other rank of the pair."""
+
+    numbers: Ints  # (m,)
+    sides: Ints  # (m,) 0: labelled the lower rank; 1: the higher one
+    costs: Floats  # (m,)
+    indptr: Ints  # (m + 1,) where each vertex's edges to vertices of the two parts begin
+    heads: Ints  # (nnz,) numbers of these
+    head_sides: Ints  # (nnz,)
+    weights: Floats  # (nnz,)
+
+
+def zone(shard: Shard, labels: Ints, pair: tuple[int, int], layers: int) -> Zone:
+    """Return the zone of the home with this shard: up to `layers` edges away from the border between the two parts.
+
+    labels (n_local + n_ghosts,) : the ranks that will own the vertices.  pair : the two ranks, ascending, one of them the
+    home.
+    """
+    found = near_border(shard.graph, shard.n_local, labels, pair[0], pair[1], layers)
+    graph = shard.graph
+    degrees = graph.indptr[found + 1] - graph.indptr[found]
+    first = np.cumsum(degrees) - degrees
+    places = np.repeat(graph.indptr[found] - first, degrees) + np.arange(degrees.sum())
+    heads = graph.indices[places]
+    inside = (labels[heads] == pair[0]) | (labels[heads] == pair[1])
+    indptr = np.concatenate([[0], np.cumsum(inside)])[np.append(first, len(places))]
+    heads = heads[inside]
+    return Zone(
+        shard.numbers[found],
+        (labels[found] == pair[1]).astype(np.int64),
+        graph.vertex_weights[found],
+        indptr,
+        shard.numbers[heads],
+        (labels[heads] == pair[1]).astype(np.int64),
+        graph.weights[places[inside]],
+    )
+
+
+@njit(cache=True)
+def near_border(graph: Csr, n_local: int, labels: Ints, low: int, high: int, layers: int) -> Ints:
+    """Return the owned vertices labelled low or high up to `layers` edges away from one beside the other part, ascending."""
+    seen = np.zeros(n_local, np.bool_)
+    queue, depth = np.empty(n_local, np.int64), np.zeros(n_local, np.int64)
+    end = 0
+    for v in range(n_local):
+        if labels[v] == low or labels[v] == high:
+            other = low + high - labels[v]
+            for e in range(graph.indptr[v], graph.indptr[v + 1]):
+                if labels[graph.indices[e]] == other:
+                    seen[v] = True
+                    queue[end] = v
+                    end += 1
+                    break
+    head = 0
+    while head < end and depth[queue[head]] < layers:
+        v = queue[head]
+        head += 1
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
+            if u < n_local and not seen[u] and (labels[u] == low or labels[u] == high):
+                seen[u] = True
+                depth[u] = depth[v] + 1
+                queue[end] = u
+                end += 1
+    return np.nonzero(seen)[0]
+
+
+class Pair(NamedTuple):
+    """The graph of two zones.  Vertices 0 and 1 are fixed: what else the two parts have."""
+
+    indptr: Ints  # (2 + m + 1,)
+    indices: Ints
+    weights: Floats
+    costs: Floats  # (2 + m,)
+    side: Ints  # (2 + m,)
+    fixed: Flags  # (2 + m,)
+
+
+def join(low: Zone, high: Zone, stay: float) -> Pair:
+    """Return the graph of the zones of both homes, with m vertices: those of the lower home first.
+
+    stay : weight of the tie between a vertex and its home, per unit of cost.
+    """
+    numbers = np.concatenate([low.numbers, high.numbers])
+    costs, side = np.concatenate([low.costs, high.costs]), np.concatenate([low.sides, high.sides])
+    degrees = np.concatenate([np.diff(low.indptr), np.diff(high.indptr)])
+    heads, sides = np.concatenate([low.heads, high.heads]), np.concatenate([low.head_sides, high.head_sides])
+    m = len(numbers)
+    order = np.argsort(numbers)
+    place = np.minimum(np.searchsorted(numbers[order], heads), max(m - 1, 0))
+    found = order[place] if m else place
+    inside = numbers[found] == heads if m else np.zeros(len(heads), dtype=bool)
+    home = np.repeat([0, 1], [len(low.numbers), len(high.numbers)])
+    # From each vertex: its edges, then its tie.  To the fixed vertices: these again, the other way round.
+    tails = np.concatenate([np.repeat(np.arange(m), degrees), np.arange(m)]) + 2
+    heads = np.concatenate([np.where(inside, found + 2, sides), home])
+    weights = np.concatenate([low.weights, high.weights, stay * costs])
+    outside = heads < 2
+    tails, heads = np.concatenate([tails, heads[outside]]), np.concatenate([heads, tails[outside]])
+    weights = np.concatenate([weights, weights[outside]])
+    order = np.argsort(tails, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(tails, minlength=m + 2))])
+    both = np.arange(m + 2) < 2
+    return Pair(
+        indptr, heads[order], weights[order], np.concatenate([[0.0, 0.0], costs]), np.concatenate([[0, 1], side]), both
+    )
+
+
+ROUNDS, PATIENCE, SEEDS_AT_ONCE = 3, 0.3, 10  # of searches, as for a partition (see `multilevel`)
+FLOW_ROUNDS, FLOW_LAYERS = 1, 5
+
+
+def two_way(
+    indptr: Ints, indices: Ints, edge_weights: Floats, costs: Floats, side: Ints, fixed: Flags, give: float, *,
+    slack: tuple[float, float] = (0.0, 0.0), seed: int = 0,
+) -> Ints:  # fmt: skip
+    """Move work between the two sides of a graph, with a light cut; return the (n,) new side of each vertex, 0 or 1.
+
+    Parameters
+    ----------
+    indptr, indices, edge_weights : the graph of n vertices in rows, each edge at both ends; parallel edges add up.
+    costs : (n,) work of the vertices, >= 0.
+    side, fixed : (n,) the side of each vertex, 0 or 1, and True for those that keep it.
+    give : work that is to get from side 0 to side 1; < 0: from side 1 to side 0.
+    slack : by how much sides 0 and 1 may be heavier afterwards, >= 0, if that makes the cut lighter.
+    seed : of the random numbers; the same arguments give the same sides.
+
+    First, vertices at the border change sides, cheapest in cut first, until the work is right up to half a vertex.  Then
+    local searches with rollback and flows make the cut lighter (see `lb_mpi.partitioning.refine` and `.flow`).
+    """
+    free = np.flatnonzero(~fixed)
+    group = np.asarray(side).copy()
+    group[free] = 2 + np.arange(len(free))
+    graph = contract(Csr(indptr, indices, edge_weights, costs), group, 2 + len(free))
+    work = np.bincount(side, costs, minlength=2)
+    heavy = float(costs.sum()) + abs(give) + 1.0  # no bound has room for a fixed vertex
+    graph.vertex_weights[:2] += heavy
+    bounds = work + heavy - [give, -give]
+    part = np.concatenate([[0, 1], side[free]])
+    give_work(graph, part, bounds)
+    bounds = np.maximum(bounds + slack, np.bincount(part, graph.vertex_weights, minlength=2))
+    state = random_state(seed)
+    refine(graph, part, bounds, ROUNDS, PATIENCE, SEEDS_AT_ONCE, state)
+    refine_by_flow(graph, part, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
+    new = np.asarray(side).copy()
+    new[free] = part[2:]
+    return new
+
+
+@njit(cache=True)
+def give_work(graph: Csr, part: Ints, bounds: Floats) -> None:
+    """Move vertices at the border out of the side above its bound (2,): cheapest in cut first, of equals the earliest.
+
+    A vertex that would bring the side farther below its bound than it is above stays.
+    """
+    parts = find_parts(graph, part, bounds)
+    source = 0 if parts.weights[0] - bounds[0] > parts.weights[1] - bounds[1] else 1
+    if parts.weights[source] <= bounds[source] or len(graph.weights) == 0:
+        return
+    connections = find_connections(graph, part, 2)
+    heap = make_heap(len(part))
+    step, bonus = LATEST * graph.weights.max(), 0.0
+    for v in range(2, len(part)):
+        if part[v] == source and connections.n_others[v] > 0:
+            bonus -= step
+            put(heap, v, connections.weight[graph.indptr[v]] - connections.inner[v] + bonus)
+    while heap.size[0] > 0 and parts.weights[source] > bounds[source]:
+        v = pop(heap)
+        if graph.vertex_weights[v] > 2.0 * (parts.weights[source] - bounds[source]):
+            continue
+        move(graph, parts, connections, v, 1 - source)
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
+            if u >= 2 and part[u] == source:
+                bonus -= step
+                put(heap, u, connections.weight[graph.indptr[u]] - connections.inner[u] + bonus)
+
+
+# --- Pieces that do not hang together with the rest of their part -----------------------------------------------------
+
+LARGE = 0.2  # of a part's work: a piece that has more stays
+
+
+def stray(shard: Shard, homes: Ints, rank: int) -> Ints:
+    """Return (n_local,) labels that give small pieces of a part away, each to the rank with the strongest connection.
+
+    homes (n_local + n_ghosts,) : the owners of the vertices; `rank` owns the first n_local.  The piece with most work stays.
+    """
+    graph, n = shard.graph, shard.n_local
+    labels = np.full(n, rank)
+    piece, count = pieces(graph, n)
+    if count <= 1:
+        return labels
+    work = np.bincount(piece, graph.vertex_weights[:n], minlength=count)
+    tails = np.repeat(np.arange(n), np.diff(graph.indptr[: n + 1]))
+    away = graph.indices >= n
+    at, to = piece[tails[away]], homes[graph.indices[away]]
+    for one in np.flatnonzero(work <= LARGE * work.sum()).tolist():
+        weights = np.bincount(to[at == one], graph.weights[away][at == one])
+        if one != int(work.argmax()) and len(weights) and weights.max() > 0.0:
+            labels[piece == one] = weights.argmax()
+    return labels
+
+
+@njit(cache=True)
+def pieces(graph: Csr, n_local: int) -> tuple[Ints, int]:
+    """Return the connected piece of each of the first n_local vertices, among these only, and the number of pieces."""
+    piece = np.full(n_local, -1)
+    queue = np.empty(n_local, np.int64)
+    count = 0
+    for start in range(n_local):
+        if piece[start] >= 0:
+            continue
+        piece[start] = count
+        queue[0] = start
+        head, end = 0, 1
+        while head < end:
+            v = queue[head]
+            head += 1
+            for e in range(graph.indptr[v], graph.indptr[v + 1]):
+                u = graph.indices[e]
+                if u < n_local and piece[u] < 0:
+                    piece[u] = count
+                    queue[end] = u
+                    end += 1
+        count += 1
+    return piece, count
+
+
+# --- Coarsening inside the parts --------------------------------------------------------------------------------------
+
+COARSEST = 30  # vertices of a part in its coarsest graph
+
+
+def multilevel_within(shard: Shard, labels: Ints, seed: int) -> tuple[Ints, int]:
+    """Group the owned vertices: return (n_local,) the group of each one, and their number.
+
+    labels (n_local + n_ghosts,) : a group has a single label, so that coarser graphs keep the parts.  The groups are the
+    vertices of the next level, as `coarser` builds it; if they are as many as the vertices, this is the coarsest one.
+
+    A pass of `two_way` over all pairs on each level, from the coarsest to the finest, moves whole groups, which a search by
+    single vertices can't.  That keeps the cut near that of a fresh partition over many events.
+    """
+    graph, n = shard.graph, shard.n_local
+    if n <= COARSEST:
+        return np.arange(n), n
+    inner = graph.indices < n
+    indptr = np.concatenate([[0], np.cumsum(inner)])[graph.indptr[: n + 1]]
+    own = Csr(indptr, graph.indices[inner], graph.weights[inner], graph.vertex_weights[:n].copy())
+    largest = 1.5 * float(own.vertex_weights.sum()) / COARSEST
+    group, count = cluster(own, largest, labels[:n].copy(), random_state(seed), False)
+    return (group, count) if count <= SHRINK * n else (np.arange(n), n)
+
+
+def coarser(shard: Shard, group: Ints, count: int, first: int, ghost_numbers: Ints) -> Shard:
+    """Return the shard of the groups.
+
+    group, count : of the owned vertices.  first : the number of group 0 among those of all ranks.  ghost_numbers
+    (n_ghosts,) : the numbers of the ghosts' groups.
+    """
+    numbers, ghosts = np.unique(ghost_numbers, return_inverse=True)
+    both = np.concatenate([group, count + ghosts])
+    graph = contract(shard.graph, both, count + len(numbers))
+    return Shard(graph, count, np.concatenate([first + np.arange(count), numbers]))

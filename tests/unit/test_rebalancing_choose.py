@@ -1,0 +1,161 @@
+"""Choice of the vertices that move between two parts: zones, the graph of a pair, stray pieces, coarse levels."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lb_mpi.distributing.halo import Pieces, part_of
+from lb_mpi.graph import Floats, Graph, Ints, mesh
+from lb_mpi.rebalancing.choose import Pair, Shard, coarser, join, multilevel_within, shard_of, stray, two_way, zone
+
+ALL = 10**6
+
+
+def shards_of(graph: Graph, homes: Ints, size: int) -> list[Shard]:
+    pieces = Pieces(graph, homes, size)
+    parts = [part_of(pieces[rank], rank) for rank in range(size)]
+    return [shard_of(part, part.vertex_weights) for part in parts]
+
+
+def cut(graph: Graph, labels: Ints) -> float:
+    tails, heads = graph.edges()
+    return float(graph.edge_weights()[labels[tails] != labels[heads]].sum())
+
+
+def cut_of_pair(pair: Pair, side: Ints) -> float:
+    tails = np.repeat(np.arange(len(side)), np.diff(pair.indptr))
+    return float(pair.weights[side[tails] != side[pair.indices]].sum() / 2)
+
+
+def random_case(seed: int, size: int) -> tuple[Graph, Ints, Ints]:
+    """A weighted mesh, homes in a few pieces, and labels: most vertices keep their home, some go to another rank."""
+    rng = np.random.default_rng(seed)
+    bare = mesh(9, 8)
+    tails, heads = bare.edges()
+    graph = Graph.from_edges(72, tails, heads, rng.integers(1, 5, len(tails)), rng.uniform(0.5, 2.0, 72))
+    homes = (np.arange(72) // 8 * size // 9 + (rng.random(72) < 0.1)) % size
+    labels = np.where(rng.random(72) < 0.2, rng.integers(0, size, 72), homes)
+    return graph, homes, labels
+
+
+def zones_of(
+    shards: list[Shard], labels: Ints, pair: tuple[int, int], layers: int, stay: float = 0.0
+) -> tuple[Ints, Pair]:
+    low, high = (zone(shards[rank], labels[shards[rank].numbers], pair, layers) for rank in pair)
+    return np.concatenate([low.numbers, high.numbers]), join(low, high, stay)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 4), st.sampled_from([0, 1, 2, ALL]))
+def test_the_graph_of_a_pair_has_the_same_differences_of_cut_as_the_whole(seed: int, size: int, layers: int) -> None:
+    graph, homes, labels = random_case(seed, size)
+    shards = shards_of(graph, homes, size)
+    rng = np.random.default_rng(seed)
+    low, high = np.sort(rng.choice(size, 2, replace=False)).tolist()
+    numbers, pair = zones_of(shards, labels, (low, high), layers)
+    assert np.isin(homes[numbers], (low, high)).all()
+    assert np.isin(labels[numbers], (low, high)).all()
+    side = np.concatenate([[0, 1], rng.integers(0, 2, len(numbers))])
+    new = labels.copy()
+    new[numbers] = np.where(side[2:] == 0, low, high)
+    difference = cut_of_pair(pair, side) - cut_of_pair(pair, pair.side)
+    assert difference == pytest.approx(cut(graph, new) - cut(graph, labels))
+    dense = np.zeros((len(side), len(side)))
+    np.add.at(dense, (np.repeat(np.arange(len(side)), np.diff(pair.indptr)), pair.indices), pair.weights)
+    assert (dense == dense.T).all()
+
+
+def test_a_tie_to_its_home_costs_a_vertex_that_leaves_it() -> None:
+    shards = shards_of(mesh(4, 4), np.arange(16) // 8, 2)
+    numbers, pair = zones_of(shards, np.arange(16) // 8, (0, 1), ALL, stay=0.25)
+    moved = pair.side.copy()
+    moved[2 + np.flatnonzero(numbers == 5)] = 1
+    assert cut_of_pair(pair, moved) - cut_of_pair(pair, pair.side) == pytest.approx(2.25)  # 3 - 1 edges, and the tie
+
+
+def halves(rows: int, columns: int, costs: Floats | None = None) -> tuple[Graph, Ints]:
+    tails, heads = mesh(rows, columns).edges()
+    return Graph.from_edges(rows * columns, tails, heads, None, costs), np.arange(rows * columns) // columns * 2 // rows
+
+
+@pytest.mark.parametrize("give", [-40.0, -7.0, 0.0, 1.0, 25.0, 60.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_work_changes_sides_up_to_half_a_vertex(give: float, seed: int) -> None:
+    costs = np.random.default_rng(seed).uniform(0.5, 1.5, 144)
+    graph, side = halves(12, 12, costs)
+    fixed = np.isin(np.arange(144) // 12, (0, 11))
+    arrays = graph.indptr, graph.indices, graph.weights, graph.vertex_weights
+    new = two_way(*arrays, side, fixed, give, seed=seed)
+    assert (new[fixed] == side[fixed]).all()
+    assert costs[side == 0].sum() - costs[new == 0].sum() == pytest.approx(give, abs=0.75)
+    assert cut(graph, new) <= 17  # one row has 12 edges
+    assert (new == two_way(*arrays, side, fixed, give, seed=seed)).all()
+
+
+def test_slack_is_used_for_a_lighter_cut_only() -> None:
+    graph, side = halves(12, 12)
+    arrays = graph.indptr, graph.indices, graph.weights, graph.vertex_weights
+    free = np.zeros(144, dtype=bool)
+    exact = two_way(*arrays, side, free, 6.0)
+    assert (int((exact == 0).sum()), cut(graph, exact)) == (66, 13)
+    assert cut(graph, two_way(*arrays, side, free, 6.0, slack=(6.0, 6.0))) == 12
+    assert (two_way(*arrays, side, free, 0.0, slack=(6.0, 6.0)) == side).all()
+
+
+def test_more_than_a_side_has_can_not_be_given() -> None:
+    graph, side = halves(4, 4)
+    new = two_way(
+        graph.indptr, graph.indices, graph.weights, graph.vertex_weights, side, np.zeros(16, dtype=bool), 100.0
+    )
+    assert (new == 1).all()
+
+
+def test_sides_without_an_edge_between_them_give_nothing() -> None:
+    graph = Graph.from_edges(4, [0, 2], [1, 3])
+    new = two_way(
+        graph.indptr,
+        graph.indices,
+        graph.weights,
+        graph.vertex_weights,
+        np.array([0, 0, 1, 1]),
+        np.zeros(4, dtype=bool),
+        1.0,
+    )
+    assert new.tolist() == [0, 0, 1, 1]
+
+
+def test_small_stray_pieces_go_to_the_rank_with_the_strongest_connection() -> None:
+    homes = np.zeros(36, dtype=np.int64)
+    homes[18:] = 1
+    homes[[10, 30, 31]] = 1, 2, 2  # rank 1 has a stray vertex amid rank 0's; all of rank 2 is one piece
+    homes[35] = 2  # and another one in a corner
+    shards = shards_of(mesh(6, 6), homes, 3)
+    assert (stray(shards[0], homes[shards[0].numbers], 0) == 0).all()
+    labels = stray(shards[1], homes[shards[1].numbers], 1)
+    assert shards[1].numbers[: shards[1].n_local][labels == 0].tolist() == [10]
+    assert (stray(shards[2], homes[shards[2].numbers], 2) == 2).all()  # a third of its work: too much
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_coarse_shards_are_those_of_the_coarse_graph_and_keep_labels_apart(seed: int, size: int) -> None:
+    graph, homes, labels = random_case(seed, size)
+    shards = shards_of(graph, homes, size)
+    found = [multilevel_within(one, labels[one.numbers], seed + rank) for rank, one in enumerate(shards)]
+    first = np.cumsum([0] + [count for _, count in found])
+    group = np.empty(graph.n, dtype=np.int64)
+    for one, (mine, _), start in zip(shards, found, first.tolist(), strict=False):
+        group[one.numbers[: one.n_local]] = start + mine
+    for one in range(first[-1]):
+        assert len(np.unique(labels[group == one])) == len(np.unique(homes[group == one])) == 1
+    dense = graph.to_scipy().toarray()
+    gather = np.zeros((first[-1], graph.n))
+    gather[group, np.arange(graph.n)] = 1
+    coarse = gather @ dense @ gather.T
+    np.fill_diagonal(coarse, 0)
+    for one, (mine, count), start in zip(shards, found, first.tolist(), strict=False):
+        small = coarser(one, mine, count, start, group[one.numbers[one.n_local :]])
+        rows = np.zeros((count, first[-1]))
+        tails = np.repeat(np.arange(len(small.numbers)), np.diff(small.graph.indptr))
+        np.add.at(rows, (tails, small.numbers[small.graph.indices]), small.graph.weights)
+        assert np.allclose(rows, coarse[start : start + count])
+        assert np.allclose(small.graph.vertex_weights[:count], gather[start : start + count] @ graph.vertex_weights)
