@@ -224,3 +224,28 @@ def test_every_package_of_the_library_is_installed() -> None:
 @pytest.mark.parametrize("command", ["demo", "docs", "test", "run", "cluster", "throttle", "../.ci/run"])
 def test_commands_are_executable(command: str) -> None:
     assert (ROOT / "launch" / command).stat().st_mode & 0o111 == 0o111
+
+
+def fields(tree: ast.AST) -> set[str]:
+    """Names of the fields that the classes of a file declare."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found |= {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            found.add(node.attr)
+    return found
+
+
+def test_no_field_of_a_pool_is_written_from_another_file() -> None:
+    trees = {path.name: ast.parse(path.read_text()) for path in sources("lb_mpi/mpi/pool")}
+    owned = {name: fields(tree) for name, tree in trees.items()}
+    wrong = []
+    for name, tree in trees.items():
+        foreign = set().union(*(owned[other] for other in owned if other != name)) - owned[name]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+                written = node.value if isinstance(node, ast.Subscript) else node
+                if isinstance(written, ast.Attribute) and written.attr in foreign:
+                    wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+    assert not wrong

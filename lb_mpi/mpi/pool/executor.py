@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from functools import partial
 from queue import SimpleQueue
@@ -42,10 +42,12 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
 from lb_mpi.mpi.pool.maps import serve
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_results, run_chunk, run_kept, task_error
+from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, Process, run_batch
-from lb_mpi.mpi.pool.session import Order, PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
+from lb_mpi.mpi.pool.session import PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
 from lb_mpi.pooling.account import RankTasks, report
+from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
 from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
 
@@ -113,10 +115,10 @@ class Executor(MPIPoolExecutor):
 
         initializers = list[bytes]()  # at most one, on rank 0
         self._session = open_session(comm, 0, check, name="lb_mpi.Executor")
-        size = self._session.size
+        size = self._session.ranks.size
         ranks = [*range(1, size), *([0] if root_works or size == 1 else [])]
-        self._queue = _Queue(self._session.hosts, ranks[:max_workers], *initializers)
-        if self._session.is_root:
+        self._queue = _Queue(self._session.ranks.hosts, ranks[:max_workers], *initializers)
+        if self._session.ranks.is_root:
             self._dispatcher: _Dispatcher | None = _dispatcher(self._session, self._queue)
             weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
 
@@ -124,7 +126,7 @@ class Executor(MPIPoolExecutor):
     def of_pool(cls, session: Session) -> Executor:
         """Make the executor of a pool's asynchronous tasks; it uses the ranks from its first task on, until a map begins."""
         made = cls.__new__(cls)
-        made._session, made._queue = session, _Queue(session.hosts, [*range(1, session.size), 0], gives_way=True)
+        made._session, made._queue = session, _Queue(session.ranks.hosts, [*range(1, session.ranks.size), 0], gives_way=True)
         made._dispatcher = None
         return made
 
@@ -147,7 +149,7 @@ class Executor(MPIPoolExecutor):
     def report(self) -> Report:
         """Return a report of the tasks that have ended so far, also after a shutdown (see `Pool.report`)."""
         queue = self._queue
-        speeds = [s if rank in queue.bound else 0.0 for rank, s in enumerate(self._session.emulated_speeds)]
+        speeds = [s if rank in queue.bound else 0.0 for rank, s in enumerate(self._session.ranks.emulated_speeds)]
         ranks = [*queue.ran]
         return report(sum(rank.tasks for rank in ranks), queue.ended - queue.began, ranks, speeds)
 
@@ -251,7 +253,7 @@ class Executor(MPIPoolExecutor):
 
         cancel_futures : cancel the tasks not yet sent to a rank.
         """
-        if not self._session.is_root:
+        if not self._session.ranks.is_root:
             if self._queue.open:
                 self._queue.open = False
                 try:
@@ -268,7 +270,7 @@ class Executor(MPIPoolExecutor):
 
     def __enter__(self) -> Self | Any:  # Any: None, which users need not check for in a script of rank 0 alone
         """Return the executor; on ranks that serve, serve until rank 0 shuts it down, then return None."""
-        if self._session.is_root:
+        if self._session.ranks.is_root:
             return self
         self.shutdown()
         hint(Executor, "this rank has worked for the executor; put `if executor:` before what only rank 0 does")
@@ -278,14 +280,14 @@ class Executor(MPIPoolExecutor):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Shut the executor down; at once after Ctrl-C."""
-        if not self._session.is_root:
+        if not self._session.ranks.is_root:
             return
         if isinstance(error, KeyboardInterrupt) and self._dispatcher is not None:
             self._dispatcher.interrupt()
         self.shutdown()
 
     def _check(self, what: str) -> None:
-        if not self._session.is_root:
+        if not self._session.ranks.is_root:
             raise Error("this rank serves the executor: expected a call on rank 0")
         if self._queue.broken is not None:
             raise BrokenExecutor(str(self._queue.broken)) from self._queue.broken.__cause__
@@ -306,7 +308,7 @@ class _Task(NamedTuple):
 class _Queue:
     """The tasks of one executor; access needs the lock of its dispatcher."""
 
-    def __init__(self, hosts: list[int], ranks: list[int], initializer: bytes = b"", *, gives_way: bool = False) -> None:
+    def __init__(self, hosts: Sequence[int], ranks: list[int], initializer: bytes = b"", *, gives_way: bool = False) -> None:
         self.hosts = hosts  # of all ranks of the session
         self.gives_way = gives_way  # to maps, when there are no tasks
         self.arrays = SharedArrays(hosts[0])
@@ -423,19 +425,18 @@ class _DispatcherPort(SessionPort):
 class _Dispatcher(SessionActor):
     """The two threads of the root, for all executors of a session, until the last one has ended or a map begins."""
 
-    has_threads = True
     over = False  # it accepts no further executor or task
 
     def __init__(self, session: Session, *, closes: bool) -> None:
         super().__init__(session)
         self.changed = threading.Condition()
         self._news = False  # something has changed since the last turn
-        self._root = session.root
+        self._root = session.ranks.root
         self._process = Process.now()
         self._closes = closes  # the session, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
         self._queues = deque[_Queue]()
-        others = [rank for rank in range(session.size) if rank != self._root]
+        others = [rank for rank in range(session.ranks.size) if rank != self._root]
         self._at = {rank: deque[_Batch]() for rank in [*others, self._root]}  # sent to this rank, not yet answered
         self._mine = deque[_Batch]()  # of the root, until other ranks have theirs
         self._own: SimpleQueue[_Batch | None] = SimpleQueue()  # batches of the root; None: its thread ends
@@ -493,26 +494,24 @@ class _Dispatcher(SessionActor):
             self.notify()
 
     @property
-    def refusal(self) -> str:
+    def state(self) -> PoolState:
         """See `SessionActor`."""
-        if self._gives_way:
-            return "a callback of an asynchronous task of these ranks: expected the map after it"
-        return "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
+        if self._in_callback:
+            return PoolState.IN_TASKS
+        with self.changed:
+            if self.over:
+                return PoolState.ENDING
+            return PoolState.TASKS if all(queue.gives_way for queue in self._queues) else PoolState.EXECUTOR
 
-    def refuses(self) -> bool:
-        """See `SessionActor`."""
-        return self._in_callback or not (self.over or self._gives_way)
-
-    def complete(self) -> bool:
-        """See `SessionActor`; False while an executor of the user's is open."""
+    def complete(self) -> None:
+        """See `SessionActor`; executors of pools give way to a map when they have no tasks."""
         with self.changed:
             self._wanted = True
             self.notify()
-            self.changed.wait_for(lambda: self.over or not self._gives_way)
+            self.changed.wait_for(lambda: self.state is not PoolState.TASKS)
             self._wanted = False
         if self.over:
             self.thread.join()
-        return self.over
 
     def leave(self, error: BaseException | None) -> None:
         """See `SessionActor`; shut all executors down."""
@@ -525,11 +524,6 @@ class _Dispatcher(SessionActor):
     @property
     def _in_callback(self) -> bool:
         return threading.current_thread() in (self.thread, self._worker)
-
-    @property
-    def _gives_way(self) -> bool:
-        with self.changed:
-            return all(queue.gives_way for queue in self._queues)
 
     # The thread that calls MPI.
 
@@ -561,7 +555,7 @@ class _Dispatcher(SessionActor):
                 _late.append(worker)
         for queue in self._queues:  # after a failure
             queue.arrays.close()
-        session.operation = None
+        session.end()
         _dispatchers.remove(self)
         if self._closes:
             session.close()
@@ -639,8 +633,7 @@ class _Dispatcher(SessionActor):
                 queue.n_sent += 1
                 if not (queue.began or tasks[0].what):
                     queue.began = queue.ended = time.perf_counter()
-                number = -1 if tasks[0].what else self.session.n_tasks
-                self.session.n_tasks += 0 if tasks[0].what else len(tasks)
+                number = -1 if tasks[0].what else self.session.number(len(tasks))
                 places = queue.arrays.places
                 found = {key: places[key][queue.hosts[rank]] for task in tasks for key in task.arrays}
                 return _Batch(queue, tasks, (number, [task.data for task in tasks], found))
@@ -732,19 +725,17 @@ def _await_tasks() -> None:
 def _dispatcher(session: Session, queue: _Queue) -> _Dispatcher:
     """Return the dispatcher that serves this queue's executor, and others of the same ranks."""
     while True:
-        found = session.operation
-        if isinstance(found, _Dispatcher) and found.add(queue):
-            return found
-        if found is not None and found.refuses():
-            raise Error(found.refusal)
-        if isinstance(found, _Dispatcher):  # over
-            found.thread.join()
-            continue
-        with session.lock, in_call(""):  # with Ctrl-C held back, so that what is noted also runs
-            if not isinstance(session.operation, _Dispatcher):  # else another thread has made one meanwhile
-                session.check()
+        with session.claimed(Wish.TASKS), in_call(""):  # with Ctrl-C held back, so that what is noted also runs
+            found = session.operation
+            if isinstance(found, _Dispatcher):
+                if found.add(queue):
+                    return found
+                if found.state is not PoolState.ENDING:  # a callback of its last task
+                    raise Error(REASONS[found.state])
+            else:
                 _check_level(session.presence.comm)
-                session.operation = made = _Dispatcher(session, closes=not (session.shared or queue.gives_way))
+                made = _Dispatcher(session, closes=not (session.shared or queue.gives_way))
+                session.begin(made)
                 _dispatchers.append(made)
                 made.add(queue)
                 made.thread.start()
@@ -760,7 +751,7 @@ def _check_level(comm: MPI.Intracomm) -> None:
 
 def initialize(session: Session, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     """Call initializer(*initargs) on all ranks of a script but the root; lb_mpi.Error if it raises."""
-    if session.size > 1:
+    if session.ranks.size > 1:
         with Executor(initializer=initializer, initargs=initargs, root_works=False) as executor:
             executor.bootup()
         if (broken := executor._queue.broken) is not None:  # known at the end: the futures are done a moment before

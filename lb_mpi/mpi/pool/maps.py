@@ -58,6 +58,7 @@ from lb_mpi.mpi.pool.messages import (
 from lb_mpi.mpi.pool.serving import Process, Serving, ServingPort
 from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.pooling.account import Collector, RankTasks, report
+from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.deal import Speeds, deal
 from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
@@ -89,24 +90,23 @@ class PoolMaps:
 
     def __init__(self, session: Session, speeds: Sequence[float] | None) -> None:
         self.session = session
-        self.speeds, self.memory = Speeds(session.size, speeds), Memory()
+        self.speeds, self.memory = Speeds(session.ranks.size, speeds), Memory()
         self.current: RootMap | None = None  # under way, on the root
         self.report: Report | None = None  # of the last one that has ended, on the root
 
     def begin_map(self, call: MapCall, items: Sequence[Any], options: MapOptions) -> RootMap | WorkerMap:
         """Begin a map on all ranks; if an argument is wrong on any of them, all that call this raise."""
         session = self.session
-        session.check()
         with contextlib.ExitStack() as opened:  # closed if not all ranks begin the map
 
             def plan() -> RootMap | None:
                 with interrupts().allowed():  # the items may come from the user's code
-                    if session.is_root:
+                    if session.ranks.is_root:
                         return RootMap(self, call, items, options, opened)
                     check_options(call.function, options, alone=False)
                     return None
 
-            if session.alone:
+            if session.ranks.alone:
                 planned = plan()
             else:
                 with in_call(MAP, watched=True):
@@ -176,7 +176,7 @@ class MapPort(SessionPort):
                         raise
                     value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
                 if type(value) not in UNCHANGING:
-                    if session.is_root:
+                    if session.ranks.is_root:
                         value = copied(value)
                     elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
                         value = kept(value)
@@ -189,7 +189,7 @@ class MapPort(SessionPort):
         session.throttle.charge(cpu_s)
         session.record.enter(Phase.PACKING, after.wall_s)
         packed: Any = values
-        if values and not session.is_root:
+        if values and not session.ranks.is_root:
             try:
                 packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
             except Exception as error:
@@ -209,27 +209,27 @@ class LocalMap(SessionActor):
         self._sent_before = session.parcels.sent_bytes
 
     @property
-    def refusal(self) -> str:
-        """See `SessionActor`."""
-        return "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
+    def state(self) -> PoolState:
+        """See `SessionActor`; on ranks other than the root, only a task can ask."""
+        return PoolState.IN_MAP
 
     def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
         """Begin the map on this rank."""
         session = self.session
-        session.speeds[:] = speeds
+        session.learn(speeds)
         if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
         session.account.begin(began, start.lo, start.hi)
         session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
         session.clocks.begin()
-        session.operation = self
+        session.begin(self)
 
     def stop(self) -> None:
         """Begin nothing more: the map is over."""
         session = self.session
-        session.operation = None
+        session.end()
         session.worker.end()
-        session.account.end(time.perf_counter(), self.done_tasks, session.emulated_speeds[session.rank])
+        session.account.end(time.perf_counter(), self.done_tasks, session.ranks.emulated_speeds[session.ranks.rank])
 
     @property
     def done_tasks(self) -> RankTasks:
@@ -273,14 +273,14 @@ class LocalMap(SessionActor):
             self.put(job.lo, job.lo + n, values, work_s)
         if failed is not None:  # Ctrl-C may come after the last task
             task = job.lo + n if n < job.n else -1
-            self.fail_task(failure_of(failed, session.rank, task), failed)
+            self.fail_task(failure_of(failed, session.ranks.rank, task), failed)
         if self.failed is not None:
             worker.end()
         return [*sends]
 
     def fail(self, error: BaseException) -> list[PoolSend]:
         """Note that this rank can't continue."""
-        self.fail_task(failure_of(error, self.session.rank), error)
+        self.fail_task(failure_of(error, self.session.ranks.rank), error)
         self.session.worker.end()
         return []
 
@@ -305,13 +305,13 @@ class RootMap(LocalMap):
         session = maps.session
         super().__init__(session, call)
         self._maps = maps
-        chunksize, self._progress = check_options(call.function, options, alone=session.alone)
+        chunksize, self._progress = check_options(call.function, options, alone=session.ranks.alone)
         path = options.get("checkpoint")
         self._items = check_items(items, ordered=path is not None)
         self._n = len(self._items)
         self._sample = b""  # of the items, by which their costs are remembered
         self._costs = check_costs(options.get("costs"), self._n)
-        if self._costs is None and session.size > 1:
+        if self._costs is None and session.ranks.size > 1:
             self._sample = sample_of(self._items)
             self._costs = maps.memory.predict(name_of(call.function), self._sample, self._n)
         self._to_all = options.get("to") == "all"
@@ -326,24 +326,21 @@ class RootMap(LocalMap):
             tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
             self._fresh.append((list(done), list(done.values())))
         function, digest = b"", b""  # every rank has the function
-        if session.alone and session.size > 1:
+        if session.ranks.alone and session.ranks.size > 1:
             function = dumps(call.function, "function", call.function)
             digest = digest_of(function)
         self._speeds: list[float] = maps.speeds.values.tolist()
         self._order, bounds = deal(tasks, self._speeds, None if self._costs is None else self._costs[tasks])
         if digest in session.functions:
             function = b""
-        self._parts = [maps.speeds.values.tobytes(), function, *encode(self._items, self._order, session.size)]
-        self._epoch = session.epoch + 1
-        how = self._costs is not None, call.star, call.keep_exceptions, len(function), digest
-        self._starts = [
-            StartOrder(self._epoch, lo, hi, chunksize, *how) for lo, hi in itertools.pairwise(bounds.tolist())
-        ]
+        self._parts = [maps.speeds.values.tobytes(), function, *encode(self._items, self._order, session.ranks.size)]
+        how = chunksize, self._costs is not None, call.star, call.keep_exceptions, len(function), digest
+        self._starts = [StartOrder(0, lo, hi, *how) for lo, hi in itertools.pairwise(bounds.tolist())]
         self.failure: TaskFailure | None = None  # the first, with the number of its task
-        self._rank_tasks = [RankTasks()] * session.size
+        self._rank_tasks = [RankTasks()] * session.ranks.size
         self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
         self._by = np.full(len(self._order), -1, dtype=np.int32)  # the rank that has run it; -1: none
-        self._worker = 0  # the thread that works on it
+        self._thread = 0  # the thread that works on it
         self._until_fresh = False  # it stops working when there are results
         self._dropped = False  # before all results were taken
         self._arrived = deque[Arrived]()  # to be unpickled
@@ -351,8 +348,7 @@ class RootMap(LocalMap):
         self._delivers = self._file is not None or self._callback is not None  # before results count
         self._deliver_at = 0.0
         self._calls = False  # the caller's frame is due
-        self._collector = Collector(self._epoch, len(self._order))
-        self._n_reported = self._collector.missing  # by progress, last
+        self._n_reported = len(self._order)  # not done, when progress was called last
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
@@ -360,14 +356,16 @@ class RootMap(LocalMap):
         self._began = self._reported = time.perf_counter()
         how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
         session.record.use("pool", how)
+        self._epoch = session.next_map()
+        self._collector = Collector(self._epoch, len(self._order))
         with session.presence.notifying():
-            data = session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
-            session.epoch = self._epoch
+            starts = [start._replace(epoch=self._epoch) for start in self._starts]
+            data = session.orders.send_all(Tag.START, [START.pack(*start) for start in starts], self._parts)
             if self._starts[0].function_bytes:
                 session.functions.keep(self._starts[0].digest, self._call.function)
             items = ReceivedItems(data[sum(map(len, self._parts[:2])) :])
             self._port = MapPort(session, self._call, items)
-            self.begin(self._starts[session.rank], self._speeds, self._began)
+            self.begin(starts[session.ranks.rank], self._speeds, self._began)
         self._maps.current = self
         self._starts, self._parts = [], []  # free memory
 
@@ -404,28 +402,29 @@ class RootMap(LocalMap):
                 for tasks, values in fresh:
                     yield from zip(tasks, values, strict=True)
 
-    def complete(self) -> bool:
-        """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
-        if self.refuses() or not self.session.alone:  # the other ranks would have to know
-            return False
-        try:
-            self._work()
-        except BaseException as error:
-            self.fail(error)
-            self.end()
-            raise
-        self.end()
-        if isinstance(self.failed, KeyboardInterrupt):
-            raise self.failed
-        return True
-
-    def refuses(self) -> bool:
+    @property
+    def state(self) -> PoolState:
         """See `SessionActor`."""
-        return self._worker == threading.get_ident()
+        if self._thread == threading.get_ident():
+            return PoolState.IN_MAP
+        return PoolState.MAP if self.session.ranks.alone else PoolState.MAP_OF_ALL
+
+    def complete(self) -> None:
+        """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
+        with in_call(""):
+            try:
+                self._work()
+            except BaseException as error:
+                self.fail(error)
+                raise
+            finally:
+                self.end()
+            if isinstance(self.failed, KeyboardInterrupt):
+                raise self.failed
 
     def _work(self, *, until_fresh: bool = False) -> None:
         """Work until the map is over, or until there are results; meanwhile, call the caller's functions."""
-        self._worker, self._until_fresh = threading.get_ident(), until_fresh
+        self._thread, self._until_fresh = threading.get_ident(), until_fresh
         try:
             while True:
                 self.session.work(self, self._port, MAP)
@@ -433,7 +432,7 @@ class RootMap(LocalMap):
                 if self._is_complete or (until_fresh and self._fresh):
                     return
         finally:
-            self._worker = 0
+            self._thread = 0
 
     @property
     def under_way(self) -> bool:
@@ -481,7 +480,7 @@ class RootMap(LocalMap):
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
         """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
-        source = self.session.rank if source is None else source
+        source = self.session.ranks.rank if source is None else source
         self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
         if self._delivers:
             self._came.append((source, lo, hi, values))
@@ -496,7 +495,7 @@ class RootMap(LocalMap):
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """Note what is due for the caller: results, for a file some together; the progress now and then."""
-        self._rank_tasks[self.session.rank] = self.done_tasks
+        self._rank_tasks[self.session.ranks.rank] = self.done_tasks
         n_left = self._collector.missing  # an idle root stays in the loop, where it may warn of a late rank
         reports = self._progress is not None and n_left < self._n_reported and now > self._reported + REPORT_S
         at_once = idle or self._file is None or now > self._deliver_at
@@ -529,7 +528,7 @@ class RootMap(LocalMap):
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         session, self._dropped = self.session, dropped
         payload = pickle.dumps(None)
-        self._rank_tasks[session.rank] = self.done_tasks
+        self._rank_tasks[session.ranks.rank] = self.done_tasks
         try:
             if self._file is not None:
                 self._keep_rest()
@@ -543,11 +542,11 @@ class RootMap(LocalMap):
         if self.failure is not None and not dropped:
             payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
         self.stop()
-        session.send_all(Tag.END, [b""] * session.size, [payload])
+        session.orders.send_all(Tag.END, [b""] * session.ranks.size, [payload])
         seconds = time.perf_counter() - self._began
         self._learn()
         self._maps.current = None
-        self._maps.report = report(len(self._order), seconds, self._rank_tasks, session.emulated_speeds)
+        self._maps.report = report(len(self._order), seconds, self._rank_tasks, session.ranks.emulated_speeds)
 
     def _keep_rest(self) -> None:
         """Write the results that a map which is dropped, or has failed, has received: a later run need not compute them."""
@@ -560,19 +559,19 @@ class RootMap(LocalMap):
         """Report the progress at the end: in this call of the user's code, no other map may begin."""
         if self._progress is None:
             return
-        before, self._worker = self._worker, threading.get_ident()
+        before, self._thread = self._thread, threading.get_ident()
         try:
             with interrupts().allowed():
                 self._tell_progress()
         finally:
-            self._worker = before
+            self._thread = before
 
     def _learn(self) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
         n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
         done, costs_done = self._by >= 0, None
         if self._costs is not None:
-            costs_done = sums_by_rank(self._costs[self._order][done], self._by[done], self.session.size)
+            costs_done = sums_by_rank(self._costs[self._order][done], self._by[done], self.session.ranks.size)
         self._maps.speeds.observe(n, costs_done, busy_s)
         if not self._sample or self._collector.missing or len(self._order) < self._n:
             return
@@ -609,7 +608,7 @@ class RootMap(LocalMap):
     def _error(self, failure: TaskFailure) -> BaseException:
         """Make the error of a failed map; if only the root continues, SystemExit in a task does not end it."""
         own = self.failed
-        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self.session.alone):
+        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self.session.ranks.alone):
             return own
         error = task_error(failure)
         error.__cause__ = own or error.__cause__
@@ -655,10 +654,10 @@ class WorkerMap(LocalMap):
     """
 
     def __init__(self, session: Session, function: Callable[..., Any] | None = None) -> None:
-        header, data = session.next_order(Tag.START)
+        header, data = session.orders.read(Tag.START)
         start = StartOrder(*START.unpack_from(header))
         super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
-        speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
+        speeds, data = np.frombuffer(data, np.float64, session.ranks.size), data[8 * session.ranks.size :]
         self._epoch = start.epoch
         self._frames: list[Frame] = []  # results to send
         self._bytes, self._since = 0, 0.0
@@ -675,7 +674,7 @@ class WorkerMap(LocalMap):
     @property
     def over(self) -> bool:
         """True when the root has ended the map."""
-        return bool(self.session.orders)
+        return self.session.orders.first is not None
 
     def finish(self) -> tuple[list[Any] | None, BaseException | None]:
         """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
@@ -684,12 +683,12 @@ class WorkerMap(LocalMap):
             session.work(self, self._port, MAP)
         finally:
             self.stop()
-        found = pickle.loads(session.next_order(Tag.END)[1])
+        found = pickle.loads(session.orders.read(Tag.END)[1])
         own = self.failed if not isinstance(self.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
         if not isinstance(found, TaskFailure):
             return found, own
         error = task_error(found)
-        if error.rank == session.rank:
+        if error.rank == session.ranks.rank:
             error.__cause__ = self.failed or error.__cause__  # including its traceback
         return None, session.on_all(own or error)
 
@@ -724,7 +723,7 @@ class WorkerMap(LocalMap):
             return []
         parcel = results_parcel(self._epoch, self.done_tasks, self._frames)
         self._frames, self._bytes = [], 0
-        return [(self.session.root, TaskResults(parcel))]
+        return [(self.session.ranks.root, TaskResults(parcel))]
 
     def _add(self, lo: int, hi: int, data: bytes, seconds: float = 0.0) -> None:
         if not self._frames:
@@ -738,8 +737,9 @@ def serve(session: Session) -> None:
     with session.presence.notifying():
         while True:
             session.work(Serving(session), ServingPort(session))
-            if session.orders[0].tag != Tag.START:
-                session.next_order(Tag.CLOSE)
+            order = session.orders.first
+            if order is None or order.tag != Tag.START:
+                session.orders.read(Tag.CLOSE)
                 return
             try:
                 _, error = WorkerMap(session).finish()

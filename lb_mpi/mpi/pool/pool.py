@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.pool import AsyncResult, MapResult
 from types import SimpleNamespace, TracebackType
@@ -30,6 +31,7 @@ from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import MapCall, PoolMaps, serve
 from lb_mpi.mpi.pool.messages import run_chunk
 from lb_mpi.mpi.pool.script import open_session
+from lb_mpi.pooling.beginning import Act, Wish, act
 from lb_mpi.record.report import Report
 
 T = TypeVar("T")
@@ -91,7 +93,7 @@ class Pool:
         self._session = open_session(comm, root, check, name="lb_mpi.Pool", emulated_speed=emulated_speed)
         if self._session.shared and initializer is not None:
             initialize(self._session, initializer, initargs)
-        calls = self._session.alone and self.is_root
+        calls = self._session.ranks.alone and self.is_root
         self._executor = Executor.of_pool(self._session) if calls else None  # of asynchronous tasks
         self._maps = PoolMaps(self._session, speeds)
         self._closed = False
@@ -99,12 +101,12 @@ class Pool:
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return self._session.size
+        return self._session.ranks.size
 
     @property
     def is_root(self) -> bool:
         """True on the root."""
-        return self._session.is_root
+        return self._session.ranks.is_root
 
     def is_master(self) -> bool:
         """Return `is_root`; programs written for schwimmbad call it by this name."""
@@ -195,8 +197,7 @@ class Pool:
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        with self._session.claimed(), in_call(""):
-            self._check_open()
+        with self._beginning():
             return self._maps.begin_map(call, items, options).each()
 
     def imap_unordered(
@@ -284,7 +285,7 @@ class Pool:
         if self._closed:
             raise closed("pool")
         self._session.presence.check()
-        if not self._session.alone:
+        if not self._session.ranks.alone:
             self._session.agree("wait", _no_wait)
         if self.is_root:
             return
@@ -302,8 +303,8 @@ class Pool:
         if self._closed:
             return
         session = self._session
-        operation = session.operation
-        if operation is not None and operation.refuses() and (operation is self._maps.current or not session.shared):
+        mine = not session.shared or session.operation is self._maps.current
+        if mine and act(session.state, Wish.CLOSE) is Act.REFUSE:
             raise Error("close() in a task or callback of the pool: expected a call after it")
         with in_call("") as interrupts:
             try:
@@ -312,7 +313,7 @@ class Pool:
                         self._executor.shutdown()
                 if self._maps.current is not None:
                     self._maps.current.end(dropped=True)  # nobody has asked for all results
-                if not session.presence.failed and not session.alone:
+                if not session.presence.failed and not session.ranks.alone:
                     session.agree("close", lambda: None)
             except BaseException as error:
                 if not session.shared:  # the other ranks can't know that this one has closed it
@@ -338,9 +339,10 @@ class Pool:
 
     def __enter__(self) -> Self | Any:  # Any: None, which users need not check for where all ranks call
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
-        if self._session.alone and not self.is_root:
+        if self._session.ranks.alone and not self.is_root:
             self.wait()
-            hint(Pool, f"this rank has worked for the pool; put `if pool:` before what only rank {self._session.root} does")
+            root = self._session.ranks.root
+            hint(Pool, f"this rank has worked for the pool; put `if pool:` before what only rank {root} does")
             return None
         return self
 
@@ -348,12 +350,12 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
-        others = not (self.is_root or self._session.alone)
+        others = not (self.is_root or self._session.ranks.alone)
         if others and isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
             error.add_note("On this rank `map` returns None; put `if pool.is_root:` before what uses its results.")
         with in_call("") as interrupts:
             try:
-                if error is not None and not self._closed and not self._session.alone:
+                if error is not None and not self._closed and not self._session.ranks.alone:
                     self._session.presence.send_failure(error)
                 if self._executor is not None:
                     with interrupts.allowed():
@@ -362,14 +364,21 @@ class Pool:
                 self.close()
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
-        with self._session.claimed(), in_call(""):  # with Ctrl-C held back, also between two messages of the map
-            self._check_open()
+        with self._beginning():
             return self._maps.begin_map(call, items, options).collect()
+
+    @contextmanager
+    def _beginning(self) -> Iterator[None]:
+        """Begin a map in this block, with Ctrl-C held back, also between two messages of it."""
+        self._check_open()
+        with self._session.claimed(Wish.MAP), in_call(""):
+            self._check_open()  # another thread may have closed it
+            yield
 
     def _check_open(self) -> None:
         if self._closed:
             raise closed("pool")
-        if self._session.alone and not self.is_root:
+        if self._session.ranks.alone and not self.is_root:
             raise Error("this rank serves the pool: expected a call on its root")
 
     def _free(self) -> None:

@@ -72,7 +72,7 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
     session, load, folder = script
     sys.argv = [*argv]
     sys.path[0] = folder
-    if not session.is_root:
+    if not session.ranks.is_root:
         sys.modules["__main__"] = sys.modules[WORKER] = _Main(load)
 
     def run() -> None:
@@ -104,10 +104,10 @@ def open_session(
     """
     if _shared:
         session = _shared[-1]
-        if not session.is_root:
+        if not session.ranks.is_root:
             raise Error(f"{name} on a rank that serves: expected it under `if __name__ == '__main__':`")
-        ours = comm is None or comm.size in (1, session.size)
-        if not ours or root not in (None, session.root) or emulated_speed != 1.0:
+        ours = comm is None or comm.size in (1, session.ranks.size)
+        if not ours or root not in (None, session.ranks.root) or emulated_speed != 1.0:
             raise ValueError(f"{name} in a script that rank 0 runs alone: expected all ranks, and no emulated_speed")
         check(session.presence.comm)
         return session
@@ -124,10 +124,10 @@ def open_session(
 def run_alone(session: Session, run: Callable[[], None]) -> None:
     """Collective: run() on the root, whose pools all share `session`, which the other ranks serve; then it is closed."""
     _shared.append(session)
-    session.shared = True
+    session.share()
     error: BaseException | None = None
     try:
-        if not session.is_root:
+        if not session.ranks.is_root:
             serve(session)
         else:
             try:

@@ -16,7 +16,8 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel
-from lb_mpi.mpi.pool.session import TASK, Order, PoolSend, Session, SessionActor, SessionPort, TaskResults
+from lb_mpi.mpi.pool.orders import Order
+from lb_mpi.mpi.pool.session import TASK, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
@@ -28,18 +29,18 @@ class Serving(SessionActor):
     @property
     def over(self) -> bool:
         """True when the next order is no TASK."""
-        orders = self.session.orders
-        return bool(orders) and orders[0].tag != Tag.TASK
+        order = self.session.orders.first
+        return order is not None and order.tag != Tag.TASK
 
     @property
     def job(self) -> Order | None:
         """The next order, if it is a batch of tasks."""
-        return self.session.orders[0] if self.session.orders and not self.over else None
+        return None if self.over else self.session.orders.first
 
     def done(self, job: Order, result: Buffer) -> list[PoolSend]:
         """Send the results of a batch."""
-        self.session.orders.popleft()
-        return [(self.session.root, TaskResults(result))]
+        self.session.orders.follow()
+        return [(self.session.ranks.root, TaskResults(result))]
 
 
 class ServingPort(SessionPort):
@@ -70,14 +71,14 @@ def run_batch(
     before = session.clocks.before()
     frames, began, process = list[Frame](), time.perf_counter(), Process.now()
     for k, data in enumerate(tasks):
-        frames.append(_outcome(session.rank, k, data))
+        frames.append(_outcome(session.ranks.rank, k, data))
         process.restore()
         if time.perf_counter() > began + BATCH_S:
             break
     busy_s, after = time.perf_counter() - began, session.clocks.after()
     done = RankTasks(len(frames), busy_s, own_s(before, after))
     if session.record is not OFF and number >= 0:
-        speed = session.emulated_speeds[session.rank]
+        speed = session.ranks.emulated_speeds[session.ranks.rank]
         session.account.ran_submitted(number, done.tasks, before.wall_s, after.wall_s, done.work_s, speed)
     return done, frames
 
