@@ -35,13 +35,13 @@ class Timing(NamedTuple):
     """The chunks that a rank has run in a map."""
 
     epoch: int = -1  # of the map
-    n: int = 0
+    n: float = 0
     seconds: float = 0.0
     squares: float = 0.0  # sum of the squares of the seconds of each
 
-    def added(self, seconds: float) -> Timing:
-        """Return the timing with another chunk."""
-        return Timing(self.epoch, self.n + 1, self.seconds + seconds, self.squares + seconds * seconds)
+    def added(self, seconds: float, n: float = 1) -> Timing:
+        """Return the timing with another chunk, or with `n` equal ones that took `seconds` together."""
+        return Timing(self.epoch, self.n + n, self.seconds + seconds, self.squares + seconds * seconds / n)
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -144,12 +144,20 @@ class Ending:
     def _wait_s(self, chunks: Callable[[], float]) -> float:
         if not self._mine.seconds > LONG_S * self._mine.n or (known := self.estimate()) is None:
             return 0.0
-        speed = known.speeds[self.rank]
-        tail = 1.0 + TAIL * math.log2(len(known.speeds)) * known.variation
-        rest = chunks() / sum(known.speeds.values())
-        if rest >= tail * (1.0 / speed - 1.0 / known.typical):
-            return 0.0
-        return (2.0 * rest + tail / known.typical) * known.chunk_s
+        return wait_s(known, self.rank, chunks())
+
+
+def wait_s(known: Estimate, rank: int, chunks: float, longest: float = 1.0) -> float:
+    """Return for how many seconds a rank leaves the `chunks` not yet begun to the others; 0: it begins one now.
+
+    `longest`: expected length of the next chunk, in average ones.  See `Ending.leaves`.
+    """
+    speed = known.speeds[rank]
+    tail = longest * (1.0 + TAIL * math.log2(len(known.speeds)) * known.variation)
+    rest = chunks / sum(known.speeds.values())
+    if rest >= tail * (1.0 / speed - 1.0 / known.typical):
+        return 0.0
+    return (2.0 * rest + tail / known.typical) * known.chunk_s
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,347 @@
+"""The scheduler of executors: which rank gets which tasks next.   (pure)
+
+Law
+- Each task is in exactly one place: it waits, it is due, it is at one rank, or it has ended.  A task that waits may be
+  cancelled.  It is due when it has been begun, and can't be sent yet, or its rank has sent it back: then it goes before
+  others.
+- Ranks run batches in order, one after the other.  A rank has a second batch only while both are expected to be short.
+- A rank runs the initializer of an executor before its tasks, and gets them when that has succeeded.
+- A task goes to a rank whose host has all its arrays.
+
+What happens, and what the caller does then:
+
+    submit      a task waits
+    batches     tasks and errands leave: send them to their ranks; executors in `ended` have ended
+    finish      a rank has answered its oldest batch: give the tasks that it has run their results
+    cancel      the tasks returned are cancelled
+    break_      the executor has failed: the tasks returned get its error, and no more are sent
+
+Tasks differ, and so do ranks.  Their speeds are learned from the seconds of all batches (`lb_mpi.pooling.learning`).  Near
+the end a slow rank leaves long tasks to faster ones, as in a map, but for a limited time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from lb_mpi.errors import ProtocolError
+from lb_mpi.pooling.copies import Copies
+from lb_mpi.pooling.learning import LONG_S, Estimate, Timing, estimate, wait_s
+
+BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
+BATCH_BYTES = 1 << 20
+BATCH_MOST = 256  # tasks
+AHEAD = 2  # batches at a rank: the running one, and the next
+AHEAD_S = 20e-3  # a rank that is expected to run its batch for longer gets no second one, which it would keep from others
+SLOWER = 0.75  # a rank leaves tasks to others only if it is that much slower than a typical one: estimates are rough
+PATIENCE = 4.0  # and so many times as long as the others should need
+HORIZON = 64  # tasks of each rank, by which speeds are estimated; older ones count less
+
+
+class Task(NamedTuple):
+    """A task of an executor."""
+
+    payload: Any  # the caller's
+    n_bytes: int = 0
+    cost: float = 1.0  # expected, in average tasks of its executor
+    arrays: frozenset[str] = frozenset()  # keys of large arrays that it needs
+
+
+class BatchKind(Enum):
+    """Kinds of batches; all but TASKS are errands, without a task of the user's."""
+
+    TASKS = 0
+    INITIALIZE = 1  # run the initializer
+    STORE = 2  # store an array for all ranks of the host
+    FORGET = 3  # forget arrays
+
+
+class Batch(NamedTuple):
+    """Work that a rank gets in one message."""
+
+    queue: Queue
+    kind: BatchKind
+    tasks: tuple[Task, ...] = ()
+    keys: tuple[str, ...] = ()  # of arrays
+
+
+class Queue:
+    """The tasks of one executor, which runs them on `ranks`; `hosts[r]` is the number of the host of rank r.
+
+    `begins(task)` returns whether to run a task, which then can't be cancelled any more.
+    """
+
+    def __init__(
+        self, hosts: Sequence[int], ranks: Sequence[int], root: int, begins: Callable[[Task], bool], *,
+        initializes: bool = False,
+    ) -> None:  # fmt: skip
+        self.hosts, self.ranks = hosts, ranks
+        self.copies = Copies(hosts[root], root)
+        self._begins = begins
+        self.waiting = deque[Task]()
+        self.due = deque[Task]()  # begun; they go first
+        self.units = 0.0  # cost of all tasks that wait or are due
+        self.uninitialized = {*ranks} if initializes else set[int]()
+        self.forgets: dict[int, list[str]] = {}  # by rank: keys of arrays
+        self.freed: list[str] = []  # keys of arrays to forget on the root, which removes them from this list
+        self.boots = False  # initializers also run where there are no tasks
+        self.open = True
+        self.broken = False
+        self.n_sent = 0  # batches at ranks
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.due)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if there is nothing to send and nothing to await."""
+        return not (self.waiting or self.due or self.n_sent or self.forgets or (self.boots and self.uninitialized))
+
+    @property
+    def next_cost(self) -> float:
+        """Cost of the next task."""
+        return (self.due or self.waiting)[0].cost
+
+    def add(self, task: Task) -> None:
+        """Let a task wait."""
+        self.waiting.append(task)
+        self.units += task.cost
+
+    def errand(self, rank: int) -> Batch | None:
+        """Return what a rank must do before it gets further tasks, or without any."""
+        if rank in self.uninitialized and (self.boots or len(self)):
+            self.uninitialized.remove(rank)
+            return Batch(self, BatchKind.INITIALIZE)
+        if rank in self.forgets:
+            return Batch(self, BatchKind.FORGET, keys=tuple(self.forgets.pop(rank)))
+        return None
+
+    def take(self, rank: int, most: int, most_units: float) -> Batch | None:
+        """Remove and return tasks for a rank, at least one if there is any: at most so many, of about this cost.
+
+        If its host lacks an array that they need, return the errand that stores it; None while another rank stores it.
+        """
+        taken, n_bytes, units, missing = list[Task](), 0, 0.0, None
+        while len(taken) < most and n_bytes < BATCH_BYTES and (task := self._head()) is not None:
+            if taken and units + task.cost > most_units:
+                break
+            if (missing := self.copies.missing(task.arrays, self.hosts[rank])) is not None:
+                break
+            taken.append(self.due.popleft())
+            self.units -= task.cost
+            self.copies.use(task.arrays, rank)
+            n_bytes, units = n_bytes + task.n_bytes, units + task.cost
+        if taken:
+            return Batch(self, BatchKind.TASKS, tuple(taken))
+        if missing is None or self.copies.is_on_its_way(missing, self.hosts[rank]):
+            return None
+        self.copies.send(missing, rank, self.hosts[rank])
+        return Batch(self, BatchKind.STORE, keys=(missing,))
+
+    def _head(self) -> Task | None:
+        """Return the next task, which is due from now on; drop cancelled ones before it."""
+        while not self.due and self.waiting:
+            task = self.waiting.popleft()
+            if self._begins(task):
+                self.due.append(task)
+            else:
+                self.units -= task.cost
+        return self.due[0] if self.due else None
+
+    def give_back(self, tasks: Sequence[Task]) -> None:
+        """Let tasks that a rank has not run go before others."""
+        if not self.broken:
+            self.due.extendleft(reversed(tasks))
+            self.units += sum(task.cost for task in tasks)
+
+    def drop(self) -> list[Task]:
+        """Remove and return the tasks that wait."""
+        dropped = [*self.waiting]
+        self.waiting.clear()
+        self.units = sum(task.cost for task in self.due)
+        return dropped
+
+    def free(self, *, all_calls: bool = False) -> None:
+        """Let all ranks forget arrays (see `Copies.free`)."""
+        freed, by_rank = self.copies.free(all_calls=all_calls)
+        self.freed += freed
+        for rank, keys in by_rank.items():
+            self.forgets.setdefault(rank, []).extend(keys)
+
+
+class Scheduler:
+    """The tasks of all executors that use these ranks; `speeds[r]` is the speed of rank r believed before, above 0.
+
+    The root sends messages beside its tasks: its turn comes after the others', and gets no second batch.
+    """
+
+    def __init__(self, size: int, root: int, speeds: Sequence[float]) -> None:
+        self._root = root
+        self.queues = deque[Queue]()
+        self.at: dict[int, deque[Batch]] = {rank: deque() for rank in range(size)}
+        self._believed = dict(enumerate(speeds))
+        self._timings = {rank: Timing() for rank in range(size)}
+        self._known: Estimate | None = None
+        self._left_at: dict[int, float] = {}  # by rank: since when it leaves tasks to others
+        self.ended: list[Queue] = []  # the caller removes them
+        self.wake_at = math.inf  # when a rank has left tasks to others for long enough
+
+    @property
+    def speeds(self) -> list[float]:
+        """Speeds of the ranks, as far as they are known."""
+        speeds = self._believed if self._known is None else self._known.speeds
+        return [speeds[rank] for rank in self.at]
+
+    def submit(self, queue: Queue, task: Task) -> None:
+        """Let a task wait."""
+        queue.add(task)
+
+    def batches(self, now: float) -> list[tuple[int, Batch]]:
+        """Return (rank, batch) of what can be sent at this time, in order, and note which executors have ended.
+
+        now : seconds, from any start.
+        """
+        for queue in self.queues:
+            queue.free()
+        batches = self._send(now)
+        while self._retire():
+            batches += self._send(now)
+        return batches
+
+    def _send(self, now: float) -> list[tuple[int, Batch]]:
+        if not any(map(len, self.queues)):
+            self._left_at.clear()
+        self.wake_at = math.inf
+        speeds = self.speeds
+        ranks = sorted(self.at, key=lambda rank: (-speeds[rank], rank == self._root))
+        sent = []
+        for n, rank in itertools.product(range(AHEAD), ranks):
+            if len(self.at[rank]) == n and (n == 0 or self._may_have_two(rank)):
+                batch = self._next(rank, now)
+                if batch is not None:
+                    batch.queue.n_sent += 1
+                    self.at[rank].append(batch)
+                    self._left_at.pop(rank, None)
+                    sent.append((rank, batch))
+        return sent
+
+    def _retire(self) -> bool:
+        """Remove the executors that have ended: closed, idle, and without arrays; return whether ranks must forget some."""
+        forgets = False
+        for queue in [*self.queues]:
+            if not queue.open and queue.is_idle:
+                queue.free(all_calls=True)
+                if queue.forgets:
+                    forgets = True
+                else:
+                    self.queues.remove(queue)
+                    self.ended.append(queue)
+        return forgets
+
+    def finish(self, rank: int, n: int, seconds: float, *, failed: bool = False) -> Batch:
+        """Return the batch that a rank has answered, after it has run the first `n` of its tasks in `seconds`.
+
+        failed : an initializer or a store.
+        """
+        if not self.at[rank]:
+            raise ProtocolError(f"results from rank {rank}, which has no batch")
+        batch = self.at[rank].popleft()
+        queue = batch.queue
+        queue.n_sent -= 1
+        if batch.kind == BatchKind.STORE:
+            queue.copies.stored(batch.keys[0], queue.hosts[rank], well=not failed)
+        elif batch.kind == BatchKind.TASKS:
+            if not 0 < n <= len(batch.tasks):
+                raise ProtocolError(f"{n} results from rank {rank}: expected 1 to {len(batch.tasks)}")
+            queue.give_back(batch.tasks[n:])
+            self._learn(rank, sum(task.cost for task in batch.tasks[:n]), seconds)
+        return batch
+
+    def cancel(self, queue: Queue) -> list[Task]:
+        """Return the tasks that wait, which are to be cancelled."""
+        return queue.drop()
+
+    def break_(self, queue: Queue) -> list[Task]:
+        """Send no more tasks of an executor; return all that have not ended."""
+        lost = [*queue.drop(), *queue.due]
+        queue.due.clear()
+        queue.uninitialized.clear()
+        queue.units, queue.broken = 0.0, True
+        return lost + [task for at in self.at.values() for batch in at if batch.queue is queue for task in batch.tasks]
+
+    def seconds_to_next(self) -> float:
+        """Return how long a rank is expected to need for the batch that will end first; inf: unknown, or there is none."""
+        if self._known is None:
+            return math.inf
+        return min((self._seconds(rank, at[0]) for rank, at in self.at.items() if at), default=math.inf)
+
+    def _next(self, rank: int, now: float) -> Batch | None:
+        """Return the next batch for a rank, from the executors in turn; None if there is nothing to do."""
+        for _ in range(len(self.queues)):
+            queue = self.queues[0]
+            self.queues.rotate(-1)
+            if rank not in queue.ranks or any(one.queue is queue and one.kind != BatchKind.TASKS for one in self.at[rank]):
+                continue
+            if (errand := queue.errand(rank)) is not None:
+                return errand
+            if not len(queue) or self._leaves(rank, queue, now):
+                continue
+            if (batch := queue.take(rank, *self._most(rank, queue))) is not None:
+                return batch
+        return None
+
+    def _most(self, rank: int, queue: Queue) -> tuple[int, float]:
+        """Return how many tasks a rank gets at most, and of which cost: for a short time, and half of its share."""
+        known = self._known
+        if known is None:
+            return 1, math.inf
+        speed = known.speeds[rank]
+        share = speed / sum(known.speeds[one] for one in queue.ranks) / AHEAD
+        return min(BATCH_MOST, math.ceil(len(queue) * share)), BATCH_S * speed / known.chunk_s
+
+    def _may_have_two(self, rank: int) -> bool:
+        """Return whether a rank that has a batch may have another one."""
+        if rank == self._root or self._known is None or sum(map(len, self.queues)) <= len(self.at):
+            return False
+        return self._seconds(rank, self.at[rank][0]) < AHEAD_S
+
+    def _seconds(self, rank: int, batch: Batch) -> float:
+        """Return how long a rank is expected to need for a batch, of which it may be in a long task."""
+        assert self._known is not None
+        units = sum(task.cost for task in batch.tasks) + self._known.variation
+        return units * self._known.chunk_s / self._known.speeds[rank]
+
+    def _leaves(self, rank: int, queue: Queue, now: float) -> bool:
+        """Return whether a rank leaves the tasks to faster ones, which need less time for them than it would lose."""
+        known = self._known
+        if known is None or self.at[rank] or len(queue.ranks) == 1 or known.chunk_s < LONG_S * known.speeds[rank]:
+            return False
+        speeds = {one: known.speeds[one] for one in queue.ranks}
+        typical = sum(speed * speed for speed in speeds.values()) / sum(speeds.values())
+        if speeds[rank] > SLOWER * typical:
+            return False
+        ours = known._replace(speeds=speeds, typical=typical)
+        longest_s = wait_s(ours, rank, queue.units, queue.next_cost)
+        if not longest_s:
+            return False
+        until = self._left_at.setdefault(rank, now) + PATIENCE * longest_s
+        if now >= until:
+            return False
+        self.wake_at = min(self.wake_at, until)
+        return True
+
+    def _learn(self, rank: int, units: float, seconds: float) -> None:
+        """Learn from tasks of a cost of `units` in all that a rank has run."""
+        timings = self._timings
+        timings[rank] = timings[rank].added(seconds, max(units, 1e-9))
+        self._known = estimate(timings, self._believed)
+        if self._known is not None and sum(timing.n for timing in timings.values()) > HORIZON * len(timings):
+            self._believed = dict(self._known.speeds)
+            self._timings = {
+                one: Timing(-1, timing.n / 2, timing.seconds / 2, timing.squares / 2) for one, timing in timings.items()
+            }

@@ -1,0 +1,245 @@
+"""The scheduler of executors: its law in every state of small ones, known-wrong variants, and its time in simulation."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from lb_mpi.errors import ProtocolError
+from lb_mpi.pooling.copies import Copies
+from lb_mpi.pooling.scheduler import BATCH_S, Batch, BatchKind, Queue, Scheduler, Task
+from tests.protocol.scheduler_law import Small, explore
+
+SMALL = [
+    Small([0], ["", "", ""], cancels=True),
+    Small([0, 0], ["", "", ""], cancels=True),
+    Small([0, 0], ["", "", "", ""], most=3),
+    Small([0, 0, 0], ["", ""], initializes=True, fails=True),
+    Small([0, 0], ["", ""], initializes=True, fails=True, cancels=True),
+    Small([0, 1], ["a", "a"], cancels=True, fails=True),
+    Small([0, 1], ["", "", "a"], most=1, cancels=True),
+    Small([0, 1, 1], ["a", "ab"], most=1),
+    Small([0, 1], ["a", "b", ""], initializes=True),
+    Small([0, 0], ["a", "b", ""]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SMALL)))
+def test_the_law_holds_in_every_reachable_state(number: int) -> None:
+    reached = explore(SMALL[number])
+    assert reached.states > 20
+    assert reached.ends > 0
+
+
+class SendsTwice(Scheduler):
+    """Lets all tasks of a batch go again, with those that its rank has run."""
+
+    def finish(self, rank: int, n: int, seconds: float, *, failed: bool = False) -> Batch:
+        tasks = self.at[rank][0].tasks
+        batch = super().finish(rank, n, seconds, failed=failed)
+        if 0 < n < len(tasks):
+            batch.queue.give_back(tasks[:n])
+        return batch
+
+
+class Loses(Queue):
+    """Forgets the tasks that a rank has not run."""
+
+    def give_back(self, tasks: Sequence[Task]) -> None:
+        pass
+
+
+class CancelsDue(Queue):
+    """Cancels tasks that were begun."""
+
+    def drop(self) -> list[Task]:
+        dropped = [*super().drop(), *self.due]
+        self.due.clear()
+        self.units = 0.0
+        return dropped
+
+
+class TasksFirst(Scheduler):
+    """Sends tasks behind an initializer that may fail."""
+
+    def _next(self, rank: int, now: float) -> Batch | None:
+        queue = self.queues[0]
+        return queue.errand(rank) or queue.take(rank, *self._most(rank, queue))
+
+
+class NeverInitializes(Queue):
+    def errand(self, rank: int) -> Batch | None:
+        batch = super().errand(rank)
+        return None if batch is not None and batch.kind == BatchKind.INITIALIZE else batch
+
+
+class KeepsArrays(Queue):
+    """Does not ask other ranks to forget arrays."""
+
+    def free(self, *, all_calls: bool = False) -> None:
+        super().free(all_calls=all_calls)
+        self.forgets.clear()
+
+
+class Careless(Queue):
+    """Sends tasks while their arrays are on their way."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.copies.__class__ = CarelessCopies
+
+
+class CarelessCopies(Copies):
+    def missing(self, keys: object, host: int) -> str | None:
+        return next((key for key in sorted(keys) if host not in self._hosts[key]), None)  # type: ignore[call-overload]
+
+
+class Hasty(Queue):
+    """Frees arrays that tasks still need."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.copies.need = lambda key: None  # type: ignore[method-assign]
+
+
+MUTANTS: list[tuple[type[Scheduler], type[Queue]]] = [
+    (SendsTwice, Queue), (Scheduler, Loses), (Scheduler, CancelsDue), (TasksFirst, Queue), (Scheduler, NeverInitializes),
+    (Scheduler, KeepsArrays), (Scheduler, Careless), (Scheduler, Hasty),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheduler_class", "queue_class"), MUTANTS)
+def test_a_wrong_variant_breaks_the_law(scheduler_class: type[Scheduler], queue_class: type[Queue]) -> None:
+    def all_small() -> None:
+        for small in SMALL:
+            explore(small, scheduler_class, queue_class)
+
+    with pytest.raises((AssertionError, KeyError)):
+        all_small()
+
+
+def test_results_that_nobody_awaits_are_an_error() -> None:
+    scheduler = Scheduler(2, 0, [1.0, 1.0])
+    with pytest.raises(ProtocolError, match="results from rank 1, which has no batch"):
+        scheduler.finish(1, 1, 0.0)
+    queue = Queue([0, 0], range(2), 0, lambda _: True)
+    scheduler.queues.append(queue)
+    scheduler.submit(queue, Task("one"))
+    ((rank, _),) = scheduler.batches(0.0)
+    with pytest.raises(ProtocolError, match=f"2 results from rank {rank}: expected 1 to 1"):
+        scheduler.finish(rank, 2, 0.0)
+
+
+# --- in simulation ----------------------------------------------------------------------------------------------------
+
+
+class Eager(Scheduler):
+    """Sends every rank a second batch, and lets slow ones begin the last tasks."""
+
+    def _may_have_two(self, rank: int) -> bool:
+        return rank != self._root and sum(map(len, self.queues)) > len(self.at)
+
+    def _leaves(self, rank: int, queue: Queue, now: float) -> bool:
+        return False
+
+
+def ratio(
+    rounds: Sequence[Sequence[float]], speeds: Sequence[float], scheduler_class: type[Scheduler] = Scheduler, *,
+    costs: bool = False,
+) -> float:  # fmt: skip
+    """Virtual time / lower bound of rounds of tasks, given by their seconds at speed 1; `costs`: they are known."""
+    size = len(speeds)
+    scheduler = scheduler_class(size, 0, [1.0] * size)
+    queue = Queue([0] * size, range(size), 0, lambda _: True)
+    scheduler.queues.append(queue)
+    now, bound_s, numbers = 0.0, 0.0, itertools.count()
+    ends: list[tuple[float, int, int, int, float]] = []  # time, number, rank, tasks, seconds
+    for tasks in rounds:
+        mean_s, left, busy = float(np.mean(tasks)), len(tasks), set[int]()
+        for seconds in sorted(tasks, reverse=True) if costs else tasks:
+            scheduler.submit(queue, Task(seconds, cost=seconds / mean_s if costs else 1.0))
+        while left:
+            scheduler.batches(now)
+            for rank, at in scheduler.at.items():
+                if at and rank not in busy:
+                    took = [*itertools.accumulate(task.payload / speeds[rank] for task in at[0].tasks)]
+                    n = next((n for n, s in enumerate(took, 1) if s > BATCH_S), len(took))
+                    busy.add(rank)
+                    heapq.heappush(ends, (now + took[n - 1], next(numbers), rank, n, took[n - 1]))
+            if ends and ends[0][0] <= scheduler.wake_at:
+                now, _, rank, n, took_s = heapq.heappop(ends)
+                scheduler.finish(rank, n, took_s)
+                busy.remove(rank)
+                left -= n
+            else:
+                now = scheduler.wake_at
+                assert now < math.inf, "nothing happens any more"
+        bound_s += max(sum(tasks) / sum(speeds), max(tasks) / max(speeds))
+    return now / bound_s
+
+
+UNEQUAL, EQUAL = [0.4, 0.2, 0.1, 0.1], [1.0] * 4
+GRID = [0.15] * 4 + [0.55, 0.8, 1.6, 0.45, 0.45, 0.8, 0.4, 0.4, 0.45, 0.4, 0.35, 0.4]  # as a grid search of vector machines
+
+
+def draw(seed: int, n_rounds: int, n: int, spread: float) -> list[list[float]]:
+    rng = np.random.default_rng(seed)
+    return [rng.lognormal(-0.5 * spread**2, spread, n).tolist() for _ in range(n_rounds)]
+
+
+def test_long_tasks_are_not_sent_ahead() -> None:
+    shuffled = [[np.random.default_rng(seed).permutation(GRID).tolist()] for seed in range(20)]
+    eager = np.mean([ratio(one, UNEQUAL, Eager) for one in [[GRID], *shuffled]])
+    ours = np.mean([ratio(one, UNEQUAL) for one in [[GRID], *shuffled]])
+    assert ours < 0.95 * eager
+    assert ratio([GRID], UNEQUAL) < 0.85 * ratio([GRID], UNEQUAL, Eager)
+    assert ratio([GRID], UNEQUAL, costs=True) < 1.05
+
+
+@pytest.mark.parametrize(("n", "gain"), [(4, 0.75), (12, 0.85)])
+def test_slow_ranks_leave_the_last_long_tasks_to_fast_ones(n: int, gain: float) -> None:
+    rounds = draw(1, 60, n, 0.7)
+    assert ratio(rounds, UNEQUAL) < gain * ratio(rounds, UNEQUAL, Eager)
+    assert ratio(rounds, EQUAL) < 1.03 * ratio(rounds, EQUAL, Eager)
+
+
+def test_short_tasks_are_sent_in_batches_and_ahead() -> None:
+    (tasks,) = draw(1, 1, 2000, 1.0)
+    short = [1e-3 * seconds for seconds in tasks]
+    for speeds in (UNEQUAL, EQUAL):
+        assert ratio([short], speeds) < 1.02
+
+
+def test_one_task_one_rank_and_equal_tasks() -> None:
+    assert ratio([[1.0]], [1.0]) == 1.0
+    assert ratio([[0.5] * 64], UNEQUAL) == pytest.approx(1.0)
+    assert ratio([[1.0]] * 20, [0.1, 1.0]) < 1.5  # after the first task, which meets one of them by chance
+
+
+def test_a_rank_leaves_a_task_for_a_limited_time() -> None:
+    scheduler, queue = Scheduler(2, 0, [1.0, 1.0]), Queue([0, 0], range(2), 0, lambda _: True)
+    scheduler.queues.append(queue)
+    now = 0.0
+    for _ in range(8):  # rank 1 is ten times slower
+        for number in range(2):
+            scheduler.submit(queue, Task(number))
+        scheduler.batches(now)
+        now += 10.0
+        for rank, seconds in ((0, 1.0), (1, 10.0)):
+            while scheduler.at[rank]:
+                scheduler.finish(rank, 1, seconds)
+            scheduler.batches(now)
+        for rank, seconds in ((0, 1.0), (1, 10.0)):
+            while scheduler.at[rank]:
+                scheduler.finish(rank, 1, seconds)
+    for number in range(2):
+        scheduler.submit(queue, Task(number))
+    assert [rank for rank, _ in scheduler.batches(now)] == [0]
+    assert now < scheduler.wake_at < now + 1000.0
+    assert scheduler.batches((now + scheduler.wake_at) / 2) == []
+    assert [rank for rank, _ in scheduler.batches(scheduler.wake_at)] == [1]  # rank 0 has not come back
