@@ -4,6 +4,8 @@ predicts what would help, and by how much."""
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import math
 import time
 from itertools import groupby
@@ -14,7 +16,8 @@ from lb_mpi.cli.advise.advice import advise, collapsed, conclude
 from lb_mpi.cli.advise.replay import SEARCHES, gain, replays, searched
 from lb_mpi.cli.dispatch import Command, progress
 from lb_mpi.cli.report.page import page
-from lb_mpi.cli.report.run import gather, headline, times
+from lb_mpi.cli.report.run import Run, gather, headline, times
+from lb_mpi.cli.report.trace import trace
 from lb_mpi.files import write_whole
 from lb_mpi.table import Table
 
@@ -28,24 +31,28 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
     add("-o", dest="output", default="report.html", metavar="FILE", help="file for the page (%(default)s)")
+    add("--trace", metavar="FILE", help="also write a trace for Perfetto or chrome://tracing")
 
 
 def run_report(options: argparse.Namespace) -> dict[str, Any]:
     """Write the page; ValueError if no record can be read, OSError for files.
 
-    Returns the headline's numbers (None: unknown), `notes` on missing data, the `file` written, the page's `bytes`, and
-    `cpu_seconds`.
+    Returns the headline's numbers (None: unknown), `notes` on missing data, the `file` written, the page's `bytes`, the
+    `trace` written (None: none), and `cpu_seconds`.
     """
     began = time.process_time()
     found = gather(Path(options.folder))
-    gained = gain(found)
-    text = page(found, gained)
+    head = headline(found, gain(found), lambda: _advice(found))
+    text = page(found, head)
     write_whole(options.output, text)
+    if options.trace is not None:
+        write_whole(options.trace, json.dumps(trace(found), separators=(",", ":")))
     return {
         "ranks": found.size,
-        **{name: _known(value) for name, value in headline(found, gained)._asdict().items()},
+        **{name: _known(value) for name, value in head._asdict().items()},
         "notes": found.notes,
         "file": options.output,
+        "trace": options.trace,
         "bytes": len(text.encode()),
         "cpu_seconds": time.process_time() - began,
     }
@@ -69,7 +76,19 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
         *([f"Next: {answer['next_step']}"] if answer["next_step"] else []),
         *(f"note: {note}" for note in answer["notes"]),
         f"{answer['file']} ({answer['bytes'] / 1e3:,.0f} kB)",
+        *([f"{answer['trace']}: open it at https://ui.perfetto.dev"] if answer["trace"] else []),
     ]
+
+
+def _advice(run: Run) -> str:
+    """Return the conclusion of `advise` for the driver with the longest calls; "" if nothing can be replayed."""
+    with contextlib.suppress(ValueError):
+        found = max(replays(run), key=lambda one: one.measured_s, default=None)
+        if found is not None:
+            words, reliable = conclude(advise(found, lambda _: None))
+            start = "" if reliable else "give each call more to compute, or record the run on a quiet machine: "
+            return f"{start}{words.removeprefix('no advice: ')}."
+    return ""
 
 
 # --- advise ----------------------------------------------------------------------------------------------------------

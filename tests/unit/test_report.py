@@ -23,7 +23,8 @@ from lb_mpi.cli.report.page import (
     strip,
     strip_pixels,
 )
-from lb_mpi.cli.report.run import assemble, headline, matrix, steps, timeline
+from lb_mpi.cli.report.run import NAMES, NO_CORE, assemble, headline, matrix, spent, steps, timeline
+from lb_mpi.cli.report.trace import trace
 from lb_mpi.record.events import Clock, Driver, Phase, Step, Way
 from lb_mpi.record.record import VERSION, About, Record, header, place, snapshot
 
@@ -92,25 +93,74 @@ def test_ranks_without_a_core_are_named() -> None:
     record.enter(Phase.OWN, 100.0)
     record.step(Step(Driver.TASKS, 100.0, 104.0, 1.0, 10.0))
     told = headline(assemble([("0", whole(record, 104.0, about(0, 1)))]))
-    assert told.words.startswith("Biggest loss: ranks were at work but had no core for 75.0% of the time")
+    assert told.words.startswith("Biggest loss: ranks were at work but had no core, 75.0% of all ranks' time")
     record.enter(Phase.OWN, 120.0)  # in a call that has not ended
     told = headline(assemble([("0", whole(record, 120.0, about(0, 1), ended=False))]))
     assert told.words.startswith("Biggest loss: waiting, 0.0%")
 
 
+def test_the_parts_of_the_time_add_up_and_the_sentence_has_the_number_of_the_bar() -> None:
+    record = Record(100.0)
+    for phase, at in ((Phase.OWN, 100.0), (Phase.FOREIGN, 106.0), (Phase.WAITING, 108.0), (Phase.OUTSIDE, 109.0)):
+        record.enter(phase, at)
+    record.step(Step(Driver.TASKS, 100.0, 109.0, 4.0, 10.0))
+    run = assemble([("0", whole(record, 110.0, about(0, 1)))])
+    parts = {name: part for name, part in spent(run).items() if part}
+    fractions = {Phase.OWN: 0.3, Phase.FOREIGN: 0.1, Phase.WAITING: 0.1, Phase.OUTSIDE: 0.1}
+    assert parts == pytest.approx({NO_CORE: 0.4} | {NAMES[phase]: part for phase, part in fractions.items()})
+    assert f"{NO_CORE} 40.0%" in page(run)
+    assert "had no core, 40.0% of all ranks' time" in headline(run).words
+
+
+def test_many_short_calls_are_drawn_and_listed_as_means() -> None:
+    record = Record(100.0)
+    reasons = [record.reason(words) for words in ("kept", "changed")]
+    record.enter(Phase.OWN, 100.0)
+    for k in range(400):
+        at = 100.0 + 1e-3 * k
+        record.step(Step(Driver.ROWS, at, at + 1e-3, 1e-3, 10.0, before=0.5, after=0.1, reason=reasons[k % 3 == 0]))
+    run = assemble([("0", whole(record, 100.4, about(0, 1)))])
+    text = page(run)
+    assert "call (means of 4)" in text
+    assert "kept (13 of 20)" in text
+    assert text.count("<td class=\"t\">map_rows") == 20
+    assert "time of a call" in text
+    assert "200 time slices" in text
+
+
+def test_the_trace_has_each_second_of_each_rank_and_its_calls() -> None:
+    run = assemble(ranks(4, hosts=2))
+    found = trace(run)
+    json.dumps(found)
+    events = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    for one, offset_s in zip(run.ranks, run.offsets_s, strict=True):
+        rank = one.about.rank
+        phases = [event for event in events if event["tid"] == 2 * rank]
+        ends = [event["ts"] + event["dur"] for event in phases]
+        assert ends[:-1] == pytest.approx([event["ts"] for event in phases[1:]])
+        for phase in Phase:
+            dur = sum(event["dur"] for event in phases if event["name"] == NAMES[phase])
+            assert dur == pytest.approx(1e6 * one.seconds[:, phase].sum(), abs=1.0)
+        calls = [event for event in events if event["tid"] == 2 * rank + 1]
+        assert [event["ts"] for event in calls] == pytest.approx((1e6 * (one.steps["began"] + offset_s)).tolist())
+        assert {event["name"] for event in calls} == {"map_rows"}
+    assert len({event["pid"] for event in events}) == 2
+
+
 def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
     run = assemble(ranks(4))
-    assert headline(run).next_step.startswith("find out with python -m lb_mpi advise")
-    assert headline(run, 0.8).next_step.startswith("do without balancing")
-    text = page(run, 2.34)
-    parts = ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: find out")
+    assert headline(run).next_step == "nothing is known that would help."
+    assert headline(run, 0.8).next_step.startswith("do without balancing: that is predicted to take 0.80 times as long")
+    told = headline(run, 2.34, lambda: "scheme fos: 1.2 times as fast.")
+    text = page(run, told)
+    parts = ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: scheme fos: 1.2 times as fast.")
     gained, cause, todo = (text.index(words) for words in parts)
     assert gained < cause < todo < text.index('<div class="cards">')
     assert "<b>-</b><span>times as fast" in page(run)
 
 
 @pytest.mark.parametrize(
-    ("works_s", "words"), [(0.2, "compute more between two exchanges"), (1.6, "find out with python -m")]
+    ("works_s", "words"), [(0.2, "compute more between two exchanges"), (1.6, "nothing is known")]
 )
 def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(works_s: float, words: str) -> None:
     files = []

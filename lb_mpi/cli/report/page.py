@@ -13,7 +13,7 @@ import math
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from lb_mpi.cli.report.run import (
     DRIVERS,
     NAMES,
+    NO_CORE,
     SHORT,
     UNITS,
     WAYS,
@@ -33,6 +34,7 @@ from lb_mpi.cli.report.run import (
     bounds,
     headline,
     matrix,
+    spent,
     steps,
     timeline,
     times,
@@ -52,12 +54,16 @@ COLOURS = {
     Phase.RESTING: "#7f9fb0",
     Phase.OUTSIDE: "#c8c8c8",
 }
+BAR = {**{NAMES[phase]: COLOURS[phase] for phase in (Phase.OWN, Phase.FOREIGN, Phase.RESTING)}, NO_CORE: "#993404"}
+BAR |= {NAMES[phase]: colour for phase, colour in COLOURS.items()}
 NOTHING = len(Phase)  # the index of unknown data: transparent
 COLUMNS, HALVINGS = 1000, 3  # of the strip: halved until the picture is small enough
 MOST_BYTES = 150_000  # of a picture
 MOST_ROWS, ROW_PIXELS = 1024, 20
+MOST_POINTS, LINES, SMOOTH = 100, 20, 200  # of a curve; of the table of calls; time slices if calls are short
 LEVELS = 15  # of a matrix, besides nothing
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
+TIMES = [("time of a call", "var(--now)"), ("ideal time", "var(--soft)")]
 CURVES = [
     ("imbalance without lending", "var(--soft)"),
     ("actual imbalance", "var(--now)"),
@@ -163,13 +169,42 @@ def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
 def imbalance(calls: Rows, reasons: list[str]) -> str:
     """Draw the imbalance of each call of map_rows, with all rows on their owners and as it was; "" without any."""
     table = calls[0][calls[0]["driver"] == Driver.ROWS]
-    before, after = table["before"].astype(float), table["after"].astype(float)
-    both = np.concatenate([before, after])
-    both = both[np.isfinite(both)]
-    if not len(both):
+    curves = {name: table[key].astype(float) for name, key in (("home", "before"), ("now", "after"))}
+    at = curves["home"]
+    changes = [
+        (k, at[k] if math.isfinite(at[k]) else 0.0, reasons[reason] if 0 <= reason < len(reasons) else "changed")
+        for k, (acted, reason) in enumerate(zip(table["acted"], table["reason"], strict=True))
+        if acted
+    ]
+    return drawn(table["n"], curves, changes, lambda value, most: f"{value:.{0 if most >= 0.08 else 1}%}", "imbalance")
+
+
+def durations(run: Run, calls: Rows) -> str:
+    """Draw the time of each call and its ideal time, in milliseconds a call; "" for fewer than two calls."""
+    each = calls[0]["n"].astype(float)
+    if len(each) < 2:
         return ""
-    numbers = np.cumsum(table["n"]) - table["n"] + 1
-    most, last = ceiling(float(both.max())), int(numbers[-1])
+    curves = {"now": 1e3 * spans(run, calls) / each, "home": 1e3 * bounds(calls) / each}
+    return drawn(calls[0]["n"], curves, [], lambda value, _: f"{value:.3g} ms", "time of a call")
+
+
+def drawn(
+    n: Any, curves: Mapping[str, Floats], changes: Iterable[tuple[int, float, str]], write: Callable[[float, float], str],
+    what: str,
+) -> str:
+    """Draw curves over calls; "" if nothing is known.
+
+    n : (K,) calls in each entry; curves : (K,) values by style; changes : entries with a mark, its height and its words;
+    write(value, most) : the label of a value.  Many calls are drawn as means of neighbours, since curves of hundreds of
+    short calls are noise.
+    """
+    both = np.concatenate([*curves.values()])
+    if not np.isfinite(both).any():
+        return ""
+    numbers, each = np.cumsum(n) - n + 1, -(-len(n) // MOST_POINTS)
+    smooth = {name: _means(values, each) for name, values in curves.items()}
+    shown = np.concatenate([*smooth.values()])
+    most, last = ceiling(float(np.nanmax(shown))), int(numbers[-1])
 
     def x(call: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (call - 1) / max(1, last - 1)
@@ -180,20 +215,28 @@ def imbalance(calls: Rows, reasons: list[str]) -> str:
     parts = []
     for level in (most * k / 4 for k in range(5)):
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
-        parts.append(label(LEFT - 6, y(level) + 4, f"{level:.{0 if most >= 0.08 else 1}%}", "end"))
+        parts.append(label(LEFT - 6, y(level) + 4, write(level, most), "end"))
     for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
         parts.append(label(x(call), HEIGHT - BOTTOM + 22, f"{call:,}"))
-    parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
-    for name, values in (("home", before), ("now", after)):
-        known = [(call, value) for call, value in zip(numbers, values, strict=True) if math.isfinite(value)]
+    parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call" + (f" (means of {each})" if each > 1 else "")))
+    for name, values in smooth.items():
+        middles = numbers[np.minimum(np.arange(len(values)) * each + each // 2, len(numbers) - 1)]
+        known = [(call, value) for call, value in zip(middles, values, strict=True) if math.isfinite(value)]
         points = " ".join(f"{x(call):.1f},{y(value):.1f}" for call, value in known)
         parts.append(f'<polyline class="{name}" points="{points}"/>')
-    for call, value, acted, reason in zip(numbers, before, table["acted"], table["reason"], strict=True):
-        if acted:
-            words = escape(reasons[reason]) if 0 <= reason < len(reasons) else "changed"
-            at = f"{x(call):.1f} {y(value if math.isfinite(value) else 0.0) - 4:.1f}"
-            parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {call}: {words}</title></path>')
-    return drawing(WIDTH, HEIGHT, parts, "imbalance of each call")
+    for k, value, words in changes:
+        at = f"{x(numbers[k]):.1f} {y(min(most, value)) - 4:.1f}"
+        parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {numbers[k]}: {escape(words)}</title></path>')
+    return drawing(WIDTH, HEIGHT, parts, f"{what} of each call")
+
+
+def _means(values: Floats, each: int) -> Floats:
+    """Return the means of the known values of `each` neighbours; NaN where none is known."""
+    edges = np.arange(0, len(values), each)
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known.astype(float), edges)
+    sums = np.add.reduceat(np.where(known, values, 0.0), edges)
+    return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
 
 
 def ceiling(value: float) -> float:
@@ -222,12 +265,12 @@ MOST_LINES = 200  # of a table
 MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 
 
-def page(run: Run, gain: float = math.nan) -> str:
-    """Return the page; for `gain`, see `headline`."""
+def page(run: Run, head: Headline | None = None) -> str:
+    """Return the page of a run, with this summary or one without predictions."""
     calls, moved = steps(run), {way: matrix(run, way) for way in Way}
     parts = [
-        _head(run, headline(run, gain)), _strips(run, timeline(run, COLUMNS)), _calls(run, calls), _moves(moved),
-        _ranks(run, moved), _machine(run),
+        _head(run, head or headline(run)), _strips(run, timeline(run, slices(run, calls))), _calls(run, calls),
+        _moves(moved), _ranks(run, moved), _machine(run),
     ]  # fmt: skip
     style, script = (resources.files("lb_mpi.cli.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
     title = escape(_title(run.ranks[0].about.program))
@@ -255,28 +298,25 @@ def _head(run: Run, head: Headline) -> str:
         (percent(head.balance), "load balance"),
         (percent(head.communication), "communication efficiency"),
     ]
-    known = "predicted" if np.isfinite(head.gain) else "not predicted from this record"
-    totals = run.totals.sum(axis=0)
-    whole = float(totals.sum()) or 1.0
+    predicted = "predicted" if np.isfinite(head.gain) else "not predicted from this record"
+    known = spent(run)
+    parts = {name: known[name] for name in BAR if known.get(name)}
     bar = "".join(
-        f'<div style="width:{100 * totals[phase] / whole:.2f}%;background:{COLOURS[phase]}" title="{NAMES[phase]}"></div>'
-        for phase in Phase
+        f'<div style="width:{100 * part:.2f}%;background:{BAR[name]}" title="{name}"></div>' for name, part in parts.items()
     )
     notes = "".join(f'<p class="note">{escape(note[:300])}</p>' for note in run.notes[:10])
     return (
         f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{run.size:,} rank{"s" * (run.size > 1)} on {hosts}, '
         f"{when}</p>{notes}"
-        + _card(times(head.gain), f"times as fast as without balancing ({known})", " gain")
+        + _card(times(head.gain), f"times as fast as without balancing ({predicted})", " gain")
         + f'<p class="big">{escape(head.words)}</p>'
         + (f'<p class="big">Next: {escape(head.next_step)}</p>' if head.next_step else "")
         + f'<div class="cards">{"".join(_card(value, name) for value, name in cards)}</div>'
         + f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
-        + _key(
-            [(f"{NAMES[phase]} {percent(totals[phase] / whole)}", COLOURS[phase]) for phase in Phase if totals[phase]]
-        )
+        + _key([(f"{name} {percent(part)}", BAR[name]) for name, part in parts.items()])
         + f'<p class="soft">Time in lb_mpi, longest rank: {seconds(head.inside_s)}. Ideal time for the same work at '
-        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The time without balancing is that "
-        "which python -m lb_mpi advise predicts. The efficiencies are the metrics of the POP "
+        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The time without balancing is predicted by a replay of "
+        "the record. The efficiencies are the metrics of the POP "
         "project. They count seconds, whatever the speed of a rank. Useful time is time in the user's work, including "
         "the rests "
         "of an emulated slow rank. The record begins with the first call of lb_mpi; a program's own clock may also count "
@@ -320,6 +360,8 @@ def _calls(run: Run, calls: Rows) -> str:
     if not calls.size:
         return ""
     parts = ["<h2>Calls, and what was decided</h2>"]
+    if chart := durations(run, calls):
+        parts.append(f'{_key(TIMES)}<figure class="chart">{chart}</figure>')
     if chart := imbalance(calls, run.ranks[0].reasons):
         words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
         parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
@@ -329,15 +371,27 @@ def _calls(run: Run, calls: Rows) -> str:
 
 
 def _lines(run: Run, calls: Rows) -> list[list[str]]:
-    """Return a line for consecutive calls with the same decision."""
-    first, offsets = calls[0], np.array(run.offsets_s)[:, None]
-    spans = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
+    """Return a line for consecutive calls with the same decision; of many, about LINES, with the most frequent one."""
+    first, took = calls[0], spans(run, calls)
     ideal, ends, reasons = bounds(calls), np.cumsum(first["n"]), run.ranks[0].reasons
     lines = []
-    for (driver, reason), group in groupby(range(len(ends)), key=lambda k: (first["driver"][k], first["reason"][k])):
-        some = list(group)
+    groups = [
+        (int(driver), [*group])
+        for (driver, _), group in groupby(range(len(ends)), key=lambda k: (first["driver"][k], first["reason"][k]))
+    ]
+    if len(groups) > LINES:
+        by_driver = [[*group] for _, group in groupby(range(len(ends)), key=lambda k: first["driver"][k])]
+        each = -(-len(ends) // LINES)
+        groups = [
+            (int(first["driver"][some[0]]), some[k : k + each]) for some in by_driver for k in range(0, len(some), each)
+        ]
+    for driver, some in groups:
+        decided = [int(one) for one in first["reason"][some] if one >= 0]
+        reason = max(decided, key=decided.count, default=-1)
+        words = reasons[reason] if 0 <= reason < len(reasons) else ""
+        words += f" ({decided.count(reason)} of {len(some)})" if len({*decided}) > 1 else ""
         begin, end = ends[some[0]] - first["n"][some[0]] + 1, ends[some[-1]]
-        span, bound = float(spans[some].sum()), float(ideal[some].sum())
+        span, bound = float(took[some].sum()), float(ideal[some].sum())
         # For rows, every rank knows the number lent on all ranks; parts and steals are each rank's own.  All ranks make
         # the same exchanges.
         done = calls["units"][:1] if driver == Driver.EXCHANGE else calls["units"]
@@ -348,9 +402,22 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
             f"{begin:,}" if begin == end else f"{begin:,}\N{EN DASH}{end:,}",
             name, seconds(span), seconds(bound), f"{span / bound:.2f}" if bound else "-",
             f"{n:,.0f} {unit}" if n else "-", f"{amount:,.0f} {what}" if amount else "-",
-            _mean(first["before"][some]), _mean(first["after"][some]), reasons[reason] if 0 <= reason < len(reasons) else "",
+            _mean(first["before"][some]), _mean(first["after"][some]), words,
         ])  # fmt: skip
     return lines
+
+
+def spans(run: Run, calls: Rows) -> Floats:
+    """Return (calls,) seconds from the first rank's start of each entry to the last rank's end."""
+    offsets = np.array(run.offsets_s)[:, None]
+    took: Floats = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
+    return took
+
+
+def slices(run: Run, calls: Rows) -> int:
+    """Return the number of time slices of the strips: fewer if calls are shorter than a slice, or the strips are noise."""
+    n = int(calls[0]["n"].sum()) if calls.size else 0
+    return COLUMNS if n < COLUMNS // 4 else SMOOTH
 
 
 def _moves(moves: Mapping[Way, Floats]) -> str:
@@ -364,7 +431,7 @@ def _moves(moves: Mapping[Way, Floats]) -> str:
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
         top = binned(moved)[0].max()
-        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
+        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, blank: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
         parts.append(_figure(picture, data, caption, "paper"))
@@ -383,15 +450,15 @@ def _ranks(run: Run, moves: Mapping[Way, Floats]) -> str:
     got, gave = (sum(moved.sum(axis=axis) for moved in moves.values()) for axis in (0, 1))
     speeds = [float(np.average(one.steps["speed"], weights=one.steps["n"])) if len(one.steps) else 1.0 for one in run.ranks]
     lines = []
-    for one, spent, speed in zip(run.ranks, totals, speeds, strict=True):
-        whole = float(spent.sum()) or 1.0
+    for one, phase_s, speed in zip(run.ranks, totals, speeds, strict=True):
+        whole = float(phase_s.sum()) or 1.0
         rank = one.about.rank
         done = dict.fromkeys(units, 0.0)
         for driver, amount in one.steps[["driver", "units"]].tolist():
             done[DRIVERS[Driver(driver)][1]] += amount
         lines.append([
             str(rank), one.about.host[:24], f"{speed / np.mean(speeds):.2f}x", f"{whole:.2f}",
-            *(f"{100 * spent[phase] / whole:.1f}" for phase in phases),
+            *(f"{100 * phase_s[phase] / whole:.1f}" for phase in phases),
             *(f"{amount:,.0f}" for amount in done.values()), f"{got[rank]:,.0f}", f"{gave[rank]:,.0f}",
         ])  # fmt: skip
     return (

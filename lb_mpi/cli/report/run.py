@@ -14,7 +14,7 @@ They count seconds, regardless of a rank's speed.  The lower bound also counts s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ NAMES = {
     Phase.RESTING: "resting (slow)",
     Phase.OUTSIDE: "outside lb_mpi",
 }
+NO_CORE, NOTICED = "at work without a core", 0.01
 SHORT = {**NAMES, Phase.OWN: "own", Phase.FOREIGN: "others'", Phase.RESTING: "resting", Phase.OUTSIDE: "outside"}
 WAYS = {
     Way.DRAFT: "parts of work, by drafts",
@@ -174,8 +175,12 @@ class Headline(NamedTuple):
     next_step: str
 
 
-def headline(run: Run, gain: float = math.nan) -> Headline:
-    """Summarise a run; `gain` : the predicted time without balancing / its time (see `lb_mpi.cli.advise.replay.gain`)."""
+def headline(run: Run, gain: float = math.nan, advice: Callable[[], str] = lambda: "") -> Headline:
+    """Summarise a run.
+
+    gain : the predicted time without balancing / its time (see `lb_mpi.cli.advise.replay.gain`); advice : returns the best
+    change, and its gain, in words; called only if nothing simpler is known.
+    """
     totals = run.totals
     inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
     useful = totals[:, list(USEFUL)].sum(axis=1)
@@ -194,7 +199,7 @@ def headline(run: Run, gain: float = math.nan) -> Headline:
         words=words,
         next_step="",
     )
-    return head if cause is None else head._replace(next_step=_next_step(run, cause, head))
+    return head if cause is None else head._replace(next_step=_next_step(run, cause, head, advice))
 
 
 def lower_bound(run: Run) -> float:
@@ -216,26 +221,42 @@ def bounds(calls: Rows) -> Floats:
     return np.asarray((useful * speeds).sum(axis=0) / speeds.sum(axis=0))
 
 
+def spent(run: Run) -> dict[str, float]:
+    """Return the fraction of all ranks' recorded time in each phase and without a core, by name; they add up to 1.
+
+    The time at work without a core is not part of the work; it is known if (nearly) all calls have ended.
+    """
+    totals = run.totals
+    sums = {NAMES[phase]: float(totals[:, phase].sum()) for phase in Phase}
+    work_s = float(totals[:, list(USEFUL)].sum())
+    inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
+    covered = np.array([float((one.steps["ended"] - one.steps["began"]).sum()) for one in run.ranks])
+    if work_s and (covered >= 0.9 * inside).all():
+        useful_s = sum(float(one.steps["useful_s"].sum()) for one in run.ranks)
+        computing = [NAMES[phase] for phase in (Phase.OWN, Phase.FOREIGN)]
+        computing_s = sum(sums[name] for name in computing)
+        away_s = min(max(0.0, work_s - useful_s), computing_s)
+        if away_s > NOTICED * work_s:  # clocks are no more exact than that
+            sums |= {name: sums[name] * (1.0 - away_s / computing_s) for name in computing} | {NO_CORE: away_s}
+    return {name: one / (float(totals.sum()) or 1.0) for name, one in sums.items()}
+
+
 def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]:
     """Return the biggest loss in words, and its phase: OWN if ranks had no core, None if nothing was done."""
-    whole = float(inside.sum())
-    if not whole:
+    if not inside.sum():
         return "Nothing was done in lb_mpi.", None
-    lost = {phase: float(totals[:, phase].sum()) / whole for phase in (Phase.WAITING, Phase.PROTOCOL, Phase.PACKING)}
-    phase = max(lost, key=lambda one: lost[one])
-    work_s = float(totals[:, list(USEFUL)].sum())
-    away = (work_s - sum(float(one.steps["useful_s"].sum()) for one in run.ranks)) / whole
-    covered = np.array([float((one.steps["ended"] - one.steps["began"]).sum()) for one in run.ranks])
-    # The useful time of unfinished calls is unknown.
-    if away > max(2.0 * lost[phase], 0.1) and (covered >= 0.9 * inside).all():
+    parts = spent(run)
+    lost = {NAMES[phase]: phase for phase in (Phase.WAITING, Phase.PROTOCOL, Phase.PACKING)}
+    name = max([*lost, NO_CORE], key=lambda one: parts.get(one, 0.0))
+    if name == NO_CORE:
         return (
-            f"Biggest loss: ranks were at work but had no core for {away:.1%} of the time. Either there are more ranks than "
-            "cores, or other programs use this machine."
+            f"Biggest loss: ranks were at work but had no core, {parts[name]:.1%} of all ranks' time. Either there are more "
+            "ranks than cores, or other programs use this machine."
         ), Phase.OWN
-    share = totals[:, phase] / np.where(inside > 0.0, inside, 1.0)
+    share = totals[:, lost[name]] / np.maximum(totals.sum(axis=1), 1e-9)
     rank = run.ranks[int(share.argmax())].about
     where = f", most on rank {rank.rank} ({rank.host}): {share.max():.0%} of its time" if len(run.ranks) > 1 else ""
-    return f"Biggest loss: {NAMES[phase]}, {lost[phase]:.1%} of all ranks' time{where}.", phase
+    return f"Biggest loss: {name}, {parts[name]:.1%} of all ranks' time{where}.", lost[name]
 
 
 def times(gain: float) -> str:
@@ -255,8 +276,8 @@ NEXT_STEPS = {
 }  # by the driver with the longest calls, and the biggest loss
 
 
-def _next_step(run: Run, cause: Phase, head: Headline) -> str:
-    """Return what to do next."""
+def _next_step(run: Run, cause: Phase, head: Headline, advice: Callable[[], str]) -> str:
+    """Return what to do next; `advice` as for `headline`."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
     if cause is Phase.OWN:
         return "repeat the run on a quiet machine, with no more ranks than cores: these times say little about the program."
@@ -265,18 +286,20 @@ def _next_step(run: Run, cause: Phase, head: Headline) -> str:
     if head.inside_s < SHORT_S:
         return f"try a larger problem: {head.inside_s:.2g} s is so short that start and end dominate."
     if outside > 0.5:
-        return f"python -m lb_mpi profile shows what the program does for {outside:.0%} of its time outside of lb_mpi."
+        return (
+            f"let lb_mpi have more of the work: {outside:.0%} of the time is outside of it, in code of the program that it "
+            "can't balance (or in other calls of MPI)."
+        )
     if head.gain < 0.95:
-        return "do without balancing, or find out with python -m lb_mpi advise which other variant would pay."
+        return f"do without balancing: that is predicted to take {head.gain:.2f} times as long as this run."
     spans = dict.fromkeys(Driver, 0.0)
     for one in run.ranks:
         for driver, began, ended, between in one.steps[["driver", "began", "ended", "between_s"]].tolist():
             spans[Driver(driver)] += ended - began - between
     driver = max(spans, key=lambda one: spans[one])
-    usual = "find out with python -m lb_mpi advise what other ways to balance would gain."
     if driver is Driver.EXCHANGE and head.communication > 0.5:  # most of the time a rank was at work: the others wait for it
-        return usual
-    return NEXT_STEPS.get((driver, cause), usual)
+        cause = Phase.OWN
+    return NEXT_STEPS.get((driver, cause)) or advice() or "nothing is known that would help."
 
 
 def _part(one: float, whole: float) -> float:
