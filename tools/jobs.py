@@ -20,6 +20,7 @@ from tools.others import MUCH, Watch
 SPEEDS = (0.8, 0.4, 0.2, 0.2)
 LIMIT_S = 300.0
 PAGE = "report.html"
+LOOK_S = 1.0  # at other programs, before the first job
 
 
 class Job(NamedTuple):
@@ -58,13 +59,28 @@ def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
     print(Table(("job", "without balancing", "with", "lower bound", "with / bound"), lines, words=(0,)))
     print("Without: each rank does the same share, and the slowest decides when the job ends.")
     print("With: ranks that would wait do work of the others.")
-    print("Lower bound: CPU seconds of the work in the balanced run / sum of the speeds.")
+    print("Lower bound: CPU seconds of the work in the balanced run / sum of the speeds. With / bound: 1.000 is perfect.")
+
+
+def obstacles(cores: int, others: float) -> str:
+    """Say why this machine can't show what balancing gains; "" if it can.
+
+    `cores` : that this process may use; `others` : the part of all cores that other programs use, NaN if unknown.
+    """
+    if cores < sum(SPEEDS):
+        return f"This machine gives the demo 1 core, and its four ranks need {sum(SPEEDS):g}: the times will say little."
+    if others > MUCH:
+        return f"Other programs use {others:.0%} of this machine's cores: the times will say little about balancing."
+    return ""
 
 
 def conclusion(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]], others: float) -> str:
     """Say in a sentence what was gained; `others`: the part of the machine that other programs took, NaN if unknown."""
     if others > MUCH:
-        return f"Other programs used {others:.0%} of this machine's cores: too busy to tell what balancing gains."
+        return (
+            f"Other programs used {others:.0%} of this machine's cores, so these times do not tell what balancing gains. "
+            "Run it again on a quiet machine."
+        )
     gained = [without["seconds"] / balanced["seconds"] for _, without, balanced in rows]
     each = ", ".join(f"{job.name.split(',')[0]} {ratio:.1f}" for (job, _, _), ratio in zip(rows, gained, strict=True))
     return f"Times as fast with balancing: {each}."
@@ -90,14 +106,16 @@ def main() -> int:
         if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # what follows needs what was installed
             os.chdir(ROOT)
             os.execve(environment.python, [str(environment.python), "launch/demo", *sys.argv[1:]], environment.variables())
+        watch = Watch()
+        time.sleep(LOOK_S)  # nothing of ours runs meanwhile
+        if words := obstacles(len(os.sched_getaffinity(0)), watch.others()):
+            print(words, flush=True)
         if limited.run([sys.executable, "-m", "apps.kernels"], LIMIT_S, env=environment.variables(), cwd=ROOT):
             print("the kernels could not be compiled", file=sys.stderr)
             return 1
-        if (load := os.getloadavg()[0]) > 1:
-            print(f"other programs keep this machine busy (load average {load:.1f}): times will be far above the bound")
         rows = []
         record = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lb_mpi-")))
-        watch = Watch()
+        watch.others()  # from now on
         for number, job in enumerate(jobs, start=1):
             pair = []
             for how, folder in (("without", None), ("with", record / str(number))):
@@ -114,10 +132,11 @@ def main() -> int:
         others = watch.others()
         show(rows)
         print(conclusion(rows, others))
-        print(f"What each rank did in job {len(jobs)}, as a page for a browser:", flush=True)
         report = [sys.executable, "-m", "lb_mpi", "report", str(record / str(len(jobs))), "-o", str(ROOT / PAGE)]
-        if limited.run(report, LIMIT_S, env=environment.variables(), cwd=ROOT):
-            return 1
+        with open(os.devnull, "wb") as nowhere:  # it predicts what was measured here
+            if limited.run(report, LIMIT_S, env=environment.variables(), cwd=ROOT, stdout=nowhere):
+                return 1
+        print(f"What each rank did in job {len(jobs)}, as a page for a browser: {PAGE}", flush=True)
         if len(jobs) == len(JOBS):
             print("More jobs, some minutes: ./launch/demo --all")
     return 0
