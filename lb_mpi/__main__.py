@@ -1,4 +1,4 @@
-"""python -m lb_mpi: the table of commands.
+"""python -m lb_mpi, or lb_mpi: the table of commands.
 
 run, cluster and throttle are those of launch/ (see lb_mpi/cli/run); pool and profile run a user's program.  Each other one
 is a `Command` in a module of lb_mpi.cli: it returns a dictionary (or a list of them) ready for JSON, and describes it
@@ -8,6 +8,7 @@ reader of the output has left.  Any other exception is a bug, and keeps its trac
 
 from __future__ import annotations
 
+import os
 import sys
 
 from lb_mpi import __version__
@@ -22,6 +23,7 @@ COMMANDS = {
         "advise": Entry("replay a recorded run: predict its time with other schemes and on other machines", "records"),
         "pool": Entry("run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()"),
         "info": Entry("print versions, MPI, hosts and ranks; with --measure, also speeds and the cost of messages", "info"),
+        "slurm-script": Entry("print a batch script for Slurm that starts a program with run, and continues it", "slurm"),
         "warmup": Entry("compile the kernels now, so that the first run need not do it", "info"),
     },
     "try without a cluster": {
@@ -51,6 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
         run = programs.run_pool if given[0] == "pool" else programs.run_profile
         return run(given[1:], f"{PROG} {given[0]}")
     return dispatch(COMMANDS, given)
+
+
+def script() -> int:
+    """Run the installed command `lb_mpi`: like `python -m lb_mpi`, it imports from the current folder first."""
+    sys.path[0] = os.getcwd()
+    return main()
 
 
 if __name__ == "__main__":

@@ -15,8 +15,13 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from numba import njit as njit
-from numba.core import event
+try:
+    from numba import njit as njit
+    from numba.core import event
+except ModuleNotFoundError as error:
+    if error.name != "numba":
+        raise
+    raise ModuleNotFoundError("graphs need numba: pip install 'lb_mpi[graphs]'", name="numba") from error
 
 COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: if it is missing, importing this module fails
 

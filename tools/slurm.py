@@ -1,7 +1,8 @@
-"""Slurm on this machine, to try launch/slurm.sbatch: one slurmctld, and a slurmd on each host of an emulated cluster.
+"""Slurm on this machine, to try `python -m lb_mpi slurm-script`: one slurmctld, a slurmd on each emulated host.
 
     python -m tools.slurm up --speeds 0.8,0.4,0.2
-    python -m tools.slurm run sbatch launch/slurm.sbatch
+    python -m lb_mpi slurm-script > job.sbatch
+    python -m tools.slurm run sbatch job.sbatch -- python -m apps.weather --save saves
     python -m tools.slurm run squeue
     python -m tools.slurm down
 

@@ -72,6 +72,10 @@ def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str])
         return _complain(error, FAILED)
     except (ValueError, OSError) as error:
         return _complain(error, MISTAKE)
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        return _complain(error, FAILED)
     return say(text + "\n")
 
 
@@ -87,7 +91,7 @@ def _choose(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str]) 
         description="Dynamic load balancing for mpi4py programs.",
         epilog="commands, each with --help:\n\n" + "\n\n".join(groups),
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    if {"-h", "--help"} & set(arguments):
+    if not arguments or {"-h", "--help"} & set(arguments):
         parser.print_help()
         parser.exit()
     parser.error(f"COMMAND = {' '.join(arguments[:1])!r}: expected {', '.join(names)}")

@@ -147,7 +147,7 @@ def test_a_host_that_dies_is_left_out_until_it_answers_again(
     assert all(gone(int(path.read_text())) for path in lab.pids.iterdir())
 
 
-# What stands for launch/run in a batch job: notes what it's given, saves at SIGTERM, and ends with the exit code given.
+# Stands for `python -m lb_mpi run` in a batch job: notes what it's given, saves at SIGTERM, and ends with the given code.
 BATCH = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.1), sys.exit({code})))
@@ -160,24 +160,26 @@ time.sleep(60)
 
 @pytest.mark.parametrize(("code", "requeued"), [(75, ["requeue 17"]), (143, [])])
 def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, requeued: list[str]) -> None:
-    for folder in (".venv/bin", "launch", "bin"):
+    for folder in (".venv/bin", "bin"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").touch()
-    script(tmp_path / "launch" / "run", BATCH.format(code=code))
+    script(tmp_path / "bin" / "python", BATCH.format(code=code))
+    job = subprocess.run([sys.executable, "-m", "lb_mpi", "slurm-script"], capture_output=True, check=True)
+    (tmp_path / "job.sbatch").write_bytes(job.stdout)
     told = 'import sys\nwith open("told", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
     script(tmp_path / "bin" / "scontrol", f"{told}\nif sys.argv[1] == 'show': print('n1', 'n2', sep='\\n')")
     script(tmp_path / "bin" / "sinfo", "import sys\nprint('big,speed_0.4,gpu' if '--nodes=n2' in sys.argv else '(null)')")
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path / "bin")}
     env |= {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "17"}
     env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS_PER_NODE": "8"}
-    with started(["bash", str(ROOT / "launch" / "slurm.sbatch"), "--", "my program", "x"], env=env) as process:
+    with started(["bash", str(tmp_path / "job.sbatch"), "--", "my program", "x"], env=env) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGUSR1)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, "")
     assert (tmp_path / "told").read_text().splitlines() == ["show hostnames n[1-2]", *requeued]
     assert (tmp_path / "given").read_text() == "n1 slots=8\nn2 slots=8 speed=0.4\n-- my program x"
-    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["scontrol", "sinfo"]  # the host list is gone
+    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["python", "scontrol", "sinfo"]  # no host list
 
 
 @pytest.mark.parametrize(

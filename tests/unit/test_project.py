@@ -186,6 +186,26 @@ except ModuleNotFoundError as error:
     assert done.stdout == f"lb_mpi.search needs mpi4py and an MPI: {how}\n"
 
 
+def test_what_has_no_graph_works_without_the_extra_graphs() -> None:
+    script = """
+import sys
+sys.modules["numba"] = sys.modules["networkx"] = None
+import lb_mpi
+from lb_mpi import Balancer, Bound, Executor, Machine, Pool, TreeSearch, balance, load, save, search
+print(lb_mpi.balance("ring:4", [1.0, 2.0, 3.0, 4.0], [1.0] * 4).converged)
+try:
+    lb_mpi.partition("mesh:4x4", 2)
+except ModuleNotFoundError as error:
+    print(error)
+from lb_mpi.__main__ import main
+print(main(["partition", "mesh:4x4", "-k", "2"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    how = "graphs need numba: pip install 'lb_mpi[graphs]'"
+    assert done.stderr == f"python -m lb_mpi: error: {how}\n"
+    assert done.stdout == f"True\n{how}\n1\n"
+
+
 def test_files_named_on_how_it_works_exist() -> None:
     named = re.findall(r"`([a-z_/]+\.py)`", (ROOT / "docs" / "how-it-works.md").read_text())
     missing = [name for name in named if not ((LIBRARY / name).exists() or (ROOT / name).exists())]
