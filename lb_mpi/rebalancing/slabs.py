@@ -1,0 +1,55 @@
+"""Slabs: contiguous ranges of vertices, one for each rank, of which only the ends move.   (pure)
+
+A cut is the cumulative work at which a range ends.  A vertex belongs to the range in which the middle of its work lies, so
+each rank finds the owners of its own vertices from the work before them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lb_mpi.checks import integer
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.metrics import check_loads, check_speeds
+
+
+def slabs(n: int, costs: ArrayLike, shares: ArrayLike) -> Ints:
+    """Return the (P,) ends of P contiguous ranges of n vertices: rank r owns ends[r - 1] to ends[r] - 1, rank 0 from 0.
+
+    costs (n,) : work of the vertices, >= 0; if all are 0, vertices count 1 each.  shares (P,) : the ranks' wanted work
+    relative to each other, above 0, for example their speeds.  A range differs from its share by at most a vertex's work.
+    """
+    n = integer("n", n, 1)
+    work, share = check_loads(costs, n, name="costs"), check_speeds(shares, name="shares")
+    if not work.any():
+        work = np.ones(n)
+    cuts = np.cumsum(share)[:-1] / share.sum() * work.sum()
+    return np.searchsorted(slab_owners(0.0, work, cuts), np.arange(len(share)), side="right")
+
+
+def slab_owners(before: float, costs: Floats, cuts: Floats) -> Ints:
+    """Return the (m,) ranks that own consecutive vertices of (m,) costs, of which `before` is the work of all earlier ones.
+
+    cuts (P - 1,) : see `shift_cuts`.
+    """
+    return np.searchsorted(cuts, before + np.cumsum(costs) - 0.5 * costs, side="right")
+
+
+def shift_cuts(loads: ArrayLike, shares: ArrayLike, tolerance: float) -> Floats:
+    """Return (P - 1,) cuts between the ranges of P ranks that stay where they are as far as the shares allow it.
+
+    loads (P,) : the present work of the ranges, in order.  shares (P,) : as for `slabs`.  No range gets more work than
+    1 + tolerance times its share of all.  From the first to the last, each cut moves the shortest way to a place that
+    leaves enough room for the ranges behind it.
+    """
+    work, share = check_loads(loads), check_speeds(shares, name="shares")
+    most = (1.0 + tolerance) * share / share.sum() * work.sum()
+    least = (
+        work.sum() - np.cumsum(most[::-1])[::-1][1:]
+    )  # work before each cut, at least: the ranges behind can't have more
+    cuts, cut = [], 0.0
+    for old, low, bound in zip(np.cumsum(work)[:-1].tolist(), least.tolist(), most.tolist(), strict=False):
+        cut = min(max(old, low), cut + bound)
+        cuts.append(cut)
+    return np.array(cuts)
