@@ -64,13 +64,15 @@ class Zone(NamedTuple):
     weights: Floats  # (nnz,)
 
 
-def zone(shard: Shard, labels: Ints, pair: tuple[int, int], layers: int) -> Zone:
+def zone(shard: Shard, labels: Ints, pair: tuple[int, int], layers: int, flow: float = 0.0) -> Zone:
     """Return the zone of the home with this shard: up to `layers` edges away from the border between the two parts.
 
     labels (n_local + n_ghosts,) : the ranks that will own the vertices.  pair : the two ranks, ascending, one of them the
-    home.
+    home.  flow : work that is to get from the first to the second; if there is some, but no border, all vertices are in.
     """
     found = near_border(shard.graph, shard.n_local, labels, pair[0], pair[1], layers)
+    if flow and len(found) == 0:
+        found = np.flatnonzero(np.isin(labels[: shard.n_local], pair))
     graph = shard.graph
     degrees = graph.indptr[found + 1] - graph.indptr[found]
     first = np.cumsum(degrees) - degrees
@@ -179,8 +181,9 @@ def two_way(
     slack : by how much sides 0 and 1 may be heavier afterwards, >= 0, if that makes the cut lighter.
     seed : of the random numbers; the same arguments give the same sides.
 
-    First, vertices at the border change sides, cheapest in cut first, until the work is right up to half a vertex.  Then
-    local searches with rollback and flows make the cut lighter (see `lb_mpi.partitioning.refine` and `.flow`).
+    First, vertices at the border change sides, cheapest in cut first, until the work is right up to half a vertex; without a
+    border, from the vertex with the weakest edges on.  Then local searches with rollback and flows make the cut lighter (see
+    `lb_mpi.partitioning.refine` and `.flow`).
     """
     free = np.flatnonzero(~fixed)
     group = np.asarray(side).copy()
@@ -214,10 +217,16 @@ def give_work(graph: Csr, part: Ints, bounds: Floats) -> None:
     connections = find_connections(graph, part, 2)
     heap = make_heap(len(part))
     step, bonus = LATEST * graph.weights.max(), 0.0
+    weakest = -1
     for v in range(2, len(part)):
-        if part[v] == source and connections.n_others[v] > 0:
-            bonus -= step
-            put(heap, v, connections.weight[graph.indptr[v]] - connections.inner[v] + bonus)
+        if part[v] == source:
+            if connections.n_others[v] > 0:
+                bonus -= step
+                put(heap, v, connections.weight[graph.indptr[v]] - connections.inner[v] + bonus)
+            elif weakest < 0 or connections.inner[v] < connections.inner[weakest]:
+                weakest = v
+    if heap.size[0] == 0 and weakest >= 0:
+        put(heap, weakest, 0.0)
     while heap.size[0] > 0 and parts.weights[source] > bounds[source]:
         v = pop(heap)
         if graph.vertex_weights[v] > 2.0 * (parts.weights[source] - bounds[source]):
