@@ -5,10 +5,15 @@
 Each program is a file beside this one; its docstring names its source.  It runs on four ranks of emulated speeds
 (launch/throttle), before and after in turn, and once on one rank of full speed.
 
-lines    changed lines of the function that uses MPI, with what it alone needs, and one for the import
-same     whether all runs have the same result
-bound    CPU seconds on one rank / sum of the speeds: no four ranks of these speeds can need less
-before / bound, after / bound, before / after: medians of the rounds, with the least and the greatest
+lines       changed lines of the function that uses MPI, with what it alone needs, and one for the import
+same        whether all runs have the same result
+bound       CPU seconds of the tasks in the run "after" / sum of the speeds: no four ranks of these speeds can need less
+achievable  seconds of a list schedule: the tasks of each call of the library, whose costs are known, begin in the order of
+            their costs on the rank that ends them first; before, between and after the calls, rank 0 computes alone at its
+            speed.  Serial parts and the costs of the tasks, relative to each other, come from the run on one rank
+emulation   mean CPU time of a task in the run "after" / on one rank: what caches that are cold after each rest cost.  Bound
+            and achievable time contain it
+before / achievable, after / achievable, before / after: medians of the rounds, with the least and the greatest
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import importlib.util
 import json
 import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,24 +107,89 @@ def sources() -> dict[str, Source]:
     return {path.stem: source(path) for path in paths}
 
 
+class Tasks(NamedTuple):
+    """CPU seconds of a run: of the tasks of all ranks, by rank; and on rank 0, outside of calls of the library."""
+
+    of_ranks: list[list[float]]
+    calls: list[tuple[float, int]]  # seconds before a call, and number of rank 0's tasks before it
+    after_s: float  # after the last call
+
+    @property
+    def seconds(self) -> float:
+        """Of all tasks together."""
+        return sum(map(sum, self.of_ranks))
+
+    @property
+    def mean_s(self) -> float:
+        """Of a task."""
+        return self.seconds / sum(map(len, self.of_ranks))
+
+
+def list_schedule(tasks: Sequence[float], speeds: Sequence[float]) -> float:
+    """Seconds of tasks (CPU seconds) that begin in the order of their costs, each on the rank that ends it first."""
+    free = [0.0] * len(speeds)
+    for cost in sorted(tasks, reverse=True):
+        ends = [at + cost / speed for at, speed in zip(free, speeds, strict=True)]
+        first = ends.index(min(ends))
+        free[first] = ends[first]
+    return max(free)
+
+
+def achievable(alone: Tasks, speeds: Sequence[float], emulation: float) -> float:
+    """Seconds of a run on ranks of these speeds, from that on one rank; tasks need `emulation` times as much there."""
+    tasks, first = alone.of_ranks[0], [begin for _, begin in alone.calls]
+    serial_s = sum(seconds for seconds, _ in alone.calls) + alone.after_s
+    calls = [tasks[begin:end] for begin, end in zip(first, [*first[1:], len(tasks)], strict=True)]
+    return serial_s / speeds[0] + emulation * sum(list_schedule(call, speeds) for call in calls)
+
+
+class Run(NamedTuple):
+    """What is told of a run."""
+
+    seconds: float
+    result: Any
+    tasks: Tasks
+
+
+def run(program: Source, ranks: int, which: str, throttle: Sequence[str] = ()) -> Run:
+    """Run one version of a program."""
+    with tempfile.TemporaryDirectory() as folder:
+        module = f"benchmarks.programs.{program.name}"
+        told = here().answer(ranks, [*throttle, "-m", module, which, "--tasks", folder], LIMIT_S)
+        written = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
+    tasks = Tasks([one["tasks"] for one in written], written[0]["calls"], written[0]["after_s"])
+    return Run(told["seconds"], told["result"], tasks)
+
+
+class Round(NamedTuple):
+    """Seconds of a round."""
+
+    bound_s: float
+    achievable_s: float
+    emulation: float  # times
+    before_s: float
+    after_s: float
+
+
 class Figures(NamedTuple):
     """What was measured of a program."""
 
     name: str
     lines: int
     same: bool
-    bound_s: float  # median
-    before: list[float]  # seconds / bound, by round
-    after: list[float]
+    rounds: list[Round]
     others: float  # share of the machine
 
     def __str__(self) -> str:
         """As a row of the table."""
-        gains = [one / other for one, other in zip(self.before, self.after, strict=True)]
-        cells = [spread(values) for values in (self.before, self.after, gains)]
-        same = "yes" if self.same else "NO"
-        row = f"{self.name:<10} {self.lines:5} {same:>4} {self.bound_s:7.2f}  "
-        return row + "  ".join(f"{cell:>18}" for cell in cells) + f"  {percent(self.others)}"
+        bound_s, achievable_s, emulation, _, _ = map(statistics.median, zip(*self.rounds, strict=True))
+        cells = (
+            spread([one.before_s / one.achievable_s for one in self.rounds]),
+            spread([one.after_s / one.achievable_s for one in self.rounds]),
+            spread([one.before_s / one.after_s for one in self.rounds]),
+        )
+        row = f"{self.name:<10} {self.lines:5} {'yes' if self.same else 'NO':>4} {bound_s:7.2f} {achievable_s:10.2f} "
+        return row + f"{emulation:9.2f}  " + "  ".join(f"{cell:>19}" for cell in cells) + f"  {percent(self.others)}"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -127,30 +198,25 @@ def spread(values: Sequence[float]) -> str:
 
 
 HEADER = (
-    f"{'program':<10} {'lines':>5} {'same':>4} {'bound s':>7}  {'before / bound':>18}  {'after / bound':>18}  "
-    f"{'before / after':>18}  others"
+    f"{'program':<10} {'lines':>5} {'same':>4} {'bound s':>7} {'achievable':>10} {'emulation':>9}  "
+    f"{'before / achievable':>19}  {'after / achievable':>19}  {'before / after':>19}  others"
 )
 
 
-def run(program: Source, repeat: int) -> Figures:
+def measure(program: Source, repeat: int) -> Figures:
     """Measure one, before and after in turn."""
-    module, environment, watch = f"benchmarks.programs.{program.name}", here(), Watch()
     speeds = [float(speed) for speed in SPEEDS.split(",")]
     throttle = ["launch/throttle", "--speeds", SPEEDS, sys.executable]
-    seconds: dict[str, list[float]] = {"before": [], "after": []}
-    bounds, results = list[float](), list[Any]()
+    watch, rounds, results = Watch(), list[Round](), list[Any]()
     for _ in range(repeat):
-        alone = environment.answer(1, ["-m", module, "after"], LIMIT_S)
-        bounds.append(alone["cpu_s"] / sum(speeds))
-        results.append(alone["result"])
-        for which, times in seconds.items():
-            told = environment.answer(RANKS, [*throttle, "-m", module, which], LIMIT_S)
-            times.append(told["seconds"])
-            results.append(told["result"])
-    bound = statistics.median(bounds)
-    before, after = ([one / bound for one in times] for times in seconds.values())
+        alone = run(program, 1, "after")
+        before, after = (run(program, RANKS, which, throttle) for which in ("before", "after"))
+        results += [one.result for one in (alone, before, after)]
+        emulation = after.tasks.mean_s / alone.tasks.mean_s
+        best_s = achievable(alone.tasks, speeds, emulation)
+        rounds.append(Round(after.tasks.seconds / sum(speeds), best_s, emulation, before.seconds, after.seconds))
     same = all(result == results[0] for result in results)
-    return Figures(program.name, program.lines, same, bound, before, after, watch.others())
+    return Figures(program.name, program.lines, same, rounds, watch.others())
 
 
 def main() -> int:
@@ -168,7 +234,7 @@ def main() -> int:
             print(f"{name:<10} {needed}", file=sys.stderr if options.json else sys.stdout)
             continue
         try:
-            found.append(run(programs[name], options.repeat))
+            found.append(measure(programs[name], options.repeat))
         except RuntimeError as caught:  # the others are measured all the same
             failed = True
             print(f"{name:<10} {caught}", file=sys.stderr if options.json else sys.stdout, flush=True)
@@ -177,7 +243,10 @@ def main() -> int:
             print(found[-1], flush=True)
     others = watch.others()
     if options.json:
-        rows = [{**one._asdict(), "others": known(one.others)} for one in found]
+        rows = [
+            {**one._asdict(), "rounds": [once._asdict() for once in one.rounds], "others": known(one.others)}
+            for one in found
+        ]
         print(json.dumps({"speeds": SPEEDS, "programs": rows, "others": known(others)}))
     else:
         print(f"\n{words(others)}")

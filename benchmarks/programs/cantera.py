@@ -12,22 +12,25 @@ import cantera
 import numpy as np
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS = {"cantera": "cantera"}
 CELLS, STEPS, STEP_S = 192, 12, 1e-4
 GAS = cantera.Solution("h2o2.yaml")
 
 
+@task
+def react(row: Any) -> Any:
+    """Advance the reactor of a cell; a row is temperature, pressure and mass fractions."""
+    GAS.TPY = row[0], row[1], row[2:]
+    reactor = cantera.IdealGasConstPressureReactor(GAS, clone=False)
+    cantera.ReactorNet([reactor]).advance(STEP_S)
+    return GAS.T, GAS.P, *GAS.Y
+
+
 def advance(rows: Any) -> Any:
-    """Advance the reactors of some cells; a row is temperature, pressure and mass fractions."""
-    result = np.empty_like(rows)
-    for row, new in zip(rows, result, strict=True):
-        GAS.TPY = row[0], row[1], row[2:]
-        reactor = cantera.IdealGasConstPressureReactor(GAS, clone=False)
-        cantera.ReactorNet([reactor]).advance(STEP_S)
-        new[:] = GAS.T, GAS.P, *GAS.Y
-    return result
+    """Advance some cells."""
+    return np.array([react(row) for row in rows]).reshape(rows.shape)
 
 
 def initial(comm: Any) -> Any:

@@ -11,12 +11,13 @@ from typing import Any
 import chess
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS = {"chess": "chess"}
 START, DEPTH = "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1", 5
 
 
+@task
 def children(node: tuple[str, int]) -> list[tuple[str, int]]:
     """Positions after one more move, down to the last but one."""
     fen, depth = node
@@ -30,6 +31,7 @@ def children(node: tuple[str, int]) -> list[tuple[str, int]]:
     return found
 
 
+@task
 def leaves(node: tuple[str, int]) -> int:
     """Number of positions right below the last ones."""
     fen, depth = node

@@ -12,11 +12,12 @@ import numpy as np
 from mpi4py.futures import MPICommExecutor
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS = {"dask": "dask[array]"}
 
 
+@task
 def singular(block: Any) -> Any:
     """The singular values of a block, several times."""
     for _ in range(10):

@@ -14,7 +14,7 @@ from deap import algorithms, base, creator, gp, tools
 from mpi4py.futures import MPICommExecutor
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS = {"deap": "deap"}
 POINTS = [x / 600.0 for x in range(-600, 600)]
@@ -33,6 +33,7 @@ creator.create("FitnessMin", base.Fitness, weights=(-1.0,))
 creator.create("Individual", gp.PrimitiveTree, fitness=creator.FitnessMin)
 
 
+@task
 def evaluate(individual: Any) -> tuple[float]:
     """Mean square of the error."""
     formula = gp.compile(individual, pset)

@@ -13,13 +13,14 @@ import numpy as np
 from schwimmbad import MPIPool
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS = {"dynesty": "dynesty", "schwimmbad": "schwimmbad"}
 X = np.linspace(0.0, 20.0, 40_000)
 DATA = np.sin(1.7 * X) + 0.5 * np.sin(4.2 * X) + np.random.default_rng(1).normal(0.0, 0.5, len(X))
 
 
+@task
 def loglike(theta: Any) -> float:
     """Logarithm of the likelihood of the data."""
     one, two, high, low = theta

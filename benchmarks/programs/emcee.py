@@ -14,11 +14,12 @@ import numpy as np
 from schwimmbad import MPIPool
 
 import lb_mpi
-from benchmarks.programs.script import main, spin
+from benchmarks.programs.script import main, spin, task
 
 NEEDS = {"emcee": "emcee", "schwimmbad": "schwimmbad"}
 
 
+@task
 def log_prob(theta: Any) -> float:
     """The tutorial's likelihood."""
     spin(0.005 + 0.003 * (1000.0 * abs(float(np.sum(theta))) % 1.0))

@@ -10,7 +10,7 @@ import pickle
 from typing import Any
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS: dict[str, str] = {}
 SIMULATIONS, WINDOWS = 64, 16
@@ -24,6 +24,7 @@ class MicroSimulation:
         self.stiffness = 1.0 + 15.0 * (number % 8 == 0) + number / SIMULATIONS
         self.place, self.speed = 1.0, 0.0
 
+    @task
     def solve(self, macro: float, dt: float) -> float:
         """Advance by a window; the force."""
         n = int(1500 * self.stiffness)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS: dict[str, str] = {}
 PARTICLES, STEPS = 480, 16
@@ -27,11 +27,15 @@ def velocity(t: float, place: Any) -> list[float]:
     return [float(u), float(np.pi * 0.1 * np.cos(np.pi * f) * np.sin(np.pi * y) * slope)]
 
 
+@task
+def move(place: Any, t: float) -> Any:
+    """A particle's place, one step later."""
+    return solve_ivp(velocity, (t, t + 1.0), place, rtol=1e-8 if place[0] < 1.0 else 1e-4).y[:, -1]
+
+
 def advect(places: Any, t: float) -> Any:
     """(n, 2) of particles, one step later."""
-    return np.array(
-        [solve_ivp(velocity, (t, t + 1.0), place, rtol=1e-8 if place[0] < 1.0 else 1e-4).y[:, -1] for place in places]
-    ).reshape(-1, 2)
+    return np.array([move(place, t) for place in places]).reshape(-1, 2)
 
 
 def initial(comm: Any) -> Any:

@@ -14,7 +14,7 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import differential_evolution
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS: dict[str, str] = {}
 TIMES = np.linspace(0.0, 15.0, 60)
@@ -34,6 +34,7 @@ def populations(parameters: Any) -> Any:
 SEEN = populations([1.5, 1.0, 3.0, 1.0])
 
 
+@task
 def misfit(parameters: Any) -> float:
     """Sum of squares."""
     return float(np.sum((populations(parameters) - SEEN) ** 2))

@@ -13,7 +13,7 @@ from sklearn.model_selection import ParameterGrid, cross_val_score
 from sklearn.svm import SVC
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS = {"sklearn": "scikit-learn"}
 GRID = [
@@ -23,6 +23,7 @@ GRID = [
 X, Y = load_digits(return_X_y=True)
 
 
+@task
 def score(parameters: dict[str, Any]) -> float:
     """Mean score of five folds."""
     return float(cross_val_score(SVC(**parameters), X / 16.0, Y, cv=5).mean())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import lb_mpi
-from benchmarks.programs.script import main
+from benchmarks.programs.script import main, task
 
 NEEDS: dict[str, str] = {}
 CITIES = np.random.default_rng(7).uniform(0.0, 1.0, (16, 2)).tolist()
@@ -41,6 +41,17 @@ def children(path: Path) -> list[Path]:
     return [(*path, city) for city in sorted(left, key=lambda city: -DISTANCES[path[-1]][city])]
 
 
+@task
+def lengthen(paths: list[Path], best: float) -> float:
+    """Lengthen the newest path; the length of the best tour so far."""
+    path = paths.pop()
+    if len(path) == N:
+        return min(best, length(path))
+    if least(path) < best:
+        paths += [child for child in children(path) if least(child) < best]
+    return best
+
+
 class Tours(lb_mpi.Problem):
     """The same as a problem of lb_mpi."""
 
@@ -60,11 +71,8 @@ class Tours(lb_mpi.Problem):
         for done in range(units):
             if not self.paths:
                 return done
-            path = self.paths.pop()
-            if len(path) == N:
-                self.bound.update(length(path))
-            elif least(path) < self.bound.best:
-                self.paths += [child for child in children(path) if least(child) < self.bound.best]
+            if (best := lengthen(self.paths, self.bound.best)) < self.bound.best:
+                self.bound.update(best)
         return units
 
     def load(self) -> float:
@@ -94,11 +102,7 @@ def before(comm: Any) -> Any:
     best = math.inf
     paths = [path for first in children((0,)) for path in children(first)][comm.rank :: comm.size]
     while paths:
-        path = paths.pop()
-        if len(path) == N:
-            best = min(best, length(path))
-        elif least(path) < best:
-            paths += [child for child in children(path) if least(child) < best]
+        best = lengthen(paths, best)
     best = min(comm.allgather(best))
     return round(best, 9)
 

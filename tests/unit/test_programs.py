@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.programs.__main__ import HERE, Figures, changed, sources, versions
+from benchmarks.programs.__main__ import (
+    HERE,
+    Figures,
+    Round,
+    Tasks,
+    achievable,
+    changed,
+    list_schedule,
+    sources,
+    versions,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,8 +81,22 @@ def test_each_program_stands_in_the_table() -> None:
     assert {name: int(lines) for name, _, lines in rows} == {name: one.lines for name, one in sources().items()}
 
 
+def test_a_list_schedule_begins_with_the_longest_task_on_the_rank_that_ends_it_first() -> None:
+    assert list_schedule([1.0, 2.0, 1.0], [1.0, 0.5]) == 3.0  # 2 on the fast rank, 1 on the slow one, 1 on the fast one
+    assert list_schedule([1.0], [0.1, 0.5]) == 2.0
+    assert list_schedule([], [0.1, 0.5]) == 0.0
+
+
+def test_serial_parts_need_the_time_of_rank_0_and_calls_do_not_overlap() -> None:
+    alone = Tasks([[1.0, 1.0, 3.0]], [(0.2, 0), (0.0, 2)], 0.3)  # two tasks in the first call, one in the second
+    assert achievable(alone, [0.5, 1.0], 1.0) == pytest.approx(0.5 / 0.5 + 2.0 + 3.0)
+    assert achievable(alone, [0.5, 1.0], 2.0) == pytest.approx(0.5 / 0.5 + 4.0 + 6.0)  # tasks only
+    assert alone.seconds / alone.mean_s == pytest.approx(3.0)
+
+
 def test_figures_are_a_row() -> None:
-    row = str(Figures("a", 3, False, 2.0, [2.0, 4.0, 3.0], [1.0, 1.25, 1.0], 0.01))
+    rounds = [Round(2.0, 2.0, 1.0, 4.0, 2.0), Round(2.0, 2.0, 1.25, 8.0, 2.5), Round(2.0, 2.0, 1.0, 6.0, 2.0)]
+    row = str(Figures("a", 3, False, rounds, 0.01))
     assert "NO" in row
     assert "3.00 (2.00..4.00)" in row
     assert "3.00 (2.00..3.20)" in row
