@@ -1,4 +1,4 @@
-"""The ranks' part of `benchmarks.grain`; run by it, under mpiexec.
+"""The ranks' part of `benchmarks.grain` and `benchmarks.busy`; run by them, under mpiexec.
 
 Rank 0 prints a JSON object: seconds of a step by length, way and round.  A step of length s is work of s seconds at speed 1
 for each rank.
@@ -72,6 +72,31 @@ def rows(options: argparse.Namespace, length_s: float) -> Seconds:
             del ways["rows by speed"]
         in_turn(COMM, ways, 1, LEARN)
         return in_turn(COMM, ways, options.repeat, steps_of(length_s * COMM.size / sum(speeds)), warm=1)
+
+
+def stencil(options: argparse.Namespace, length_s: float) -> Seconds:
+    """A step of a stencil: the program's own exchange of edges, then rows of equal work, with what is above and below."""
+    near = [rank for rank in (COMM.rank - 1, COMM.rank + 1) if 0 <= rank < COMM.size]
+    field, edges = np.ones((ROWS, SIDE)), {rank: np.ones(SIDE) for rank in (COMM.rank - 1, COMM.rank + 1)}
+
+    def function(rows: Floats, above: Floats, below: Floats) -> Floats:
+        spin(length_s * len(rows) / ROWS)
+        return 0.5 * rows + 0.25 * (above + below)
+
+    def around() -> tuple[Floats, Floats, Floats]:
+        requests = [COMM.Irecv(edges[rank], rank) for rank in near]
+        requests += [COMM.Isend(field[0] if rank < COMM.rank else field[-1], rank) for rank in near]
+        MPI.Request.Waitall(requests)
+        above, below = edges[COMM.rank - 1][None], edges[COMM.rank + 1][None]
+        return field, np.concatenate((above, field[:-1])), np.concatenate((field[1:], below))
+
+    with lb_mpi.Balancer(COMM) as balancer:
+        ways: dict[str, Way] = {
+            "map_rows": lambda: balancer.map_rows(function, *around()),
+            "equal rows": lambda: function(*around()),
+        }
+        in_turn(COMM, ways, 1, LEARN)
+        return in_turn(COMM, ways, options.repeat, steps_of(length_s), warm=1)
 
 
 def calls(options: argparse.Namespace, _: float) -> Seconds:
@@ -167,7 +192,7 @@ def search(options: argparse.Namespace, length_s: float) -> Seconds:
 
 
 DOORS: dict[str, Callable[[argparse.Namespace, float], Seconds]] = {
-    door.__name__: door for door in (rows, calls, exchange, search)
+    door.__name__: door for door in (rows, stencil, calls, exchange, search)
 }
 
 
