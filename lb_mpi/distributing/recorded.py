@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
 from lb_mpi.record.report import RankWork
@@ -10,37 +12,52 @@ from lb_mpi.record.report import RankWork
 class Halos:
     """All exchanges of a plan in one Step, since they may follow each other within microseconds."""
 
-    def __init__(self, record: Record, speed: float = 1.0, emulated_speed: float = 1.0) -> None:
+    def __init__(
+        self, record: Record, speed: float = 1.0, emulated_speed: float | Callable[[], float] = 1.0
+    ) -> None:
         self._record, self._speed = record, speed  # of this rank, relative to the others
-        self._emulated = emulated_speed
-        self._first: float | None = None  # when the first exchange began; None: none yet
+        self._emulated = emulated_speed  # or a function that returns the speed of the moment
+        self._first: float | None = None  # when the first exchange of the current Step began; None: none yet
+        self._began = 0.0  # when the first one of all began
         self._last = 0.0  # when the last one ended
         self._last_cpu_s = 0.0
-        self._own_s, self.n = 0.0, 0  # computed between exchanges; number of exchanges
+        self.own_s, self.n = 0.0, 0  # computed between exchanges; number of exchanges
+        self._stepped_s, self._stepped_n = 0.0, 0  # of those, in Steps that are recorded
 
     def begin(self, now: float, cpu_s: float) -> None:
         """Record that an exchange begins; this thread has used `cpu_s` of CPU time so far."""
         if self._first is None:
-            self._first = now
+            self._first = self._began = now
         else:
             self._compute(now, cpu_s)
         self._record.enter(Phase.WAITING, now)
 
     def end(self, now: float, cpu_s: float) -> None:
         """Record that the exchange has ended, successfully or not."""
-        self._last, self._last_cpu_s, self.n = now, cpu_s, self.n + 1
+        self.n += 1
         self._record.doing(self.n)
+        self.go_on(now, cpu_s)
+
+    def go_on(self, now: float, cpu_s: float) -> None:
+        """Record that the rank computes again, after an exchange or a rebalancing."""
+        self._last, self._last_cpu_s = now, cpu_s
         self._record.enter(Phase.OWN, now)
+
+    def moved(self, began: float, now: float, step: Step) -> None:
+        """Record a rebalancing in which vertices have moved, which began at `began`: the exchanges before are a Step."""
+        self._end_step(began)
+        self._record.step(step)
+        self._first = now
 
     def rank(self, rank: int, vertices: int, ghosts: int) -> RankWork:
         """Return the work of this rank, number `rank`, so far: `seconds` are from the first exchange to the last."""
-        seconds = 0.0 if self._first is None else self._last - self._first
+        seconds = 0.0 if self._first is None else self._last - self._began
         return RankWork(
             rank,
             owned=vertices,
             received=ghosts,
-            busy_s=self._own_s,
-            useful_s=self._own_s,
+            busy_s=self.own_s,
+            useful_s=self.own_s,
             speed=self._speed,
             seconds=seconds,
         )
@@ -49,7 +66,7 @@ class Halos:
         """Record the Step: there are no more exchanges."""
         if self._first is not None:
             self._compute(now, cpu_s)
-            self._record.step(Step(Driver.EXCHANGE, self._first, now, self._own_s, self.n, self._speed))
+            self._end_step(now)
             self._first = None
             self._record.enter(Phase.OUTSIDE, now)
 
@@ -59,4 +76,12 @@ class Halos:
         An emulated slow rank needs its CPU time / speed on any machine: time without a core is deducted from its rests.
         """
         took_s = now - self._last
-        self._own_s += took_s if self._emulated == 1.0 else min(took_s, (cpu_s - self._last_cpu_s) / self._emulated)
+        speed = self._emulated() if callable(self._emulated) else self._emulated
+        self.own_s += took_s if speed == 1.0 else min(took_s, (cpu_s - self._last_cpu_s) / speed)
+
+    def _end_step(self, now: float) -> None:
+        """Record the exchanges since the last Step."""
+        own_s, n = self.own_s - self._stepped_s, self.n - self._stepped_n
+        if self._first is not None and n:
+            self._record.step(Step(Driver.EXCHANGE, self._first, now, own_s, n, self._speed))
+            self._stepped_s, self._stepped_n = self.own_s, self.n

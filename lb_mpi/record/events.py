@@ -31,7 +31,8 @@ class Driver(IntEnum):
     ROWS = 1  # Balancer.map_rows
     MIGRATE = 2  # Balancer.migrate
     TASKS = 3  # a map of lb_mpi.Pool
-    EXCHANGE = 4  # all exchanges of a plan from lb_mpi.distribute, with the computation between them
+    EXCHANGE = 4  # exchanges of a plan from lb_mpi.distribute, with the computation between them
+    REBALANCE = 5  # HaloPlan.rebalance, if vertices have moved
 
 
 class Way(IntEnum):
@@ -40,6 +41,7 @@ class Way(IntEnum):
     DRAFT = 0  # on request; recorded by the rank that asked
     LOAN = 1  # rows lent; recorded by the lender
     STEAL = 2  # tasks taken; recorded by the thief
+    MOVE = 3  # work of vertices given away for good; recorded by the rank that gave them
 
 
 class Step(NamedTuple):

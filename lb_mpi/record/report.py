@@ -55,7 +55,7 @@ class Report:
         math.nan
     )  # of the last call of `map_rows`: 0 is perfect, 1 is twice as long as necessary; NaN: unknown
     imbalance_home: float = math.nan  # of that call, if every rank had computed its own rows
-    messages: str = ""  # of a search: number of each kind
+    note: str = ""  # one more line: the messages of a search, or what `plan.rebalance` has moved
 
     @property
     def seconds(self) -> float:
@@ -95,7 +95,7 @@ class Report:
                 f"imbalance of the last call: {percent(self.imbalance)}, without lending {percent(self.imbalance_home)}",
                 "(imbalance 0%: all ranks end together; 100%: the call takes twice as long as necessary)",
             ]
-        return notes + [f"messages: {self.messages}"] * bool(self.messages)
+        return notes + [self.note] * bool(self.note)
 
     def __str__(self) -> str:
         """Lay out the table and its notes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from lb_mpi import checks
 from lb_mpi.checks import choice, function, integer, number
 from lb_mpi.distributing.allocation import Allocation, allocate
 from lb_mpi.distributing.halo import Piece, Pieces, block_parts, part_of, random_parts
+from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
@@ -43,7 +45,7 @@ def distribute(
     seed: int = 0,
     parts: ArrayLike | None = None,
     aim: str = "cut",
-    emulated_speed: float = 1.0,
+    emulated_speed: float | Callable[[], float] = 1.0,
 ) -> HaloPlan:
     """Distribute the vertices of a task graph over the ranks of `comm` by their speeds, with few edges cut.
 
@@ -76,7 +78,8 @@ def distribute(
     aim : "cut", or "time", which needs `unit_s` (see `lb_mpi.partition`); with "time" the plan also has a
         `cost_by_cut`.
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1, where speeds
-        are measured and where its time is recorded; may differ by rank.
+        are measured and where its time is recorded, or a function that returns the speed of the moment; may differ by
+        rank.
 
     Returns this rank's `lb_mpi.HaloPlan`; close it, or use it in a `with` statement.
 
@@ -84,7 +87,8 @@ def distribute(
     """
     with opened(comm, "lb_mpi.distribute") as own:
         first = agree(own, lambda: integer("root", root, 0, own.size - 1))
-        agree(own, lambda: (function("kernel", kernel, optional=True), checks.emulated_speed(emulated_speed)))
+        agree(own, lambda: function("kernel", kernel, optional=True))
+        slow = agree(own, lambda: throttle(emulated_speed, "emulated_speed"))
         agree_on(own, root=first, kernel=None if kernel is None else "a function")
         on_root = own.rank == first
         tasks = agree(own, lambda: as_graph(graph) if on_root else None)
@@ -94,13 +98,13 @@ def distribute(
         of_speeds, of_messages = bcast(own, wanted, first)
         if of_speeds or of_messages:
             rounds = 5 if of_speeds else 1
-            measured = measure(own, kernel, messages=of_messages, rounds=rounds, emulated_speed=emulated_speed)
+            measured = measure(own, kernel, messages=of_messages, rounds=rounds, emulated_speed=slow.speed)
             options = options._replace(machine=measured)
         decided = agree(own, lambda: None if tasks is None else _decide(tasks, options))
         worth, allocation = bcast(own, decided and decided[2:], first)
         piece = _scatter(own, decided and decided[1], first)
         part = agree(own, lambda: part_of(piece, own.rank))
-        return HaloPlan(own, part, worth, allocation, decided and decided[0], emulated_speed)
+        return HaloPlan(own, part, worth, allocation, decided and decided[0], slow)
 
 
 class _Options(NamedTuple):

@@ -18,20 +18,26 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from lb_mpi.balancing.deciding import When
+from lb_mpi.checks import integer
 from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import Halos
+from lb_mpi.emulate import throttle
 from lb_mpi.graph import Ints
-from lb_mpi.mpi.common.collective import allgather
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, gather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import layout
-from lb_mpi.mpi.common.recorder import recorder
+from lb_mpi.mpi.common.recorder import recorder, running, worlds
 from lb_mpi.mpi.common.tags import MOST, Tag
+from lb_mpi.mpi.graph.rebalance import PlanBalance, check_arguments, check_costs, rebalance
+from lb_mpi.mpi.graph.values import Pack, Unpack, Values
 from lb_mpi.partitioning.quality import MappingCost
-from lb_mpi.record.events import Driver
+from lb_mpi.rebalancing.record import Rebalanced, Rebalances
+from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.report import Report
 
 MOST_KINDS = 16
@@ -70,6 +76,7 @@ class HaloPlan:
             for step in range(steps):
                 around = plan.exchange(heat)               # (n_local + n_ghosts, ...): the same, then the ghosts
                 heat = compute(around, plan.indptr, plan.indices, plan.weights)
+                (heat,) = plan.rebalance(heat)             # optional: vertices move if a rank has become slower
 
     The neighbours of the owned vertex v are indices[indptr[v]:indptr[v + 1]].  These are indices into `around`, in the
     order of the neighbours' global numbers, so a sum in this order is the same to the last bit in any distribution.
@@ -87,6 +94,13 @@ class HaloPlan:
     vertex_weights : (n_local,) weights of the owned vertices.
     cost : an `lb_mpi.MappingCost`, the time of the partition; None if it is not known, as without `unit_s`.
     cost_by_cut : with aim="time", the `lb_mpi.MappingCost` of the partition by cut alone; otherwise None.
+    cut : weight of all edges between parts.
+    parts : on the root of `distribute`, (n,) the rank of each vertex as distributed; None elsewhere.
+    last : a `Rebalanced` that says what the last call of `rebalance` did and why; None before the first call.
+    history : the same for all calls.
+
+    After a call of `rebalance` that has moved vertices, all these arrays are new ones, except `parts`, and `allocation`,
+    `cost` and `cost_by_cut` are still those of the first distribution.
     """
 
     def __init__(
@@ -96,15 +110,13 @@ class HaloPlan:
         worth: Worth,
         allocation: Allocation | None = None,
         parts: Ints | None = None,
-        emulated_speed: float = 1.0,
+        slow: throttle | None = None,
     ) -> None:
         """Make the plan of this rank's part; collective; works on a duplicate of `comm`."""
-        self.part = part
-        self.vertices, self.ghosts, self.vertex_weights = part.vertices, part.ghosts, part.vertex_weights
-        self.indptr, self.indices, self.weights = part.indptr, part.indices, part.weights
+        self._take(part)
         self.cut, self.cost, self.cost_by_cut = worth  # on all ranks
         self.allocation = allocation  # target numbers of vertices of mean weight; None: not computed
-        self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
+        self.parts = parts
         own = duplicate(comm)
         self._presence = presence_of(own)
         self._presence.name, self._presence.usual_call = "plan", "plan.exchange"
@@ -112,7 +124,11 @@ class HaloPlan:
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
         record.use("exchange", how)
         counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
-        self._halos = Halos(record, float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0, emulated_speed)
+        self._slow = slow or throttle(1.0)  # an emulated slow rank
+        relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
+        self._halos = Halos(record, relative, lambda: self._slow.speed)
+        self._record, self._worlds = record, worlds(own)
+        self._balance = PlanBalance(part.vertex_weights)
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
         wait(own, own.Iallreduce(mine, total), (mine, total))
         self.n_halo = int(total[0])  # values in an exchange, on all ranks
@@ -152,13 +168,123 @@ class HaloPlan:
         finally:
             self._halos.end(time.perf_counter(), time.thread_time())
 
+    def rebalance(
+        self,
+        *values: Any,
+        costs: ArrayLike | None = None,
+        when: When = "auto",
+        every: int = 1,
+        tolerance: float = 0.05,
+        imbalance: float = 0.03,
+        pack: Pack | None = None,
+        unpack: Unpack | None = None,
+    ) -> tuple[Any, ...]:
+        """Move vertices between neighbouring ranks if it saves time; return the `values` of this rank's new vertices.
+
+            heat, degree = plan.rebalance(heat, degree)
+
+        Collective.  Vertices and their rows of the graph move to ranks whose parts touch that of the old owner, until
+        all ranks need about the same time for a step; `plan.vertices` and the other arrays of the plan are then new.
+        Results of a program do not depend on it, to the last bit, if `exchange` is all that couples the ranks.
+
+        Parameters
+        ----------
+        values : any number of values of the owned vertices, which move with them: arrays (n_local, ...) of any dtype
+            except Python objects; scipy.sparse CSR matrices with n_local rows, whose column numbers stay as they are;
+            lists of n_local objects, with `pack` and `unpack`.  Dtypes and shapes of one value must be the same on all
+            ranks.
+        costs : (n_local,) the cost of each vertex, >= 0, in any unit that is the same on all ranks; None: as given in
+            an earlier call, at first the vertex weights.  Costs move with their vertices.  What they do not explain
+            counts as the speed of the rank.
+        when : when vertices move.  "auto": if the time that this is expected to save until the next opportunity, with
+            what earlier opportunities would have saved, exceeds its cost; "always": at every opportunity; a number above
+            0: if the imbalance is above this bound.
+        every : number of calls, >= 1, between two opportunities.
+        tolerance : with "auto", an imbalance up to this one is good enough, above 0; 0.05 means 5 %.
+        imbalance : about the imbalance that is left, above 0.
+        pack, unpack : functions from an object to bytes and back, for lists of objects.
+
+        Returns a tuple of the values, in the order of `plan.vertices`: new arrays in C order, new matrices, new lists;
+        the same objects if this rank keeps its vertices.
+
+        The speed of a rank is the cost of its vertices / the seconds that it computes between two calls.  The time in
+        `exchange` does not count, since it waits there; a wait in a call of the program's own counts as computing.  The
+        median of the last five calls is used.  The time before the first call does not count, since functions may have
+        been compiled in it.  A rank keeps at least one vertex.
+
+        Raises ValueError or TypeError on every rank if an argument is wrong on any rank or differs between ranks, and
+        BalanceError on every rank if `pack` or `unpack` fails on any rank (but SystemExit and KeyboardInterrupt are
+        raised again on the rank where they were raised).  After these errors the old plan and all values are valid.
+        """
+        self._presence.check()
+        self._halos.begin(time.perf_counter(), time.thread_time())
+        began, part, balance = time.perf_counter(), self.part, self._balance
+        try:
+
+            def check() -> tuple[Any, ...]:
+                checked = check_arguments(when, every, tolerance, imbalance)
+                return checked, check_costs(costs, part.n_local), Values(values, part.n_local, pack=pack, unpack=unpack)
+
+            with running(self._record):
+                moved = rebalance(
+                    self._presence.comm, part, balance, self._halos.own_s, check, self._slow, self._record, self.cut
+                )
+                if moved is None:
+                    return values
+                if moved.part is not part:
+                    self._free()
+                    self._take(moved.part)
+                self.cut, self.n_halo, balance.costs = moved.cut, moved.n_ghosts, moved.costs
+                for rank, work in moved.given.items():
+                    self._record.move(Way.MOVE, self._worlds[rank], work)
+                self._halos.moved(began, time.perf_counter(), self._step(began))
+                return moved.values
+        finally:
+            self._halos.go_on(time.perf_counter(), time.thread_time())
+
+    def _step(self, began: float) -> Step:
+        """Return the Step of the last call of `rebalance`."""
+        last = self.history[-1]
+        return Step(
+            Driver.REBALANCE, began, time.perf_counter(), 0.0, 0.0, before=last.imbalance_before,
+            after=last.imbalance_after, moved=last.vertices_moved, acted=1, reason=self._record.reason(last.reason),
+            home=len(self.vertices), serving_s=last.seconds,
+        )  # fmt: skip
+
+    @property
+    def history(self) -> Rebalances:
+        """The records of the calls of `rebalance`."""
+        return self._balance.history
+
+    @property
+    def last(self) -> Rebalanced | None:
+        """The record of the last call of `rebalance`; None before the first call."""
+        return self.history[-1] if self.history else None
+
+    def owners(self, root: int = 0) -> Ints | None:
+        """Return, on the root, (n,) the rank of each vertex; None on other ranks.  Collective."""
+        self._presence.check()
+        comm = self._presence.comm
+        with call("lb_mpi.HaloPlan.owners"), self._presence.notifying():
+            given = agree(comm, lambda: integer("root", root, 0, comm.size - 1))
+            agree_on(comm, root=given)
+            everyone = gather(comm, self.vertices, given)
+        if comm.rank != given:
+            return None
+        owners = np.empty(sum(map(len, everyone)), dtype=np.int64)
+        for rank, vertices in enumerate(everyone):
+            owners[vertices] = rank
+        return owners
+
     def report(self) -> Report:
         """Return the size and times of each rank's part so far, the same on all ranks; collective; prints as a table."""
         self._presence.check()
         part, comm = self.part, self._presence.comm
         with call("lb_mpi.HaloPlan.report"), self._presence.notifying():
             ranks = allgather(comm, self._halos.rank(comm.rank, part.n_local, part.n_ghosts))
-            return Report(Driver.EXCHANGE, self._halos.n, tuple(ranks))
+            moved = [one.vertices_moved for one in self.history if one.acted]
+            note = f"{sum(moved):,} vertices moved in {len(moved):,} rebalancings" if moved else ""
+            return Report(Driver.EXCHANGE, self._halos.n, tuple(ranks), note=note)
 
     def _exchange(self, values: Any) -> NDArray[Any]:
         array = self._check(values)
@@ -230,6 +356,11 @@ class HaloPlan:
         """Free the MPI resources; collective.  Further calls do nothing."""
         self._halos.close(time.perf_counter(), time.thread_time())
         self._presence.close(self._free)
+
+    def _take(self, part: GraphPart) -> None:
+        self.part = part
+        self.vertices, self.ghosts, self.vertex_weights = part.vertices, part.ghosts, part.vertex_weights
+        self.indptr, self.indices, self.weights = part.indptr, part.indices, part.weights
 
     def _free(self) -> None:
         for channel in self._channels.values():

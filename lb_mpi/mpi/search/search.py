@@ -434,7 +434,7 @@ class SearchResult:
             for rank, one in enumerate(self.ranks)
         ]  # fmt: skip
         messages = ", ".join(f"{n:,} {kind}" for kind, n in self.messages.items())
-        return Report(Driver.SEARCH, 1, tuple(ranks), messages=messages or "none")
+        return Report(Driver.SEARCH, 1, tuple(ranks), note=f"messages: {messages or 'none'}")
 
 
 def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: Saving | None) -> SearchResult:

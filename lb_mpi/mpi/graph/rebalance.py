@@ -1,0 +1,336 @@
+"""Rebalancing on real ranks: the port of `lb_mpi.rebalancing.actor`, and what a plan keeps from call to call."""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import ArrayLike
+
+from lb_mpi.balancing.deciding import Trigger, When
+from lb_mpi.balancing.neighbours import Reduction
+from lb_mpi.checks import number, show
+from lb_mpi.distributing.halo import GraphPart, Piece, part_of
+from lb_mpi.emulate import throttle
+from lb_mpi.graph import Floats
+from lb_mpi.metrics import check_loads
+from lb_mpi.mpi.common.carrier import Port, carry
+from lb_mpi.mpi.common.collective import allgather, raise_on_all
+from lb_mpi.mpi.common.communicator import presence_of
+from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
+from lb_mpi.mpi.common.late import call
+from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
+from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.graph.values import Reader, Values, chunk
+from lb_mpi.rebalancing.actor import (
+    ALL,
+    Build,
+    Built,
+    Choose,
+    Pack,
+    RankLoad,
+    RebalanceKind,
+    RebalanceMessage,
+    RebalanceProblem,
+    Rebalancing,
+)
+from lb_mpi.rebalancing.greedy import give
+from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
+from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
+from lb_mpi.record.record import Record
+
+USUAL = 5  # calls over which the median of a rank's speed is taken
+LEAST = 3  # calls before "auto" decides
+QUICK_S = 0.5e-3  # a waiting rank yields its core for so long, before it naps
+_HEADER = struct.Struct("<qqqd")  # kind, vertices or labels (-1: the sender has failed), entries of their rows, number
+_BROKEN = -1
+
+
+class RebalanceHead(NamedTuple):
+    """The header of a parcel."""
+
+    kind: int
+    n: int = 0
+    nnz: int = 0
+    number: float = 0.0
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call that must be the same on all ranks; what has been checked."""
+
+    when: When
+    every: int
+    tolerance: float
+    imbalance: float
+
+
+class PlanBalance:
+    """All that a plan keeps from call to call of `rebalance`: costs of its vertices, speeds of this rank, decisions."""
+
+    def __init__(self, costs: Floats) -> None:
+        self.history = Rebalances()
+        self.costs = costs  # (n_local,) estimated work of the vertices: as given last, at first their weights
+        self._speeds: deque[float] = deque(maxlen=USUAL)  # work per second, in the last calls
+        self._own_s: float | None = None  # computed between exchanges until the last call; None: no call yet
+        self._arguments: Arguments | None = None  # of the last call
+        self._given = False  # the costs are the caller's
+        self.trigger = Trigger()
+
+    def measure(self, own_s: float) -> None:
+        """Learn this rank's speed: it has computed for `own_s` seconds so far, now with these vertices.
+
+        The time before the first call does not count: functions may have been compiled in it.
+        """
+        load = float(self.costs.sum())
+        if self._own_s is not None and own_s > self._own_s and load > 0.0:
+            self._speeds.append(load / (own_s - self._own_s))
+        self._own_s = own_s
+
+    def use(self, arguments: Arguments) -> None:
+        """Decide by these arguments from now on; a new trigger keeps the cost of the last rebalancing."""
+        if arguments != self._arguments:
+            cost_s = self.trigger.cost_s
+            self._arguments = arguments
+            self.trigger = Trigger(arguments.when, arguments.every, arguments.tolerance)
+            self.trigger.cost_s = cost_s
+
+    @property
+    def speed(self) -> float:
+        """Work per second of this rank; NaN: not measured often enough."""
+        least = LEAST if self.trigger.when == "auto" else 1
+        return float(np.median(self._speeds)) if len(self._speeds) >= least else np.nan
+
+    def given(self, costs: Floats) -> None:
+        """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
+        before, now = float(self.costs.sum()), float(costs.sum())
+        if not self._given and before > 0.0 and now > 0.0:
+            self._speeds = deque([speed * now / before for speed in self._speeds], maxlen=USUAL)
+        self.costs, self._given = costs, True
+
+    def failed(self) -> None:
+        """Begin to decide anew on all ranks: some may have had other arguments."""
+        self._arguments = None
+
+
+def check_arguments(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Arguments:
+    """Check the arguments; ValueError or TypeError."""
+    trigger = Trigger(when, every, tolerance)
+    return Arguments(trigger.when, trigger.every, trigger.tolerance, number("imbalance", imbalance, above=0.0))
+
+
+def check_costs(costs: ArrayLike | None, n: int) -> Floats | None:
+    """Check the (n,) costs of vertices: finite numbers >= 0 with a finite sum."""
+    if costs is None:
+        return None
+    found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(found.sum()):
+            raise ValueError(f"costs with sum {found.sum()}: expected numbers whose sum is finite")
+    return found
+
+
+class Moved(NamedTuple):
+    """The new state of a rank after a rebalancing in which vertices have moved."""
+
+    part: GraphPart
+    costs: Floats
+    values: tuple[Any, ...]
+    given: dict[int, float]  # work that this rank has given, by rank
+    n_ghosts: int  # on all ranks
+    cut: float
+
+
+def rebalance(
+    comm: MPI.Intracomm, part: GraphPart, balance: PlanBalance, own_s: float,
+    arguments: Callable[[], tuple[Arguments, Floats | None, Values]], slow: throttle, record: Record, cut: float,
+) -> Moved | None:  # fmt: skip
+    """Collective: decide, and move; None: no vertex has moved.  What has happened is appended to the history.
+
+    `own_s`: seconds that this rank has computed so far.  `arguments` checks the caller's, and may raise.
+    """
+    presence, began = presence_of(comm), time.perf_counter()
+    failed: Failed | None = None
+    checked, given, moving = Arguments("auto", 1, 0.05, 0.03), None, Values((), part.n_local)
+    with call("lb_mpi.HaloPlan.rebalance", watched=True) as interrupts:
+        try:
+            with interrupts.allowed():
+                checked, given, moving = arguments()
+        except Exception as error:
+            failed = of_argument(error)
+        except BaseException as error:
+            failed = of_rows(error, comm.rank, "the arguments of rebalance")
+        if failed is None:
+            balance.use(checked)
+            if given is not None:
+                balance.given(given)
+            balance.measure(own_s)
+        mine = RankLoad(float(balance.costs.sum()), balance.speed, _mark(checked, moving, given), failed is not None)
+        actor = Rebalancing(comm.rank, comm.size, part, mine, balance.trigger, tolerance=checked.imbalance * 2.0 / 3.0)
+        port = RebalancePort(comm, part, balance.costs, moving)
+        try:
+            carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
+            outcome = actor.outcome
+            if outcome.problem:
+                balance.failed()
+            if outcome.problem is RebalanceProblem.FAILED:
+                between = None if actor.error is None else of_rows(actor.error, comm.rank, "rebalancing")
+                raise_on_all(comm, failed or port.failed or between)
+            if outcome.problem is RebalanceProblem.DIFFER:
+                _raise_difference(comm, checked, moving, given)
+        except BaseException as error:
+            presence.send_failure(error)
+            if presence.failed:
+                presence.keep(port)
+            raise
+        acted = actor.committed
+        seconds = time.perf_counter() - began
+        balance.history.append(Rebalanced(
+            acted, reason_of(outcome), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
+            outcome.cut if acted else cut, outcome.steps, seconds,
+        ))  # fmt: skip
+        if not acted or port.moved is None:
+            if actor.error is not None:
+                raise actor.error
+            return None
+        return port.moved._replace(n_ghosts=outcome.n_ghosts, cut=outcome.cut)
+
+
+def _mark(arguments: Arguments, values: Values, costs: Floats | None) -> int:
+    return zlib.crc32(_words(arguments, values, costs).encode())
+
+
+def _words(arguments: Arguments, values: Values, costs: Floats | None) -> str:
+    named = ", ".join(f"{name} = {show(value)}" for name, value in arguments._asdict().items())
+    return f"{'costs' if costs is not None else 'no costs'}, {named}, values: {values.words}"
+
+
+def _raise_difference(comm: MPI.Intracomm, arguments: Arguments, values: Values, costs: Floats | None) -> NoReturn:
+    """Collective: TypeError on all ranks, which names a rank with other arguments than rank 0."""
+    everyone = allgather(comm, _words(arguments, values, costs))
+    rank = next((rank for rank, words in enumerate(everyone) if words != everyone[0]), 0)
+    wrong = f"rebalance has {everyone[rank]} on rank {rank}: expected {everyone[0]}, as on rank 0"
+    raise presence_of(comm).on_all(TypeError(wrong), rank)
+
+
+class _Collecting(NamedTuple):
+    """A reduction under way."""
+
+    mine: Reduction
+    answer: Reduction
+    requests: list[MPI.Request]
+
+
+class RebalancePort(Port[RebalanceMessage, Choose | Pack | Build]):
+    """The messages and jobs of one call on a rank."""
+
+    def __init__(self, comm: MPI.Intracomm, part: GraphPart, costs: Floats, values: Values) -> None:
+        self._comm, self._part, self._costs, self._values = comm, part, costs, values
+        self._parcels = Parcels(comm, Tag.REBALANCE)
+        self._reducing: deque[_Collecting] = deque()
+        self.failed: Failed | None = None  # an error of the user's functions
+        self.moved: Moved | None = None  # valid once all have committed
+
+    def arrived(self) -> list[tuple[int, RebalanceMessage]]:
+        """See `Port`."""
+        found = [(source, _read(buffer)) for source, _, buffer in self._parcels.take()]
+        while self._reducing and MPI.Request.Testall(self._reducing[0].requests):
+            answer = self._reducing.popleft().answer
+            found.append((ALL, RebalanceMessage(RebalanceKind.REDUCE, answer)))
+        return found
+
+    def post(self, sends: list[tuple[int, RebalanceMessage]]) -> None:
+        """See `Port`."""
+        for rank, message in sends:
+            if rank == ALL:
+                self._reduce(message.payload)
+            else:
+                self._parcels.send(rank, Tag.REBALANCE, _parcel(message))
+
+    def run(self, job: Choose | Pack | Build) -> Any:
+        """See `Port`; an error is kept with its place."""
+        try:
+            if isinstance(job, Choose):
+                return give(self._part, self._costs, job.flows, self._comm.rank)
+            return self._pack(job) if isinstance(job, Pack) else self._build(job)
+        except BaseException as error:
+            self.failed = of_rows(error, self._comm.rank, f"{_WORDS[type(job)]} vertices")
+            raise
+
+    def _pack(self, job: Pack) -> dict[int, Buffer]:
+        payloads = {}
+        for rank, index in job.leaving.items():
+            piece, costs = rows_of(self._part, self._costs, job.owners, index)
+            chunks = [chunk(array) for array in (*piece, costs)] + self._values.take(index)
+            header = _HEADER.pack(*RebalanceHead(RebalanceKind.ROWS, len(index), len(piece.neighbours)))
+            payloads[rank] = parcel(header, [part for part in chunks if part])
+        return payloads
+
+    def _build(self, job: Build) -> Built:
+        owners, rank = job.owners, self._comm.rank
+        leaving = np.flatnonzero(owners.local != rank)
+        given = {
+            int(other): float(self._costs[owners.local == other].sum()) for other in np.unique(owners.local[leaving])
+        }
+        n_bytes = self._parcels.sent_bytes
+        if not len(leaving) and not job.arrived and np.array_equal(owners.ghosts, owners_now(self._part, rank).ghosts):
+            self.moved = Moved(self._part, self._costs, self._values.given, given, 0, 0.0)
+            return Built(self._part, float(self._costs.sum()), n_bytes)
+        kept = np.flatnonzero(owners.local == rank)
+        rows, values = [rows_of(self._part, self._costs, owners, kept)], list[list[Any]]()
+        for _, buffer in sorted(job.arrived.items()):
+            moving, theirs = self._open(buffer)
+            rows.append(moving)
+            values.append(theirs)
+        (piece, costs), order = joined(rows)
+        part = part_of(piece, rank)
+        same = not len(leaving) and not job.arrived
+        mine = self._values.given if same else self._values.join(kept, values, order)
+        self.moved = Moved(part, costs, mine, given, 0, 0.0)
+        return Built(part, float(costs.sum()), n_bytes)
+
+    def _open(self, buffer: Buffer) -> tuple[Moving, list[Any]]:
+        _, n, nnz, _ = _HEADER.unpack_from(buffer.data)
+        reader, double = Reader(buffer, UNIT_BYTES), np.dtype(float)
+        piece = Piece(
+            reader.integers(n), reader.integers(n + 1), reader.integers(nnz), reader.integers(nnz),
+            reader.array(double, (nnz,)), reader.array(double, (n,)),
+        )  # fmt: skip
+        return Moving(piece, reader.array(double, (n,))), self._values.read(reader, n)
+
+    def _reduce(self, mine: Reduction) -> None:
+        answer = Reduction(np.empty_like(mine.sums), np.empty_like(mine.maxima))
+        pairs = zip(mine, answer, (MPI.SUM, MPI.MAX), strict=True)
+        requests = [self._comm.Iallreduce(own, whole, of) for own, whole, of in pairs if len(own)]
+        self._reducing.append(_Collecting(mine, answer, requests))
+
+
+_WORDS = {Choose: "choosing", Pack: "packing", Build: "unpacking"}
+
+
+def _parcel(message: RebalanceMessage) -> Buffer:
+    kind, payload = message
+    if kind is RebalanceKind.LABEL:
+        return parcel(_HEADER.pack(*RebalanceHead(kind, len(payload))), [chunk(payload)] if len(payload) else [])
+    if kind is RebalanceKind.ROWS:
+        if payload is not None and len(payload):
+            found: Buffer = payload
+            return found
+        return parcel(_HEADER.pack(*RebalanceHead(kind, _BROKEN if payload is None else 0)))
+    return parcel(_HEADER.pack(*RebalanceHead(kind, number=float(payload))))
+
+
+def _read(buffer: Buffer) -> RebalanceMessage:
+    about = RebalanceHead(*_HEADER.unpack_from(buffer.data))
+    kind = RebalanceKind(about.kind)
+    if kind is RebalanceKind.LABEL:
+        return RebalanceMessage(kind, Reader(buffer, UNIT_BYTES).integers(about.n))
+    if kind is RebalanceKind.ROWS:
+        return RebalanceMessage(kind, None if about.n == _BROKEN else buffer if about.n else b"")
+    return RebalanceMessage(kind, about.number)
+

@@ -1,0 +1,425 @@
+"""A rebalancing: one rank of a distributed graph decides with all others, and moves vertices to its neighbours.   (pure)
+
+Law.
+- Every vertex is owned by one rank, before and after.  The new parts are those of a fresh distribution by the new owners.
+- Messages go to old neighbours only: ranks whose parts touch, and rank - 1 and rank + 1 where one of the two touches nobody.
+- A flow is the same at both ends of an edge, to the bit, but for its sign (`lb_mpi.rebalancing.flow`).
+- Rows of the graph move once.  What arrives with a vertex is right: its owner knows the new owners of its neighbours.
+- All ranks move, or none: a rank keeps its old part until the commit says that no rank has failed.  A rank that fails at any
+  time takes part until then, with empty messages, so that nobody waits for it.
+- Of ranks that are not its neighbours, a rank learns nothing but a few sums and maxima over all ranks.
+
+A message of one kind goes to each neighbour, and one comes from each, in every exchange.  So ranks need no numbers on their
+messages: the next one of a neighbour belongs to the next exchange.
+
+    stage     waits for                        does then
+    REPORT    the maxima of all ranks          asks for the sums; ends if a rank has failed, or the ranks' values differ
+    SUM       the sums of all ranks            decides, the same on all ranks: ends, or greets its neighbours
+    HELLO     HELLO of neighbours, and ring    begins the flow
+    FLOW      FLOW of neighbours               makes a step; every `period` steps asks for the largest residual
+    CHECK     the largest residual             makes the next steps, or requests `Choose`
+    CHOOSE    its job                          sends the new owners of its vertices
+    LABEL     LABEL of neighbours              requests `Pack`; sends ROWS without content if it has failed
+    PACK      its job                          sends the rows to their new owners
+    ROWS      ROWS of neighbours               requests `Build`; reports a failure if a neighbour's rows have no content
+    BUILD     its job                          reports: failed or not
+    COMMIT    the sums and maxima of all       ends if a rank has failed; asks for the cut
+    CUT       the cut of all                   ends: the new parts are valid
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.neighbours import UNIT, Reduction
+from lb_mpi.distributing.halo import GraphPart
+from lb_mpi.errors import ProtocolError
+from lb_mpi.graph import Ints
+from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
+from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now
+
+ALL = -1  # to and from all ranks: a reduction
+
+
+class RebalanceKind(IntEnum):
+    """The kinds of messages."""
+
+    REDUCE = 0  # to ALL: this rank's numbers; from ALL: those of all ranks
+    HELLO = 1  # whether the sender has no neighbours
+    FLOW = 2  # a number of `Flow`
+    LABEL = 3  # the new owners of the receiver's ghosts
+    ROWS = 4  # rows of the graph, with their values; None: the sender has failed
+
+
+class RebalanceMessage(NamedTuple):
+    """A message to a neighbour, or to all ranks."""
+
+    kind: RebalanceKind
+    payload: Any = None
+
+
+class Choose(NamedTuple):
+    """A job: choose vertices for the flows to neighbours; its outcome: (n_local,) the new owner of each vertex."""
+
+    flows: dict[int, float]
+
+
+class Pack(NamedTuple):
+    """A job: pack the vertices that leave; its outcome: a payload for each rank that gets some."""
+
+    owners: Owners
+    leaving: dict[int, Ints]  # local numbers, ascending; by new owner
+
+
+class Build(NamedTuple):
+    """A job: make the new part from the rows that stay and those that have arrived; its outcome: a `Built`."""
+
+    owners: Owners
+    arrived: dict[int, Any]  # payloads by rank; only those with vertices
+
+
+class Built(NamedTuple):
+    """The new part of a rank, not valid yet."""
+
+    part: GraphPart
+    load: float  # its estimated work
+    n_bytes: int  # sent by this rank
+
+
+class Stage(IntEnum):
+    """The stages of a rebalancing; see the table."""
+
+    REPORT = 0
+    SUM = 1
+    HELLO = 2
+    FLOW = 3
+    CHECK = 4
+    CHOOSE = 5
+    LABEL = 6
+    PACK = 7
+    ROWS = 8
+    BUILD = 9
+    COMMIT = 10
+    CUT = 11
+    OVER = 12
+
+
+REDUCING = (Stage.REPORT, Stage.SUM, Stage.CHECK, Stage.COMMIT, Stage.CUT)
+EXCHANGING = {
+    Stage.HELLO: RebalanceKind.HELLO,
+    Stage.FLOW: RebalanceKind.FLOW,
+    Stage.LABEL: RebalanceKind.LABEL,
+    Stage.ROWS: RebalanceKind.ROWS,
+}
+
+
+class RankLoad(NamedTuple):
+    """A rank's report at the start."""
+
+    load: float  # estimated work of its vertices
+    speed: float  # work per second; NaN: not measured yet
+    mark: int = 0  # a checksum of what must be the same on all ranks
+    failed: bool = False  # its arguments are wrong
+
+
+class RebalanceProblem(IntEnum):
+    """The reason why nothing has moved, beside a decision."""
+
+    NONE = 0
+    FAILED = 1  # a rank has failed
+    DIFFER = 2  # the marks differ
+
+
+class RebalanceOutcome(NamedTuple):
+    """The outcome of a rebalancing, the same on all ranks."""
+
+    problem: RebalanceProblem = RebalanceProblem.NONE
+    decision: Decision = Decision(BalanceReason.UNMEASURED)
+    before: float = math.nan  # imbalance of the loads
+    after: float = math.nan  # expected with the new parts
+    moved: int = 0  # vertices
+    n_bytes: int = 0
+    n_ghosts: int = 0
+    cut: float = math.nan
+    steps: int = 0  # of the flow
+
+
+class Rebalancing:
+    """One rank of a rebalancing: an actor.
+
+    `trigger` has the same state on all ranks.  `tolerance`: the imbalance at which the flow ends.
+    """
+
+    wake_at = math.inf
+
+    def __init__(
+        self, rank: int, size: int, part: GraphPart, mine: RankLoad, trigger: Trigger, *, tolerance: float = 0.02
+    ) -> None:
+        self.rank, self.size, self.part, self.mine = rank, size, part, mine
+        self.stage = Stage.REPORT
+        self.job: Choose | Pack | Build | None = None
+        self.failed = mine.failed
+        self.error: BaseException | None = None
+        self.outcome = RebalanceOutcome()
+        self.built: Built | None = None  # valid if `committed`
+        self.owners = owners_now(part, rank)
+        self._trigger, self._tolerance = trigger, tolerance
+        self._inbox: list[tuple[int, RebalanceMessage]] = []  # not handled yet, in order for each source
+        self._began = False
+        self._now = self._decided_at = 0.0
+        self._slowest_s = self._mean_s = 0.0  # times of the ranks
+        self._units: list[float] = []  # of the sums of loads and speeds
+        self._unmeasured = False
+        self._links: list[int] = []  # neighbours in all exchanges after HELLO
+        self._flow: Flow | None = None
+        self._number, self._rounds = 0.0, 0  # the last number of the flow, and how many were received
+        self._asked = False  # a residual is being reduced
+        self._period = max(2, (size - 1).bit_length())
+        self._n_leaving = 0
+        self._cut, self._unit = 0.0, 1.0
+        ring = {(rank + 1) % size, (rank - 1) % size} - {rank}
+        self.neighbours = sorted({*part.ranks.tolist(), *ring})  # whose parts touch this one's, or which may have none
+
+    @property
+    def over(self) -> bool:
+        """See `lb_mpi.actor`."""
+        return self.stage is Stage.OVER
+
+    @property
+    def committed(self) -> bool:
+        """True if all ranks have the new parts."""
+        return self.over and self.built is not None and not self.outcome.problem and self.outcome.moved > 0
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, RebalanceMessage]] = ()) -> list[tuple[int, RebalanceMessage]]:
+        """See `lb_mpi.actor`."""
+        self._now = now
+        for source, message in arrived:
+            if self.over or (source != ALL and source not in self.neighbours):
+                raise ProtocolError(f"rank {self.rank}, {self.stage.name}: {message} of rank {source}")
+            self._inbox.append((source, message))
+        sends: list[tuple[int, RebalanceMessage]] = []
+        if not self._began:
+            self._began = True
+            sends += self._report()
+        while self.job is None and (received := self._next()) is not None:
+            sends += self._handle(received)
+        return sends
+
+    def done(self, job: Choose | Pack | Build, result: Any) -> list[tuple[int, RebalanceMessage]]:
+        """See `lb_mpi.actor`."""
+        self.job = None
+        if isinstance(job, Choose):
+            return self._label(result)
+        if isinstance(job, Pack):
+            return self._send_rows(result)
+        self.built = result
+        return self._ask_commit()
+
+    def fail(self, error: BaseException) -> list[tuple[int, RebalanceMessage]]:
+        """See `lb_mpi.actor`."""
+        self.error, self.failed = self.error or error, True
+        job, self.job = self.job, None
+        if isinstance(job, Choose):
+            return self._label(self.owners.local)
+        if isinstance(job, Pack):
+            return self._send_rows({})
+        return [] if job is None else self._ask_commit()
+
+    def _next(self) -> dict[int, Any] | None:
+        """Return the payloads that this stage waits for, by source, once all of them are there."""
+        if self.over:
+            return None
+        kind = EXCHANGING.get(self.stage, RebalanceKind.REDUCE)
+        sources = [ALL] if self.stage in REDUCING else self.neighbours if self.stage is Stage.HELLO else self._links
+        first: dict[int, tuple[int, RebalanceMessage]] = {}  # the next message of each source
+        for place, (source, message) in enumerate(self._inbox):
+            if source in sources:
+                first.setdefault(source, (place, message))
+        if len(first) < len(sources):
+            return None
+        handled = {place for place, _ in first.values()}
+        self._inbox = [one for place, one in enumerate(self._inbox) if place not in handled]
+        for source, (_, message) in first.items():
+            if message.kind is not kind:
+                raise ProtocolError(f"rank {self.rank}, {self.stage.name}: {message} of rank {source}, expected {kind.name}")
+        return {source: message.payload for source, (_, message) in first.items()}
+
+    def _handle(self, received: dict[int, Any]) -> list[tuple[int, RebalanceMessage]]:
+        match self.stage:
+            case Stage.REPORT:
+                return self._sum(received[ALL])
+            case Stage.SUM:
+                return self._decide(received[ALL])
+            case Stage.HELLO:
+                return self._begin_flow(received)
+            case Stage.FLOW:
+                return self._step(received)
+            case Stage.CHECK:
+                return self._check(float(received[ALL].maxima[0]))
+            case Stage.LABEL:
+                return self._pack(received)
+            case Stage.ROWS:
+                return self._build(received)
+            case Stage.COMMIT:
+                return self._commit(received[ALL])
+            case _:
+                self.outcome = self.outcome._replace(cut=int(received[ALL].sums[0]) * self._unit)
+                self.stage = Stage.OVER
+                return []
+
+    # --- the decision ---
+
+    def _report(self) -> list[tuple[int, RebalanceMessage]]:
+        load, speed, mark, _ = self.mine
+        known = not math.isnan(speed)
+        seconds = load / speed if known else 0.0
+        unmeasured = not known and load > 0.0
+        return self._reduce(maxima=(self.failed, mark, -mark, unmeasured, seconds, load, speed if known else 0.0))
+
+    def _sum(self, most: Reduction) -> list[tuple[int, RebalanceMessage]]:
+        failed, mark, minus_mark, unmeasured, self._slowest_s, *units = most.maxima.tolist()
+        if failed or mark != -minus_mark:
+            problem = RebalanceProblem.FAILED if failed else RebalanceProblem.DIFFER
+            return self._end(self.outcome._replace(problem=problem))
+        self._units = [UNIT * unit for unit in units]
+        self._unmeasured = bool(unmeasured)
+        self.stage = Stage.SUM
+        speed = 0.0 if math.isnan(self.mine.speed) else self.mine.speed
+        parts = zip((self.mine.load, speed), self._units, strict=True)
+        return self._reduce([*(round(of / unit) if unit > 0.0 else 0 for of, unit in parts), int(speed > 0.0)])
+
+    def _decide(self, total: Reduction) -> list[tuple[int, RebalanceMessage]]:
+        load, speed = (n * unit for n, unit in zip(total.sums.tolist(), self._units, strict=False))
+        n_known = int(total.sums[2])
+        if self.size == 1:
+            return self._end(self.outcome._replace(decision=Decision(BalanceReason.ALONE)))
+        before = balanced_s = math.nan
+        if n_known and not self._unmeasured:
+            self._trigger.come_true(self._slowest_s)
+            speed *= self.size / n_known  # a rank without vertices counts as one of mean speed, until it is measured
+            self._mean_s = balanced_s = load / speed
+            before = max(0.0, self._slowest_s / balanced_s - 1.0) if balanced_s > 0.0 else 0.0
+            if math.isnan(self.mine.speed):
+                self.mine = self.mine._replace(speed=speed / self.size)
+        decision = self._trigger.decide(before, self._slowest_s, balanced_s)
+        self.outcome = self.outcome._replace(decision=decision, before=before, after=before)
+        if not decision.act or before == 0.0:
+            return self._end(self.outcome)
+        self._decided_at = self._now
+        self.stage = Stage.HELLO
+        alone = not len(self.part.ranks)
+        return [(other, RebalanceMessage(RebalanceKind.HELLO, alone)) for other in self.neighbours]
+
+    # --- the flow ---
+
+    def _begin_flow(self, alone: Mapping[int, bool]) -> list[tuple[int, RebalanceMessage]]:
+        touching = set(self.part.ranks.tolist())
+        self._links = sorted(touching | {other for other in alone if alone[other] or not touching})
+        load, speed, *_ = self.mine
+        self._flow = Flow(self.rank, self._links, load, speed, self._mean_s, size=self.size, tolerance=self._tolerance)
+        self.stage, self._number = Stage.FLOW, self._flow.start()
+        return self._send_number()
+
+    def _send_number(self) -> list[tuple[int, RebalanceMessage]]:
+        return [(other, RebalanceMessage(RebalanceKind.FLOW, self._number)) for other in self._links]
+
+    def _step(self, received: Mapping[int, float]) -> list[tuple[int, RebalanceMessage]]:
+        flow = self._flow
+        assert flow is not None
+        self._number = flow.step(received)
+        self._rounds += 1
+        if self._rounds % self._period:
+            return self._send_number()
+        if self._asked:
+            self.stage = Stage.CHECK
+            return []
+        self._asked = True
+        return self._reduce(maxima=[flow.residual]) + self._send_number()
+
+    def _check(self, residual: float) -> list[tuple[int, RebalanceMessage]]:
+        """Go on, or end the flow; the residual is that of `period` steps ago, so that no step waits for it."""
+        flow = self._flow
+        assert flow is not None
+        if residual > self._tolerance and flow.steps < MAX_STEPS:
+            self.stage = Stage.FLOW
+            return self._reduce(maxima=[flow.residual]) + self._send_number()
+        self.outcome = self.outcome._replace(steps=flow.steps)
+        self.stage = Stage.CHOOSE
+        if self.failed:
+            return self._label(self.owners.local)
+        self.job = Choose(dict(flow.flows))
+        return []
+
+    # --- the move ---
+
+    def _label(self, labels: Ints) -> list[tuple[int, RebalanceMessage]]:
+        self.owners = self.owners._replace(local=labels)
+        self.stage = Stage.LABEL
+        return [
+            (other, RebalanceMessage(RebalanceKind.LABEL, labels_for(self.part, labels, other))) for other in self._links
+        ]
+
+    def _pack(self, labels: Mapping[int, Ints]) -> list[tuple[int, RebalanceMessage]]:
+        ghosts = [labels[other] for other in self.part.ranks.tolist()]
+        self.owners = self.owners._replace(ghosts=np.concatenate([*ghosts, np.zeros(0, dtype=np.int64)]).astype(np.int64))
+        self.stage = Stage.PACK
+        if self.failed:
+            return self._send_rows({})
+        leaving = {other: np.flatnonzero(self.owners.local == other) for other in self._links}
+        if sum(map(len, leaving.values())) != np.count_nonzero(self.owners.local != self.rank):
+            raise ProtocolError(f"rank {self.rank} gives vertices to ranks that are not its neighbours")
+        self._n_leaving = int(sum(map(len, leaving.values())))
+        self.job = Pack(self.owners, {other: index for other, index in leaving.items() if len(index)})
+        return []
+
+    def _send_rows(self, payloads: Mapping[int, Any]) -> list[tuple[int, RebalanceMessage]]:
+        self.stage = Stage.ROWS
+        nothing = None if self.failed else b""
+        return [(other, RebalanceMessage(RebalanceKind.ROWS, payloads.get(other, nothing))) for other in self._links]
+
+    def _build(self, received: Mapping[int, Any]) -> list[tuple[int, RebalanceMessage]]:
+        self.stage = Stage.BUILD
+        if self.failed or any(payload is None for payload in received.values()):
+            return self._ask_commit()
+        self.job = Build(self.owners, {other: payload for other, payload in received.items() if len(payload)})
+        return []
+
+    # --- the commit ---
+
+    def _ask_commit(self) -> list[tuple[int, RebalanceMessage]]:
+        self.stage = Stage.COMMIT
+        if self.failed or self.built is None:
+            return self._reduce([0, 0, 0], maxima=[self.failed, 0.0, 0.0, 0.0])
+        part, load, n_bytes = self.built
+        self._cut = cut_of(self.part, self.owners)
+        spent_s = self._now - self._decided_at
+        return self._reduce(
+            [self._n_leaving, n_bytes, part.n_ghosts], [False, self._cut, load / self.mine.speed, spent_s]
+        )
+
+    def _commit(self, total: Reduction) -> list[tuple[int, RebalanceMessage]]:
+        failed, cut, slowest_s, spent_s = total.maxima.tolist()
+        if failed:
+            return self._end(self.outcome._replace(problem=RebalanceProblem.FAILED))
+        self._trigger.paid(spent_s)
+        moved, n_bytes, n_ghosts = total.sums.tolist()
+        after = max(0.0, slowest_s / self._mean_s - 1.0)
+        self.outcome = self.outcome._replace(after=after, moved=moved, n_bytes=n_bytes, n_ghosts=n_ghosts)
+        self.stage = Stage.CUT
+        # A power of two, so that the sum of whole weights is exact.
+        self._unit = 2.0 ** (math.frexp(cut)[1] - 40) if cut > 0.0 else 1.0
+        return self._reduce([round(self._cut / self._unit)])
+
+    def _end(self, outcome: RebalanceOutcome) -> list[tuple[int, RebalanceMessage]]:
+        self.outcome, self.stage = outcome, Stage.OVER
+        return []
+
+    def _reduce(self, sums: Iterable[int] = (), maxima: Iterable[float] = ()) -> list[tuple[int, RebalanceMessage]]:
+        numbers = Reduction(np.array(list(sums), dtype=np.int64), np.array(list(maxima), dtype=float))
+        return [(ALL, RebalanceMessage(RebalanceKind.REDUCE, numbers))]

@@ -1,0 +1,68 @@
+"""The record of the calls of `plan.rebalance`, for the user.   (pure)"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lb_mpi.balancing.deciding import BalanceReason
+from lb_mpi.balancing.record import MOST_RECORDS
+from lb_mpi.rebalancing.actor import RebalanceOutcome
+from lb_mpi.record.report import percent
+from lb_mpi.table import Table
+
+
+@dataclass(frozen=True)
+class Rebalanced:
+    """The record of one call: what moved, and why.  All fields but `seconds` are the same on all ranks.
+
+    Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1.
+    """
+
+    acted: bool  # True if vertices have moved
+    reason: str  # of the decision, in words
+    imbalance_before: float  # of the last steps; NaN: unknown
+    imbalance_after: float  # expected with the new parts
+    vertices_moved: int  # on all ranks
+    bytes_moved: int  # in messages with vertices and their values, on all ranks
+    cut: float  # weight of the edges between parts, afterwards
+    steps: int  # exchanges between neighbours to find the flow
+    seconds: float  # that this rank spent in the call, with waiting
+
+    def __str__(self) -> str:
+        """Lay out as a table of one line."""
+        return _table([self])
+
+
+class Rebalances(deque[Rebalanced]):
+    """The records of the last 10,000 calls, oldest first; prints as a table."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=MOST_RECORDS)
+
+    def __str__(self) -> str:
+        """Lay out as a table with a line per call, numbered from 1."""
+        return _table(self)
+
+
+def reason_of(outcome: RebalanceOutcome) -> str:
+    """Say why vertices have moved, or not."""
+    decision = outcome.decision
+    if decision.reason is BalanceReason.UNMEASURED:
+        return "plan unchanged: not all ranks have been timed often enough"
+    if decision.act and not outcome.moved:
+        return "plan unchanged: no vertex fits the flow"
+    return decision.words
+
+
+def _table(calls: Iterable[Rebalanced]) -> str:
+    header = ("call", "imbalance: before", "after", "vertices moved", "MB moved", "cut", "steps", "ms", "decision")
+    lines = [
+        (
+            str(number), percent(one.imbalance_before), percent(one.imbalance_after), f"{one.vertices_moved:,}",
+            f"{one.bytes_moved / 1e6:,.2f}", f"{one.cut:g}", str(one.steps), f"{1e3 * one.seconds:.2f}", one.reason,
+        )
+        for number, one in enumerate(calls, 1)
+    ]  # fmt: skip
+    return str(Table(header, lines, words=(8,)))

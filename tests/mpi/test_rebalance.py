@@ -1,0 +1,372 @@
+"""Vertices that move between real ranks: a plan is that of a fresh distribution, values move along, errors move nothing."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from mpi4py import MPI
+from scipy import sparse
+
+import lb_mpi
+from lb_mpi.graph import Graph, mesh, parse
+from lb_mpi.mpi.graph.halo import HaloPlan
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+pytestmark = pytest.mark.mpi
+
+
+def on_root(graph: Any) -> Any:
+    return graph if RANK == 0 else None
+
+
+def deal(graph: Graph, method: str = "block", **options: Any) -> HaloPlan:
+    return lb_mpi.distribute(COMM, on_root(graph), method=method, **options)
+
+
+def at_speed(plan: HaloPlan, speed: float) -> None:
+    """Let this rank be so fast, as if that had been measured."""
+    plan._balance._speeds.clear()
+    plan._balance._speeds.extend([speed] * 5)
+
+
+def speeds(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0.2, 1.0, SIZE)
+
+
+def check(plan: HaloPlan, graph: Graph) -> None:
+    """The plan is that of a fresh distribution by its owners, array for array."""
+    owners = COMM.bcast(plan.owners())
+    assert np.array_equal(np.flatnonzero(owners == RANK), plan.vertices)
+    with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(owners)) as fresh:
+        for field in dataclasses.fields(fresh.part):
+            mine, expected = getattr(plan.part, field.name), getattr(fresh.part, field.name)
+            assert mine.dtype == expected.dtype, field.name
+            np.testing.assert_array_equal(mine, expected, field.name)
+        assert (plan.cut, plan.n_halo) == (pytest.approx(fresh.cut, rel=1e-9), fresh.n_halo)
+    numbers = np.concatenate([plan.vertices, plan.ghosts])
+    for values in (plan.vertices, plan.vertices.astype(np.float32)):
+        np.testing.assert_array_equal(plan.exchange(values), numbers)
+
+
+def weighted(n: int, n_edges: int, seed: int) -> Graph:
+    """A random graph with weights, some of its vertices alone."""
+    rng = np.random.default_rng(seed)
+    tails, heads = np.array(list(nx.gnm_random_graph(n, n_edges, seed).edges), dtype=np.int64).reshape(-1, 2).T
+    weights, work = rng.integers(0, 9, len(tails)).astype(float), rng.integers(0, 9, n).astype(float)
+    return Graph.from_edges(n, tails, heads, weights, work)
+
+
+GRAPHS = {
+    "mesh": mesh(20, 30),
+    "random": weighted(200, 500, 1),
+    "sparse": weighted(60, 25, 2),  # in many components
+    "one vertex": mesh(1, 1),
+    "no edges": Graph.from_edges(17, [], []),
+    "path": mesh(1, 40),
+    "complete": parse("complete:50"),
+    "no work": Graph.from_edges(6, [0, 1, 2], [1, 2, 3], None, [0.0] * 6),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.every_size
+def test_the_plan_is_that_of_a_fresh_distribution(name: str) -> None:
+    graph = GRAPHS[name]
+    moved = 0
+    for method in ("block", "random"):
+        with deal(graph, method) as plan:
+            for turn in range(6):
+                at_speed(plan, speeds(turn)[RANK])
+                kept, (values,) = plan.vertices, plan.rebalance(plan.vertices * 2.0, when="always")
+                np.testing.assert_array_equal(values, plan.vertices * 2.0)
+                last = plan.last
+                assert last is not None
+                assert last.acted == (last.vertices_moved > 0)
+                there = COMM.allreduce(len(np.setdiff1d(kept, plan.vertices)))
+                assert last.vertices_moved == there
+                same = repr(dataclasses.replace(last, seconds=0.0))  # NaN is not equal to itself
+                assert COMM.allgather(same) == [same] * SIZE
+                moved += there
+                check(plan, graph)
+    assert moved > 0 or SIZE == 1 or name in ("one vertex", "no work")
+
+
+# --- values ---
+
+
+def shape_of_one(vertices: np.ndarray) -> np.ndarray:
+    records = np.zeros(len(vertices), dtype=[("id", "i8"), ("on", "?"), ("at", "f4", (2,))])
+    records["id"], records["at"] = vertices, vertices[:, None]
+    return records
+
+
+def matrix_of(vertices: np.ndarray, n: int, kind: Any) -> Any:
+    """Row v has entries in v % 4 columns, the last one first; the numbers tell the vertex."""
+    lengths = vertices % 4
+    indices = np.concatenate([[(v + k) % n for k in range(v % 4)][::-1] for v in vertices.tolist()] + [[]]).astype(
+        np.int64
+    )
+    return kind(
+        (np.repeat(vertices, lengths), indices, np.concatenate([[0], np.cumsum(lengths)])), shape=(len(vertices), n)
+    )
+
+
+def moved_by_speeds(plan: HaloPlan, seed: int, *values: Any, **options: Any) -> tuple[Any, ...]:
+    at_speed(plan, speeds(seed)[RANK])
+    return plan.rebalance(*values, when="always", **options)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", "f4", "c16", "?", "U7", "S3", ">f8", "M8[s]", "V5"])
+def test_arrays_of_any_dtype_and_shape(dtype: str) -> None:
+    graph = mesh(12, 15)
+
+    def all_of(vertices: np.ndarray) -> list[np.ndarray]:
+        arrays = []
+        for shape in ((), (3,), (2, 2), (0,)):
+            whole = np.zeros((len(vertices), *shape), dtype)
+            if dtype != "V5":
+                whole[...] = (vertices % 100).astype(dtype).reshape(-1, *[1] * len(shape))
+            arrays.append(whole)
+        return arrays
+
+    with deal(graph) as plan:
+        values: tuple[Any, ...] = (
+            *all_of(plan.vertices),
+            np.asfortranarray(np.stack([plan.vertices] * 3, axis=1))[:, ::2],
+        )
+        for seed in range(4):
+            values = moved_by_speeds(plan, seed, *values)
+            for given, expected in zip(values, all_of(plan.vertices), strict=False):
+                assert given.dtype == expected.dtype
+                assert given.shape == expected.shape
+                assert given.tobytes() == expected.tobytes()
+            np.testing.assert_array_equal(values[-1][:, 1], plan.vertices)
+        assert SIZE == 1 or any(one.acted for one in plan.history)
+
+
+def test_records_matrices_and_objects() -> None:
+    graph = mesh(12, 15)
+    with deal(graph) as plan:
+        objects: Any = [{"vertex": v, "list": [0] * (v % 3)} for v in plan.vertices.tolist()]
+        values: tuple[Any, ...] = (
+            shape_of_one(plan.vertices), matrix_of(plan.vertices, graph.n, sparse.csr_array),
+            matrix_of(plan.vertices, graph.n, sparse.csr_matrix), objects,
+        )  # fmt: skip
+        for seed in range(4):
+            values = moved_by_speeds(
+                plan, seed, *values, pack=lambda one: repr(one).encode(), unpack=lambda data: eval(data.decode())
+            )
+            records, array, matrix, objects = values
+            np.testing.assert_array_equal(records, shape_of_one(plan.vertices))
+            for given, kind in ((array, sparse.csr_array), (matrix, sparse.csr_matrix)):
+                expected = matrix_of(plan.vertices, graph.n, kind)
+                assert type(given) is kind
+                assert given.shape == expected.shape
+                for name in ("data", "indices", "indptr"):  # unsorted rows stay as they are
+                    np.testing.assert_array_equal(getattr(given, name), getattr(expected, name))
+            assert objects == [{"vertex": v, "list": [0] * (v % 3)} for v in plan.vertices.tolist()]
+
+
+def test_the_same_objects_come_back_if_nothing_moves() -> None:
+    with deal(mesh(6, 6)) as plan:
+        heat, names = plan.vertices * 1.0, ["x"] * len(plan.vertices)
+        vertices = plan.vertices
+        given = plan.rebalance(heat, names, pack=str.encode, unpack=bytes.decode)
+        assert given[0] is heat
+        assert given[1] is names
+        assert plan.vertices is vertices
+        assert plan.rebalance() == ()
+        assert plan.last is not None
+        assert not plan.last.acted
+
+
+def test_costs_move_with_their_vertices() -> None:
+    """A part that is expensive gives more vertices away; in the next call, the costs are known without being given."""
+    graph = mesh(16, 16)
+    with deal(graph) as plan:
+        for turn in range(3):
+            costs = np.where(plan.vertices < 64, 5.0, 1.0)
+            np.testing.assert_array_equal(plan._balance.costs[plan.vertices < 64], 5.0 if turn else 1.0)
+            at_speed(plan, 1.0)
+            plan.rebalance(costs=None if turn == 2 else costs, when="always")
+            if turn == 0:
+                at_speed(plan, 1.0)
+        total = COMM.allgather(float(np.where(plan.vertices < 64, 5.0, 1.0).sum()))
+        assert max(total) <= 1.15 * np.mean(total)
+
+
+def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
+    """Times are measured between exchanges; the first rank computes five times as much for each vertex."""
+    with deal(mesh(16, 40)) as plan:
+        for _ in range(12):
+            around = plan.exchange(plan.vertices * 1.0)
+            slow = lb_mpi.throttle(0.2 if RANK == 0 else 1.0)
+            with slow:
+                for _ in range(len(plan.vertices)):
+                    np.sqrt(around).sum()
+            plan.rebalance(when=0.3)
+        sizes = COMM.allgather(len(plan.vertices))
+        assert SIZE == 1 or sizes[0] < 0.6 * max(sizes)
+        report = plan.report()
+        moved = [one.vertices_moved for one in plan.history if one.acted]
+        assert report.note == ("" if SIZE == 1 else f"{sum(moved)} vertices moved in {len(moved)} rebalancings")
+
+
+# --- mistakes ---
+
+
+def refused(action: Callable[[], object], kind: type[BaseException] = Exception) -> list[str]:
+    """What every rank is told."""
+    with pytest.raises(kind) as caught:
+        action()
+    return COMM.allgather(f"{type(caught.value).__name__}: {caught.value}")
+
+
+def check_told(told: list[str], says: str) -> None:
+    kind, words = says.split(": ", 1)
+    for text in told:
+        assert text.startswith((f"{kind}: {words}", f"{kind}: rank {LAST}: {words}", f"{kind}: rank 0: {words}")), text
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"when": "never"}, "ValueError: when = 'never'"),
+        ({"when": 0.0}, "ValueError: when = 0.0"),
+        ({"every": 0}, "ValueError: every = 0"),
+        ({"tolerance": -1.0}, "ValueError: tolerance = -1.0"),
+        ({"imbalance": 0.0}, "ValueError: imbalance = 0.0"),
+        ({"costs": [1.0]}, "ValueError: costs"),
+        ({"costs": -np.ones(5)}, "ValueError: costs"),
+        ({"costs": np.full(5, np.nan)}, "ValueError: costs"),
+        ({"costs": np.full(5, 1e308)}, "ValueError: costs"),
+        ({"pack": str}, "TypeError: pack and unpack"),
+        ({"pack": 1, "unpack": 2}, "TypeError: pack = 1"),
+    ],
+)
+@pytest.mark.parametrize("guilty", ["one", "all"])
+def test_wrong_options_are_told_to_all(options: dict[str, Any], says: str, guilty: str) -> None:
+    with deal(mesh(5, SIZE), parts=on_root(np.arange(5 * SIZE) % SIZE)) as plan:
+        wrong = options if guilty == "all" or RANK == LAST else {}
+        check_told(refused(lambda: plan.rebalance(plan.vertices, **wrong)), says)
+        assert moved_by_speeds(plan, 1, plan.vertices)[0].tolist() == plan.vertices.tolist()
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (lambda n: np.zeros(n + 1), "ValueError: value 0 has 6 rows: expected 5"),
+        (lambda n: np.float64(1.0), "TypeError: value 0 of type float64"),
+        (lambda n: np.zeros(()), "ValueError: value 0 of shape ()"),
+        (lambda n: np.array([None] * n), "TypeError: value 0 of dtype object"),
+        (lambda n: np.ma.zeros(n), "TypeError: value 0 of type MaskedArray"),
+        (lambda n: [1] * n, "TypeError: value 0 of type list without pack"),
+        (lambda n: None, "TypeError: value 0 of type NoneType"),
+        (lambda n: sparse.eye_array(n).tocsc(), "TypeError: value 0, a sparse matrix in CSC"),
+        (lambda n: sparse.eye_array(n + 1).tocsr(), "ValueError: value 0 has 6 rows"),
+    ],
+)
+def test_wrong_values_are_told_to_all(value: Callable[[int], Any], says: str) -> None:
+    with deal(mesh(5, SIZE), parts=on_root(np.arange(5 * SIZE) % SIZE)) as plan:
+        wrong = value(5) if RANK == LAST else np.zeros(5)
+        check_told(refused(lambda: plan.rebalance(wrong)), says)
+        check(plan, mesh(5, SIZE))
+
+
+def test_values_and_options_that_differ_are_told_to_all() -> None:
+    if SIZE == 1:
+        return
+    with deal(mesh(9, 9)) as plan:
+        at_speed(plan, speeds(3)[RANK])
+        last = RANK == LAST
+        n = len(plan.vertices)
+        for act in (
+            lambda: plan.rebalance(np.zeros((n, 2 + last)), when="always"),
+            lambda: plan.rebalance(np.zeros(n, "f4" if last else "f8"), when="always"),
+            lambda: plan.rebalance(*[np.zeros(n)] * (1 + last), when="always"),
+            lambda: plan.rebalance(when="always" if last else "auto"),
+            lambda: plan.rebalance(every=1 + last),
+            lambda: plan.rebalance(costs=np.ones(n) if last else None),
+        ):
+            told = refused(act, TypeError)
+            assert all(f"on rank {LAST}: expected" in text for text in told), told
+        for _ in range(2):  # decisions are the same again
+            at_speed(plan, speeds(3)[RANK])
+            plan.rebalance(when="always")
+        check(plan, mesh(9, 9))
+
+
+@pytest.mark.parametrize("what", ["pack", "unpack", "bytes", "exit"])
+def test_a_pack_that_fails_moves_nothing(what: str) -> None:
+    if SIZE == 1:
+        return
+    graph = mesh(10, 10)
+    with deal(graph) as plan:
+        objects = [str(v) for v in plan.vertices.tolist()]
+        heat, before = plan.vertices * 1.0, plan.vertices
+
+        def fail(*_: object) -> Any:
+            raise SystemExit(3) if what == "exit" else ZeroDivisionError("no such thing")
+
+        def exit_on_root(one: str) -> Any:  # rank 1 may pass vertices on
+            return fail() if RANK == 0 else one.encode()
+
+        at_speed(plan, 0.1 if RANK == 0 else 1.0)  # gives to rank 1
+        packs: dict[str, Callable[[str], Any]] = {"pack": fail, "exit": exit_on_root, "bytes": lambda _: "text"}
+        pack = packs.get(what, str.encode)
+        unpack = fail if what == "unpack" else bytes.decode
+        with pytest.raises((lb_mpi.BalanceError, SystemExit)) as caught:
+            plan.rebalance(heat, objects, when="always", pack=pack, unpack=unpack)
+        told = COMM.allgather(f"{type(caught.value).__name__}: {caught.value}")
+        guilty = 1 if what == "unpack" else 0
+        words = {"unpack": "unpacking", "bytes": "pack returned str: expected bytes"}.get(what, "packing")
+        for rank, text in enumerate(told):
+            if what == "exit" and rank == 0:
+                assert text == "SystemExit: 3"
+            else:
+                assert f"rank {guilty}, " in text
+                assert words in text
+        assert plan.vertices is before
+        assert heat.tolist() == plan.vertices.tolist()
+        check(plan, graph)
+        at_speed(plan, 0.1 if RANK == 0 else 1.0)
+        heat, objects = plan.rebalance(heat, objects, when="always", pack=str.encode, unpack=bytes.decode)
+        assert plan.last is not None
+        assert plan.last.acted
+        assert [float(one) for one in objects] == heat.tolist() == plan.vertices.tolist()
+        check(plan, graph)
+
+
+def test_a_rank_without_vertices_gets_some() -> None:
+    """Also the one between two others without any."""
+    graph = mesh(12, 12)
+    with deal(graph, parts=on_root(np.full(graph.n, LAST))) as plan:
+        for _ in range(3 * SIZE):
+            at_speed(plan, 1.0)
+            plan.rebalance(when="always")
+            check(plan, graph)
+        sizes = COMM.allgather(len(plan.vertices))
+        assert min(sizes) > 0.6 * graph.n / SIZE
+
+
+def test_a_closed_plan_is_named() -> None:
+    plan = deal(mesh(3, 3))
+    plan.close()
+    assert all("closed" in text for text in refused(plan.rebalance, ValueError))
+    assert all("closed" in text for text in refused(plan.owners, ValueError))
+
+
+def test_owners() -> None:
+    parts = np.random.default_rng(1).integers(0, SIZE, 30)
+    with deal(mesh(5, 6), parts=on_root(parts)) as plan:
+        for root in {0, LAST}:
+            owners = plan.owners(root)
+            assert (owners is None) == (root != RANK)
+            if owners is not None:
+                np.testing.assert_array_equal(owners, parts)
+        assert all("root = -1" in text for text in refused(lambda: plan.owners(-1), ValueError))

@@ -1,0 +1,235 @@
+"""The law of a rebalancing, checked from outside on all ranks at once; and every state that small ones can reach."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing.deciding import Trigger
+from lb_mpi.balancing.neighbours import Reduction
+from lb_mpi.distributing.halo import Pieces, part_of
+from lb_mpi.graph import Graph, Ints
+from lb_mpi.rebalancing import actor as actor_module
+from lb_mpi.rebalancing import moving as moving_module
+from lb_mpi.rebalancing.actor import ALL, Build, Built, Choose, Pack, RankLoad, RebalanceKind, RebalanceMessage, Stage
+from lb_mpi.rebalancing.greedy import give
+from tests.protocol.explore import Exploration, State
+
+Sends = Iterable[tuple[int, RebalanceMessage]]
+
+
+class Case(NamedTuple):
+    """A graph, the owner of each vertex, the cost of each, and the speeds of the ranks; NaN: not measured."""
+
+    graph: Graph
+    owners: Ints
+    costs: np.ndarray
+    speeds: np.ndarray
+    actor: ModuleType = actor_module  # or a mutant
+    moving: ModuleType = moving_module
+
+    @property
+    def size(self) -> int:
+        return len(self.speeds)
+
+    def actors(self, when: Any = "always") -> list[Any]:
+        """All ranks at the start."""
+        pieces, found = Pieces(self.graph, self.owners, self.size), []
+        for rank in range(self.size):
+            part = part_of(pieces[rank], rank)
+            load = RankLoad(float(self.costs[part.vertices].sum()), float(self.speeds[rank]), mark=7)
+            found.append(self.actor.Rebalancing(rank, self.size, part, load, Trigger(when)))
+        return found
+
+    def outcome(self, actor: Any, job: Any) -> Any:
+        """The outcome of a job, with payloads that are rows of the graph."""
+        part, rank, moving = actor.part, actor.rank, self.moving
+        costs = self.costs[part.vertices]
+        if isinstance(job, Choose):
+            return give(part, costs, job.flows, rank)
+        if isinstance(job, Pack):
+            return {other: moving.rows_of(part, costs, job.owners, index) for other, index in job.leaving.items()}
+        assert isinstance(job, Build)
+        kept = moving.rows_of(part, costs, job.owners, np.flatnonzero(job.owners.local == rank))
+        (piece, new_costs), _ = moving.joined([kept, *(job.arrived[other] for other in sorted(job.arrived))])
+        return Built(part_of(piece, rank), float(new_costs.sum()), 0)
+
+    def check(self, actors: Sequence[Any]) -> None:
+        """Hold the law against any state."""
+        over = [actor for actor in actors if actor.over]
+        assert len({(actor.outcome.problem, actor.committed) for actor in over}) < 2, "some ranks move, and others do not"
+        at_commit = [actor for actor in actors if actor.stage is Stage.CUT]
+        assert not at_commit or not any(actor.outcome.problem for actor in over)
+
+    def check_sends(self, actors: Sequence[Any], source: int, sends: Sends) -> None:
+        """Messages go to old neighbours, or along the ring to or from a rank that has none; HELLO always."""
+        for destination, message in sends:
+            if destination == ALL or message.kind is RebalanceKind.HELLO:
+                continue
+            part, other = actors[source].part, actors[destination].part
+            touching = destination in part.ranks
+            beside = (source - destination) % self.size in (1, self.size - 1)
+            assert touching or (beside and not (len(part.ranks) and len(other.ranks))), f"{source} sends to {destination}"
+
+    def check_end(self, actors: Sequence[Any]) -> None:
+        """All ranks are over: the parts are those of a fresh distribution, or all are the old ones."""
+        outcomes = [repr(actor.outcome) for actor in actors]
+        assert outcomes == [outcomes[0]] * len(outcomes), "ranks have different outcomes"
+        self.check(actors)
+        if not actors[0].committed:
+            return
+        owners = np.full(self.graph.n, -1)
+        for rank, actor in enumerate(actors):
+            assert np.all(owners[actor.built.part.vertices] == -1), "a vertex with two owners"
+            owners[actor.built.part.vertices] = rank
+        assert np.all(owners >= 0), "a vertex without an owner"
+        pieces = Pieces(self.graph, owners, self.size)
+        for rank, actor in enumerate(actors):
+            fresh = part_of(pieces[rank], rank)
+            for field in dataclasses.fields(fresh):
+                assert np.array_equal(getattr(actor.built.part, field.name), getattr(fresh, field.name)), field.name
+            assert actor.built.load == self.costs[owners == rank].sum(), "costs that do not move with their vertices"
+        tails, heads = self.graph.edges()
+        cut = self.graph.edge_weights()[owners[tails] != owners[heads]].sum()
+        assert actors[0].outcome.cut == cut
+        assert actors[0].outcome.moved == np.count_nonzero(owners != self.owners)
+        assert actors[0].outcome.n_ghosts == sum(actor.built.part.n_ghosts for actor in actors)
+
+    def check_flows(self, actors: Sequence[Any], tolerance: float) -> None:
+        """Flows are antisymmetric to the bit, and level the times of all ranks that are connected."""
+        flows = [actor._flow.flows for actor in actors]
+        for rank, theirs in enumerate(flows):
+            for other, flow in theirs.items():
+                assert flow == -flows[other][rank]
+        speeds = np.where(np.isnan(self.speeds), np.nanmean(self.speeds), self.speeds)
+        loads = np.bincount(self.owners, self.costs, self.size)
+        after = (loads - [sum(theirs.values()) for theirs in flows]) / speeds
+        assert after.max() <= (1.0 + tolerance) * loads.sum() / speeds.sum() * (1.0 + 1e-9), "ranks that are not level"
+
+
+def reduced(everyone: Sequence[Reduction]) -> Reduction:
+    """The answer of a reduction."""
+    return Reduction(sum(one.sums for one in everyone), np.max([one.maxima for one in everyone], axis=0))
+
+
+class Rest(NamedTuple):
+    """What all ranks have contributed to reductions, in order, and how many jobs may still fail."""
+
+    asked: tuple[tuple[Reduction, ...], ...]
+    failures: int
+
+
+class Explored(Exploration):
+    """All orders of deliveries, turns and jobs of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def key_of(self, actor: Any) -> Hashable:
+        flow = None if actor._flow is None else (actor._flow.time, tuple(actor._flow.flows.items()))
+        inbox = tuple(
+            sorted(
+                (source, tuple(self.key_of_message(message) for other, message in actor._inbox if other == source))
+                for source in {source for source, _ in actor._inbox}
+            )
+        )
+        labels = tuple(one.tobytes() for one in actor.owners)
+        built = None if actor.built is None else actor.built.part.vertices.tobytes()
+        state = actor.stage, type(actor.job), actor.failed, repr(actor.error), actor._rounds, actor._asked, actor._number
+        return (*state, flow, inbox, labels, built, repr(actor.outcome), actor._began)
+
+    def key_of_message(self, message: RebalanceMessage) -> Hashable:
+        return message.kind, _bytes_of(message.payload)
+
+    def key_of_rest(self, rest: Rest) -> Hashable:
+        return tuple(map(len, rest.asked)), rest.failures
+
+    def post(self, state: State, source: int, sends: Sends) -> State:
+        sends = list(sends)
+        self.case.check_sends(state.actors, source, sends)
+        state = super().post(state, source, [one for one in sends if one[0] != ALL])
+        asked = list(state.rest.asked)
+        for _, message in (one for one in sends if one[0] == ALL):
+            asked[source] = (*asked[source], message.payload)
+            n = len(asked[source])
+            if all(len(theirs) >= n for theirs in asked):
+                answer = RebalanceMessage(RebalanceKind.REDUCE, reduced([theirs[n - 1] for theirs in asked]))
+                wires = dict(state.wires)
+                for rank in range(self.case.size):
+                    wires[ALL, rank] = (*wires.get((ALL, rank), ()), answer)
+                state = state._replace(wires=wires)
+        return state._replace(rest=state.rest._replace(asked=tuple(asked)))
+
+    def turns(self, state: State, rank: int, arrived: list[tuple[int, Any]]) -> Iterable[State]:
+        event = ("turn", *((source, self.key_of_message(message)) for source, message in arrived))
+        return [self.act(state, rank, lambda actor: actor.turn(0.0, arrived), event)]
+
+    def jobs(self, state: State, rank: int, job: Any) -> Iterator[State]:
+        result = self.case.outcome(state.actors[rank], job)
+        yield self.act(state, rank, lambda actor: actor.done(actor.job, result), "done")
+        if state.rest.failures:
+            fewer = state._replace(rest=state.rest._replace(failures=state.rest.failures - 1))
+            yield self.act(fewer, rank, lambda actor: actor.fail(ZeroDivisionError()), "fail")
+
+    def law(self, state: State) -> None:
+        self.case.check(state.actors)
+        if self.is_end(state):
+            self.case.check_end(state.actors)
+
+    def explore(self, failures: int = 0, most_states: int = 200_000) -> tuple[int, int]:
+        """Hold the law against every state; return how many there are, and how many ends."""
+        rest = Rest(((),) * self.case.size, failures)
+        found = self.reach(State(tuple(self.case.actors()), {}, rest), most_states)
+        return found.states, found.ends
+
+
+def _bytes_of(payload: Any) -> Hashable:
+    if isinstance(payload, np.ndarray):
+        return payload.dtype.str, payload.tobytes()
+    return tuple(map(_bytes_of, payload)) if isinstance(payload, tuple) else payload
+
+
+def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: float = 0.0) -> list[Any]:
+    """Run all ranks in a drawn order of deliveries, turns and jobs; each job fails with this chance."""
+    actors = case.actors(when)
+    wires: dict[tuple[int, int], list[RebalanceMessage]] = {}
+    asked: list[list[Reduction]] = [[] for _ in actors]
+
+    def post(source: int, sends: Sends) -> None:
+        sends = list(sends)
+        case.check_sends(actors, source, sends)
+        for destination, message in sends:
+            if destination != ALL:
+                wires.setdefault((source, destination), []).append(message)
+                continue
+            asked[source].append(message.payload)
+            n = len(asked[source])
+            if all(len(theirs) >= n for theirs in asked):
+                answer = RebalanceMessage(RebalanceKind.REDUCE, reduced([theirs[n - 1] for theirs in asked]))
+                for rank in range(case.size):
+                    wires.setdefault((ALL, rank), []).append(answer)
+
+    for rank in rng.permutation(case.size).tolist():
+        post(rank, actors[rank].turn(0.0, []))
+    while not all(actor.over for actor in actors):
+        busy = [rank for rank, actor in enumerate(actors) if actor.job is not None]
+        under_way = [pair for pair, wire in wires.items() if wire]
+        k = int(rng.integers(len(busy) + len(under_way)))
+        if k < len(busy):
+            actor, job = actors[busy[k]], actors[busy[k]].job
+            failed = rng.random() < chance
+            post(busy[k], actor.fail(ZeroDivisionError()) if failed else actor.done(job, case.outcome(actor, job)))
+            post(busy[k], actor.turn(0.0, []))
+        else:
+            source, rank = under_way[k - len(busy)]
+            post(rank, actors[rank].turn(0.0, [(source, wires[source, rank].pop(0))]))
+        case.check(actors)
+    assert not any(wires.values()), "messages are left"
+    case.check_end(actors)
+    assert not math.isnan(chance)
+    return actors

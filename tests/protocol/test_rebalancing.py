@@ -1,0 +1,176 @@
+"""A rebalancing: the law in every state of small ones, drawn orders of larger ones, and known-wrong variants."""
+
+from __future__ import annotations
+
+import inspect
+import types
+
+import numpy as np
+import pytest
+
+from lb_mpi.balancing.deciding import BalanceReason
+from lb_mpi.errors import ProtocolError
+from lb_mpi.graph import Graph, mesh, parse
+from lb_mpi.rebalancing import actor as actor_module
+from lb_mpi.rebalancing import moving as moving_module
+from lb_mpi.rebalancing.actor import RankLoad, RebalanceKind, RebalanceMessage, RebalanceProblem
+from tests.protocol.rebalancing_law import Case, Explored, play
+from tests.protocol.rebalancing_mutants import MUTANTS
+
+PATH = mesh(1, 6)
+TRIANGLE = parse("complete:6")
+SMALL = {
+    "two": Case(mesh(1, 4), np.array([0, 0, 0, 1]), np.ones(4), np.ones(2)),
+    "two, one without vertices": Case(mesh(1, 3), np.array([0, 0, 0]), np.ones(3), np.array([1.0, np.nan])),
+    "one": Case(mesh(1, 3), np.zeros(3, dtype=np.int64), np.ones(3), np.ones(1)),
+    "a path of three": Case(PATH, np.array([0, 0, 0, 0, 1, 2]), np.arange(6.0) + 1.0, np.array([0.2, 1.0, 1.0])),
+    "three that touch": Case(TRIANGLE, np.array([0, 0, 0, 1, 1, 2]), np.ones(6), np.array([0.3, 0.3, 1.0])),
+    "no edges": Case(Graph.from_edges(4, [], []), np.array([0, 0, 0, 1]), np.ones(4), np.ones(2)),
+}
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+@pytest.mark.parametrize("name", SMALL)
+def test_the_law_holds_in_every_reachable_state(name: str, failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_module, "MAX_STEPS", 2)  # a flow of few steps: the orders matter here, not the balance
+    states, ends = Explored(SMALL[name]).explore(failures)
+    assert states > 3
+    assert ends > 0
+
+
+def drawn(seed: int, **modules: types.ModuleType) -> tuple[Case, np.random.Generator]:
+    """A graph, owners, costs and speeds, some of them not measured."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.choice([1, 2, 3, 4, 6, 8]))
+    graphs = [mesh(6, 9), mesh(1, 20), parse("complete:9"), Graph.from_edges(7, [0, 1, 4], [1, 2, 5])]
+    graph = graphs[rng.integers(len(graphs))]
+    graph = Graph(graph.indptr, graph.indices, graph.weights, rng.integers(0, 9, graph.n).astype(float))
+    owners = [rng.integers(0, size, graph.n), np.arange(graph.n) * size // graph.n, np.full(graph.n, size - 1)]
+    own = owners[rng.integers(3)]
+    speeds = rng.uniform(0.2, 1.0, size)
+    speeds[(rng.random(size) < 0.3) & (np.bincount(own, minlength=size) == 0)] = np.nan
+    return Case(graph, own, rng.integers(1, 5, graph.n).astype(float), speeds, **modules), rng
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_drawn_orders_keep_the_law(first: int) -> None:
+    moved = 0
+    for seed in range(first, first + 50):
+        case, rng = drawn(seed)
+        try:
+            actors = play(case, rng, chance=0.1 if seed % 4 == 0 else 0.0)
+            if actors[0]._flow is not None and case.graph.components()[0] == 1:
+                case.check_flows(actors, 0.02)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+        moved += actors[0].outcome.moved
+        failed = any(actor.error for actor in actors)
+        assert (actors[0].outcome.problem is RebalanceProblem.FAILED) == failed
+    assert moved > 100
+
+
+def test_ranks_that_are_level_send_nothing_to_each_other() -> None:
+    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
+    for when in ("always", "auto", 0.1):
+        (*_, last) = play(case, np.random.default_rng(1), when=when)
+        assert last._flow is None
+        assert last.outcome.before == 0.0
+        assert not last.committed
+
+
+def test_ranks_that_have_not_been_timed_wait() -> None:
+    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.array([1.0, 1.0, np.nan, 0.1]))
+    actors = play(case, np.random.default_rng(1))
+    assert [actor.outcome.decision.reason for actor in actors] == [BalanceReason.UNMEASURED] * 4
+
+
+@pytest.mark.parametrize("wrong", ["failed", "mark"])
+def test_one_rank_with_wrong_arguments_ends_it_for_all(wrong: str) -> None:
+    case = SMALL["a path of three"]
+    made = case.actors()
+    made[2].mine = made[2].mine._replace(mark=8)
+    made[2].failed = wrong == "failed"
+    actors = play_on(case, made)
+    problem = RebalanceProblem.FAILED if wrong == "failed" else RebalanceProblem.DIFFER
+    assert [actor.outcome.problem for actor in actors] == [problem] * 3
+
+
+def play_on(case: Case, made: list[actor_module.Rebalancing]) -> list[actor_module.Rebalancing]:
+    class Made(Case):
+        def actors(self, when: object = "always") -> list[actor_module.Rebalancing]:
+            return made
+
+    return play(Made(*case), np.random.default_rng(1))
+
+
+def test_an_unexpected_message_is_refused() -> None:
+    case = SMALL["a path of three"]
+    message = RebalanceMessage(RebalanceKind.LABEL, np.zeros(0, dtype=np.int64))
+    big = Case(mesh(1, 12), np.arange(12) // 2, np.ones(12), np.ones(6))
+    with pytest.raises(ProtocolError, match="of rank 3"):
+        big.actors()[0].turn(0.0, [(3, message)])
+    actor = case.actors()[0]
+    actor.stage = actor_module.Stage.HELLO
+    with pytest.raises(ProtocolError, match="expected HELLO"):
+        actor.turn(0.0, [(1, message), (2, message)])
+    one = case.actors()[0]
+    one._links, one.owners = [1], one.owners._replace(local=np.full(4, 2))
+    with pytest.raises(ProtocolError, match="not its neighbours"):
+        one._pack({1: np.array([1])})
+
+
+def test_a_load_is_a_plain_tuple() -> None:
+    assert RankLoad(1.0, 2.0) == (1.0, 2.0, 0, False)
+
+
+# --- mutants ---
+
+def mutant(place: str, before: str, after: str) -> dict[str, types.ModuleType]:
+    """The modules of which one is wrong."""
+    modules = {"actor": actor_module, "moving": moving_module}
+    source = inspect.getsource(modules[place])
+    assert source.count(before) == 1, before
+    changed = _executed(modules[place], source.replace(before, after))
+    if place == "actor":
+        return {place: changed}
+    actor = _executed(actor_module, inspect.getsource(actor_module))
+    for name in ("labels_for", "cut_of", "owners_now"):  # the actor uses what is wrong
+        setattr(actor, name, getattr(changed, name))
+    return {place: changed, "actor": actor}
+
+
+def _executed(module: types.ModuleType, source: str) -> types.ModuleType:
+    changed = types.ModuleType("mutant")
+    vars(changed)["__name__"] = module.__name__
+    exec(compile(source, "mutant", "exec"), vars(changed))
+    if module is actor_module:
+        shared = ("Stage", "RebalanceKind", "RebalanceMessage", "Choose", "Pack", "Build", "Built", "RebalanceProblem")
+        for name in (*shared, "REDUCING", "EXCHANGING"):
+            setattr(changed, name, getattr(actor_module, name))
+    return changed
+
+
+def find_fault(modules: dict[str, types.ModuleType]) -> None:
+    """Raise what is wrong: with drawn orders, with each case, with failures, with different arguments."""
+    for seed in range(60):
+        case, rng = drawn(seed, **modules)
+        actors = play(case, rng, chance=0.2 if seed % 3 == 0 else 0.0)
+        if actors[0]._flow is not None and case.graph.components()[0] == 1:
+            case.check_flows(actors, 0.02)
+    case = SMALL["a path of three"]._replace(**modules)
+    made = case.actors()
+    made[1].mine = made[1].mine._replace(mark=8)
+    assert play_on(case, made)[0].outcome.problem is RebalanceProblem.DIFFER
+    alone = SMALL["two, one without vertices"]._replace(**modules)
+    assert play(alone, np.random.default_rng(1))[0].outcome.moved > 0
+
+
+def test_the_search_for_faults_finds_none_in_what_is_right() -> None:
+    find_fault({})
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    with pytest.raises((AssertionError, ProtocolError, ValueError, IndexError, KeyError, TypeError, ZeroDivisionError)):
+        find_fault(mutant(*MUTANTS[number]))
