@@ -37,3 +37,21 @@ def test_any_shape_of_a_graph(door: str) -> None:
             DOORS[door](wrong if RANK == 0 else path)
         expected = {OSError: "not the name of a graph", TypeError: "scipy.sparse matrix", ValueError: "mesh:0x3"}[kind]
         assert expected in str(caught.value)
+
+
+def test_what_a_door_returns_shows_its_rank_and_its_state() -> None:
+    place = f"rank {RANK} of {SIZE}"
+    with lb_mpi.Pool(COMM) as pool:
+        assert repr(pool) == f"<lb_mpi.Pool: {place}, open>"
+    assert repr(pool) == f"<lb_mpi.Pool: {place}, closed>"
+    with lb_mpi.Balancer(COMM) as balancer:
+        balancer.map_rows(np.cos, np.ones(5))
+        assert repr(balancer) == f"<lb_mpi.Balancer: {place}, 1 calls, open>"
+    assert repr(balancer) == f"<lb_mpi.Balancer: {place}, 1 calls, closed>"
+    executor = lb_mpi.Executor(COMM)
+    assert repr(executor) == f"<lb_mpi.Executor: {place}, open>"
+    with executor:
+        pass
+    assert repr(executor) == f"<lb_mpi.Executor: {place}, shut down>"
+    with lb_mpi.distribute(COMM, f"ring:{8 * SIZE}", method="block") as plan:
+        assert repr(plan).startswith("<lb_mpi.HaloPlan: 8 vertices and ")

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -81,11 +82,16 @@ def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> Non
         assert done.stderr.count("\n") == (1 if says else 0)
 
 
-@pytest.mark.parametrize("arguments", ["", "alocate --tasks 3"])
-def test_unknown_commands(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
-    assert main(arguments.split()) == 2
-    err = capsys.readouterr().err
-    assert f"COMMAND = '{' '.join(arguments.split()[:1])}': expected run, profile, report, " in err
+def test_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["alocate", "--tasks", "3"]) == 2
+    assert "COMMAND = 'alocate': expected run, profile, report, " in capsys.readouterr().err
+
+
+def test_the_installed_command_without_arguments_prints_its_help() -> None:
+    command = Path(sys.executable).parent / "lb_mpi"
+    done = subprocess.run([command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "commands, each with --help" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", ["simulate", "simulate maze"])

@@ -137,6 +137,11 @@ class Executor(MPIPoolExecutor):
         """Return the number of ranks that an executor uses by default."""
         return MPI.COMM_WORLD.size
 
+    def __repr__(self) -> str:
+        """Show this rank, and whether the executor is open."""
+        state = "broken" if self._queue.broken is not None else "open" if self._queue.open else "shut down"
+        return f"<lb_mpi.Executor: rank {self._session.ranks.rank} of {self._session.ranks.size}, {state}>"
+
     @property
     def num_workers(self) -> int:
         """Number of ranks that run tasks; 0 after a shutdown or a failure."""

@@ -98,6 +98,11 @@ class Pool:
         self._maps = PoolMaps(self._session, speeds)
         self._closed = False
 
+    def __repr__(self) -> str:
+        """Show this rank, and whether the pool is open."""
+        state = "closed" if self._closed else "failed" if self._session.presence.failed else "open"
+        return f"<lb_mpi.Pool: rank {self._session.ranks.rank} of {self.size}, {state}>"
+
     @property
     def size(self) -> int:
         """Number of ranks."""

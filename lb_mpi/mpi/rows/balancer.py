@@ -127,6 +127,12 @@ class Balancer:
         self._form: Spec | None = None  # of the results of the last call
         self._busy = False  # in a call, so that the user's function must not begin another one
 
+    def __repr__(self) -> str:
+        """Show this rank, the number of calls, and whether the Balancer is open."""
+        presence = self._presence
+        state = "failed" if presence.failed else "closed" if presence.comm == MPI.COMM_NULL else "open"
+        return f"<lb_mpi.Balancer: rank {presence.rank} of {self.graph.n}, {len(self.history)} calls, {state}>"
+
     @property
     def last(self) -> Balanced | None:
         """The record of the last call, with the reason of its decision; None before the first call."""
