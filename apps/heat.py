@@ -1,7 +1,8 @@
-"""Heat on an unstructured graph, explicitly in time: tasks that are dealt out once, before the run starts.
+"""Heat on an unstructured graph, explicitly in time: a partition by speeds, and vertices that move when these change.
 
 mpiexec -n 4 python -m apps.heat mesh:200x300 --speeds 0.8,0.4,0.2,0.2
 mpiexec -n 4 python -m apps.heat mesh:200x300 --speeds 0.8,0.4,0.2,0.2 --balance block
+mpiexec -n 4 python -m apps.heat mesh:150x200 --speeds 0.8,0.4,0.2,0.2 --speed-changes 0:3:8:0.33 --rebalance
 mpiexec -n 8 python -m apps.heat FILE.graph --machine machine.json --json
 mpiexec -n 4 python -m apps.heat mesh:200x300 --save saves --save-every 10
 
@@ -15,15 +16,16 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_speeds, compile_once, own_speed, run
+from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
 from apps.saved_steps import SavedSteps, add_save_options
-from lb_mpi.emulate import throttled
+from apps.speeds import seconds_for
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.kernels import njit
@@ -70,7 +72,10 @@ def parser() -> Parser:
     group.add_argument("--seed", type=int, default=0, help="seed of the partition (default: %(default)s)")
     group.add_argument("--machine", metavar="FILE",
         help="use the speeds in this file of `info --measure -o` (default: measure them)")
+    group.add_argument("--rebalance", action="store_true",
+        help="move vertices between neighbouring ranks during the run, where it saves time")
     add_speeds(group)
+    add_changes(group)
     add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser
@@ -156,7 +161,9 @@ def graph_crc(graph: Graph) -> int:
     return crc
 
 
-def simulate(plan: HaloPlan, dt: float, steps: SavedSteps, work: int, speed: float) -> tuple[Floats, float]:
+def simulate(
+    plan: HaloPlan, dt: float, steps: SavedSteps, work: int, speed: float | Callable[[], float], *, rebalance: bool = False
+) -> tuple[Floats, float]:
     """The heat: (n_local,) temperatures after the last step, and the CPU seconds of computing."""
     n = len(plan.vertices)
     heat, after = np.zeros((2, n + len(plan.ghosts)))
@@ -165,7 +172,7 @@ def simulate(plan: HaloPlan, dt: float, steps: SavedSteps, work: int, speed: flo
     block = max(1, BLOCK_SUBSTEPS // work)
 
     def temperatures() -> Arrays:
-        return {"heat": heat[:n]}
+        return {"heat": heat[:n], "index": plan.vertices}
 
     for _ in steps(temperatures):
         plan.exchange(heat)
@@ -173,13 +180,20 @@ def simulate(plan: HaloPlan, dt: float, steps: SavedSteps, work: int, speed: flo
             with slow:
                 step(heat, after, plan.indptr, plan.indices, plan.weights, dt, work, first, min(first + block, n))
         heat, after = after, heat
+        if rebalance:
+            (moved,) = plan.rebalance(heat[:n])
+            if len(moved) + len(plan.ghosts) != len(heat) or moved.base is not heat:
+                n = len(moved)
+                heat, after = np.zeros((2, n + len(plan.ghosts)))
+                heat[:n] = moved
     return heat[:n], slow.cpu_s
 
 
 def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     """Deal out the graph, simulate, and say how the time was spent."""
     options = parser().parse_args()
-    speed = own_speed(comm, options.speeds)
+    speeds = all_speeds(comm, options)
+    speed = speeds[comm.rank]
     for name, least in (("steps", 1), ("work", 1), ("seed", 0)):
         if getattr(options, name) < least:
             raise ValueError(f"{name} = {getattr(options, name)}: expected at least {least}")
@@ -197,7 +211,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         imbalance=options.imbalance,
         effort=options.effort,
         seed=options.seed,
-        emulated_speed=speed,
+        emulated_speed=speed.now,
     )
     setup_s = time.perf_counter() - began
     with plan:
@@ -205,18 +219,20 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         steps = SavedSteps(own, options.save, options.save_every, options.steps, **how)
         dt = time_step(own, plan)
         barrier(own)
+        speed.start()
         began = time.perf_counter()
-        heat, cpu_s = simulate(plan, dt, steps, options.work, speed)
+        heat, cpu_s = simulate(plan, dt, steps, options.work, speed.now, rebalance=options.rebalance)
         barrier(own)
         seconds = time.perf_counter() - began
         total = checksum(own, plan.vertices, heat)
-        everyone = own.gather((cpu_s, speed * throttled(), len(plan.vertices)))
+        speeds = as_slow(own, speeds)
+        everyone = own.gather((cpu_s, len(plan.vertices)))
+        moves = [one for one in plan.history if one.acted]
         counts = None if plan.allocation is None else plan.allocation.counts.tolist()
     own.Free()
     if everyone is None:
         return {}, []
-    cpu = np.array([cpu_s for cpu_s, _, _ in everyone])
-    speeds = [speed for _, speed, _ in everyone]
+    cpu = np.array([cpu_s for cpu_s, _ in everyone])
     answer = {
         "graph": options.graph,
         "steps": options.steps,
@@ -225,12 +241,15 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "balance": options.balance,
         "ranks": comm.size,
         "allocated": counts,
-        "vertices": [n for _, _, n in everyone],
+        "vertices": [n for _, n in everyone],
+        "rebalanced": len(moves),
+        "vertices_moved": sum(one.vertices_moved for one in moves),
+        "rebalancing_seconds": sum(one.seconds for one in plan.history),
         "setup_seconds": setup_s,
         "seconds": seconds,
-        "lower_bound_seconds": cpu.sum() / sum(speeds),
+        "lower_bound_seconds": seconds_for(float(cpu.sum()), speeds),
         "cpu_seconds": cpu.sum(),
-        "imbalance": imbalance(cpu, speeds),
+        "imbalance": imbalance(cpu, [one.usual for one in speeds]),
         "cut": plan.cut,
         "halo_bytes": plan.halo_bytes,
         "checksum": total,
@@ -241,9 +260,16 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         f"{setup_s:.3f} s before that to measure, to partition, and to deal out",
         *([f"allocated, by speed: {' '.join(map(str, counts))}"] if counts else []),
         f"vertices by rank: {' '.join(map(str, answer['vertices']))}; imbalance {answer['imbalance']:.1%}",
+        *([_moves(answer)] if options.rebalance else []),
         f"edges cut: weight {plan.cut:g}; halo: {plan.halo_bytes:,} bytes in an exchange",
         f"checksum {total}",
     ]
+
+
+def _moves(answer: dict[str, Any]) -> str:
+    """Say how often vertices have moved."""
+    n, moved, seconds = answer["rebalanced"], answer["vertices_moved"], answer["rebalancing_seconds"]
+    return f"{n} rebalancings moved {moved:,} vertices; all calls took {seconds:.3f} s on rank 0, with waiting"
 
 
 def compile_kernels() -> None:

@@ -97,6 +97,22 @@ def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) ->
     assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / sum(speeds))
 
 
+def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
+    """Saved after some rebalancings, and continued with others."""
+    folder = files / f"rebalanced-{COMM.size}"
+    speeds = ",".join(map(str, [0.8 / (1 + rank % 4) for rank in range(COMM.size)]))
+    options = ["--balance", "block", "--rebalance", "--speeds", speeds, "--speed-changes", "0:0:9:0.5", "--work", "400"]
+    for steps, first in (("20", 0), ("40", 20)):
+        given = answer(monkeypatch, "mesh:17x23", "--steps", steps, *options, "--save", str(folder))
+        assert given["first_step"] == first
+    assert given["checksum"] == alone("mesh:17x23", "--steps", "40", "--work", "400")["checksum"]
+    assert COMM.size == 1 or given["vertices_moved"] > 0
+    assert sum(given["vertices"]) == 17 * 23
+    code, out, err = run(heat, monkeypatch, "mesh:17x23", *options, "--no-progress")
+    assert (code, err) == (0, "")
+    assert COMM.rank > 0 or "rebalancings moved" in out
+
+
 def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     given = answer(monkeypatch, *SMALL, "--machine", str(files / "machine.json"))
     assert given["checksum"] == alone(*SMALL)["checksum"]

@@ -217,6 +217,34 @@ def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
         assert report.note == ("" if SIZE == 1 else f"{sum(moved)} vertices moved in {len(moved)} rebalancings")
 
 
+def test_steps_are_near_the_bound_when_speeds_change() -> None:
+    """In virtual time: a step of a rank lasts its weight / its speed, which changes three times."""
+    graph = mesh(40, 60)
+    usual = np.resize([0.8, 0.4, 0.2, 0.2], SIZE)
+
+    def speeds_at(step: int) -> np.ndarray:
+        speeds = usual.copy()
+        speeds[0] *= 1 / 3 if 30 <= step < 80 else 1.0
+        speeds[SIZE // 2] *= 2.0 if 60 <= step < 110 else 1.0
+        return speeds
+
+    plan_s = bound_s = 0.0
+    with deal(graph, speeds=on_root(usual), method="static", effort="fast") as plan:
+        heat = plan.vertices * 1.0
+        for step in range(120):
+            speeds, n = speeds_at(step), COMM.allgather(len(plan.vertices))
+            plan._halos.own_s += 10.0 * n[RANK] / speeds[RANK]
+            plan_s += max(n / speeds)
+            bound_s += graph.n / speeds.sum()
+            (heat,) = plan.rebalance(heat)
+        np.testing.assert_array_equal(heat, plan.vertices)
+        check(plan, graph)
+        assert str(plan.history).count("\n") == 120
+        if SIZE == 3:  # others are no example
+            assert plan_s <= 1.15 * bound_s
+            assert len([one for one in plan.history if one.acted]) < 30
+
+
 # --- mistakes ---
 
 
