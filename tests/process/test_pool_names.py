@@ -134,3 +134,36 @@ def test_a_name_that_is_not_there(tmp_path: Path) -> None:
     code, said = run(tmp_path, "multiprocessing,dask", "")
     assert code == 2
     assert "--as = 'dask': expected one of joblib, mpi4py.futures, multiprocessing, schwimmbad" in said
+
+
+ENDLESS = """
+import itertools
+import multiprocessing
+
+read = []
+
+
+def stream():
+    for k in itertools.count():
+        read.append(k)
+        yield k
+
+
+def square(k):
+    return k * k
+
+
+if __name__ == "__main__":
+    with multiprocessing.Pool(2) as pool:
+        for n, one in enumerate(pool.imap(square, stream())):
+            assert one == n * n
+            if n == 50:
+                print("fifty results")
+                break
+        assert len(read) < 10_000, len(read)
+        print(sorted(pool.imap_unordered(square, iter(range(5)), 2)))
+"""
+
+
+def test_an_endless_iterator_in_imap(tmp_path: Path) -> None:
+    assert run(tmp_path, "multiprocessing", ENDLESS) == (0, "fifty results\n[0, 1, 4, 9, 16]\n")

@@ -10,7 +10,7 @@ import os
 import pickle
 import struct
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypedDict
 
@@ -39,6 +39,7 @@ class MapOptions(TypedDict, total=False):
     checkpoint: str | os.PathLike[str] | None
     key: str | None
     callback: Callable[[Any], object] | None
+    buffersize: int | None
 
 
 def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[int, Progress | None]:
@@ -57,6 +58,8 @@ def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[i
         chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
     if (key := options.get("key")) is not None and (not isinstance(key, str) or not key):
         raise TypeError(f"key = {show(key)}: expected a text that identifies the function in its checkpoint")
+    if (buffersize := options.get("buffersize")) is not None:
+        checks.integer("buffersize", buffersize, least=1)
     if isinstance(progress := options.get("progress"), bool):
         progress = _progress_line() if progress else None
     return chunksize or 0, checks.function("progress", progress, optional=True)
@@ -106,6 +109,28 @@ def _check_iterable(items: Any) -> Any:
     if isinstance(items, np.ndarray) and not items.ndim:
         raise ValueError("items of shape (): expected at least one dimension, the items")
     return items
+
+
+NEED_ALL = ("costs", "checkpoint", "progress")  # options of a map that need all its items before it begins
+
+
+def reads_lazily(given: Sequence[Any], options: MapOptions) -> bool:
+    """Return whether items are read while tasks run: with buffersize=, or if their number is not known.
+
+    ValueError for buffersize= with an option that needs all items.
+    """
+    needs = [name for name in NEED_ALL if options.get(name) is not None and options.get(name) is not False]
+    if options.get("buffersize") is not None:
+        if needs:
+            raise ValueError(f"buffersize = {options['buffersize']}: expected None with {needs[0]}=, which needs all items")
+        return True
+    return not needs and any(isinstance(one, Iterable) and not isinstance(one, Sized) for one in given)
+
+
+def iterate(given: Sequence[Any]) -> Iterator[Any]:
+    """Return an iterator of the user's items, or of tuples from several iterables."""
+    first, *more = map(_check_iterable, given or [None])
+    return zip(first, *more, strict=False) if more else iter(first)
 
 
 def check_costs(costs: Any, n: int) -> Floats | None:

@@ -40,12 +40,12 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
-from lb_mpi.mpi.pool.maps import serve
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, dumps, own_error, read_results, run_chunk, run_kept, task_error
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, Process, run_batch
 from lb_mpi.mpi.pool.session import PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
+from lb_mpi.mpi.pool.starting import serve
 from lb_mpi.pooling.account import RankTasks, report
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
 from lb_mpi.record.events import Phase

@@ -25,7 +25,7 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts, own_s
+from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import (
     MapOptions,
     ReceivedItems,
@@ -39,23 +39,18 @@ from lb_mpi.mpi.pool.arguments import (
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
 from lb_mpi.mpi.pool.messages import (
     START,
-    UNCHANGING,
     Frame,
     StartOrder,
     TaskFailure,
-    copied,
     digest_of,
     dumps,
     failure_of,
-    kept,
     own_error,
-    pickled_error,
     read_results,
     results_parcel,
     task_error,
-    unpicklable,
 )
-from lb_mpi.mpi.pool.serving import Process, Serving, ServingPort
+from lb_mpi.mpi.pool.running import MapCall, Ran, run_tasks
 from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.pooling.account import Collector, RankTasks, report
 from lb_mpi.pooling.beginning import PoolState
@@ -63,21 +58,12 @@ from lb_mpi.pooling.deal import Speeds, deal
 from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
 from lb_mpi.pooling.worker import Swap
-from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
 
 REPORT_S = 0.25
 FLUSH_S = 20e-3  # how long results wait for others to be sent along
 FLUSH_BYTES = 256 << 10
 UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
-
-
-class MapCall(NamedTuple):
-    """The function of a map, and the way to call it: function(item)."""
-
-    function: Callable[..., Any]
-    star: bool = False  # function(*item)
-    keep_exceptions: bool = False  # exceptions are results
 
 
 class PoolMaps:
@@ -91,45 +77,8 @@ class PoolMaps:
     def __init__(self, session: Session, speeds: Sequence[float] | None) -> None:
         self.session = session
         self.speeds, self.memory = Speeds(session.ranks.size, speeds), Memory()
-        self.current: RootMap | None = None  # under way, on the root
+        self.current: RootTasks | None = None  # under way, on the root
         self.report: Report | None = None  # of the last one that has ended, on the root
-
-    def begin_map(self, call: MapCall, items: Sequence[Any], options: MapOptions) -> RootMap | WorkerMap:
-        """Begin a map on all ranks; if an argument is wrong on any of them, all that call this raise."""
-        session = self.session
-        with contextlib.ExitStack() as opened:  # closed if not all ranks begin the map
-
-            def plan() -> RootMap | None:
-                with interrupts().allowed():  # the items may come from the user's code
-                    if session.ranks.is_root:
-                        return RootMap(self, call, items, options, opened)
-                    check_options(call.function, options, alone=False)
-                    return None
-
-            if session.ranks.alone:
-                planned = plan()
-            else:
-                with in_call(MAP, watched=True):
-                    planned = session.agree("map", plan)
-            if planned is not None:
-                planned.begin_all()
-            opened.pop_all()
-        if planned is not None:
-            return planned
-        with session.presence.notifying():
-            session.work(Serving(session), ServingPort(session), MAP)
-            return WorkerMap(session, call.function)
-
-
-class Ran(NamedTuple):
-    """The outcome of a chunk."""
-
-    n: int  # number of its first tasks that have results: all of them unless one has failed
-    values: Any  # their results, on the root; pickled on the other ranks
-    failed: BaseException | None
-    wall_s: float
-    work_s: float  # of its own
-    cpu_s: float
 
 
 class Arrived(NamedTuple):
@@ -158,44 +107,16 @@ class MapPort(SessionPort):
         if isinstance(job, Swap):
             return super().run(job)
         if isinstance(job, Arrived):
-            try:
-                return pickle.loads(job.data), None
-            except Exception as error:
-                return [], error
-        function, star, keep = self._call
-        session, values, failed, process = self.session, list[Any](), None, Process.now()
-        before = session.clocks.before()
-        session.record.enter(session.account.phase(job.lo), before.wall_s)
-        try:
-            arguments = self._items.some(job.lo, job.hi)
-            for argument in arguments:
-                try:
-                    value = function(*argument) if star else function(argument)
-                except Exception as error:
-                    if not keep:
-                        raise
-                    value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
-                if type(value) not in UNCHANGING:
-                    if session.ranks.is_root:
-                        value = copied(value)
-                    elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
-                        value = kept(value)
-                values.append(value)
-        except BaseException as error:
-            failed = error
-        process.restore()
-        after = session.clocks.after()
-        cpu_s = after.cpu_s - before.cpu_s
-        session.throttle.charge(cpu_s)
-        session.record.enter(Phase.PACKING, after.wall_s)
-        packed: Any = values
-        if values and not session.ranks.is_root:
-            try:
-                packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
-            except Exception as error:
-                failed = unpicklable(values.pop(), error)
-                packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
-        return Ran(len(values), packed, failed, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
+            return unpickled(job)
+        return run_tasks(self.session, self._call, self.session.account.phase(job.lo), job, self._items.some)
+
+
+def unpickled(job: Arrived) -> tuple[list[Any], Exception | None]:
+    """Return results of another rank, or the error of unpickling them."""
+    try:
+        return pickle.loads(job.data), None
+    except Exception as error:
+        return [], error
 
 
 class LocalMap(SessionActor):
@@ -206,7 +127,7 @@ class LocalMap(SessionActor):
         self._call = call
         self._port: SessionPort  # once the items are known, which each rank unpickles for itself
         self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
-        self._sent_before = session.parcels.sent_bytes
+        self._sent_before = 0  # bytes, before it began
 
     @property
     def state(self) -> PoolState:
@@ -219,8 +140,10 @@ class LocalMap(SessionActor):
         session.learn(speeds)
         if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
+        self._sent_before = session.parcels.sent_bytes
         session.account.begin(began, start.lo, start.hi)
-        session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
+        if not start.lazy:
+            session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
         session.clocks.begin()
         session.begin(self)
 
@@ -266,17 +189,21 @@ class LocalMap(SessionActor):
         session, worker = self.session, self.session.worker
         if isinstance(job, Swap):
             return [*worker.done(job, result)]
-        n, values, failed, wall_s, work_s, cpu_s = result
-        session.account.ran(job.lo, n, wall_s, work_s)
-        sends = worker.done(job, wall_s, cpu_s / session.throttle.speed - cpu_s)
-        if n:
-            self.put(job.lo, job.lo + n, values, work_s)
-        if failed is not None:  # Ctrl-C may come after the last task
-            task = job.lo + n if n < job.n else -1
-            self.fail_task(failure_of(failed, session.ranks.rank, task), failed)
+        sends = worker.done(job, result.wall_s, result.cpu_s / session.throttle.speed - result.cpu_s)
+        self.ran(job.lo, job.n, result)
         if self.failed is not None:
             worker.end()
         return [*sends]
+
+    def ran(self, first: int, n: int, outcome: Ran) -> None:
+        """Pass on what the `n` tasks from position `first` on have brought."""
+        session = self.session
+        session.account.ran(first, outcome.n, outcome.wall_s, outcome.work_s)
+        if outcome.n:
+            self.put(first, first + outcome.n, outcome.values, outcome.work_s)
+        if outcome.failed is not None:  # Ctrl-C may come after the last task
+            task = first + outcome.n if outcome.n < n else -1
+            self.fail_task(failure_of(outcome.failed, session.ranks.rank, task), outcome.failed)
 
     def fail(self, error: BaseException) -> list[PoolSend]:
         """Note that this rank can't continue."""
@@ -292,115 +219,65 @@ def _unknown(*_: Any) -> Any:
 # --- the root ---------------------------------------------------------------------------------------------------------
 
 
-class RootMap(LocalMap):
-    """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing.
+def sent_function(session: Session, call: MapCall) -> tuple[bytes, bytes]:
+    """Return the pickled function, if the other ranks need it, and its digest, if they do not all call with it."""
+    if not session.ranks.alone or session.ranks.size == 1:
+        return b"", b""
+    function = dumps(call.function, "function", call.function)
+    digest = digest_of(function)
+    return b"" if digest in session.functions else function, digest
 
-    Position k of the map is task order[k].  With a checkpoint, results count when they are on disk, some milliseconds after
-    their arrival.
-    """
 
-    def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, opened: contextlib.ExitStack
-    ) -> None:
-        session = maps.session
-        super().__init__(session, call)
+class RootTasks(LocalMap):
+    """A map on its root: of known items (`RootMap`), or of items that are read while it runs (`RootStream`)."""
+
+    def __init__(self, maps: PoolMaps, call: MapCall) -> None:
+        super().__init__(maps.session, call)
         self._maps = maps
-        chunksize, self._progress = check_options(call.function, options, alone=session.ranks.alone)
-        path = options.get("checkpoint")
-        self._items = check_items(items, ordered=path is not None)
-        self._n = len(self._items)
-        self._sample = b""  # of the items, by which their costs are remembered
-        self._costs = check_costs(options.get("costs"), self._n)
-        if self._costs is None and session.ranks.size > 1:
-            self._sample = sample_of(self._items)
-            self._costs = maps.memory.predict(name_of(call.function), self._sample, self._n)
-        self._to_all = options.get("to") == "all"
-        self._callback = options.get("callback")
-        self._file: CheckpointFile | None = None
-        tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
-        self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
-        if path is not None:
-            file = CheckpointFile(path, call.function, self._items, star=call.star, key=options.get("key"))
-            self._file = opened.enter_context(contextlib.closing(file))
-            done = self._file.done
-            tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
-            self._fresh.append((list(done), list(done.values())))
-        function, digest = b"", b""  # every rank has the function
-        if session.ranks.alone and session.ranks.size > 1:
-            function = dumps(call.function, "function", call.function)
-            digest = digest_of(function)
-        self._speeds: list[float] = maps.speeds.values.tolist()
-        self._order, bounds = deal(tasks, self._speeds, None if self._costs is None else self._costs[tasks])
-        if digest in session.functions:
-            function = b""
-        self._parts = [maps.speeds.values.tobytes(), function, *encode(self._items, self._order, session.ranks.size)]
-        how = chunksize, self._costs is not None, call.star, call.keep_exceptions, len(function), digest
-        self._starts = [StartOrder(0, lo, hi, *how) for lo, hi in itertools.pairwise(bounds.tolist())]
+        self._epoch = 0
+        self._began = 0.0
         self.failure: TaskFailure | None = None  # the first, with the number of its task
-        self._rank_tasks = [RankTasks()] * session.ranks.size
-        self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
-        self._by = np.full(len(self._order), -1, dtype=np.int32)  # the rank that has run it; -1: none
+        self._rank_tasks = [RankTasks()] * self.session.ranks.size
         self._thread = 0  # the thread that works on it
-        self._until_fresh = False  # it stops working when there are results
         self._dropped = False  # before all results were taken
         self._arrived = deque[Arrived]()  # to be unpickled
-        self._came: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values) to be written and delivered
-        self._delivers = self._file is not None or self._callback is not None  # before results count
-        self._deliver_at = 0.0
-        self._calls = False  # the caller's frame is due
-        self._n_reported = len(self._order)  # not done, when progress was called last
+
+    def task_at(self, position: int) -> int:
+        """Return the number of the task at a position."""
+        raise NotImplementedError
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
-        session = self.session
-        self._began = self._reported = time.perf_counter()
-        how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
-        session.record.use("pool", how)
-        self._epoch = session.next_map()
-        self._collector = Collector(self._epoch, len(self._order))
-        with session.presence.notifying():
-            starts = [start._replace(epoch=self._epoch) for start in self._starts]
-            data = session.orders.send_all(Tag.START, [START.pack(*start) for start in starts], self._parts)
-            if self._starts[0].function_bytes:
-                session.functions.keep(self._starts[0].digest, self._call.function)
-            items = ReceivedItems(data[sum(map(len, self._parts[:2])) :])
-            self._port = MapPort(session, self._call, items)
-            self.begin(starts[session.ranks.rank], self._speeds, self._began)
-        self._maps.current = self
-        self._starts, self._parts = [], []  # free memory
+        raise NotImplementedError
 
     def collect(self) -> list[Any]:
         """Complete the map; return all results in the order of the items."""
-        results: list[Any] = [None] * self._n
-        with self._ending():
-            self._work()
-            for tasks, values in self._take_fresh():
-                for task, value in zip(tasks, values, strict=True):
-                    results[task] = value
-            self._finish(results)
-        return results
-
-    def each(self) -> Iterator[tuple[int, Any]]:
-        """Work on the map while results are requested; return an iterator of (index of the item, result) as they arrive."""
-        results = self._results()
-        next(results)  # a generator that has not begun would not end the map when it is dropped
-        return results
+        raise NotImplementedError
 
     def _results(self) -> Iterator[tuple[int, Any]]:
         """Yield once to begin, and then what `each` returns."""
-        with self._ending():
-            yield -1, None
-            while True:
-                if self._dropped:
-                    raise Error("the pool was closed during a map: expected a loop over all its results before")
-                with self.session.lock, in_call(""), self._ending():
-                    if self.under_way:  # else another map has completed this one
-                        self._work(until_fresh=True)
-                    if not (fresh := self._take_fresh()):
-                        self._finish()
-                        return
-                for tasks, values in fresh:
-                    yield from zip(tasks, values, strict=True)
+        raise NotImplementedError
+
+    def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
+        raise NotImplementedError
+
+    def tell_start(self, starts: Sequence[StartOrder], parts: Sequence[bytes]) -> memoryview:
+        """Send the start of the map to all ranks, and begin it on this one; return the encoded items."""
+        session, self._epoch = self.session, self.session.next_map()
+        starts = [start._replace(epoch=self._epoch) for start in starts]
+        with session.presence.notifying():
+            data = session.orders.send_all(Tag.START, [START.pack(*start) for start in starts], parts)
+            if starts[0].function_bytes:
+                session.functions.keep(starts[0].digest, self._call.function)
+            self.begin(starts[session.ranks.rank], self._maps.speeds.values.tolist(), self._began)
+        self._maps.current = self
+        return data[sum(map(len, parts[:2])) :]
+
+    def tell_end(self, payload: bytes) -> None:
+        """Send the end of the map to all ranks."""
+        self.stop()
+        self.session.orders.send_all(Tag.END, [b""] * self.session.ranks.size, [payload])
+        self._maps.current = None
 
     @property
     def state(self) -> PoolState:
@@ -409,45 +286,10 @@ class RootMap(LocalMap):
             return PoolState.IN_MAP
         return PoolState.MAP if self.session.ranks.alone else PoolState.MAP_OF_ALL
 
-    def complete(self) -> None:
-        """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
-        with in_call(""):
-            try:
-                self._work()
-            except BaseException as error:
-                self.fail(error)
-                raise
-            finally:
-                self.end()
-            if isinstance(self.failed, KeyboardInterrupt):
-                raise self.failed
-
-    def _work(self, *, until_fresh: bool = False) -> None:
-        """Work until the map is over, or until there are results; meanwhile, call the caller's functions."""
-        self._thread, self._until_fresh = threading.get_ident(), until_fresh
-        try:
-            while True:
-                self.session.work(self, self._port, MAP)
-                self._deliver()
-                if self._is_complete or (until_fresh and self._fresh):
-                    return
-        finally:
-            self._thread = 0
-
     @property
     def under_way(self) -> bool:
         """True from its begin until its end."""
         return self.session.operation is self
-
-    @property
-    def _is_complete(self) -> bool:
-        """True if all tasks are done, or one has failed."""
-        return not self._collector.missing or self.failure is not None
-
-    @property
-    def over(self) -> bool:
-        """True if the map is complete, or there is something for the caller."""
-        return self._is_complete or self._calls or (self._until_fresh and bool(self._fresh))
 
     def take(self, source: int, results: Buffer) -> None:
         """See `SessionActor`."""
@@ -461,123 +303,23 @@ class RootMap(LocalMap):
             else:
                 self._arrived.append(Arrived(source, lo, hi, memoryview(data), seconds))
 
-    @property
-    def job(self) -> Swap | Interval | Arrived | None:
-        """Results to unpickle, which may be the user's code; or else see `LocalMap`."""
-        return self._arrived[0] if self._arrived and not self.over else super().job
-
-    def done(self, job: Swap | Interval | Arrived, result: Any) -> list[PoolSend]:
-        """See `LocalMap`; count results."""
-        if not isinstance(job, Arrived):
-            return super().done(job, result)
-        self._arrived.popleft()
-        values, error = result
-        if error is not None:
-            self.fail_task(failure_of(error, job.source, job.lo), None)
-        else:
-            self.put(job.lo, job.hi, values, job.seconds, job.source)
-        return []
-
-    def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
-        """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
-        source = self.session.ranks.rank if source is None else source
-        self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
-        if self._delivers:
-            self._came.append((source, lo, hi, values))
-        else:
-            self._count(source, lo, hi, values)
-
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
         if self.failure is None:
-            self.failure = failure._replace(task=int(self._order[failure.task]) if failure.task >= 0 else -1)
+            self.failure = failure._replace(task=self.task_at(failure.task) if failure.task >= 0 else -1)
         self.failed = self.failed or error
 
-    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
-        """Note what is due for the caller: results, for a file some together; the progress now and then."""
-        self._rank_tasks[self.session.ranks.rank] = self.done_tasks
-        n_left = self._collector.missing  # an idle root stays in the loop, where it may warn of a late rank
-        reports = self._progress is not None and n_left < self._n_reported and now > self._reported + REPORT_S
-        at_once = idle or self._file is None or now > self._deliver_at
-        self._calls = reports or (at_once and bool(self._came))
-        return []
-
-    def _deliver(self) -> None:
-        """Write results to the checkpoint, pass them to the callback, and report the progress."""
-        now, came, self._came, self._calls = time.perf_counter(), self._came, [], False
-        if came:
-            self._deliver_at = now + FLUSH_S
-            if not self._write(came):
-                return
-        with interrupts().allowed():
-            for results in came:
-                if self._callback is not None:
-                    for value in results[-1]:
-                        self._callback(value)
-                self._count(*results)
-            if self._progress is not None and now > self._reported + REPORT_S:
-                self._tell_progress()
-                self._reported = time.perf_counter()  # after the call, which may take long
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Work on the map while results are requested; return an iterator of (index of the item, result) as they arrive."""
+        results = self._results()
+        next(results)  # a generator that has not begun would not end the map when it is dropped
+        return results
 
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
         """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
         with self.session.lock, in_call(""):
             if self.under_way:
                 self._end(results, dropped=dropped)
-
-    def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
-        session, self._dropped = self.session, dropped
-        payload = pickle.dumps(None)
-        self._rank_tasks[session.ranks.rank] = self.done_tasks
-        try:
-            if self._file is not None:
-                self._keep_rest()
-                self._file.close()
-            if self.failure is None and not dropped:
-                self._tell_end()
-                if self._to_all and not self._collector.missing:
-                    payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
-        except BaseException as error:
-            self.fail(error)
-        if self.failure is not None and not dropped:
-            payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
-        self.stop()
-        session.orders.send_all(Tag.END, [b""] * session.ranks.size, [payload])
-        seconds = time.perf_counter() - self._began
-        self._learn()
-        self._maps.current = None
-        self._maps.report = report(len(self._order), seconds, self._rank_tasks, session.ranks.emulated_speeds)
-
-    def _keep_rest(self) -> None:
-        """Write the results that a map which is dropped, or has failed, has received: a later run need not compute them."""
-        with interrupts().allowed():
-            while self._arrived:
-                self.done(self._arrived[0], self._port.run(self._arrived[0]))
-        self._write(self._came)
-
-    def _tell_end(self) -> None:
-        """Report the progress at the end: in this call of the user's code, no other map may begin."""
-        if self._progress is None:
-            return
-        before, self._thread = self._thread, threading.get_ident()
-        try:
-            with interrupts().allowed():
-                self._tell_progress()
-        finally:
-            self._thread = before
-
-    def _learn(self) -> None:
-        """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
-        n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
-        done, costs_done = self._by >= 0, None
-        if self._costs is not None:
-            costs_done = sums_by_rank(self._costs[self._order][done], self._by[done], self.session.ranks.size)
-        self._maps.speeds.observe(n, costs_done, busy_s)
-        if not self._sample or self._collector.missing or len(self._order) < self._n:
-            return
-        costs = np.empty(self._n)
-        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, self._maps.speeds.values)
-        self._maps.memory.observe(name_of(self._call.function), self._sample, costs)
 
     def leave(self, _error: BaseException | None) -> None:
         """See `SessionActor`."""
@@ -614,6 +356,234 @@ class RootMap(LocalMap):
         error.__cause__ = own or error.__cause__
         return own_error(error) if self._maps.own_errors else error
 
+
+class RootMap(RootTasks):
+    """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing.
+
+    Position k of the map is task order[k].  With a checkpoint, results count when they are on disk, some milliseconds after
+    their arrival.
+    """
+
+    def __init__(
+        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, opened: contextlib.ExitStack
+    ) -> None:
+        super().__init__(maps, call)
+        session = maps.session
+        chunksize, self._progress = check_options(call.function, options, alone=session.ranks.alone)
+        path = options.get("checkpoint")
+        self._items = check_items(items, ordered=path is not None)
+        self._n = len(self._items)
+        self._sample = b""  # of the items, by which their costs are remembered
+        self._costs = check_costs(options.get("costs"), self._n)
+        if self._costs is None and session.ranks.size > 1:
+            self._sample = sample_of(self._items)
+            self._costs = maps.memory.predict(name_of(call.function), self._sample, self._n)
+        self._to_all = options.get("to") == "all"
+        self._callback = options.get("callback")
+        self._file: CheckpointFile | None = None
+        tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
+        self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
+        if path is not None:
+            file = CheckpointFile(path, call.function, self._items, star=call.star, key=options.get("key"))
+            self._file = opened.enter_context(contextlib.closing(file))
+            done = self._file.done
+            tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
+            self._fresh.append((list(done), list(done.values())))
+        function, digest = sent_function(session, call)
+        speeds = maps.speeds.values
+        self._order, bounds = deal(tasks, speeds.tolist(), None if self._costs is None else self._costs[tasks])
+        self._parts = [speeds.tobytes(), function, *encode(self._items, self._order, session.ranks.size)]
+        how = chunksize, self._costs is not None, call.star, call.keep_exceptions, False, len(function), digest
+        self._starts = [StartOrder(0, lo, hi, *how) for lo, hi in itertools.pairwise(bounds.tolist())]
+        self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
+        self._by = np.full(len(self._order), -1, dtype=np.int32)  # the rank that has run it; -1: none
+        self._until_fresh = False  # it stops working when there are results
+        self._came: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values) to be written and delivered
+        self._delivers = self._file is not None or self._callback is not None  # before results count
+        self._deliver_at = 0.0
+        self._calls = False  # the caller's frame is due
+        self._n_reported = len(self._order)  # not done, when progress was called last
+
+    def begin_all(self) -> None:
+        """Begin it on all ranks."""
+        self._began = self._reported = time.perf_counter()
+        how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize}
+        self.session.record.use("pool", {**how, "speeds": self._maps.speeds.values.tolist()})
+        data = self.tell_start(self._starts, self._parts)
+        self._collector = Collector(self._epoch, len(self._order))
+        self._port = MapPort(self.session, self._call, ReceivedItems(data))
+        self._starts, self._parts = [], []  # free memory
+
+    def task_at(self, position: int) -> int:
+        """See `RootTasks`."""
+        return int(self._order[position])
+
+    def collect(self) -> list[Any]:
+        """Complete the map; return all results in the order of the items."""
+        results: list[Any] = [None] * self._n
+        with self._ending():
+            self._work()
+            for tasks, values in self._take_fresh():
+                for task, value in zip(tasks, values, strict=True):
+                    results[task] = value
+            self._finish(results)
+        return results
+
+    def _results(self) -> Iterator[tuple[int, Any]]:
+        """Yield once to begin, and then what `each` returns."""
+        with self._ending():
+            yield -1, None
+            while True:
+                if self._dropped:
+                    raise Error("the pool was closed during a map: expected a loop over all its results before")
+                with self.session.lock, in_call(""), self._ending():
+                    if self.under_way:  # else another map has completed this one
+                        self._work(until_fresh=True)
+                    if not (fresh := self._take_fresh()):
+                        self._finish()
+                        return
+                for tasks, values in fresh:
+                    yield from zip(tasks, values, strict=True)
+
+    def complete(self) -> None:
+        """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
+        with in_call(""):
+            try:
+                self._work()
+            except BaseException as error:
+                self.fail(error)
+                raise
+            finally:
+                self.end()
+            if isinstance(self.failed, KeyboardInterrupt):
+                raise self.failed
+
+    def _work(self, *, until_fresh: bool = False) -> None:
+        """Work until the map is over, or until there are results; meanwhile, call the caller's functions."""
+        self._thread, self._until_fresh = threading.get_ident(), until_fresh
+        try:
+            while True:
+                self.session.work(self, self._port, MAP)
+                self._deliver()
+                if self._is_complete or (until_fresh and self._fresh):
+                    return
+        finally:
+            self._thread = 0
+
+    @property
+    def _is_complete(self) -> bool:
+        """True if all tasks are done, or one has failed."""
+        return not self._collector.missing or self.failure is not None
+
+    @property
+    def over(self) -> bool:
+        """True if the map is complete, or there is something for the caller."""
+        return self._is_complete or self._calls or (self._until_fresh and bool(self._fresh))
+
+    @property
+    def job(self) -> Swap | Interval | Arrived | None:
+        """Results to unpickle, which may be the user's code; or else see `LocalMap`."""
+        return self._arrived[0] if self._arrived and not self.over else super().job
+
+    def done(self, job: Swap | Interval | Arrived, result: Any) -> list[PoolSend]:
+        """See `LocalMap`; count results."""
+        if not isinstance(job, Arrived):
+            return super().done(job, result)
+        self._arrived.popleft()
+        values, error = result
+        if error is not None:
+            self.fail_task(failure_of(error, job.source, job.lo), None)
+        else:
+            self.put(job.lo, job.hi, values, job.seconds, job.source)
+        return []
+
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
+        """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
+        source = self.session.ranks.rank if source is None else source
+        self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
+        if self._delivers:
+            self._came.append((source, lo, hi, values))
+        else:
+            self._count(source, lo, hi, values)
+
+    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
+        """Note what is due for the caller: results, for a file some together; the progress now and then."""
+        self._rank_tasks[self.session.ranks.rank] = self.done_tasks
+        n_left = self._collector.missing  # an idle root stays in the loop, where it may warn of a late rank
+        reports = self._progress is not None and n_left < self._n_reported and now > self._reported + REPORT_S
+        at_once = idle or self._file is None or now > self._deliver_at
+        self._calls = reports or (at_once and bool(self._came))
+        return []
+
+    def _deliver(self) -> None:
+        """Write results to the checkpoint, pass them to the callback, and report the progress."""
+        now, came, self._came, self._calls = time.perf_counter(), self._came, [], False
+        if came:
+            self._deliver_at = now + FLUSH_S
+            if not self._write(came):
+                return
+        with interrupts().allowed():
+            for results in came:
+                if self._callback is not None:
+                    for value in results[-1]:
+                        self._callback(value)
+                self._count(*results)
+            if self._progress is not None and now > self._reported + REPORT_S:
+                self._tell_progress()
+                self._reported = time.perf_counter()  # after the call, which may take long
+
+    def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
+        session, self._dropped = self.session, dropped
+        payload = pickle.dumps(None)
+        self._rank_tasks[session.ranks.rank] = self.done_tasks
+        try:
+            if self._file is not None:
+                self._keep_rest()
+                self._file.close()
+            if self.failure is None and not dropped:
+                self._tell_end()
+                if self._to_all and not self._collector.missing:
+                    payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+        except BaseException as error:
+            self.fail(error)
+        if self.failure is not None and not dropped:
+            payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
+        self.tell_end(payload)
+        seconds = time.perf_counter() - self._began
+        self._learn()
+        self._maps.report = report(len(self._order), seconds, self._rank_tasks, session.ranks.emulated_speeds)
+
+    def _keep_rest(self) -> None:
+        """Write the results that a map which is dropped, or has failed, has received: a later run need not compute them."""
+        with interrupts().allowed():
+            while self._arrived:
+                self.done(self._arrived[0], self._port.run(self._arrived[0]))
+        self._write(self._came)
+
+    def _tell_end(self) -> None:
+        """Report the progress at the end: in this call of the user's code, no other map may begin."""
+        if self._progress is None:
+            return
+        before, self._thread = self._thread, threading.get_ident()
+        try:
+            with interrupts().allowed():
+                self._tell_progress()
+        finally:
+            self._thread = before
+
+    def _learn(self) -> None:
+        """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
+        n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
+        done, costs_done = self._by >= 0, None
+        if self._costs is not None:
+            costs_done = sums_by_rank(self._costs[self._order][done], self._by[done], self.session.ranks.size)
+        self._maps.speeds.observe(n, costs_done, busy_s)
+        if not self._sample or self._collector.missing or len(self._order) < self._n:
+            return
+        costs = np.empty(self._n)
+        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, self._maps.speeds.values)
+        self._maps.memory.observe(name_of(self._call.function), self._sample, costs)
+
     def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
         fresh, self._fresh = self._fresh, []
         return fresh
@@ -648,14 +618,14 @@ class RootMap(LocalMap):
 
 
 class WorkerMap(LocalMap):
-    """A map on a rank other than the root, begun by the next order; results go to the root in batches.
+    """A map on a rank other than the root, begun by its order; results go to the root in batches.
 
     `function`: None uses the one sent by the root.
     """
 
-    def __init__(self, session: Session, function: Callable[..., Any] | None = None) -> None:
-        header, data = session.orders.read(Tag.START)
-        start = StartOrder(*START.unpack_from(header))
+    def __init__(
+        self, session: Session, start: StartOrder, data: memoryview, function: Callable[..., Any] | None = None
+    ) -> None:
         super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
         speeds, data = np.frombuffer(data, np.float64, session.ranks.size), data[8 * session.ranks.size :]
         self._epoch = start.epoch
@@ -666,10 +636,14 @@ class WorkerMap(LocalMap):
             if start.function_bytes:
                 session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
             self._call = self._call._replace(function=function or session.functions.load(start.digest))
-            self._port = MapPort(session, self._call, ReceivedItems(data[start.function_bytes :]))
+            self._port = self.port(data[start.function_bytes :])
         except Exception as error:  # the user's classes may raise anything when they are unpickled
             self._port = SessionPort(session)
             self.fail(error)
+
+    def port(self, items: memoryview) -> SessionPort:
+        """Return the port that runs its tasks; `items` as the root has encoded them."""
+        return MapPort(self.session, self._call, ReceivedItems(items))
 
     @property
     def over(self) -> bool:
@@ -730,22 +704,3 @@ class WorkerMap(LocalMap):
             self._since = time.perf_counter()
         self._frames.append(Frame(lo, hi, data, seconds))
         self._bytes += len(data)
-
-
-def serve(session: Session) -> None:
-    """Follow all orders of the root until it closes the pool."""
-    with session.presence.notifying():
-        while True:
-            session.work(Serving(session), ServingPort(session))
-            order = session.orders.first
-            if order is None or order.tag != Tag.START:
-                session.orders.read(Tag.CLOSE)
-                return
-            try:
-                _, error = WorkerMap(session).finish()
-            except OSError as short:  # of shared memory for this map: the root may go on with a smaller one
-                if not session.presence.is_of_all(short):
-                    raise
-                continue
-            if isinstance(error, KeyboardInterrupt):
-                raise error

@@ -37,6 +37,7 @@ class StartOrder(NamedTuple):
     largest_first: bool  # costs are known
     star: bool  # function(*item)
     keep_exceptions: bool  # exceptions are results
+    lazy: bool  # items are read while tasks run, and sent in batches
     function_bytes: int  # 0: known by its digest
     digest: bytes  # of the function
 
@@ -50,7 +51,7 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<iiii???q16s")
+START = struct.Struct("<iiii????q16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks
@@ -72,6 +73,31 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
         frames.append(Frame(lo, hi, rest[at : at + n_bytes], 1e-9 * nanoseconds))
         at += n_bytes
     return epoch, RankTasks(*done), frames
+
+
+class Batch(NamedTuple):
+    """Items of a map that are read while it runs, each pickled, from position `first` on."""
+
+    first: int
+    items: list[bytes] | list[memoryview]
+
+
+_BATCH = struct.Struct("<qq")  # position of the first, number of items; their sizes follow, and then the items
+
+
+def batch_parcel(batch: Batch) -> Buffer:
+    """Make the parcel of a batch."""
+    sizes = np.array([len(item) for item in batch.items], dtype=np.int64)
+    return parcel(_BATCH.pack(batch.first, len(batch.items)), [sizes.tobytes(), *batch.items])
+
+
+def read_batch(buffer: Buffer) -> Batch:
+    """Read the parcel of a batch."""
+    first, n = _BATCH.unpack_from(buffer.data)
+    rest = body(buffer)
+    sizes = np.frombuffer(rest, np.int64, count=n)
+    ends = (sizes.nbytes + np.cumsum(sizes)).tolist()
+    return Batch(first, [rest[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)])
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

@@ -51,6 +51,12 @@ class Orders:
         """Remove and return the first order."""
         return self._waiting.popleft()
 
+    def drop(self, tag: Tag, *, all_of_them: bool) -> None:
+        """Drop the orders with this tag at the front: all of them, or if another one has arrived behind them."""
+        if all_of_them or any(order.tag != tag for order in self._waiting):
+            while self._waiting and self._waiting[0].tag == tag:
+                self._waiting.popleft()
+
     def read(self, expected: Tag) -> tuple[memoryview, memoryview]:
         """Follow the first order, which must be the expected one; return its header, and bytes valid until the next."""
         tag, buffer = self.follow()

@@ -28,9 +28,11 @@ from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.pool.arguments import MapOptions
 from lb_mpi.mpi.pool.executor import Executor, initialize
-from lb_mpi.mpi.pool.maps import MapCall, PoolMaps, serve
+from lb_mpi.mpi.pool.maps import PoolMaps
 from lb_mpi.mpi.pool.messages import run_chunk
+from lb_mpi.mpi.pool.running import MapCall
 from lb_mpi.mpi.pool.script import open_session
+from lb_mpi.mpi.pool.starting import begin_map, serve
 from lb_mpi.pooling.beginning import Act, Wish, act
 from lb_mpi.record.report import Report
 
@@ -194,16 +196,23 @@ class Pool:
     ) -> Iterator[tuple[int, T]]:
         """Yield (index of the item, function(item)) on the root as results arrive; nothing on the other ranks.
 
-        The other arguments are those of `map`, except `to`.  The tasks are begun at once; the root itself works on
-        tasks only while it waits for the next result.  Results not yet consumed are kept on the ranks that computed
-        them, up to 64 MiB per rank.  Leaving the loop early drops the tasks not yet begun.  Where only the root calls
-        methods, another one may be called in the loop; it first completes this map.
+        The other arguments are those of `map`, except `to`.  The root itself works on tasks only while it waits for the
+        next result.  Leaving the loop early drops the tasks not yet begun.  Where only the root calls methods, another one
+        may be called in the loop.
+
+        Items of a list, a range or an array are sent at once, and all tasks may begin; results not yet taken are kept on
+        the ranks that computed them, up to 64 MiB per rank.  Another method first completes this map.
+
+        Items of an iterator, such as a generator, are read as tasks begin, so there may be any number of them.  A rank gets
+        them in batches of about 10 ms, and one batch ahead.  Costs, a checkpoint and a progress need all items, which are
+        then read first.  While another method is called in the loop, this map pauses.
+
+        buffersize : number of items, >= 1, that are read and whose results have not been taken, at most, as in
+            `concurrent.futures.Executor.map`; None: 32 per rank, or more if tasks are short.  Any items are then read as
+            tasks begin.  No argument of `map` and `starmap`.
         """
-        if options.get("to", "root") != "root":
-            raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        with self._beginning():
-            return self._maps.begin_map(call, items, options).each()
+        return self._each(call, items, options, ordered=False)
 
     def imap_unordered(
         self,
@@ -213,8 +222,8 @@ class Pool:
         **options: Unpack[MapOptions],
     ) -> Iterator[T]:
         """Yield function(item) on the root as results arrive; see `imap_indexed`."""
-        pairs = self.imap_indexed(function, *items, return_exceptions=return_exceptions, **options)
-        return (value for _, value in pairs)
+        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        return (value for _, value in self._each(call, items, options, ordered=False))
 
     def imap(
         self,
@@ -224,7 +233,8 @@ class Pool:
         **options: Unpack[MapOptions],
     ) -> Iterator[T]:
         """Yield function(item) on the root, in the order of the items; see `imap_indexed`."""
-        return _in_order(self.imap_indexed(function, *items, return_exceptions=return_exceptions, **options))
+        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        return _in_order(self._each(call, items, options, ordered=True))
 
     def apply(self, function: Callable[..., T], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> T:
         """Return function(*args, **kwds), computed on some rank."""
@@ -368,9 +378,17 @@ class Pool:
             finally:
                 self.close()
 
+    def _each(
+        self, call: MapCall, items: tuple[Any, ...], options: MapOptions, *, ordered: bool
+    ) -> Iterator[tuple[int, Any]]:
+        if options.get("to", "root") != "root":
+            raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
+        with self._beginning():
+            return begin_map(self._maps, call, items, options, lazy=True, ordered=ordered).each()
+
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
         with self._beginning():
-            return self._maps.begin_map(call, items, options).collect()
+            return begin_map(self._maps, call, items, options).collect()
 
     @contextmanager
     def _beginning(self) -> Iterator[None]:

@@ -1,0 +1,270 @@
+"""Items that are read while tasks run: endless ones, large ones, several maps in turn, errors anywhere, an early end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.pool.script import run_alone
+from lb_mpi.mpi.pool.session import Session
+from tests.mpi.sizes import parameters
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+pytestmark = pytest.mark.mpi
+
+
+def square(x: Any) -> Any:
+    return x * x
+
+
+class Source:
+    """Items from an endless iterator that counts those that are read."""
+
+    def __init__(self, make: Callable[[int], Any] = lambda k: k) -> None:
+        self.read = 0
+        self.make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.read += 1
+            yield self.make(self.read - 1)
+
+
+RESULTS: dict[str, Callable[[int], Any]] = {
+    "numbers": lambda k: k,
+    "texts": str,
+    "nothing": lambda k: None,
+    "arrays": lambda k: np.full((k % 3, 2), k, dtype="i2"),
+    "other shapes": lambda k: np.arange(float(k)).reshape(-1, 1).T,
+    "records": lambda k: np.array([(k, k / 2)], dtype=[("a", "i4"), ("b", "f8")]),
+    "objects": lambda k: {"k": k, "more": [k] * (k % 4)},
+    "large": lambda k: np.full(20_000, k),
+}
+
+
+@pytest.mark.parametrize("name", parameters(RESULTS, every_size=["numbers"]))
+@pytest.mark.parametrize("root", [None, LAST])
+def test_results_are_those_of_the_builtin_map(root: int | None, name: str) -> None:
+    make = RESULTS[name]
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is None:
+            return
+        for n, buffersize, chunksize in ((0, None, None), (1, None, None), (1, 1, 5), (60, None, 2), (60, 1, 1), (60, 7, 3)):
+            options: Any = {"buffersize": buffersize, "chunksize": chunksize}
+            expected = [repr(make(k)) for k in range(n)] if pool.is_root else []
+            assert [*map(repr, pool.imap(make if root is None else RESULTS[name], iter(range(n)), **options))] == expected
+            assert sorted(map(repr, pool.imap_unordered(make, iter(range(n)), **options))) == sorted(expected)
+            pairs = dict(pool.imap_indexed(repr, map(make, range(n)), **options))
+            assert pairs == dict(enumerate(expected))
+
+
+def test_an_endless_iterator_is_read_as_tasks_start() -> None:
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool is None:
+            return
+        source = Source()
+        results = pool.imap(square, source)
+        assert source.read == 0
+        assert [next(results) for _ in range(500)] == [k * k for k in range(500)]
+        assert source.read < 500 + 2000 * SIZE
+        del results  # drops what is under way
+        for buffersize in (1, 2, 5):
+            source = Source()
+            for n, value in enumerate(pool.imap(square, source, buffersize=buffersize)):
+                assert value == n * n
+                assert source.read <= n + 1 + buffersize
+                if n == 60:
+                    break
+        assert pool.map(square, 4) == [0, 1, 4, 9]
+        with contextlib.closing(pool.imap_unordered(square, Source())) as unfinished:  # type: ignore[type-var]
+            next(unfinished)
+        assert [*pool.imap(square, np.arange(6.0), buffersize=2)] == [0, 1, 4, 9, 16, 25]
+
+
+def test_large_items_do_not_pile_up_on_the_root() -> None:
+    """Of 150 arrays of 2 MB, few are read before the first result, and few exist at a time."""
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool is None:
+            return
+        source = Source(lambda k: np.full(250_000, float(k)))
+        most = 0
+        for n, mean in enumerate(pool.imap(np.mean, source)):
+            assert mean == n
+            most = max(most, source.read - n)
+            if n == 149:
+                break
+        assert most <= 32 * SIZE + 1
+
+
+def test_several_iterables_end_with_the_shortest() -> None:
+    with lb_mpi.Pool(COMM) as pool:
+        found = list(pool.imap(pow, itertools.count(), itertools.repeat(2), range(40, 47)))
+        assert found == ([pow(k, 2, 40 + k) for k in range(7)] if RANK == 0 else [])
+        assert list(pool.imap(max, itertools.count(), 3)) == ([0, 1, 2] if RANK == 0 else [])
+
+
+def fail_at(k: int) -> int:
+    if k == 20:
+        raise ValueError("twenty")
+    return k
+
+
+def exit_at(k: int) -> int:
+    if k == 20:
+        sys.exit(3)
+    return k
+
+
+@pytest.mark.every_size
+@pytest.mark.parametrize("function", [fail_at, exit_at])
+@pytest.mark.parametrize("root", [None, 0])
+def test_a_task_that_raises_ends_the_stream_on_all_ranks(root: int | None, function: Callable[[int], int]) -> None:
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is None:
+            return
+        for method in (pool.imap, pool.imap_unordered):
+            with pytest.raises((lb_mpi.TaskError, SystemExit)) as caught:
+                list(method(function, itertools.count()))  # type: ignore[operator]
+            if isinstance(caught.value, lb_mpi.TaskError):
+                assert caught.value.index == 20
+            else:
+                assert root is None
+            assert pool.map(square, 3) == ([0, 1, 4] if RANK == 0 else None)
+        if pool.is_root:
+            found = list(pool.imap(fail_at, iter(range(40)), return_exceptions=True))
+            assert [type(one) for one in found] == [int] * 20 + [ValueError] + [int] * 19
+        else:
+            assert not list(pool.imap(fail_at, iter(range(40)), return_exceptions=True))
+
+
+def broken() -> Iterator[int]:
+    yield from range(7)
+    raise OSError("the instrument is gone")
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_an_error_of_the_iterator_is_raised_on_all_ranks(root: int | None) -> None:
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is None:
+            return
+        with pytest.raises(OSError if RANK == 0 else lb_mpi.TaskError, match="the instrument is gone"):
+            list(pool.imap(square, broken()))
+        with pytest.raises(TypeError if RANK == 0 else lb_mpi.TaskError, match=r"items\[1\] can't be pickled"):
+            list(pool.imap(repr, iter([1, threading.Lock()])))
+        with pytest.raises(ZeroDivisionError if RANK == 0 else lb_mpi.TaskError):
+            list(pool.imap(square, iter(range(9)), callback=lambda _: 1 // 0))
+        assert pool.map(square, 3) == ([0, 1, 4] if RANK == 0 else None)
+
+
+def test_all_ranks_raise_for_invalid_arguments() -> None:
+    with lb_mpi.Pool(COMM) as pool:
+        wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+            ({"buffersize": 0}, ValueError, "buffersize = 0: expected"),
+            ({"buffersize": 2.5}, ValueError, "buffersize = 2.5: expected"),
+            ({"buffersize": 2, "costs": [1, 2, 3]}, ValueError, "buffersize = 2: expected None with costs="),
+            ({"buffersize": 2, "checkpoint": "log"}, ValueError, "buffersize = 2: expected None with checkpoint="),
+            ({"buffersize": 2, "progress": True}, ValueError, "buffersize = 2: expected None with progress="),
+        ]
+        for options, kind, words in wrong:
+            with pytest.raises(kind, match=words):
+                pool.imap(square, range(3), **options)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'buffersize'"):
+            pool.starmap(pow, [(1, 2)], buffersize=3)
+        assert list(pool.imap(square, iter(range(4)), costs=np.arange(4.0))) == ([0, 1, 4, 9] if RANK == 0 else [])
+
+
+@pytest.mark.every_size
+def test_a_stream_pauses_for_other_calls() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        source = Source()
+        results, values = pool.imap(square, source), itertools.count()
+        for turn in range(4):
+            assert next(results) == next(values) ** 2
+            assert pool.map(square, range(turn)) == [k * k for k in range(turn)]
+            read = source.read
+            assert pool.apply(square, (7,)) == 49
+            assert source.read == read  # nothing is read meanwhile
+            for _ in range(100):
+                assert next(results) == next(values) ** 2
+            other = pool.imap(square, Source())
+            assert [next(other), next(other)] == [0, 1]
+            assert [next(results), next(other)] == [next(values) ** 2, 4]
+        chained = pool.imap(square, pool.imap(square, iter(range(30))))
+        assert list(chained) == [k**4 for k in range(30)]
+        chained = pool.imap_unordered(square, (pool.apply(square, (k,)) for k in range(5)))
+        assert sorted(chained) == [k**4 for k in range(5)]
+        report = pool.report()
+        assert report is not None
+
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool:
+            use(pool)
+
+    def script() -> None:
+        with lb_mpi.Pool() as pool:
+            use(pool)
+
+    run_alone(Session(duplicate(COMM), 0, alone=True), script)
+
+
+def test_the_report_of_a_stream_counts_its_tasks() -> None:
+    with lb_mpi.Pool(COMM) as pool:
+        list(pool.imap(square, iter(range(300))))
+        report = pool.report()
+        assert (report is None) == (RANK != 0)
+        assert report is None or (report.n == 300 and sum(rank.done for rank in report.ranks) == 300)
+
+
+def test_threads_share_the_ranks() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        found: dict[int, list[int]] = {}
+
+        def work(k: int) -> None:
+            found[k] = list(itertools.islice(pool.imap(square, Source()), 40)) + (pool.map(square, 9) or [])
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert found == {k: [n * n for n in range(40)] + [n * n for n in range(9)] for k in range(3)}
+
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool:
+            use(pool)
+
+
+def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call() -> None:
+    with lb_mpi.Pool(COMM) as pool:
+        items = (pool.map(square, 3) for _ in range(2)) if RANK == 0 else None
+        with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
+            list(pool.imap(len, items, buffersize=3))
+        assert pool.map(square, 3, to="all") == [0, 1, 4]
+
+
+@pytest.mark.parametrize("n_hosts", [2, 3])
+def test_between_hosts(n_hosts: int) -> None:
+    host = MPI.Intracomm(COMM.Split(RANK % n_hosts))
+
+    def run() -> None:
+        pool = lb_mpi.Pool()
+        assert list(itertools.islice(pool.imap(np.sum, Source(lambda k: np.ones(k % 5000))), 300)) == [
+            k % 5000 for k in range(300)
+        ]
+        assert pool.map(square, 100) == [k * k for k in range(100)]
+        pool.close()
+
+    run_alone(Session(duplicate(COMM), 0, alone=True, host=host), run)
+    host.Free()
