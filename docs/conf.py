@@ -27,7 +27,8 @@ python_maximum_signature_line_length = 90
 
 html_theme = "furo"
 html_title = "lb_mpi"
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 

@@ -1,6 +1,6 @@
 """The pictures of README and the tutorial, each drawn from records of runs.
 
-"strips" is of two real runs with the project's own MPI; the others are of runs on a virtual clock, the same on any machine.
+All are of runs on a virtual clock, the same on any machine.
 
 python -m tools.pictures [NAME ...]
 """
@@ -8,9 +8,9 @@ python -m tools.pictures [NAME ...]
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Sequence
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from lb_mpi.balancing.simulate import Cluster, SimulatedRows, simulate
 from lb_mpi.cli.report.page import COLOURS, LEFT, RIGHT, WIDTH, ceiling, drawing, label, strip
 from lb_mpi.cli.report.page import COLUMNS as PAGE_COLUMNS
-from lb_mpi.cli.report.run import Run, assemble, gather, timeline
+from lb_mpi.cli.report.run import Run, assemble, timeline
 from lb_mpi.graph_files import as_graph
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record, virtual_files
@@ -27,8 +27,6 @@ from lb_mpi.searching import simulate as search
 from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network
 from tools.documents import PAGES, ROOT, blocks
-from tools.environment import wanted
-from tools.jobs import JOBS, LIMIT_S
 
 SPEEDS = (0.8, 0.4, 0.2, 0.2)
 COLUMNS = 600
@@ -62,21 +60,6 @@ def searches(problem: Callable[[], Any], unit_s: float) -> list[Run]:
     return runs
 
 
-def tree() -> list[Run]:
-    """Search the tree T1L, of 102 million nodes, for real; resting, which emulates the speeds, counts as work."""
-    runs, environment, job = [], wanted(), JOBS[0]
-    for more in (list(job.unbalanced), []):
-        with tempfile.TemporaryDirectory(prefix="lb_mpi-") as folder:
-            argv = ["-m", *job.argv, "--json", "--speeds", ",".join(map(str, SPEEDS)), *more]
-            environment.answer(len(SPEEDS), argv, LIMIT_S, env={"LB_MPI_RECORD": folder})
-            run = gather(Path(folder))
-        for one in run.ranks:
-            one.seconds[:, Phase.OWN] += one.seconds[:, [Phase.FOREIGN, Phase.RESTING]].sum(axis=1)
-            one.seconds[:, [Phase.FOREIGN, Phase.RESTING]] = 0.0
-        runs.append(run)
-    return runs
-
-
 def queens() -> list[Run]:
     """Run the search of the tutorial's program, without its last lines, which need MPI."""
     text = next(
@@ -92,17 +75,31 @@ def queens() -> list[Run]:
     return searches(problem, 2e-5)
 
 
+ROWS, ROW_S, CALLS = 100, 1e-3, 6  # rows of a rank, seconds of a row at speed 1, calls of map_rows
+
+
 def rows() -> list[Run]:
-    """Call map_rows on rows that all take as long, 100 on each rank, six times."""
+    """Call map_rows on rows that all take as long, the same number on each rank."""
     recorded = SimulatedRows(len(SPEEDS))
     graph = as_graph("mesh:2x2")
-    speeds = np.array(SPEEDS) / 1e-3
+    speeds = np.array(SPEEDS) / ROW_S
     cluster = Cluster(
         graph, speeds, scheme="direct", network=Network(bytes_per_s=1e9), row_bytes=8000, recorded=recorded
     )
-    costs = [np.ones(100) for _ in SPEEDS]
-    simulate(cluster, lambda call: costs, 6)
+    costs = [np.ones(ROWS) for _ in SPEEDS]
+    simulate(cluster, lambda call: costs, CALLS)
     return [virtual(recorded.records, recorded.now)]
+
+
+def own_rows() -> Run:
+    """Compute the same rows, each rank its own: all wait for the slowest in each step."""
+    step_s = ROWS * ROW_S / min(SPEEDS)
+    records = [Record(0.0) for _ in SPEEDS]
+    for record, speed in zip(records, SPEEDS, strict=True):
+        for step in range(CALLS):
+            record.enter(Phase.OWN, step * step_s)
+            record.enter(Phase.WAITING, step * step_s + ROWS * ROW_S / speed)
+    return virtual(records, CALLS * step_s)
 
 
 def virtual(records: Sequence[Record], seconds: float) -> Run:
@@ -110,8 +107,10 @@ def virtual(records: Sequence[Record], seconds: float) -> Run:
     return assemble(virtual_files(records, seconds, ["virtual"] * len(records), "pictures"))
 
 
+HERO_COLUMNS = 300
+HERO_NAMES = {Phase.OWN: "own rows", Phase.FOREIGN: "rows of slower ranks", Phase.WAITING: "waits"}
+HERO_TEXT = "Above, each rank computes its own rows, and the fast ones wait. Below, they compute rows of slower ranks."
 PICTURES = {
-    "strips": Picture(("one share each", "with lb_mpi"), tree),
     "queens": Picture(("one share each", "with balancing"), queens),
     "balanced": Picture(("six calls of map_rows",), rows),
 }
@@ -121,6 +120,45 @@ def draw(picture: Picture, runs: list[Run], path: Path) -> None:
     """Draw the strips below each other, on one axis of time that begins where lb_mpi begins to work."""
     shown = [(title, run, *_span(run)) for title, run in zip(picture.titles, runs, strict=True)]
     path.write_text(standalone(strips(shown)))
+
+
+HERO_WIDTH, BAND, FONT = 560, 30, 17  # pixels: readable at the width of a phone
+
+
+def hero(path: Path) -> None:
+    """Draw README's picture: the same steps without and with balancing, on one axis of time, as rectangles of one phase."""
+    shown = [("each rank computes its own rows", own_rows()), ("with lb_mpi", rows()[0])]
+    longest = shown[0][1].seconds
+    left, scale = 62, (HERO_WIDTH - 62 - 10) / longest
+    y, parts = 0.0, []
+    for title, run in shown:
+        y += 34
+        parts.append(f'<text class="title" x="{left}" y="{y - 10:g}">{title}: {run.seconds:.1f} s</text>')
+        for k, rank in enumerate(timeline(run, HERO_COLUMNS)):
+            parts.append(f'<text x="{left - 8}" y="{y + BAND * (k + 0.5) + 6:g}" text-anchor="end">{SPEEDS[k]:g}</text>')
+            width = scale * run.seconds / HERO_COLUMNS
+            for phase, columns in groupby(range(HERO_COLUMNS), key=lambda k: Phase(int(rank[k].argmax()))):
+                some = [*columns]
+                parts.append(
+                    f'<rect x="{left + width * some[0]:.1f}" y="{y + BAND * k:g}" width="{width * len(some):.1f}" '
+                    f'height="{BAND - 3}" fill="{COLOURS[phase if phase in HERO_NAMES else Phase.WAITING]}"/>'
+                )
+        y += BAND * len(SPEEDS)
+    gained = f"{shown[0][1].seconds / shown[1][1].seconds:.1f} times"
+    parts.append(f'<text class="title" x="{HERO_WIDTH - 12}" y="{y - 66:g}" text-anchor="end">{gained}</text>')
+    parts.append(f'<text class="title" x="{HERO_WIDTH - 12}" y="{y - 44:g}" text-anchor="end">as fast</text>')
+    x, y = float(left), y + 26
+    for phase, name in HERO_NAMES.items():
+        parts.append(f'<rect x="{x:.0f}" y="{y - 13:g}" width="14" height="14" fill="{COLOURS[phase]}"/>')
+        parts.append(f'<text x="{x + 20:.0f}" y="{y:g}">{name}</text>')
+        x += 42 + 8.6 * len(name)
+    parts.append(f'<text x="{left - 8}" y="18" text-anchor="end">speed</text>')
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {HERO_WIDTH} {y + 12:g}" role="img" aria-label="{HERO_TEXT}">'
+        f"<style>text{{font:{FONT}px system-ui,sans-serif;fill:#1c2430}}.title{{font-weight:600}}.page{{fill:#fff}}"
+        "@media (prefers-color-scheme:dark){text{fill:#e6eaef}.page{fill:#0d1117}}</style>"
+        f'<rect class="page" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
+    )
 
 
 def strips(shown: Sequence[tuple[str, Run, float, float]]) -> str:
@@ -179,12 +217,14 @@ def _span(run: Run) -> tuple[float, float]:
 def main() -> None:
     """Run and draw."""
     parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
-    names = parser.parse_args().names or list(PICTURES)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(["hero", *PICTURES]))
+    names = parser.parse_args().names or ["hero", *PICTURES]
     for name in names:
-        picture = PICTURES[name]
         path = ROOT / "docs" / "pictures" / f"{name}.svg"
-        draw(picture, picture.runs(), path)
+        if name == "hero":
+            hero(path)
+        else:
+            draw(PICTURES[name], PICTURES[name].runs(), path)
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB", flush=True)
 
 

@@ -206,11 +206,19 @@ print(main(["partition", "mesh:4x4", "-k", "2"]))
     assert done.stdout == f"True\n{how}\n1\n"
 
 
-def test_files_named_on_how_it_works_exist() -> None:
-    named = re.findall(r"`([a-z_/]+\.py)`", (ROOT / "docs" / "how-it-works.md").read_text())
+def test_files_named_for_contributors_exist() -> None:
+    pages = ROOT / "docs" / "how-it-works.md", ROOT / "CONTRIBUTING.md"
+    named = re.findall(r"`([a-z_/]+\.py)`", "".join(page.read_text() for page in pages))
     missing = [name for name in named if not ((LIBRARY / name).exists() or (ROOT / name).exists())]
     assert len(named) > 15
     assert not missing
+
+
+def test_a_change_needs_at_most_two_files() -> None:
+    _, _, table = (ROOT / "CONTRIBUTING.md").read_text().partition("| Change | Files |\n|---|---|\n")
+    rows = table.partition("\n\n")[0].splitlines()
+    assert 10 < len(rows) <= 20
+    assert all(1 <= len(re.findall(r"`[a-z_/]+\.py`", row)) <= 2 for row in rows)
 
 
 def test_pyproject_only_names_the_build_backend() -> None:
