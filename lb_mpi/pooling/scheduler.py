@@ -274,11 +274,12 @@ class Scheduler:
         queue.units, queue.broken = 0.0, True
         return lost + [task for at in self.at.values() for batch in at if batch.queue is queue for task in batch.tasks]
 
-    def seconds_to_next(self) -> float:
-        """Return how long a rank is expected to need for the batch that will end first; inf: unknown, or there is none."""
-        if self._known is None:
-            return math.inf
-        return min((self._seconds(rank, at[0]) for rank, at in self.at.items() if at), default=math.inf)
+    def seconds_to_next(self) -> float | None:
+        """Return how long another rank is expected to need for a batch, the shortest; 0: unknown; None: none has a batch."""
+        others = [(rank, at[0]) for rank, at in self.at.items() if at and rank != self._root]
+        if not others or self._known is None:
+            return 0.0 if others else None
+        return min(self._seconds(rank, batch) for rank, batch in others)
 
     def _next(self, rank: int, now: float) -> Batch | None:
         """Return the next batch for a rank, from the executors in turn; None if there is nothing to do."""

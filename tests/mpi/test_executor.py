@@ -310,7 +310,7 @@ def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(mo
     def full(*_: Any) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("lb_mpi.mpi.pool.executor.run_batch", full)
+    monkeypatch.setattr("lb_mpi.mpi.pool.dispatcher.run_batch", full)
     executor = lb_mpi.Executor(MPI.COMM_SELF)
     future = executor.submit_sharing(functools.partial(len, np.ones(1000)), 100)
     with pytest.raises(BrokenExecutor, match="no room"):

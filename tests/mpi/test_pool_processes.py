@@ -16,7 +16,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
-from lb_mpi.mpi.pool import executor
+from lb_mpi.mpi.pool import dispatcher
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
 
@@ -41,7 +41,7 @@ def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
     agree(COMM, run)
     agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
     assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
-    assert not executor._dispatchers
+    assert not dispatcher.dispatchers
 
 
 def square(k: int) -> int:

@@ -11,15 +11,17 @@ import mmap
 import os
 import secrets
 import threading
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.mpi.pool.messages import IN_MEMORY_ORDER, dumps, reduce_array
+from lb_mpi.mpi.pool.messages import IN_MEMORY_ORDER, Reducers, dumps, reduce_array
+from lb_mpi.pooling.copies import Copies
 
+LOCK = threading.RLock()  # of all that the threads of this process submit to executors, and of what becomes of it
 _kept: dict[str, int] = {}  # descriptors of the files that this process keeps, by key
 _places: dict[str, str] = {}  # their paths on this host, by key
 _mapped: dict[str, NDArray[Any]] = {}  # by key
@@ -57,92 +59,86 @@ def mapped(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -
     return _mapped[key]
 
 
+def _reduce_future(_future: Future[Any]) -> Any:
+    raise TypeError("an argument is a Future: expected its result (pass future.result())")
+
+
+REDUCERS: Reducers = {**IN_MEMORY_ORDER, Future: _reduce_future}  # of the arguments of a task
+
+
 class SharedArrays:
-    """The large arrays of one executor, on the root, whose host is `host`.
+    """The large arrays of one executor, on the root; `copies` tells which hosts have them (`lb_mpi.pooling.copies`).
 
     An array is sent once in a call, which `end_call` ends.  Then it is freed as soon as no task needs it.
     """
 
-    def __init__(self, host: int) -> None:
-        self._own = host
-        self._lock = threading.RLock()  # tasks are submitted in any thread
+    def __init__(self, copies: Copies, host: int) -> None:
+        self._copies, self._own = copies, host
         self._arrays: dict[int, tuple[NDArray[Any], str]] = {}  # of the call, by id, with its key; kept: no id comes twice
-        self._needed = Counter[str]()  # by key: tasks that are not done
-        self._ended = set[str]()  # keys of calls that have ended
-        self.places: dict[str, dict[int, str]] = {}  # by key and host; "" while on its way
-        self._holders: dict[str, set[int]] = {}  # by key: ranks that may have it
+        self._places: dict[str, dict[int, str]] = {}  # paths by key and host
 
-    def dumps(self, value: Any, function: Any, least_bytes: int | None) -> tuple[bytes, set[str]]:
+    def dumps(self, value: Any, function: Any, least_bytes: int | None) -> tuple[bytes, frozenset[str]]:
         """Pickle a function and its arguments without arrays of at least so many bytes; return it with their keys.
 
         `done` must be called with them when the task is done.
         """
-        keys = set[str]()
         if least_bytes is None:
-            return dumps(value, "function", function, IN_MEMORY_ORDER), keys
+            return dumps(value, "function", function, REDUCERS), frozenset()
+        keys = set[str]()
 
         def reduce(array: NDArray[Any]) -> Any:
             order = "C" if array.flags.c_contiguous else "F"
             if array.nbytes < max(1, least_bytes) or array.dtype.hasobject or not array.flags.forc:
                 return reduce_array(array)
-            with self._lock:
+            with LOCK:
                 _, key = self._arrays.setdefault(id(array), (array, secrets.token_hex(8)))
-                if key not in self.places:
-                    self.places[key] = {self._own: store(key, array.reshape(-1, order="A").view(np.uint8))}
-                    locate({key: self.places[key][self._own]})
+                if key not in self._copies:
+                    self._places[key] = {self._own: store(key, array.reshape(-1, order="A").view(np.uint8))}
+                    locate({key: self._places[key][self._own]})
+                    self._copies.add(key)
                 if key not in keys:
                     keys.add(key)
-                    self._needed[key] += 1
+                    self._copies.need(key)
             return mapped, (key, array.dtype, array.shape, order)
 
         try:
-            return dumps(value, "function", function, {np.ndarray: reduce}), keys
+            return dumps(value, "function", function, {**REDUCERS, np.ndarray: reduce}), frozenset(keys)
         except BaseException:
             self.done(keys)
             raise
 
     def done(self, keys: Iterable[str]) -> None:
         """Note that a task is done."""
-        with self._lock:
-            self._needed.subtract(keys)
+        with LOCK:
+            self._copies.done(keys)
 
     def end_call(self) -> None:
         """Note the end of a call: the next one may change its arrays."""
-        with self._lock:
-            self._ended.update(key for _, key in self._arrays.values())
+        with LOCK:
+            self._copies.end_call(key for _, key in self._arrays.values())
             self._arrays.clear()
 
-    def free(self, *, all_calls: bool = False) -> dict[int, list[str]]:
-        """Free arrays that no task needs, of calls that have ended or of all, in this process.
+    def put(self, key: str, host: int, path: str) -> None:
+        """Note the path of an array on another host, unless the array has been freed meanwhile."""
+        if key in self._places:
+            self._places[key][host] = path
 
-        Return the keys of those that other ranks must free, by rank.
-        """
-        by_rank: dict[int, list[str]] = {}
-        with self._lock:
-            freed = [*self.places] if all_calls else [key for key in self._ended if not self._needed[key]]
-            for key in freed:
-                del self._needed[key], self.places[key]
-                for rank in self._holders.pop(key, ()):
-                    by_rank.setdefault(rank, []).append(key)
-            self._ended.difference_update(freed)
-        forget(freed)
-        return by_rank
-
-    def missing(self, keys: Iterable[str], host: int) -> list[str]:
-        """Return the keys of those that this host has not yet received."""
-        return [key for key in keys if not self.places[key].get(host)]
-
-    def note(self, rank: int, keys: Set[str]) -> None:
-        """Note that a rank gets some."""
-        for key in keys:
-            self._holders.setdefault(key, set()).add(rank)
+    def paths(self, keys: Iterable[str], host: int) -> dict[str, str]:
+        """Return the paths of arrays on a host."""
+        return {key: self._places[key][host] for key in keys}
 
     def read(self, key: str) -> bytes:
         """Return the bytes of an array."""
-        with open(self.places[key][self._own], "rb") as file:
+        with open(self._places[key][self._own], "rb") as file:
             return file.read()
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """Free these in this process."""
+        for key in keys:
+            del self._places[key]
+        forget(keys)
+
     def close(self) -> None:
-        """Free them in this process."""
+        """Free all in this process."""
         self._arrays.clear()
-        self.free(all_calls=True)
+        self.forget([*self._places])

@@ -75,29 +75,29 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-class Batch(NamedTuple):
+class Feed(NamedTuple):
     """Items of a map that are read while it runs, each pickled, from position `first` on."""
 
     first: int
     items: list[bytes] | list[memoryview]
 
 
-_BATCH = struct.Struct("<qq")  # position of the first, number of items; their sizes follow, and then the items
+_FEED = struct.Struct("<qq")  # position of the first, number of items; their sizes follow, and then the items
 
 
-def batch_parcel(batch: Batch) -> Buffer:
+def feed_parcel(batch: Feed) -> Buffer:
     """Make the parcel of a batch."""
     sizes = np.array([len(item) for item in batch.items], dtype=np.int64)
-    return parcel(_BATCH.pack(batch.first, len(batch.items)), [sizes.tobytes(), *batch.items])
+    return parcel(_FEED.pack(batch.first, len(batch.items)), [sizes.tobytes(), *batch.items])
 
 
-def read_batch(buffer: Buffer) -> Batch:
+def read_feed(buffer: Buffer) -> Feed:
     """Read the parcel of a batch."""
-    first, n = _BATCH.unpack_from(buffer.data)
+    first, n = _FEED.unpack_from(buffer.data)
     rest = body(buffer)
     sizes = np.frombuffer(rest, np.int64, count=n)
     ends = (sizes.nbytes + np.cumsum(sizes)).tolist()
-    return Batch(first, [rest[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)])
+    return Feed(first, [rest[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)])
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

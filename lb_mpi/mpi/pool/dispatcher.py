@@ -1,0 +1,539 @@
+"""The dispatcher of executors, on the root: it sends tasks to ranks, and gives futures their results.
+
+One thread calls MPI.  It carries the dispatcher, an actor around the pure scheduler (`lb_mpi.pooling.scheduler`), and gives
+futures their results as jobs, since their callbacks are the user's code.  The root's own tasks run in a second thread, so
+that a long one delays no message.
+
+    put -> scheduler: batches -> post: to other ranks       -> TaskResults -> take
+                              -> OwnTasks, `run_batch` here -> results     -> scheduler: finish -> job: Settle -> futures
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import pickle
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from lb_mpi.errors import Error
+from lb_mpi.mpi.common.late import call as in_call
+from lb_mpi.mpi.common.parcels import Buffer, parcel
+from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import longest_nap_s
+from lb_mpi.mpi.pool.arrays import LOCK, SharedArrays, forget, store
+from lb_mpi.mpi.pool.messages import NO_MAP, Frame, TaskFailure, dumps, own_error, read_results, task_error
+from lb_mpi.mpi.pool.orders import Order
+from lb_mpi.mpi.pool.serving import BATCH_S, Process, run_batch
+from lb_mpi.mpi.pool.session import PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
+from lb_mpi.pooling.account import RankTasks
+from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
+from lb_mpi.pooling.scheduler import Batch, BatchKind, Queue, Scheduler, Task
+from lb_mpi.record.events import Phase
+
+INTERRUPTED = 130  # the exit code of a program that ends by Ctrl-C
+LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
+IDLE_S = 0.25  # between two looks for a failure while no results can arrive
+POLL = 1 / 50  # of the expected time of a batch: between two looks for its results, since the root may compute beside
+ERRANDS = {BatchKind.INITIALIZE: "the initializer", BatchKind.STORE: "an array"}  # that may fail
+
+
+class Submission(NamedTuple):
+    """A call that was submitted: the payload of a task."""
+
+    future: Future[Any]
+    data: bytes  # (function, args, kwargs)
+
+
+class Submissions:
+    """The tasks and arrays that one executor has been given; its dispatcher and its user share them.
+
+    gives_way : to maps, when there are no tasks.
+    """
+
+    def __init__(self, session: Session, ranks: Sequence[int], initializer: bytes = b"", *, gives_way: bool) -> None:
+        self._session = session
+        self.gives_way = gives_way
+        self.queue = Queue(session.ranks.hosts, ranks, session.ranks.root, _begins, initializes=bool(initializer))
+        self.arrays = SharedArrays(self.queue.copies, session.ranks.hosts[session.ranks.root])
+        self.initializer = initializer
+        self.initial: dict[int, Future[Any]] = {rank: Future() for rank in ranks} if initializer else {}  # by rank
+        self.ran = [RankTasks() for _ in session.ranks.hosts]  # by rank
+        self.began = self.ended = 0.0  # first batch, last result
+        self.broken: BrokenExecutor | None = None
+
+    def arguments(self, rank: int, batch: Batch) -> tuple[int, list[bytes], dict[str, str]]:
+        """Return the arguments of `run_batch` on a rank."""
+        if batch.kind == BatchKind.INITIALIZE:
+            return -1, [self.initializer], {}
+        if batch.kind == BatchKind.STORE:
+            (key,) = batch.keys
+            return -1, [dumps((store, (key, self.arrays.read(key)), {}), "function", store)], {}
+        if batch.kind == BatchKind.FORGET:
+            return -1, [dumps((forget, (batch.keys,), {}), "function", forget)], {}
+        if not self.began:
+            self.began = self.ended = time.perf_counter()
+        number = self._session.number(len(batch.tasks))
+        keys = {key for task in batch.tasks for key in task.arrays}
+        return number, [task.payload.data for task in batch.tasks], self.arrays.paths(keys, self.queue.hosts[rank])
+
+    def count(self, rank: int, done: RankTasks) -> None:
+        """Count tasks that a rank has run."""
+        self.ran[rank], self.ended = self.ran[rank].plus(done), time.perf_counter()
+
+    def fails(self, text: str, error: BaseException | None = None) -> None:
+        """Break it: its futures get an error of this text."""
+        if self.broken is None:
+            self.broken = BrokenExecutor(text)
+            self.broken.__cause__ = error
+
+
+def _begins(task: Task) -> bool:
+    """Return whether to run a task; if so it can't be cancelled any more, else its waiters learn of the cancellation."""
+    return bool(task.payload.future.set_running_or_notify_cancel())
+
+
+class Settle(NamedTuple):
+    """A job of a dispatcher: to give futures the results of a batch."""
+
+    rank: int
+    batch: Batch
+    frames: list[Frame]
+    lost: list[Task]  # of an executor that the failure of an errand has broken
+
+
+class Quiet(NamedTuple):
+    """A job of a dispatcher: to wait for so many seconds, or until another thread has changed something."""
+
+    longest_s: float
+
+
+class DispatcherPort(SessionPort):
+    """The thread of a dispatcher that calls MPI."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        super().__init__(dispatcher.session)
+        self._dispatcher = dispatcher
+
+    def post(self, sends: list[PoolSend]) -> None:
+        """See `Port`; then the root's own tasks begin."""
+        super().post(sends)
+        self._dispatcher.begin_own()
+
+    def run(self, job: Settle | Quiet) -> None:
+        """Give futures their results; or wait, and then look whether another rank has failed."""
+        if isinstance(job, Settle):
+            settle(job, self._dispatcher.of(job.batch))
+            return
+        self.session.record.enter(Phase.OUTSIDE, time.perf_counter())
+        self._dispatcher.await_news(job.longest_s)
+        self.session.presence.raise_failure()
+
+
+class Dispatcher(SessionActor):
+    """The executors of a session, until the last one has ended or a map begins."""
+
+    over = False  # it accepts no further executor or task
+
+    def __init__(self, session: Session, *, closes: bool) -> None:
+        super().__init__(session)
+        self.changed = threading.Condition(LOCK)
+        self._news = False  # something has changed since the last turn
+        self._process = Process.now()
+        self._closes = closes  # the session, at its end
+        self._wanted = False  # by a map, which waits until there are no tasks
+        self._scheduler = Scheduler(session.ranks.size, session.ranks.root, [1.0] * session.ranks.size)
+        self._open: dict[Queue, Submissions] = {}  # executors, until they have ended
+        self._came = deque[tuple[int, RankTasks, list[Frame]]]()  # (rank, its work, results)
+        self._settles = deque[Settle]()
+        self._mine = deque[tuple[int, list[bytes], dict[str, str]]]()  # of the root, until other ranks have theirs
+        self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
+        self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
+        self._own = OwnTasks(session, self._take_own, self._stops)
+
+    # Any thread.
+
+    def add(self, made: Submissions) -> bool:
+        """Accept an executor; return False if the dispatcher is over."""
+        with self.changed:
+            if not self.over and made.queue not in self._open:
+                self._open[made.queue] = made
+                self._scheduler.queues.append(made.queue)
+                if self.session.ranks.root in made.queue.ranks:
+                    self._own.begin()
+            return not self.over
+
+    def put(self, made: Submissions, task: Task) -> bool:
+        """Accept a task; return False if the executor is closed or broken, or the dispatcher is over."""
+        with self.changed:
+            accepts = made.queue.open and made.broken is None and not self.over
+            if accepts:
+                self._scheduler.submit(made.queue, task)
+                self.notify()
+            return accepts
+
+    def boot(self, made: Submissions) -> None:
+        """Run initializers even where there are no tasks."""
+        with self.changed:
+            made.queue.boots = True
+            self.notify()
+
+    def close(self, made: Submissions, *, cancel: bool = False) -> None:
+        """Accept no more tasks from an executor; `cancel` those that no rank has begun."""
+        queue, cancelled = made.queue, list[Task]()
+        with self.changed:
+            queue.open = False
+            if cancel:
+                self.changed.wait_for(lambda: queue.n_sent or queue.is_idle, BATCH_S)  # let free ranks begin what they can
+                cancelled = self._scheduler.cancel(queue)
+            self.notify()
+        for task in cancelled:
+            task.payload.future.cancel()
+            task.payload.future.set_running_or_notify_cancel()
+
+    def wait(self, made: Submissions) -> None:
+        """Wait until a closed executor has no more tasks; the threads end with the last executor."""
+        if self.state is PoolState.IN_TASKS:
+            return
+        with self.changed:
+            self.changed.wait_for(lambda: self.over or made.queue not in self._open)
+        if self.over:
+            self.thread.join()
+
+    def interrupt(self) -> None:
+        """Drop all tasks under way, after Ctrl-C."""
+        self._stops(KeyboardInterrupt())
+
+    def _stops(self, error: BaseException) -> None:
+        with self.changed:
+            self._stop = error
+            self.notify()
+
+    @property
+    def state(self) -> PoolState:
+        """See `SessionActor`."""
+        if threading.current_thread() in (self.thread, self._own.thread):
+            return PoolState.IN_TASKS
+        with self.changed:
+            if self.over:
+                return PoolState.ENDING
+            return PoolState.TASKS if all(made.gives_way for made in self._open.values()) else PoolState.EXECUTOR
+
+    def complete(self) -> None:
+        """See `SessionActor`; executors of pools give way to a map when they have no tasks."""
+        with self.changed:
+            self._wanted = True
+            self.notify()
+            self.changed.wait_for(lambda: self.state is not PoolState.TASKS)
+            self._wanted = False
+        if self.over:
+            self.thread.join()
+
+    def leave(self, error: BaseException | None) -> None:
+        """See `SessionActor`; shut all executors down."""
+        if isinstance(error, KeyboardInterrupt):
+            self.interrupt()
+        for made in [*self._open.values()]:
+            self.close(made)
+        self.thread.join()
+
+    # The thread that calls MPI.
+
+    def _dispatch(self) -> None:
+        session, wait_s = self.session, None
+        try:
+            with session.presence.notifying():
+                try:
+                    session.work(self, DispatcherPort(self))
+                except RecursionError:  # a task has lowered the limit, and is not over
+                    self._process.restore()
+                    raise
+        except BaseException as error:
+            wait_s = LEAVE_S
+            self._break_all(error)
+        self._own.end(wait_s)
+        for made in self._open.values():  # after a failure
+            made.arrays.close()
+        session.end()
+        dispatchers.remove(self)
+        if self._closes:
+            session.close()
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
+        """Process results, and send what can be sent."""
+        sends = super().turn(now, arrived)
+        with self.changed:
+            self._news = False
+            if self._stop is not None:
+                raise self._stop
+            while self._came:
+                self._finish(*self._came.popleft())
+            if not threading.main_thread().is_alive():  # the program is exiting
+                for made in self._open.values():
+                    made.queue.open = False
+            batches = [(rank, self.of(one).arguments(rank, one)) for rank, one in self._scheduler.batches(now)]
+            self._end_executors()
+        for rank, arguments in batches:
+            if rank == self.session.ranks.root:
+                self._mine.append(arguments)
+            else:
+                data = pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
+                sends.append((rank, Order(Tag.TASK, parcel(b"", [data]))))
+        return sends
+
+    def take(self, source: int, results: Buffer) -> None:
+        """See `SessionActor`; drop late results of a map."""
+        epoch, done, frames = read_results(results)
+        if epoch == NO_MAP:
+            self._came.append((source, done._replace(sent_bytes=results.nbytes), frames))
+
+    def begin_own(self) -> None:
+        """Let the root's thread run its batches, after the orders of other ranks have left: it takes Python's lock."""
+        while self._mine:
+            self._own.put(self._mine.popleft())
+
+    def _take_own(self, done: RankTasks, frames: list[Frame]) -> None:
+        """Accept the results of a batch from the root's thread."""
+        with self.changed:
+            self._came.append((self.session.ranks.root, done, frames))
+            self.notify()
+
+    @property
+    def wake_at(self) -> float:
+        """See `SessionActor`."""
+        return min(super().wake_at, self._scheduler.wake_at)
+
+    @property
+    def job(self) -> Settle | Quiet | None:
+        """Settle futures; or wait for other threads, and for ranks whose results can't arrive soon."""
+        with self.changed:
+            if self._settles:
+                return self._settles[0]
+            if self.over or self._news or self._came:
+                return None
+            next_s = self._scheduler.seconds_to_next()
+            if next_s is None:
+                longest_s = IDLE_S
+            elif (longest_s := min(IDLE_S, POLL * next_s)) <= longest_nap_s():
+                return None
+            return Quiet(max(0.0, min(longest_s, self._scheduler.wake_at - time.perf_counter())))
+
+    def done(self, job: Settle | Quiet, _result: None) -> list[PoolSend]:
+        """See `SessionActor`."""
+        if isinstance(job, Settle):
+            with self.changed:
+                self._settles.popleft()
+                self._news = True
+        return []
+
+    def await_news(self, longest_s: float) -> None:
+        """Wait until another thread has changed something; for a while, since another rank may fail."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._news, longest_s)
+
+    def notify(self) -> None:
+        """Wake all threads that wait for a change."""
+        self._news = True
+        self.changed.notify_all()
+
+    def of(self, batch: Batch) -> Submissions:
+        """Return the executor of a batch."""
+        return self._open[batch.queue]
+
+    def _finish(self, rank: int, done: RankTasks, frames: list[Frame]) -> None:
+        """Note the results of the oldest batch of a rank."""
+        failed, lost = frames[0].lo == frames[0].hi, list[Task]()
+        batch = self._scheduler.finish(rank, done.tasks, done.busy_s, failed=failed)
+        made = self.of(batch)
+        if batch.kind == BatchKind.TASKS:
+            made.count(rank, done)
+        elif batch.kind in ERRANDS and failed and made.broken is None:
+            failure: TaskFailure = pickle.loads(frames[0].data)
+            made.fails(f"{ERRANDS[batch.kind]} of lb_mpi.Executor has failed on rank {rank}: {failure.text}")
+            lost = self._scheduler.break_(batch.queue)
+        elif batch.kind == BatchKind.STORE and not failed:
+            made.arrays.put(batch.keys[0], made.queue.hosts[rank], pickle.loads(frames[0].data))
+        self._settles.append(Settle(rank, batch, frames, lost))
+
+    def _end_executors(self) -> None:
+        """End the executors that have no task left; note when there are none, or when a map wants the ranks."""
+        for made in self._open.values():
+            if made.queue.freed:
+                made.arrays.forget(made.queue.freed)
+                made.queue.freed.clear()
+        if self._settles:
+            return
+        for queue in self._scheduler.ended:
+            self._open.pop(queue).arrays.close()
+            self.notify()
+        self._scheduler.ended.clear()
+        idle = all(made.gives_way and made.queue.is_idle for made in self._open.values())
+        if not self._open or (self._wanted and idle):
+            self.over = True
+            self.notify()
+
+    def _break_all(self, error: BaseException) -> None:
+        """Let all futures that are not done raise this error of the dispatcher."""
+        lost = list[tuple[Submissions, list[Task]]]()
+        with self.changed:
+            self.over = True
+            for queue, made in self._open.items():
+                made.fails(f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
+                unsettled = [one for one in self._settles if one.batch.queue is queue]
+                tasks = [task for one in unsettled for task in (*one.batch.tasks, *one.lost)]
+                lost.append((made, tasks + self._scheduler.break_(queue)))
+            self.notify()
+        for made, tasks in lost:
+            _fail(made, tasks)
+
+
+class OwnTasks:
+    """The thread that runs the root's own tasks; `take(done, frames)` gets their results, `stop(error)` its own error."""
+
+    def __init__(
+        self,
+        session: Session,
+        take: Callable[[RankTasks, list[Frame]], None],
+        stop: Callable[[BaseException], None],
+    ) -> None:
+        self._session, self._take, self._stop = session, take, stop
+        self._batches: SimpleQueue[tuple[int, list[bytes], dict[str, str]] | None] = SimpleQueue()  # None: the thread ends
+        self.thread = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
+
+    def begin(self) -> None:
+        """Begin, unless it has begun."""
+        if not self.thread.ident:
+            self.thread.start()
+
+    def put(self, arguments: tuple[int, list[bytes], dict[str, str]]) -> None:
+        """Run a batch when those before are done."""
+        self._batches.put(arguments)
+
+    def end(self, wait_s: float | None) -> None:
+        """End when all batches are done; wait for so long (None: as long as it takes)."""
+        self._batches.put(None)
+        if self.thread.ident:
+            self.thread.join(wait_s)
+            if self.thread.is_alive():
+                _late.append(self.thread)
+
+    def _work(self) -> None:
+        record = self._session.record
+        try:
+            while (arguments := self._batches.get()) is not None:
+                record.hold(Phase.OWN, time.perf_counter())
+                results = run_batch(self._session, *arguments)
+                record.release(Phase.PROTOCOL, time.perf_counter())
+                self._take(*results)
+                del arguments, results
+        except BaseException as error:
+            self._stop(error)
+        self._session.clocks.end()  # they were this thread's
+
+
+# --- futures ----------------------------------------------------------------------------------------------------------
+
+
+def settle(job: Settle, made: Submissions) -> None:
+    """Give futures the results of a batch; after the failure of an errand, all of its executor get that error."""
+    if job.batch.kind == BatchKind.TASKS:
+        for task, frame in zip(job.batch.tasks, job.frames, strict=False):
+            _settle(task.payload.future, frame)
+    elif job.batch.kind == BatchKind.INITIALIZE:
+        _settle(made.initial[job.rank], job.frames[0])
+    if job.lost or (job.batch.kind in ERRANDS and job.frames[0].lo == job.frames[0].hi):
+        assert made.broken is not None
+        if made.broken.__cause__ is None:
+            made.broken.__cause__ = _error(job.frames[0].data)
+            logging.getLogger("concurrent.futures").critical(str(made.broken))
+        _fail(made, job.lost)
+
+
+def _settle(future: Future[Any], frame: Frame) -> None:
+    failed = frame.lo == frame.hi
+    try:
+        value = _error(frame.data) if failed else pickle.loads(frame.data)
+    except Exception as error:
+        failed, value = True, error
+    with contextlib.suppress(InvalidStateError):  # its executor was broken meanwhile
+        if failed:
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+
+def _error(data: bytes | memoryview) -> BaseException:
+    """Return the exception of a task, whose cause has its traceback."""
+    failure = pickle.loads(data)
+    error = task_error(failure)
+    error.add_note(failure.traceback)
+    return own_error(error)
+
+
+def _fail(made: Submissions, tasks: Iterable[Task]) -> None:
+    """Let the futures of these tasks, and those of initializers, raise the error of their broken executor."""
+    futures = [task.payload.future for task in tasks]
+    for future in [*futures, *made.initial.values()]:
+        with contextlib.suppress(InvalidStateError):  # done meanwhile
+            if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
+                future.set_exception(made.broken)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+dispatchers: list[Dispatcher] = []  # that run
+_late: list[threading.Thread] = []  # in tasks that go on after a failure or Ctrl-C
+
+
+@atexit.register
+def _await_tasks() -> None:
+    """Wait until no task runs, since one that still runs while MPI and Python are finalized may crash.
+
+    A program that has failed ends at once instead, with all ranks, as does one that waits here at Ctrl-C.
+    """
+    failed = getattr(sys, "last_value", None) is not None  # set by an exception that nobody has caught
+    try:
+        for thread in _late:
+            thread.join(LEAVE_S if failed else None)
+    except KeyboardInterrupt:
+        failed = True
+    if failed and any(thread.is_alive() for thread in _late) and not MPI.Is_finalized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(INTERRUPTED)
+
+
+def dispatcher_of(session: Session, made: Submissions) -> Dispatcher:
+    """Return the dispatcher of these ranks, with this executor among those that it serves."""
+    while True:
+        with session.claimed(Wish.TASKS), in_call(""):  # with Ctrl-C held back, so that what is noted also runs
+            found = session.operation
+            if isinstance(found, Dispatcher):
+                if found.add(made):
+                    return found
+                if found.state is not PoolState.ENDING:  # a callback of its last task
+                    raise Error(REASONS[found.state])
+            else:
+                check_level(session.presence.comm)
+                one = Dispatcher(session, closes=not (session.shared or made.gives_way))
+                session.begin(one)
+                dispatchers.append(one)
+                one.add(made)
+                one.thread.start()
+                return one
+
+
+def check_level(comm: MPI.Intracomm) -> None:
+    """Raise an error if MPI allows only the main thread to call it."""
+    several = any(one.session.presence.comm != comm for one in [*dispatchers])
+    needed = MPI.THREAD_MULTIPLE if several else MPI.THREAD_SERIALIZED
+    need_level(needed, "lb_mpi.Executor calls it from a thread" + ", one for each communicator" * several)
