@@ -274,6 +274,6 @@ def test_no_field_of_a_pool_is_written_from_another_file() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
                 written = node.value if isinstance(node, ast.Subscript) else node
-                if isinstance(written, ast.Attribute) and written.attr in foreign:
+                if isinstance(written, ast.Attribute) and written.attr in foreign and ast.unparse(written.value) != "self":
                     wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
     assert not wrong
