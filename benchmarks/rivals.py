@@ -33,11 +33,11 @@ from lb_mpi.virtual import Network
 # --- what all rivals have in common: one rank that the simulator of searches can drive --------------------------------
 #
 # All have the same end, Dijkstra and Scholten's tree and STOP down the binomial tree, which is ours.  It flatters CTWS and
-# A2WS: their own ends are made for tasks that make no tasks.  So the table compares how work is found, and nothing else.
+# A2WS: their own ends are made for tasks that make no tasks.  So the table compares only how work is found.
 #
 # A `Windowed` rank keeps a part of its work where others take it by one-sided operations, as CTWS and A2WS do by MPI's RMA.
-# Who takes it asks nobody: `OneSided`, the simulator with one-sided operations, serves them while their target computes.
-# A get is counted as two messages, there and back, and takes two latencies.
+# A thief takes work without asking: `OneSided`, the simulator with one-sided operations, serves it while the victim
+# computes.  A get is counted as two messages, there and back, and takes two latencies.
 
 PARTS = 8  # equal parts, of which all but one lie in the window; a thief takes some of them
 
@@ -217,7 +217,7 @@ class OneSided(Simulation):
 # the workers of X10's and APGAS's GLB libraries.  A rank without work asks `RANDOM` random victims, one after the
 # other, then its lifelines, one after the other: its neighbours on the hypercube.  A victim without work to spare
 # answers at once that it has none; but it remembers who came by a lifeline, and sends a half of its work when it has
-# some.  Who has asked all in vain sleeps until one of its lifelines brings work.
+# some.  A rank that has asked all in vain sleeps until one of its lifelines brings work.
 #
 # Assumed: requests are served between two quanta, as GLB's workers do; each is served by a half of what is in hand,
 # above the threshold that all have here; in the beginning all but rank 0 hang on their parent in the binomial tree,

@@ -26,6 +26,7 @@ python_display_short_literal_types = True
 python_maximum_signature_line_length = 90
 
 html_theme = "furo"
+pygments_style = "default"  # colours both lines of a diff
 html_title = "lb_mpi"
 html_static_path = ["static"]
 html_css_files = ["site.css"]

@@ -269,7 +269,8 @@ class Decided(NamedTuple):
     @property
     def words(self) -> str:
         """Say what was decided, and what was lent meanwhile."""
-        lent = f"; {self.rows:,} rows were lent in this call" if self.rows else ""
+        rows = "1 row was" if self.rows == 1 else f"{self.rows:,} rows were"
+        lent = f"; {rows} lent in this call" if self.rows else ""
         return self.decision.words + lent
 
     def record(self) -> Records:

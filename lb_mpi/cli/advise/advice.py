@@ -172,9 +172,10 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
         return []
     slowest = min(hosts, key=lambda host: float(speeds[hosts[host]].mean()))
     left = [rank for rank in range(len(ranks)) if rank not in hosts[slowest]]
+    n = f"{len(left)} rank{'s' * (len(left) > 1)}"
     faster = [2.0 if rank in hosts[slowest] else 1.0 for rank in range(len(ranks))]
     return [
-        OtherMachine(without := f"without {kind}{slowest}", left, [1.0] * len(left), f"start {len(left)} ranks, {without}"),
+        OtherMachine(without := f"without {kind}{slowest}", left, [1.0] * len(left), f"start {n}, {without}"),
         OtherMachine(f"{kind}{slowest} twice as fast", list(range(len(ranks))), faster, "another machine"),
     ]
 
