@@ -1,7 +1,7 @@
-"""Compile inner loops with numba, and print a line if that takes long.
+"""Compile inner loops with numba.
 
-Compiled loops are cached on disk, so only the first run on a machine compiles.  That may delay the partition of a large
-graph by half a minute, without any output.
+Compiled loops are cached on disk, each as soon as it is compiled, so only the first run of a user compiles, and one that is
+killed loses one of them.  That may delay the partition of a large graph by half a minute (see `lb_mpi.compiling`).
 
 A kernel's arguments are named tuples of arrays.  numba counts a reference at each access to such an array, even in inner
 loops, which takes as long as the work itself.  A function that neither creates nor keeps arrays needs no counting.
@@ -9,9 +9,6 @@ loops, which takes as long as the work itself.  A function that neither creates 
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -22,6 +19,8 @@ except ModuleNotFoundError as error:
     if error.name != "numba":
         raise
     raise ModuleNotFoundError("graphs need numba: pip install 'lb_mpi[graphs]'", name="numba") from error
+
+from lb_mpi.compiling import compilation
 
 COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: if it is missing, importing this module fails
 
@@ -40,41 +39,16 @@ def inlined(kernel: Kernel) -> Kernel:
     return compiled
 
 
-TOLD_S = 2.0  # longer compilation is reported
+class _Listener(event.Listener):
+    """A listener to numba's compilation of kernels that are not in the cache."""
 
-COMPILE = "numba:compile"  # numba's event: compilation of a kernel that was not in the cache
-
-
-class CompilingTold(event.Listener):
-    """A listener that prints one line on stderr when this process has spent TOLD_S seconds compiling, in all kernels."""
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        """Call `tell` to print the line, at most once, possibly in another thread."""
-        self._tell = tell
-        self._left_s = TOLD_S
-        self._n_open = 0  # compiling a kernel includes the kernels that it calls
-        self._began = 0.0
-        self._timer = threading.Timer(0.0, tell)
-
-    def on_start(self, event: object) -> None:
+    def on_start(self, event: Any) -> None:
         """Note that a kernel begins to be compiled."""
-        self._n_open += 1
-        if self._n_open == 1 and self._left_s > 0:
-            self._began = time.monotonic()
-            self._timer = threading.Timer(self._left_s, self._tell)
-            self._timer.daemon = True
-            self._timer.start()
+        compilation.begin(event.data["dispatcher"].py_func.__name__)
 
-    def on_end(self, event: object) -> None:
+    def on_end(self, event: Any) -> None:
         """Note that its compilation has ended or failed."""
-        self._n_open -= 1
-        if self._n_open == 0 and self._left_s > 0:
-            self._timer.cancel()
-            self._left_s -= time.monotonic() - self._began
+        compilation.end()
 
 
-def _tell() -> None:
-    print("lb_mpi: compiling kernels (first run only) ...", file=sys.stderr, flush=True)
-
-
-event.register(COMPILE, CompilingTold(_tell))  # type: ignore[no-untyped-call]
+event.register("numba:compile", _Listener())  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi import signs
+from lb_mpi import compiling, signs
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import collective, communicator, failure, late
 from lb_mpi.mpi.common.tags import MOST, Tag
@@ -203,6 +203,22 @@ def used() -> MPI.Intracomm:
     comm = COMM.Dup()
     lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
     return comm
+
+
+def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "EVERY_S", 0.05)
+    _, made = DOORS["Balancer()"]
+    with made(used(), folder) as call, warned(tell) as lines:
+        if RANK == LATE:
+            compiling.compilation.begin("kernel")
+            until_told()
+            compiling.compilation.end()
+        call()
+    told = COMM.allgather(lines)
+    assert told[0], told
+    assert told[0][0].startswith("rank 0 has waited for ")
+    assert f"rank {LATE} is compiling kernels (first run only)" in told[0][0]
+    receive_all()
 
 
 @pytest.mark.parametrize("door", DOORS)

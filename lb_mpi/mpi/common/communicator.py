@@ -28,6 +28,7 @@ from mpi4py import MPI
 
 from lb_mpi import signs
 from lb_mpi.checks import show
+from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place, quiet
 from lb_mpi.mpi.common.late import Questions, call
@@ -314,6 +315,20 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
     signs.begin()
     with call(UNNAMED):
         return (_found(comm) or _make_anchor(comm)).duplicate()
+
+
+def _answer_meanwhile() -> None:
+    """Answer other ranks while another thread of this one compiles kernels."""
+    if not _anchors or MPI.Query_thread() < MPI.THREAD_SERIALIZED or not _looking.acquire(blocking=False):
+        return
+    try:
+        for anchor in _anchors:
+            anchor._questions.serve(0.0)
+    finally:
+        _looking.release()
+
+
+meanwhile.append(_answer_meanwhile)
 
 
 def end_with_mpi() -> None:

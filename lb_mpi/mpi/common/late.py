@@ -4,7 +4,8 @@
 
 A rank that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming those
 that don't answer.  The law: a rank that waits or works in one of our loops answers within a quarter of a second; a rank in
-a user's function, outside of lb_mpi, or stopped does not.  Only the lowest waiting rank warns.
+a user's function, outside of lb_mpi, or stopped does not; one that compiles kernels does.  Only the lowest waiting rank
+warns.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from mpi4py import MPI
 
 from lb_mpi import signs
 from lb_mpi.checks import show
+from lb_mpi.compiling import compilation
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Interrupts, interrupts
 
@@ -35,6 +37,7 @@ class _Kind(IntEnum):
     WORKS = 1
     WAITS = 2
     SERVES = 3  # in no call, but answering
+    COMPILES = 4
 
 
 class Answer(NamedTuple):
@@ -181,6 +184,7 @@ class Questions:
             if kind == _Kind.QUESTION:
                 waits = waited_s > _here.hang_s / 2
                 mine = _Kind.SERVES if not _here.call else _Kind.WAITS if waits else _Kind.WORKS
+                mine = _Kind.COMPILES if compilation.active else mine
                 self._send(source, mine, number, _here.call)
             elif number == self._number:
                 self._answers[source] = Answer(kind, name.rstrip(b"\0").decode(errors="replace"))
@@ -204,9 +208,11 @@ def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int,
         does = "do" if len(silent) > 1 else "does"
         said.append(f"{_named(silent)} {does} not answer (not in the call, computing, or stopped)")
     elsewhere: dict[str, list[int]] = {}
-    working = []
+    working, compiling = [], []
     for other, (kind, theirs) in sorted(answers.items()):
-        if kind != _Kind.SERVES and theirs != name:
+        if kind == _Kind.COMPILES:
+            compiling.append(other)
+        elif kind != _Kind.SERVES and theirs != name:
             elsewhere.setdefault(theirs, []).append(other)
         elif kind == _Kind.WORKS:
             working.append(other)
@@ -214,6 +220,8 @@ def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int,
         said.append(f"{_named(ranks)} {_are(ranks)} in {theirs}")
     if working:
         said.append(f"{_named(working)} {_are(working)} at work")
+    if compiling:
+        said.append(f"{_named(compiling)} {_are(compiling)} compiling kernels (first run only)")
     return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks are waiting'}"
 
 

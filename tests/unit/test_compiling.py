@@ -1,0 +1,49 @@
+"""Compilation of kernels: shown in a line, while other ranks get answers."""
+
+import threading
+
+import pytest
+
+from lb_mpi import compiling
+from lb_mpi.compiling import Compilation
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released by each call that is made meanwhile, which comes at once."""
+    made = threading.Semaphore(0)
+    monkeypatch.setattr(compiling, "EVERY_S", 1e-3)
+    monkeypatch.setattr(compiling, "meanwhile", [made.release])
+    return made
+
+
+def test_while_a_kernel_and_those_that_it_calls_are_compiled_others_are_answered(calls: threading.Semaphore) -> None:
+    one = Compilation()
+    for _ in range(2):
+        one.begin("outer")
+        one.begin("inner")
+        one.end()
+        assert one.active
+        assert calls.acquire(timeout=60.0)
+        one.end()
+        assert not one.active
+    assert one.n_done == 4
+
+
+def test_a_long_compilation_is_shown(
+    calls: threading.Semaphore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = Compilation()
+    one.begin("quick")
+    assert calls.acquire(timeout=60.0)
+    one.end()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(compiling, "SHOWN_S", 0.0)
+    one.begin("refine")
+    for _ in range(3):  # the line is written after a call
+        assert calls.acquire(timeout=60.0)
+    one.end()
+    err = capsys.readouterr().err
+    assert err.startswith("lb_mpi: compiling kernels (first run only): 1 done, ")
+    assert err.endswith(" s, now refine\n")
+    assert err.count("\n") == 1
