@@ -33,7 +33,7 @@ from lb_mpi.mpi.common.waiting import longest_nap_s
 from lb_mpi.mpi.pool.arrays import LOCK, SharedArrays, forget, store
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, TaskFailure, dumps, own_error, read_results, task_error
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.serving import BATCH_S, Process, run_batch
+from lb_mpi.mpi.pool.serving import Process, run_batch
 from lb_mpi.mpi.pool.session import PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
@@ -193,7 +193,8 @@ class Dispatcher(SessionActor):
         with self.changed:
             queue.open = False
             if cancel:
-                self.changed.wait_for(lambda: queue.n_sent or queue.is_idle, BATCH_S)  # let free ranks begin what they can
+                if self.state is not PoolState.IN_TASKS:  # let free ranks begin what they can
+                    self.changed.wait_for(lambda: queue.n_sent or queue.is_idle or self.over, LEAVE_S)
                 cancelled = self._scheduler.cancel(queue)
             self.notify()
         for task in cancelled:
@@ -281,6 +282,8 @@ class Dispatcher(SessionActor):
                 for made in self._open.values():
                     made.queue.open = False
             batches = [(rank, self.of(one).arguments(rank, one)) for rank, one in self._scheduler.batches(now)]
+            if batches:
+                self.changed.notify_all()
             self._end_executors()
         for rank, arguments in batches:
             if rank == self.session.ranks.root:

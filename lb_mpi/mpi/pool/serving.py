@@ -19,6 +19,7 @@ from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.session import TASK, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.pooling.account import RankTasks
+from lb_mpi.pooling.scheduler import BATCH_S
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
@@ -54,8 +55,6 @@ class ServingPort(SessionPort):
 
 
 # --- tasks of an executor, on the root, too ---------------------------------------------------------------------------
-
-BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
 
 
 def run_batch(
