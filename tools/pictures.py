@@ -197,11 +197,11 @@ def standalone(svg: str) -> str:
     """Make a drawing a separate file, with the styles it needs."""
     width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
     lines = resources.files("lb_mpi.cli.report").joinpath("page.css").read_text().splitlines()
-    css = "".join([lines[0], *(line for line in lines if line.startswith("svg"))])
+    css = "".join([*lines[:2], *(line for line in lines if line.startswith("svg"))])  # light and dark
     head, _, drawn = svg.removeprefix("<svg").partition(">")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"{head}><style>{css}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/>{drawn}\n'
+        f'<rect width="100%" height="100%" style="fill:var(--bg)"/>{drawn}\n'
     )
 
 
