@@ -9,17 +9,21 @@ loops, which takes as long as the work itself.  A function that neither creates 
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 try:
     from numba import njit as njit
-    from numba.core import event
+    from numba.core import caching, event
 except ModuleNotFoundError as error:
     if error.name != "numba":
         raise
     raise ModuleNotFoundError("graphs need numba: pip install 'lb_mpi[graphs]'", name="numba") from error
 
+from lb_mpi import __version__
 from lb_mpi.compiling import compilation
 
 COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: if it is missing, importing this module fails
@@ -37,6 +41,46 @@ def inlined(kernel: Kernel) -> Kernel:
     """Compile a small kernel that creates no arrays, and inline it into its callers."""
     compiled: Kernel = njit(forceinline=True, **COUNTLESS)(kernel)
     return compiled
+
+
+# --- the cache ---------------------------------------------------------------------------------------------------------
+
+PACKAGE = Path(__file__).resolve().parent
+INSTALLED = {"site-packages", "dist-packages"}
+
+
+class UserCache(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
+    """The cache of kernels of an installed lb_mpi: one for each version and user, however many environments have it.
+
+    That of a clone is beside its sources, as numba has it.  NUMBA_CACHE_DIR comes before both.  Not public in numba either.
+    """
+
+    def __init__(self, kernel: Any, file: str) -> None:
+        self._py_file, self._lineno = file, kernel.__code__.co_firstlineno
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        self._path = Path(home, "lb_mpi", __version__, *Path(file).resolve().relative_to(PACKAGE).parent.parts)
+
+    def get_cache_path(self) -> str:
+        """Return the folder of the kernels of a file."""
+        return str(self._path)
+
+    def get_source_stamp(self) -> bytes:
+        """Return a digest of the sources in the folder of the kernel, which inline parts of each other."""
+        files = sorted(Path(self._py_file).parent.glob("*.py"))
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+
+    @classmethod
+    def from_function(cls, kernel: Any, file: str) -> Any:
+        """Return the cache of a kernel of an installed lb_mpi, in a folder that can be written to; otherwise None."""
+        path = Path(file).resolve()
+        ours = path.is_relative_to(PACKAGE) and not INSTALLED.isdisjoint(PACKAGE.parts)
+        return super().from_function(kernel, file) if ours else None  # type: ignore[no-untyped-call]
+
+
+caching.CompileResultCacheImpl._locator_classes.insert(1, UserCache)
+
+
+# --- compilation -------------------------------------------------------------------------------------------------------
 
 
 class _Listener(event.Listener):

@@ -18,13 +18,12 @@ import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import Call, SimulatedRows
-from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
+from lb_mpi.checks import bandwidth, choice, comma_list, integer, virtual_s
 from lb_mpi.cli.dispatch import GRAPH, Command, add_route, draw, progress, route_of
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling import simulate as pools
-from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
@@ -108,7 +107,8 @@ def _totals(done: Sequence[Call | pools.MapRun], *names: str) -> dict[str, Any]:
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tree", choices=sorted(TREES), default="T1", help="a published tree (%(default)s)")
+    parser.add_argument("--tree", metavar="NAME", default="T1",
+        help="a published tree: T1 to T5, or a large one: T1L, T2L, T3L, T1XL (%(default)s)")
     parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1 (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link (%(default)s)")
@@ -123,7 +123,10 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     (`balances`) with how many `drafts` and `messages` (`most_messages`: by one rank), in `virtual_seconds`, of which
     `detection_seconds` from the end of the last rank's work until all learned of it; simulated in `seconds`.
     """
+    from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch  # late: needs numba
+
     began = time.perf_counter()
+    choice("tree", options.tree, sorted(TREES))
     integer("ranks", options.ranks, 1, searches.MOST_RANKS)
     seed = integer("seed", options.seed, 0)
     network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))

@@ -1,0 +1,44 @@
+"""The cache of compiled kernels: of an installed lb_mpi, one for all environments of a user."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import lb_mpi
+
+PROGRAM = """
+from lb_mpi.partitioning.compiled import make_heap
+make_heap(3)
+print("make_heap", sum(make_heap.stats.cache_hits.values()), sum(make_heap.stats.cache_misses.values()))
+"""
+
+
+def run(packages: Path, cache: Path) -> list[str]:
+    """Hits and misses of a kernel of the lb_mpi in `packages`."""
+    shared = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    env = {**shared, "PYTHONPATH": str(packages), "XDG_CACHE_HOME": str(cache)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=cache, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[1:]
+
+
+def test_a_kernel_is_compiled_once_for_all_environments_of_a_user(tmp_path: Path) -> None:
+    source = Path(lb_mpi.__file__).parent
+    one, other = (tmp_path / name / "site-packages" for name in ("one", "other"))
+    for packages in (one, other):
+        shutil.copytree(source, packages / "lb_mpi", ignore=shutil.ignore_patterns("__pycache__"))
+    assert run(one, tmp_path) == ["0", "1"]
+    assert run(other, tmp_path) == ["1", "0"]
+    assert [*(tmp_path / "lb_mpi" / lb_mpi.__version__ / "partitioning").glob("compiled.make_heap-*.nbi")]
+    assert not [*tmp_path.glob("*/site-packages/**/*.nbi")]
+    changed = other / "lb_mpi" / "partitioning" / "refine.py"  # another file, of which a kernel may inline a part
+    changed.write_text(changed.read_text() + "\n")
+    assert run(other, tmp_path) == ["0", "1"]
+
+
+def test_kernels_of_a_clone_are_kept_beside_their_sources(tmp_path: Path) -> None:
+    shutil.copytree(Path(lb_mpi.__file__).parent, tmp_path / "lb_mpi", ignore=shutil.ignore_patterns("__pycache__"))
+    assert run(tmp_path, tmp_path) == ["0", "1"]
+    assert [*(tmp_path / "lb_mpi" / "partitioning" / "__pycache__").glob("compiled.make_heap-*.nbi")]
