@@ -24,7 +24,7 @@ import numpy as np
 
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import inlined, njit
 from lb_mpi.partitioning.coarsen import SHRINK, Csr, Flags, cluster, contract
 from lb_mpi.partitioning.compiled import make_heap, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow
@@ -55,7 +55,7 @@ def shard_of(part: GraphPart, costs: Floats) -> Shard:
 class Zone(NamedTuple):
     """The vertices of one home near the border between two parts, as it sends them to the other rank of the pair."""
 
-    numbers: Ints  # (m,)
+    numbers: Ints  # (m,) ascending
     sides: Ints  # (m,) 0: labelled the lower rank; 1: the higher one
     costs: Floats  # (m,)
     indptr: Ints  # (m + 1,) where each vertex's edges to vertices of the two parts begin
@@ -73,23 +73,30 @@ def zone(shard: Shard, labels: Ints, pair: tuple[int, int], layers: int, flow: f
     found = near_border(shard.graph, shard.n_local, labels, pair[0], pair[1], layers)
     if flow and len(found) == 0:
         found = np.flatnonzero(np.isin(labels[: shard.n_local], pair))
-    graph = shard.graph
-    degrees = graph.indptr[found + 1] - graph.indptr[found]
-    first = np.cumsum(degrees) - degrees
-    places = np.repeat(graph.indptr[found] - first, degrees) + np.arange(degrees.sum())
-    heads = graph.indices[places]
-    inside = (labels[heads] == pair[0]) | (labels[heads] == pair[1])
-    indptr = np.concatenate([[0], np.cumsum(inside)])[np.append(first, len(places))]
-    heads = heads[inside]
-    return Zone(
-        shard.numbers[found],
-        (labels[found] == pair[1]).astype(np.int64),
-        graph.vertex_weights[found],
-        indptr,
-        shard.numbers[heads],
-        (labels[heads] == pair[1]).astype(np.int64),
-        graph.weights[places[inside]],
-    )
+    return rows_between(shard.graph, shard.numbers, labels, pair[0], pair[1], found)
+
+
+@njit(cache=True)
+def rows_between(graph: Csr, numbers: Ints, labels: Ints, low: int, high: int, found: Ints) -> Zone:
+    """Return the rows of the vertices `found`, without the neighbours in third parts."""
+    most = 0
+    for v in found:
+        most += graph.indptr[v + 1] - graph.indptr[v]
+    indptr = np.zeros(len(found) + 1, np.int64)
+    heads, sides, weights = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+    end = 0
+    for k in range(len(found)):
+        for e in range(graph.indptr[found[k]], graph.indptr[found[k] + 1]):
+            u = graph.indices[e]
+            if labels[u] == low or labels[u] == high:
+                heads[end], sides[end], weights[end] = numbers[u], labels[u] == high, graph.weights[e]
+                end += 1
+        indptr[k + 1] = end
+    side = np.empty(len(found), np.int64)
+    for k in range(len(found)):
+        side[k] = labels[found[k]] == high
+    own, costs = numbers[found], graph.vertex_weights[found]
+    return Zone(own, side, costs, indptr, heads[:end].copy(), sides[:end].copy(), weights[:end].copy())
 
 
 @njit(cache=True)
@@ -132,34 +139,64 @@ class Pair(NamedTuple):
     fixed: Flags  # (2 + m,)
 
 
+@njit(cache=True)
 def join(low: Zone, high: Zone, stay: float) -> Pair:
     """Return the graph of the zones of both homes, with m vertices: those of the lower home first.
 
     stay : weight of the tie between a vertex and its home, per unit of cost.
     """
-    numbers = np.concatenate([low.numbers, high.numbers])
-    costs, side = np.concatenate([low.costs, high.costs]), np.concatenate([low.sides, high.sides])
-    degrees = np.concatenate([np.diff(low.indptr), np.diff(high.indptr)])
-    heads, sides = np.concatenate([low.heads, high.heads]), np.concatenate([low.head_sides, high.head_sides])
-    m = len(numbers)
-    order = np.argsort(numbers)
-    place = np.minimum(np.searchsorted(numbers[order], heads), max(m - 1, 0))
-    found = order[place] if m else place
-    inside = numbers[found] == heads if m else np.zeros(len(heads), dtype=bool)
-    home = np.repeat([0, 1], [len(low.numbers), len(high.numbers)])
-    # From each vertex: its edges, then its tie.  To the fixed vertices: these again, the other way round.
-    tails = np.concatenate([np.repeat(np.arange(m), degrees), np.arange(m)]) + 2
-    heads = np.concatenate([np.where(inside, found + 2, sides), home])
-    weights = np.concatenate([low.weights, high.weights, stay * costs])
-    outside = heads < 2
-    tails, heads = np.concatenate([tails, heads[outside]]), np.concatenate([heads, tails[outside]])
-    weights = np.concatenate([weights, weights[outside]])
-    order = np.argsort(tails, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(tails, minlength=m + 2))])
-    both = np.arange(m + 2) < 2
-    return Pair(
-        indptr, heads[order], weights[order], np.concatenate([[0.0, 0.0], costs]), np.concatenate([[0, 1], side]), both
-    )
+    n_low = len(low.numbers)
+    m = n_low + len(high.numbers)
+    costs, side = np.zeros(m + 2), np.ones(m + 2, np.int64)
+    side[0] = 0
+    rest = np.zeros((m + 2, 2))  # weight of the edges to what else each part has
+    room = len(low.heads) + len(high.heads) + 4 * m
+    heads, weights = np.empty(room, np.int64), np.empty(room)
+    indptr = np.zeros(m + 3, np.int64)
+    for fixed_too in (False, True):  # the rows of the fixed vertices come first, when their lengths are known
+        end = 0
+        for k in range(2 if fixed_too else 0):
+            for v in range(2, m + 2):
+                if rest[v, k] > 0.0:
+                    heads[end], weights[end] = v, rest[v, k]
+                    end += 1
+            indptr[k + 1] = end
+        for v in range(2, m + 2):
+            home = 0 if v < n_low + 2 else 1
+            one, k = (low, v - 2) if home == 0 else (high, v - 2 - n_low)
+            if fixed_too:
+                for p in range(2):
+                    if rest[v, p] > 0.0:
+                        heads[end], weights[end] = p, rest[v, p]
+                        end += 1
+            else:
+                costs[v], side[v] = one.costs[k], one.sides[k]
+                rest[v, home] += stay * one.costs[k]
+            for e in range(one.indptr[k], one.indptr[k + 1]):
+                u = find(low.numbers, one.heads[e])
+                if u < 0:
+                    u = find(high.numbers, one.heads[e])
+                    u = u + n_low if u >= 0 else -1
+                if u < 0 and not fixed_too:
+                    rest[v, one.head_sides[e]] += one.weights[e]
+                if u >= 0 and fixed_too:
+                    heads[end], weights[end] = u + 2, one.weights[e]
+                    end += 1
+            indptr[v + 1] = end
+    return Pair(indptr, heads[:end].copy(), weights[:end].copy(), costs, side, np.arange(m + 2) < 2)
+
+
+@inlined
+def find(numbers: Ints, number: int) -> int:
+    """Return the place of a number among ascending ones, or -1."""
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) >> 1
+        if numbers[middle] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(numbers) and numbers[low] == number else -1
 
 
 ROUNDS, PATIENCE, SEEDS_AT_ONCE = 3, 0.3, 10  # of searches, as for a partition (see `multilevel`)
