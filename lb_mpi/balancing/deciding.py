@@ -42,6 +42,7 @@ DENSE = 256  # ranks up to which the fit is solved as a dense system
 KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
 N_OBSERVED = 4  # observations in one report: the heaviest
+MOST_QUICK = 15  # calls between two decisions
 UNKNOWN = -1  # the mark of results that have all come from other ranks
 When = str | float
 
@@ -125,6 +126,7 @@ class BalanceReason(IntEnum):
     NO_GAIN = 6, "plan unchanged: a new one would cost more than it saves"
     BELOW = 7, "plan unchanged: the imbalance is not above the bound"
     ALONE = 8, "plan unchanged: there is only one rank"
+    HOLDS = 10, "plan unchanged: it holds for some calls"
     HOME = 9, "rows stay with their owners from now on: lending costs more than it saves"
 
 
@@ -133,6 +135,7 @@ class Decision(NamedTuple):
 
     reason: BalanceReason
     gain_s: float = 0.0  # expected saving until the next chance, before cost
+    quick: int = 0  # quick calls that may follow (`lb_mpi.balancing.quick`)
 
     @property
     def act(self) -> bool:
@@ -143,6 +146,12 @@ class Decision(NamedTuple):
     def words(self) -> str:
         """The reason in words."""
         return self.reason.words
+
+
+def words_of(decision: Decision, rows: int) -> str:
+    """Say what was decided, and how many rows were lent meanwhile."""
+    words = "1 row was" if rows == 1 else f"{rows:,} rows were"
+    return decision.words + (f"; {words} lent in this call" if rows else "")
 
 
 class Trigger:
@@ -165,7 +174,19 @@ class Trigger:
         self.trust = 1.0  # 0..1: fraction of the expected savings that has come true
         self._calls = 0
         self._lost_s = 0.0  # by not balancing since the last balancing
+        self._losing_s = 0.0  # at each chance, by the last decision
         self._expected: tuple[float, float] | None = None  # at the last balancing: slowest rank's seconds, saving
+
+    def skip(self) -> bool:
+        """Record a call; return True if it is no chance to balance."""
+        self._calls += 1
+        self.trust += HOPE * (1.0 - self.trust)
+        return self._calls % self.every > 0
+
+    def hold(self) -> None:
+        """Record a quick call, in which nothing is decided."""
+        if not self.skip():
+            self._lost_s += self._losing_s
 
     def paid(self, seconds: float) -> None:
         """Record the cost of a balancing; a smaller cost than before is accepted at once."""
@@ -186,10 +207,9 @@ class Trigger:
 
         `cost_s`: cost of the balancing; None: as measured for the last one.
         """
-        self._calls += 1
-        self.trust += HOPE * (1.0 - self.trust)
-        if self._calls % self.every:
+        if self.skip():
             return Decision(BalanceReason.CHANCE)
+        self._losing_s = 0.0
         if math.isnan(imbalance) or math.isnan(balanced_s):
             return Decision(BalanceReason.UNMEASURED)
         saving_s = now_s - balanced_s
@@ -197,12 +217,17 @@ class Trigger:
         if self.when == "always":
             return Decision(BalanceReason.ALWAYS, gain_s)
         if not isinstance(self.when, str):
-            return Decision(BalanceReason.BOUND if imbalance > self.when else BalanceReason.BELOW, gain_s)
+            if imbalance > self.when:
+                return Decision(BalanceReason.BOUND, gain_s)
+            return Decision(BalanceReason.BELOW, gain_s, MOST_QUICK)
         if imbalance <= self.tolerance:
-            return Decision(BalanceReason.WITHIN, gain_s)
-        if gain_s + self._lost_s <= (self.cost_s if cost_s is None else cost_s):
+            return Decision(BalanceReason.WITHIN, gain_s, MOST_QUICK)
+        left_s = (self.cost_s if cost_s is None else cost_s) - self._lost_s
+        if gain_s <= left_s:
             self._lost_s += gain_s
-            return Decision(BalanceReason.NO_GAIN, gain_s)
+            self._losing_s = gain_s
+            n_quick = int(min(left_s / gain_s - 1.0, MOST_QUICK)) if gain_s else MOST_QUICK
+            return Decision(BalanceReason.NO_GAIN, gain_s, n_quick)
         self._lost_s = 0.0
         self._expected = now_s, saving_s
         return Decision(BalanceReason.GAIN, gain_s)
@@ -269,9 +294,7 @@ class Decided(NamedTuple):
     @property
     def words(self) -> str:
         """Say what was decided, and what was lent meanwhile."""
-        rows = "1 row was" if self.rows == 1 else f"{self.rows:,} rows were"
-        lent = f"; {rows} lent in this call" if self.rows else ""
-        return self.decision.words + lent
+        return words_of(self.decision, self.rows)
 
     def record(self) -> Records:
         """(1,) of the dtype `decision_dtype`, with the number of transfers for a plan."""
@@ -289,15 +312,15 @@ def failure(problem: RoundProblem, size: int) -> Decided:
 @functools.cache
 def decision_dtype(size: int) -> np.dtype[Any]:
     """Return the dtype of a Decided for `size` ranks, without its plan, which travels apart; n_transfers -1: none."""
-    first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), *_columns(Decided)]
+    first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), ("quick", "<i8"), *_columns(Decided)]
     each = [(name, "<f8", (size,)) for name in ("tick_work", "speeds", "late")]
     return np.dtype([*first, *each, ("n_transfers", "<i8")])
 
 
 def decision_of(record: Records) -> Decided:
     """Read a Decided from `Decided.record`, without its plan."""
-    problem, reason, gain_s, *rest, _ = record[0].item()
-    return Decided(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest)
+    problem, reason, gain_s, quick, *rest, _ = record[0].item()
+    return Decided(RoundProblem(problem), Decision(BalanceReason(reason), gain_s, quick), *rest)
 
 
 class Levels(NamedTuple):
@@ -318,6 +341,8 @@ class Policy:
         self._rounds = 0  # since the costs of all rows are known
         self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more with lending
         self._fresh = False  # the last round was the first with its distribution
+        self._quick, self._late = 0, False  # quick calls that were to follow the last decision; whether one took too long
+        self._full = self._pause = 0  # full calls before the next quick one: still to come, and in all
 
     def changed(self, *, lending: bool, seconds: float | None = None) -> None:
         """Record that the next round has another distribution, which took `seconds` to decide on (None: not known)."""
@@ -328,12 +353,36 @@ class Policy:
     def failed(self) -> None:
         """Record that nothing is known of the rows any longer, and all are at home."""
         self.changed(lending=False)
-        self._rounds = 0
+        self._rounds = self._quick = 0
+
+    def hold(self, *, late: bool) -> None:
+        """Record a quick call, which took too long (`late`) or not."""
+        self._late = self._late or late
+        self.trigger.hold()
 
     def decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
-        """Decide for `size` ranks, one of which spent `spent_s` on packing, sending, and joining, the others less."""
+        """Decide for `size` ranks, one of which spent `spent_s` on packing, sending, and joining, the others less.
+
+        While nothing changes, more and more quick calls follow each decision, up to the next chance to balance.  After quick
+        calls that took too long, more and more full ones follow.
+        """
+        decision = self._decide(size, levels, spent_s)
+        n_quick = 0
+        if self._late:
+            self._pause = self._full = min(MOST_QUICK, 2 * self._pause + 1)
+        elif self._quick:
+            self._pause = 0
+        if self._full:
+            self._full -= 1
+        elif decision.quick:
+            n_chances = -(-(min(decision.quick, 2 * self._quick + 1) + 1) // self.trigger.every)
+            n_quick = n_chances * self.trigger.every - 1
+        self._quick, self._late = n_quick, False
+        return decision._replace(quick=n_quick)
+
+    def _decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
         if size == 1:
-            return Decision(BalanceReason.ALONE)
+            return Decision(BalanceReason.ALONE, quick=MOST_QUICK)
         self._rounds = 0 if math.isnan(levels.home_s) else self._rounds + 1
         auto = self.trigger.when == "auto"
         if self._rounds < 1 + auto:

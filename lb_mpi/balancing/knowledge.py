@@ -53,6 +53,7 @@ from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is 1/BLOCKS of the remaining rows, but not much shorter than BLOCK_S
 LEAST_DIVISOR = 8  # minimum of that divisor, where blocks are expensive to handle
+LONG = 8  # that divisor in a quick call
 LIGHTEST = 0.5  # of the mean: minimum size of a row when blocks are cut
 HANDLING = 0.03  # fraction of the time of rows at home that may go into handling their blocks
 HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/2, 1/4, 1/8
@@ -218,6 +219,7 @@ class Knowledge:
         self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
         self._row_s = 0.0  # of a row at home in the last round, with all overhead; 0: unknown
         self._handling_s = 0.0  # overhead of a block at home; 0: unknown
+        self._quick: tuple[Floats, list[Rowset]] | None = None  # in quick calls: sizes of rows, blocks at home
 
     @property
     def place(self) -> int:
@@ -255,35 +257,41 @@ class Knowledge:
         """True when costs are known for rows with this `mark`."""
         return mark == self.mark and self.costs is not None
 
-    def begin(self, n: int, mark: int, *, warm: bool = True, objects: bool = False) -> Round:
+    def begin(self, n: int, mark: int, *, warm: bool = True, objects: bool = False, quick: bool = False) -> Round:
         """Return the next round, of n rows with this `mark`, arrays or `objects`.
 
-        Not `warm`: the first block's time is unreliable.
+        Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks.
         """
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.place, n), mark, 0.0, 0.0
-            self.lent, self._n_lending = None, 0
+            self.lent, self._n_lending, self._quick = None, 0, None
         elif len(self.costs) != n:  # the rows are others: only the mean is still of use
             mean = float(np.mean(self.costs.work(self.tick_work))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.place, n)
             self.costs.ticks[:] = mean / self.tick_work[self.place]
             self.lent = None
         before = self._kept
-        self._n_lending += self.is_lending
+        self._n_lending += self.is_lending and not quick
         if self._kept != before:
             self.lent = None
         if self.lent is None:
-            self.lent = self._pick()
+            self.lent, self._quick = self._pick(), None
         self.n_rounds += 1
-        sizes = self._sizes(n)
-        home = self._blocks(sizes, warm=warm)
+        if not quick:
+            sizes = self._sizes(n)
+            home, self._quick = self._blocks(sizes, warm=warm), None
+        else:
+            if self._quick is None:
+                sizes = self._sizes(n)
+                self._quick = sizes, self._long_blocks(sizes)
+            sizes, home = self._quick
         lenders = [] if self.plan is None else self.plan.to(self.rank)
         near = not isinstance(self.known, range)
         asked = [*lenders, *self.neighbours] if near else self.neighbours
         return Round(
             self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
-            help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes, objects=objects,
+            help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes, objects=objects, quick=quick,
         )  # fmt: skip
 
     def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> RankReport:
@@ -314,6 +322,10 @@ class Knowledge:
         helped_work += (learned.planned_ticks * own_tick_work - lent) * self._kept / (1.0 - self._kept)
         self.took = sum(work) * len(self.costs) / n_known if n_known else math.nan
         return report._replace(work=self.work_of_rows, helped=helped_work, observed=tuple(seen))
+
+    def keep(self, late_ticks: float) -> None:
+        """Learn nothing from a quick call, at whose end this rank had spent `late_ticks`."""
+        self._late_ticks = late_ticks
 
     def apply(self, decided: Decided, late_ticks: float = 0.0) -> None:
         """Apply the root's decision; `late_ticks` of this rank in the round that is over."""
@@ -377,12 +389,7 @@ class Knowledge:
         n = len(sizes)
         if len(self.tick_work) == 1:
             return [slice(0, n)] if n else []
-        kept: Rowset = slice(0, n)
-        lent = [rows for rows in (self.lent or {}).values() if not isinstance(rows, slice) and len(rows)]
-        if lent:
-            staying = np.ones(n, dtype=np.bool_)
-            staying[np.concatenate(lent)] = False
-            kept = np.flatnonzero(staying)
+        kept = self._staying(n)
         least, divisor = min(LEAST, max(1, n // BLOCKS)), BLOCKS
         first = LEAST
         if warm and self._row_s > 0.0:
@@ -392,6 +399,25 @@ class Knowledge:
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]
+
+    def _long_blocks(self, sizes: Floats) -> list[Rowset]:
+        """Divide the rows that stay at home into blocks for a quick call."""
+        n = len(sizes)
+        if len(self.tick_work) == 1:
+            return [slice(0, n)] if n else []
+        kept = self._staying(n)
+        least = shortest_s(self._handling_s) / self._row_s if self._row_s > 0.0 else n / BLOCKS
+        parts = blocks(sizes[kept], LONG, 0, least)
+        return [*parts] if isinstance(kept, slice) else [kept[part] for part in parts]
+
+    def _staying(self, n: int) -> Rowset:
+        """Return those of n rows that are not lent by the plan."""
+        lent = [rows for rows in (self.lent or {}).values() if not isinstance(rows, slice) and len(rows)]
+        if not lent:
+            return slice(0, n)
+        staying = np.ones(n, dtype=np.bool_)
+        staying[np.concatenate(lent)] = False
+        return np.flatnonzero(staying)
 
     def _sizes(self, n: int) -> Floats:
         """(n,) size of each row when blocks are cut: its cost relative to the mean, at least LIGHTEST.

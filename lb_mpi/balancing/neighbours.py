@@ -273,7 +273,7 @@ class NeighbourDecider:
             self._planned_s = 0.0
         balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         known = not most.unknown
-        levels = Levels(_above(most.now_s, balanced_s), most.now_s, most.home_s, balanced_s) if known else Levels()
+        levels = Levels(above(most.now_s, balanced_s), most.now_s, most.home_s, balanced_s) if known else Levels()
         decision = policy.decide(self._size, levels, most.spent_s)
         knowledge.mean_speed = total.speed * UNIT / self._size
         if decision.reason is BalanceReason.HOME:
@@ -284,7 +284,7 @@ class NeighbourDecider:
         speeds[0] = self._speed
         if self._late_s:
             late[0] = self._speed * min(float(np.median(self._late_s)), balanced_s)
-        before, after = _above(most.home_s, mean_s) if known else math.nan, _above(most.busy_s, total.busy / total.speed)
+        before, after = above(most.home_s, mean_s) if known else math.nan, above(most.busy_s, total.busy / total.speed)
         compare = most.results != -most.results_low or most.results == UNKNOWN
         return Decided(
             RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, knowledge.tick_work, speeds, late
@@ -303,7 +303,7 @@ class NeighbourDecider:
 
     def _levels(self, load: float) -> Generator[Next, Any, Levels]:
         most_s, total, total_speed = yield from self._totals(load, self._speed)
-        return Levels(_above(most_s, total / total_speed), most_s, balanced_s=total / total_speed)
+        return Levels(above(most_s, total / total_speed), most_s, balanced_s=total / total_speed)
 
     def _plan(self, moving: float | None) -> Generator[Next, Any, Planned]:
         knowledge, near, size = self._knowledge, len(self._knowledge.neighbours), self._size
@@ -324,7 +324,7 @@ class NeighbourDecider:
         period, steps, best, waited = max(1, (size - 1).bit_length()), 0, math.inf, 0
         tolerance = EVEN * self.policy.trigger.tolerance
         while True:
-            excess = math.inf if scheme.time < 0.0 else _above(scheme.time, mean)
+            excess = math.inf if scheme.time < 0.0 else above(scheme.time, mean)
             yield Next(((ALL, Reduction(maxima=np.array([excess]))),))
             for _ in range(period):
                 ends.received = (yield _exchange(np.array([scheme.time])))[:, 0]
@@ -421,5 +421,6 @@ class NeighbourDecider:
         )
 
 
-def _above(value: float, mean: float) -> float:
+def above(value: float, mean: float) -> float:
+    """Return by which part a value is above a mean, at least 0."""
     return max(0.0, value / mean - 1.0) if mean > 0.0 else 0.0

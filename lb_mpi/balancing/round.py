@@ -7,7 +7,9 @@ A `Round` is an actor (`lb_mpi.actor`).  Its jobs are
     Unpacking(borrower, message)     results of objects, which the user's function unpacks
 
 A rank that has finished sends the root LEARNED.  After LEARNED from all ranks, the root sends each OVER: on MPI, a
-non-blocking gather and broadcast.
+non-blocking gather and broadcast.  In a quick call (`lb_mpi.balancing.quick`) it sends SETTLED instead, to all: on MPI, a
+reduction.  If any rank has failed, or something has changed, the answer is REPORT, and LEARNED and OVER follow; otherwise
+the answer is OVER.
 
 Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
 is dry.  It sends DRY to its neighbours at once, and to one more rank after each idle pause; or to one neighbour after each
@@ -23,8 +25,9 @@ The law
 - Each loan with rows is answered exactly once, by DONE or FAILED.  Messages from one rank to another arrive in order.
 - A rank is settled, and stays so, once its rows are back and all planned loans to it have arrived.  When all ranks are
   settled, no loan or answer is in transit and the round is over.  Only DRY may still arrive, without effect.
-- A settled rank that holds no borrowed rows sends LEARNED once.  Its help after that counts in its own next round, but
-  for the owner of the rows in this round.
+- A settled rank that holds no borrowed rows ends: it sends LEARNED once, or SETTLED and, if it is asked to, LEARNED.  Its
+  help after that counts in its own next round, but for the owner of the rows in this round.
+- In a round in which rows are lost, or a rank failed before its end, all ranks send LEARNED.
 - No rank waits for ever: a rank waits only for ranks that compute, and a dry rank expects no answer.
 - A failed rank stays in the round: it starts no more rows, and answers each loan with FAILED.
 
@@ -37,7 +40,9 @@ HELP       a rank that was sent DRY                compute its rows next (failed
 DRY        any rank, once                          it may be lent rows
 DONE       a borrower of this rank's rows          they are computed
 FAILED     a borrower of this rank's rows          they are lost, and the round fails
-OVER       the root, once all have sent LEARNED    the round is over
+REPORT     all, once all have sent SETTLED         send LEARNED: some rank has failed, or something has changed
+OVER       the root, once all have sent LEARNED;   the round is over
+           or all, once all have sent SETTLED
 """
 
 from __future__ import annotations
@@ -111,7 +116,7 @@ class Learned:
     late_ticks: float = 0.0  # the same after LEARNED was sent: counted in this rank's next round
     handling_s: float = 0.0  # overhead of a block beyond computing it, in the previous round
     rows_lent: int = 0
-    failed: bool = False  # this rank failed before sending LEARNED, or a borrower failed, so that rows are lost
+    failed: bool = False  # this rank failed before its end, or a borrower failed, so that rows are lost
     home_s: float = 0.0  # seconds spent on rows at home
     home_size: float = 0.0  # total size of those rows
 
@@ -127,6 +132,11 @@ def shortest_s(handling_s: float) -> float:
     return max(BLOCK_S, LEAST_HANDLINGS * handling_s)
 
 
+def wanted_size(left: float, each_s: float, share: float, handling_s: float) -> float:
+    """Return the size of the rows at home that a helper gets, of those that are `left`; see `part`."""
+    return max(PART * share * left, min(share * left, shortest_s(handling_s) / each_s if each_s else 0.0))
+
+
 def part(sizes: Sequence[float], each_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:
     """The number of blocks at home to lend to a helper, from blocks of these sizes, the next one first.
 
@@ -135,7 +145,7 @@ def part(sizes: Sequence[float], each_s: float, share: float, faster: float, han
     block; none unless the results, with `handling_s` added, come back LATENCY_S before this rank alone would finish.
     """
     left = sum(sizes)
-    wanted = max(PART * share * left, min(share * left, shortest_s(handling_s) / each_s if each_s else 0.0))
+    wanted = wanted_size(left, each_s, share, handling_s)
     size, n = sizes[0], 1
     while n < len(sizes) and size + 0.5 * sizes[n] <= wanted:
         size += sizes[n]
@@ -158,7 +168,9 @@ class RoundKind(IntEnum):
     DONE = 3  # results of rows that were lent
     FAILED = 4  # no results: the borrower has failed
     LEARNED = 5  # to the root: all measurements of its sender
-    OVER = 6  # from the root: all ranks have sent LEARNED
+    OVER = 6  # from the root: all ranks have sent LEARNED, or SETTLED
+    SETTLED = 7  # to all: its sender has ended a quick call
+    REPORT = 8  # from all: all ranks have sent SETTLED, and must send LEARNED
 
 
 class RoundMessage(NamedTuple):
@@ -167,7 +179,7 @@ class RoundMessage(NamedTuple):
     kind: RoundKind
     rows: Rowset | None = None  # PLANNED, HELP: rows of the sender
     ticks: float = math.nan  # DONE: spent on the rows, on the sender's work clock
-    payload: Any = None  # for the carrier; LEARNED: a Learned
+    payload: Any = None  # for the carrier; LEARNED, SETTLED: a Learned
 
 
 ROOT = 0
@@ -265,6 +277,7 @@ class Round:
     are sent DRY first.  `speeds`, in any unit: (P,) of all ranks, or by rank of this one and its neighbours, the only
     ones that it knows.  `help_ticks`: from the round before.  `handling_s`: overhead of a block.  `sizes`: (n,) > 0 row
     costs, in any unit; None: all equal.  `objects`: its rows are objects, so that packing and opening them are jobs.
+    `quick`: the call is a quick one, on all ranks.
     """
 
     def __init__(
@@ -280,8 +293,9 @@ class Round:
         handling_s: float = 0.0,
         sizes: Floats | None = None,
         objects: bool = False,
+        quick: bool = False,
     ) -> None:
-        self.rank, self.speeds, self.objects = rank, speeds, objects
+        self.rank, self.speeds, self.objects, self.quick = rank, speeds, objects, quick
         self.home = list(reversed(home))  # unstarted blocks, the next one last
         self.borrowed: deque[Job] = deque()  # unstarted
         self.parcels: deque[Packing | Unpacking] = deque()  # to be packed or opened; their rows are in `away`
@@ -290,6 +304,7 @@ class Round:
         self.lenders = set(lenders)  # of planned loans that have not arrived
         self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
         self.asking = Asking(rank, 0 if isinstance(speeds, Mapping) else len(speeds), neighbours)
+        self.ended = False  # LEARNED or SETTLED was sent
         self.reported = False  # LEARNED was sent
         self.failed = False
         self.error: BaseException | None = None  # the first one on this rank
@@ -317,7 +332,7 @@ class Round:
         return math.inf if self.over or self.failed else self.asking.wake_at
 
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
-        """Process arrivals in order; lend to dry ranks; send DRY if dry; send LEARNED once settled."""
+        """Process arrivals in order; lend to dry ranks; send DRY if dry; end once settled."""
         if self.over:
             return []
         sends: list[Send] = []
@@ -335,9 +350,10 @@ class Round:
         idle = not (self.home or self.borrowed or self.failed or self.over)
         if idle or self.asking.at is not None:
             sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.asking.due(now, idle=idle)]
-        if self.settled and not (self.borrowed or self.reported):
-            self.reported = True
-            sends.append((ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned)))
+        if self.settled and not (self.borrowed or self.ended):
+            self.ended, self.reported = True, not self.quick
+            kind = RoundKind.SETTLED if self.quick else RoundKind.LEARNED
+            sends.append((ROOT, RoundMessage(kind, payload=self.learned)))
         return sends
 
     def done(self, job: Job | Packing | Unpacking, result: Any) -> list[Send]:
@@ -360,7 +376,7 @@ class Round:
             return []
         known = not math.isnan(ticks)
         self.borrowed.popleft()
-        if job.helps and known and self.reported:
+        if job.helps and known and self.ended:
             self.learned.late_ticks += ticks
         elif job.helps and known:
             self.learned.help_ticks += ticks
@@ -371,13 +387,13 @@ class Round:
     def fail(self, error: BaseException | None = None) -> list[Send]:
         """Record that the round has failed on this rank; loans that are not packed yet are taken back.
 
-        A rank that has sent LEARNED and holds no rows only keeps the error: the round is as good as over.
+        A rank that has ended and holds no rows only keeps the error: the round is as good as over.
         """
         self.error = self.error or error
-        if self.reported and not self.borrowed:
+        if self.ended and not self.borrowed:
             return []
         self.failed = True
-        self.learned.failed = self.learned.failed or not self.reported
+        self.learned.failed = self.learned.failed or not self.ended
         self.home.clear()
         self._sizes.clear()
         if self.to_lend is not None:
@@ -409,9 +425,12 @@ class Round:
             else:
                 self._back(source, message)
             return []
-        if kind is RoundKind.OVER and self.reported and not self.borrowed:
+        if kind is RoundKind.OVER and self.ended and not self.borrowed:
             self.over = True
             return []
+        if kind is RoundKind.REPORT and self.ended and not (self.reported or self.borrowed):
+            self.reported = True
+            return [(ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned))]
         raise ProtocolError(f"rank {self.rank} got {kind.name} from rank {source}, which may not send it now")
 
     def _back(self, borrower: int, answer: RoundMessage) -> None:
@@ -432,10 +451,12 @@ class Round:
         return []
 
     def _help(self, rank: int) -> list[Send]:
-        sizes = self._sizes[::-1]
-        each_s = self._size_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
+        left = sum(self._sizes)
+        each_s = self._size_s or USUAL_BLOCK_S * len(self._sizes) / left
         # Relative to all known ranks: others may soon be dry, above all if one rank has all rows.
         share = float(self.speeds[rank]) / self._all_speeds
+        self._split(wanted_size(left, each_s, share, self.learned.handling_s))
+        sizes = self._sizes[::-1]
         n = part(sizes, each_s, share, float(self.speeds[rank] / self.speeds[self.rank]), self.learned.handling_s)
         if not n:
             return []
@@ -467,11 +488,16 @@ class Round:
                 home[-2:] = [join(home[-2:])]
                 sizes[-2:] = [self._size(home[-1])]
         if self.dry:
-            block = home[-1]
-            rows = max(1, int(least / sizes[-1] * count(block))) if least else LEAST
-            if count(block) >= 2 * rows:
-                home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
-                sizes[-1:] = [self._size(each) for each in home[-2:]]
+            self._split(least or LEAST * sizes[-1] / count(home[-1]))
+
+    def _split(self, size: float) -> None:
+        """Cut the next block where it has this size, unless it is shorter than two such parts."""
+        home, sizes = self.home, self._sizes
+        block = home[-1]
+        rows = max(1, int(size / sizes[-1] * count(block)))
+        if count(block) >= 2 * rows:
+            home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
+            sizes[-1:] = [self._size(each) for each in home[-2:]]
 
     def _lend(self, borrower: int, message: RoundMessage) -> list[Send]:
         """Lend the rows of a message; return it to be sent, unless it is to be packed before."""

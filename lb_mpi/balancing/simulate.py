@@ -24,6 +24,7 @@ from lb_mpi.balancing.deciding import (
     REPORT,
     BalanceReason,
     Decided,
+    Decision,
     Policy,
     RankReport,
     RootDecider,
@@ -34,6 +35,7 @@ from lb_mpi.balancing.deciding import (
 )
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import ALL, NEAR, NeighbourDecider, Planning, Reduction, momentum
+from lb_mpi.balancing.quick import Quick, QuickSums, numbers
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
     Arrival,
@@ -96,8 +98,9 @@ class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
         self.busy_s = np.zeros(len(rounds))  # (P,) seconds with jobs, which are also the ticks
         self._seconds = seconds
         self._took_s = [0.0] * len(rounds)  # by the current job
-        self.told_s: dict[int, float] = {}  # by rank: busy_s when it sent LEARNED
-        self.answer_s = 2 * collective_s(network, len(rounds))  # from the last LEARNED to OVER
+        self.told_s: dict[int, tuple[float, float]] = {}  # by rank: when it ended, and busy_s then
+        self._ends: defaultdict[RoundKind, dict[int, bool]] = defaultdict(dict)  # by kind and rank: it has failed
+        self.answer_s = 2 * collective_s(network, len(rounds))  # from the last LEARNED, or SETTLED, to the answer
 
     def run(self, begin_s: Iterable[float], on_step: Callable[[World], None] | None = None) -> Floats:
         """Run the round to its end; (P,) when each rank has finished.  ProtocolError if some rank never does.
@@ -140,13 +143,18 @@ class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
         return HEADER_BYTES + n * self.row_bytes
 
     def post(self, source: int, destination: int, message: RoundMessage) -> None:
-        """Send a message; LEARNED to the root and its answer are a gather and a broadcast, or a reduction over all."""
-        if message.kind is not RoundKind.LEARNED:
+        """Send a message; LEARNED and its answer are a gather and a broadcast, SETTLED is a reduction over all."""
+        if message.kind not in (RoundKind.LEARNED, RoundKind.SETTLED):
             super().post(source, destination, message)
             return
-        self.told_s[source] = float(self.busy_s[source])
-        for rank in range(len(self.rounds)) if len(self.told_s) == len(self.rounds) else ():
-            self.deliver(destination, rank, RoundMessage(RoundKind.OVER), self.now + self.answer_s)
+        self.told_s.setdefault(source, (self.now, float(self.busy_s[source])))
+        ends = self._ends[message.kind]
+        ends[source] = message.payload.failed
+        if len(ends) == len(self.rounds):
+            report = message.kind is RoundKind.SETTLED and any(ends.values())
+            for rank in range(len(self.rounds)):
+                kind = RoundKind.REPORT if report else RoundKind.OVER
+                self.deliver(destination, rank, RoundMessage(kind), self.now + self.answer_s)
 
 
 def collective_s(network: Network, size: int) -> float:
@@ -245,13 +253,18 @@ class Cluster:
             self.known_by = [Knowledge(rank, range(graph.n), graph.neighbours(rank).tolist()) for rank in range(graph.n)]
             self.decider = RootDecider(graph, trigger())
             self.answer_s += root_s(self.network, graph.n)
-        self._carried_s = np.zeros(graph.n)  # busy seconds after LEARNED: for the next call's report
+        self._carried_s = np.zeros(graph.n)  # busy seconds after the end: for the next call's report
+        self.quick = [Quick() for _ in range(graph.n)]
         self.rng = random.Random(check_seed(seed))
 
     @property
     def policy(self) -> Policy:
         """The rules when to balance; those of rank 0 if each rank decides by itself."""
-        return self.decider.policy if self.scheme == "direct" else self.deciders[0].policy
+        return self._policies[0]
+
+    @property
+    def _policies(self) -> list[Policy]:
+        return [self.decider.policy] if self.scheme == "direct" else [decider.policy for decider in self.deciders]
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
         """Simulate one call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
@@ -259,37 +272,66 @@ class Cluster:
         Rank r comes begin_s[r] >= 0 seconds (None: 0) after the end of the last call; the call's time includes them.
         """
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
-        rounds = [knowledge.begin(len(mine), 0) for knowledge, mine in zip(self.known_by, costs, strict=True)]
+        quick = self.quick[0].left > 0
+        rounds = [
+            knowledge.begin(len(mine), 0, quick=one.left > 0)
+            for knowledge, mine, one in zip(self.known_by, costs, self.quick, strict=True)
+        ]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = World(rounds, seconds_of, self.network, self.rng, self.row_bytes, self._recorded)
-        world.answer_s = self.answer_s
+        world.answer_s = 2 * collective_s(self.network, self.graph.n) if quick else self.answer_s
         ends_s = world.run(late_s)
-        told_s = np.array([world.told_s[rank] for rank in range(self.graph.n)])
+        ended_s, told_s = np.array([world.told_s[rank] for rank in range(self.graph.n)]).T
         busy_s, self._carried_s = self._carried_s + told_s, world.busy_s - told_s
-        reports = []
-        for knowledge, round, busy, began in zip(self.known_by, rounds, busy_s.tolist(), late_s.tolist(), strict=True):
-            mine = knowledge.learn(round.learned, busy, busy)
-            reports.append(mine._replace(bytes=2 * mine.rows * self.row_bytes, began_s=began))
-        decisions = self._decide(reports)
-        for knowledge, round, each in zip(self.known_by, rounds, decisions, strict=True):
-            knowledge.apply(each, round.learned.late_ticks)
-        decided, seconds = decisions[0], float(ends_s.max())
-        if decided.decision.act:
-            seconds += self._rebalance(decided)
+        seconds, n_bytes = float(ends_s.max()), [2 * round.learned.rows_lent * self.row_bytes for round in rounds]
+        if quick:
+            ended = self._keep(rounds, busy_s, n_bytes, ended_s - late_s)
+            rows, moved, decision = ended.rows, ended.bytes, Decision(BalanceReason.HOLDS)
+        else:
+            decided = self._learn(rounds, busy_s, n_bytes, late_s)
+            rows, moved, decision = decided.rows, decided.bytes, decided.decision
+            if decision.act:
+                seconds += self._rebalance(decided)
         work = np.array([mine.sum() for mine in costs])
         call = Call(
             seconds,
             end_s(float(work.sum()), self.speeds, late_s),
             float((late_s + work / self.speeds).max()),
-            decided.rows,
-            decided.bytes,
-            decided.decision.act,
-            decided.decision.words,
+            rows,
+            moved,
+            decision.act,
+            decision.words,
             sum(world.sent),
         )
         if self._recorded is not None:
             self._recorded.called(self, world, call)
         return call
+
+    def _keep(self, rounds: Sequence[Round], busy_s: Floats, n_bytes: Sequence[int], elapsed_s: Floats) -> QuickSums:
+        """End a quick call; the sums over all ranks."""
+        mine = []
+        each = zip(self.known_by, rounds, busy_s.tolist(), n_bytes, elapsed_s.tolist(), strict=True)
+        for knowledge, round, busy, sent, took in each:
+            knowledge.keep(round.learned.late_ticks)
+            rows = round.learned.rows_lent
+            mine.append(numbers(knowledge, changed=False, formed=True, rows=rows, bytes=sent, busy_s=busy, elapsed_s=took))
+        all_ranks = reduced(mine)
+        ended, *_ = [one.summed(all_ranks) for one in self.quick]
+        for policy in self._policies:
+            policy.hold(late=self.quick[0].late)
+        return ended
+
+    def _learn(self, rounds: Sequence[Round], busy_s: Floats, n_bytes: Sequence[int], late_s: Floats) -> Decided:
+        """End a full call; the decision."""
+        reports = []
+        for rank, (knowledge, round) in enumerate(zip(self.known_by, rounds, strict=True)):
+            mine = knowledge.learn(round.learned, float(busy_s[rank]), float(busy_s[rank]))
+            reports.append(mine._replace(bytes=n_bytes[rank], began_s=float(late_s[rank])))
+        decisions = self._decide(reports)
+        for knowledge, round, each, quick in zip(self.known_by, rounds, decisions, self.quick, strict=True):
+            knowledge.apply(each, round.learned.late_ticks)
+            quick.decided(each)
+        return decisions[0]
 
     def _decide(self, reports: Sequence[RankReport]) -> Sequence[Decided]:
         """The decision for each rank."""

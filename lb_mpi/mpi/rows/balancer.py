@@ -13,9 +13,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger, When, words_of
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourDecider, momentum
+from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.balancing.round import Round
 from lb_mpi.checks import function as check_function
@@ -25,7 +26,7 @@ from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, raise_on_all
-from lb_mpi.mpi.common.communicator import duplicate, presence_of
+from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
@@ -124,6 +125,7 @@ class Balancer:
         self._loans.record.use("map_rows", {**settings, "neighbours": near})
         self._migration = Trigger(trigger.when, trigger.every, trigger.tolerance)
         self.history = History()
+        self._quick = Quick()
         self._form: Spec | None = None  # of the results of the last call
         self._busy = False  # in a call, so that the user's function must not begin another one
 
@@ -208,14 +210,19 @@ class Balancer:
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options else function
-            round = knowledge.begin(mine.n_units, mine.spec.mark, warm=watch.warm, objects=mine.pack is not None)
+            quick, known = self._quick.left > 0, knowledge.knows(mine.spec.mark)
+            objects = mine.pack is not None
+            round = knowledge.begin(mine.n_units, mine.spec.mark, warm=watch.warm, objects=objects, quick=quick)
             if failed:
                 round.fail()
             results = Results(mine, self._form)
-            port = RoundPort(self._wire, knowledge, round, bound, mine, results, watch, self._loans, self._plans, began_s)
+            port = RoundPort(
+                self._wire, knowledge, round, bound, mine, results, watch, self._loans, self._plans, self._quick,
+                self._form if known else None, began, began_s,
+            )  # fmt: skip
             record = self._loans.record
             try:
-                carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch)
+                carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch, quick_s=QUICK_S)
                 watch.end()
                 self._finish(round, port, failed or _failed(round, port))
                 if isinstance(round.error, Warning):  # of a late rank, after this one has reported
@@ -258,6 +265,8 @@ class Balancer:
             self._wire.drain()
             with running(self._loans.record):
                 last, value = migrate(comm, knowledge, self._plans, self._migration, mine, given)
+        if last.acted:
+            self._quick.stop()
         self.history.append(last)
         self._loans.migrated(began, time.perf_counter(), last, knowledge)
         return value if last.acted else rows
@@ -308,9 +317,14 @@ class Balancer:
 
     def _finish(self, round: Round, port: RoundPort, failed: Failed | None) -> None:
         knowledge, plans = self._knowledge, self._plans
-        assert port.decided is not None
+        if port.sums is not None:
+            plans.hold(late=self._quick.late)
+        if port.decided is None:
+            self._keep(round, port)
+            return
         decided, deciding_s = port.decided
         knowledge.apply(decided, round.learned.late_ticks)
+        self._quick.decided(decided)
         if decided.problem:
             self._raise(failed, port.rows.spec.words)
         plan, steps = decided.plan, int(decided.plan is not None)
@@ -329,6 +343,17 @@ class Balancer:
         self.history.append(last)
         if decided.compare:
             self._agree_on_results(port.results)
+
+    def _keep(self, round: Round, port: RoundPort) -> None:
+        """End a quick call."""
+        sums = port.sums
+        assert sums is not None
+        self._knowledge.keep(round.learned.late_ticks)
+        decision = Decision(BalanceReason.HOLDS)
+        words, before, after = words_of(decision, sums.rows), self._quick.imbalance_home, self._quick.imbalance
+        self.history.append(Balanced(decision.act, words, before, after, sums.rows, sums.bytes, 0, port.spent_s, 0.0))
+        if port.results.spec is None and sums.formed and self._form is not None:
+            port.results.look_like(self._form)
 
     def _agree_on_results(self, results: Results) -> None:
         """Collective: BalanceError on all ranks if the form of results differs; ranks that do not know it adopt it."""

@@ -17,6 +17,8 @@ from mpi4py import MPI
 
 from lb_mpi.balancing.deciding import Decided
 from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.quick import Quick, QuickSums
+from lb_mpi.balancing.quick import numbers as numbers_of
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
     ROOT,
@@ -39,8 +41,8 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks, own_s, queued_s
-from lb_mpi.mpi.rows.plans import Neighbours, Root
-from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, columns_of, empty_parcel, head, in_blocks
+from lb_mpi.mpi.rows.plans import Neighbours, Reducing, Root
+from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 
 
@@ -189,8 +191,9 @@ class RowsDiffer(Exception):
 class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
     """The messages and jobs of `round`, one of `knowledge`, on `wire`.
 
-    LEARNED is the report to all that `plans` decide with; their decision arrives as OVER.  `loans` records phases and
-    loans.  `began_s`: seconds since the last round.
+    LEARNED is the report to all that `plans` decide with; their decision arrives as OVER.  SETTLED is a reduction over all,
+    whose sums arrive as OVER or REPORT.  `loans` records phases and loans.  `form`: of the results of the last call; None:
+    these are the first rows of their form.  `began`: time; `began_s`: seconds since the last round.
     """
 
     def __init__(
@@ -204,14 +207,21 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         stopwatch: Stopwatch,
         loans: Loans,
         plans: Root | Neighbours,
+        quick: Quick,
+        form: Spec | None,
+        began: float,
         began_s: float,
     ) -> None:
         self._wire, self._knowledge, self._round, self._function, self.rows = wire, knowledge, round, function, rows
-        self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
+        self._watch, self._loans, self._plans, self._began, self._began_s = stopwatch, loans, plans, began, began_s
+        self._quick, self._form = quick, form
         self.results = results
         self.failed: Failed | None = None  # an error of the user's
         self.n_computed = 0  # rows of this and of other ranks
-        self._learned: Learned | None = None  # to be reported
+        self._end: RoundMessage | None = None  # SETTLED or LEARNED, before it is sent
+        self._measured: Measured | None = None  # at the end
+        self._reducing: Reducing | None = None  # after SETTLED
+        self.sums: QuickSums | None = None  # of a quick call
         self._reported = False
         self.decided: tuple[Decided, float] | None = None  # and this rank's seconds to find it
         self.spent_s = 0.0  # for packing, sending, and joining
@@ -219,28 +229,34 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
     @property
     def failed_after_s(self) -> float:
         """See `Port`; after this rank's report, the decision may still be in transit although another rank has left."""
-        return super().failed_after_s + DECISION_S * self._round.reported
+        return super().failed_after_s + DECISION_S * self._round.ended
 
     def arrived(self) -> list[Arrival]:
-        """Return what has arrived, with the results stored; and OVER when there is a decision."""
+        """Return what has arrived, with the results stored; and REPORT or OVER when all ranks have ended.
+
+        An emulated slow rank ends when it has rested, and so sent its last results.
+        """
         began, arrived = time.perf_counter(), [self._read(*parcel) for parcel in self._wire.arrived()]
         if arrived:
             self.spent_s += time.perf_counter() - began
-        if self._learned is not None and not self._watch.slow.due():
-            self._report(self._learned)
+        if self._end is not None and not self._watch.slow.due():
+            kind, learned, self._end = self._end.kind, self._end.payload, None
+            self._measured = self._measured or self._watch.tell()
+            (self._add_up if kind is RoundKind.SETTLED else self._report)(learned, self._measured)
+        if self._reducing is not None and self._reducing.done():
+            self.sums, self._reducing = self._quick.summed(self._reducing.answer), None
+            arrived.append((ROOT, RoundMessage(RoundKind.REPORT if self.sums.changed else RoundKind.OVER)))
         if self._reported and self.decided is None and (decided := self._plans.decided()) is not None:
             self.decided = decided
             arrived.append((ROOT, RoundMessage(RoundKind.OVER)))
         return arrived
 
     def post(self, sends: list[Send]) -> None:
-        """Send parcels.  An emulated slow rank reports when it has rested, and so sent its last results."""
+        """Send parcels."""
         began = time.perf_counter()
         for rank, message in sends:
-            if message.kind is RoundKind.LEARNED:
-                self._learned = message.payload
-                if not self._watch.slow.due():
-                    self._report(message.payload)
+            if message.kind in (RoundKind.LEARNED, RoundKind.SETTLED):
+                self._end = message
                 continue
             self._wire.post(rank, self._parcel(message))
             if message.rows is not None:
@@ -276,9 +292,18 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         places = numbers(self.rows.of_units(job.rows))
         return f"its rows {places[0]}..{places[-1]}"
 
-    def _report(self, learned: Learned) -> None:
-        self._learned, self._reported = None, True
-        measured, mark, results = self._watch.tell(), self.rows.spec.mark, self.results.mark
+    def _add_up(self, learned: Learned, measured: Measured) -> None:
+        """Start the reduction at the end of a quick call."""
+        mark, none = self.results.mark, not self.rows.n and self.results.mark == 0
+        changed = learned.failed or self._form is None or not (none or mark == self._form.mark)
+        mine = numbers_of(
+            self._knowledge, changed=changed, formed=not none, rows=learned.rows_lent, bytes=self._wire.sent_bytes,
+            busy_s=measured.occupied_s, elapsed_s=time.perf_counter() - self._began,
+        )  # fmt: skip
+        self._reducing = Reducing(self._wire.comm, mine)
+
+    def _report(self, learned: Learned, measured: Measured) -> None:
+        self._reported, mark, results = True, self.rows.spec.mark, self.results.mark
         report = self._knowledge.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
         moved, began_s = self._wire.sent_bytes, self._began_s
         self._plans.report(

@@ -116,6 +116,11 @@ class Root:
         wait(self._comm, self._comm.Ibcast(found, 0), found)
         return Levels(*found.tolist())
 
+    def hold(self, *, late: bool) -> None:
+        """Record a quick call, which took too long (`late`) or not."""
+        if self.decider is not None:
+            self.decider.policy.hold(late=late)
+
     def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
         """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
         if self.decider is not None:
@@ -134,7 +139,7 @@ class Root:
         return everyone
 
 
-class _Reducing:
+class Reducing:
     """A reduction that is under way."""
 
     def __init__(self, comm: MPI.Intracomm, mine: Reduction) -> None:
@@ -153,11 +158,11 @@ class Neighbours:
 
     def __init__(self, comm: MPI.Intracomm, decider: NeighbourDecider) -> None:
         self._presence, self.decider = presence_of(comm), decider
-        self._reducing: _Reducing | None = None  # of the reports of a call
+        self._reducing: Reducing | None = None  # of the reports of a call
 
     def report(self, report: RankReport) -> None:
         """Start the reduction of all reports."""
-        self._reducing = _Reducing(self._presence.comm, self.decider.report(report))
+        self._reducing = Reducing(self._presence.comm, self.decider.report(report))
 
     def decided(self) -> tuple[Decided, float] | None:
         """Return the decision, and 0 seconds; None: some report has not arrived yet."""
@@ -175,6 +180,10 @@ class Neighbours:
     def levels(self, load: float) -> Levels:
         """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
         return self._run(self.decider.levels(load))
+
+    def hold(self, *, late: bool) -> None:
+        """Record a quick call, which took too long (`late`) or not."""
+        self.decider.policy.hold(late=late)
 
     def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
         """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
@@ -198,7 +207,7 @@ class _PlanningPort(Port[Any, None]):
     def __init__(self, presence: Presence, planning: Planning[Any], neighbours: Sequence[int]) -> None:
         self._comm, self._planning, self._neighbours = presence.comm, planning, neighbours
         self._near: tuple[Floats, list[MPI.Request]] | None = None  # what comes from the neighbours
-        self._all = deque[_Reducing]()
+        self._all = deque[Reducing]()
         self._table: tuple[int, Floats, MPI.Request] | None = None  # that arrives, and from which rank
         self._sends: list[tuple[MPI.Request, Floats]] = []
         self._status = MPI.Status()
@@ -223,7 +232,7 @@ class _PlanningPort(Port[Any, None]):
             if target == NEAR:
                 self._near = self._begin(message)
             elif target == ALL:
-                self._all.append(_Reducing(self._comm, message))
+                self._all.append(Reducing(self._comm, message))
             else:
                 self._send(target, np.ascontiguousarray(message))
 

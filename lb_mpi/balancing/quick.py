@@ -1,0 +1,81 @@
+"""Quick calls: while the plan holds, no rank reports, and nothing is decided.   (pure)
+
+A decision (`lb_mpi.balancing.deciding`) says how many quick calls follow.  In these, rows are lent as before, blocks are
+long, dry ranks are helped, and at the end all ranks add up a few numbers.  They leave as soon as they have the sums.
+
+Law.
+- All ranks make the same calls quick: that depends on decisions and sums only, and these have the same bits on all ranks.
+  The sums are of integers, so every tree of a reduction gives the same.
+- A plan changes at the end of a full call only, so on all ranks before the same call.
+- If a rank fails, or has rows or results of another form than in the last call, all ranks report in the same call.
+- A call that takes much longer than the sums say that it should is followed by a full one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing.deciding import Decided
+from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.neighbours import Reduction, above
+
+UNIT = 2.0**-20  # of seconds and work that are summed as integers: days on a million ranks do not overflow
+LATE, LATE_S = 0.05, 0.5e-3  # a call takes too long if it exceeds the usual imbalance by this part, and these seconds
+
+
+class QuickSums(NamedTuple):
+    """The numbers of one rank at the end of a quick call; or their sums."""
+
+    changed: int  # the rank has failed, or its rows or results have another form than in the last call
+    formed: int  # it knows the form of the results
+    rows: int  # lent
+    bytes: int  # sent
+    work: float  # that it did, or could have done before it came
+    speed: float  # work per second
+
+
+class Quick:
+    """The quick calls of one rank, the same on all ranks."""
+
+    def __init__(self) -> None:
+        self.left = 0  # quick calls that follow
+        self.imbalance_home = math.nan  # with all rows at home, in the last full call
+        self.imbalance = math.nan  # actual, in the last call
+        self.late = False  # the last call took too long
+        self._usual = 0.0  # imbalance in the last full call
+
+    def decided(self, decided: Decided) -> None:
+        """Record the decision of a full call."""
+        self.left = 0 if decided.problem or decided.compare else decided.decision.quick
+        self.imbalance_home, self.imbalance = decided.imbalance_before, decided.imbalance_after
+        self._usual = max(0.0, decided.imbalance_after)
+
+    def stop(self) -> None:
+        """Let a full call follow."""
+        self.left = 0
+
+    def summed(self, all_ranks: Reduction) -> QuickSums:
+        """Record the sums of a quick call, and return them; after a change, `decided` follows."""
+        changed, formed, rows, n_bytes, work, speed = all_ranks.sums.tolist()
+        total = QuickSums(changed, formed, rows, n_bytes, work * UNIT, speed * UNIT)
+        mean_s, (busy_s, elapsed_s) = total.work / total.speed if speed else 0.0, all_ranks.maxima.tolist()
+        self.imbalance = above(busy_s, mean_s)
+        self.late = elapsed_s > (1.0 + self._usual + LATE) * mean_s + LATE_S
+        self.left = 0 if self.late else self.left - 1
+        return total
+
+
+def numbers(
+    knowledge: Knowledge, *, changed: bool, formed: bool, rows: int, bytes: int, busy_s: float, elapsed_s: float
+) -> Reduction:
+    """Return the numbers of this rank, which all ranks add up.
+
+    It was busy with rows for `busy_s` of the `elapsed_s` between its begin and its end.
+    """
+    speed, late = float(knowledge.speeds[knowledge.place]), float(knowledge.late[knowledge.place])
+    work = busy_s * speed + late
+    sums = np.array([changed, formed, rows, bytes, round(work / UNIT), round(speed / UNIT)], dtype=np.int64)
+    return Reduction(sums, np.array([work / speed, elapsed_s + late / speed]))

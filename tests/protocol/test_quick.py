@@ -1,0 +1,154 @@
+"""Quick calls: which calls are quick, that all ranks agree on it, and that they come back to full calls in time."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lb_mpi.balancing.deciding import (
+    MOST_QUICK,
+    BalanceReason,
+    Decided,
+    Decision,
+    Levels,
+    Policy,
+    RoundProblem,
+    Trigger,
+)
+from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.quick import LATE_S, Quick, numbers
+from lb_mpi.balancing.simulate import Call, Cluster, reduced, simulate
+from lb_mpi.balancing.transfers import plan
+from lb_mpi.errors import ProtocolError
+from lb_mpi.graph import parse
+from lb_mpi.virtual import Network
+
+FAST = Network((1e-7, 1e-7))
+LEVEL = Levels(0.0, 1.0, 1.0, 1.0)
+
+
+def cluster(speeds: object = (4e3, 1e3, 2e3, 1e3), **options: object) -> Cluster:
+    return Cluster(parse("mesh:2x2"), speeds, network=FAST, **options)  # type: ignore[arg-type]
+
+
+def is_quick(call: Call) -> bool:
+    return call.reason == BalanceReason.HOLDS.words
+
+
+def same(_call: int) -> list[np.ndarray]:
+    return [np.ones(400)] * 4
+
+
+@pytest.mark.parametrize("scheme", ["direct", "fos", "sos"])
+def test_most_calls_are_quick_while_nothing_changes(scheme: str) -> None:
+    calls = simulate(cluster(scheme=scheme), same, 60)
+    assert np.mean([is_quick(call) for call in calls[20:]]) > 0.8
+    assert max(call.seconds / call.bound_s for call in calls[20:]) < 1.05
+
+
+@pytest.mark.parametrize("scheme", ["direct", "fos"])
+def test_a_change_of_speeds_is_followed_by_full_calls_at_once(scheme: str) -> None:
+    ranks = cluster(scheme=scheme)
+    calls = simulate(ranks, same, 40)
+    ranks.speeds[0] /= 4.0
+    later = simulate(ranks, same, 30)
+    quick = [is_quick(call) for call in [*calls[-1:], *later]]
+    assert not any(quick[2:5]), quick
+    assert np.median([call.seconds / call.bound_s for call in later[10:]]) < 1.08
+
+
+def test_nothing_is_quick_where_every_decision_acts() -> None:
+    assert not any(is_quick(call) for call in simulate(cluster(when="always"), same, 20))
+
+
+def test_a_plan_that_one_rank_follows_a_call_early_is_noticed() -> None:
+    ranks = cluster()
+    simulate(ranks, same, 30)
+    other = plan(parse("ring:4"), np.array([0.4, 0.1, 0.3, 0.2]), [1.0] * 4, [1.0] * 4)
+    ranks.known_by[0].follow(other)
+    with pytest.raises(ProtocolError):
+        ranks.call(same(0))
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_that_makes_another_call_quick_than_the_others_is_noticed(rank: int) -> None:
+    ranks = cluster()
+    while not ranks.quick[0].left:
+        ranks.call(same(0))
+    ranks.quick[rank].stop()
+    with pytest.raises(ProtocolError):
+        ranks.call(same(0))
+
+
+def decide(policy: Policy, n: int, levels: Levels = LEVEL, late: tuple[int, ...] = ()) -> list[int]:
+    """The quick calls after each of `n` decisions; the last of those after the decisions `late` takes too long."""
+    quick = []
+    for number in range(n):
+        quick.append(policy.decide(4, levels, 0.0).quick)
+        for k in range(quick[-1]):
+            policy.hold(late=number in late and k == quick[-1] - 1)
+    return quick
+
+
+def test_more_and_more_calls_are_quick_up_to_a_most() -> None:
+    assert decide(Policy(Trigger()), 7) == [0, 1, 3, 7, 15, 15, 15]
+    assert decide(Policy(Trigger(when=0.1)), 4) == [1, 3, 7, 15]
+
+
+def test_a_chance_to_balance_is_a_full_call() -> None:
+    policy = Policy(Trigger(every=4))
+    numbers_of_calls, number = [], 0
+    for _ in range(12):
+        number += 1
+        decision = policy.decide(4, LEVEL, 0.0)
+        if decision.reason is not BalanceReason.CHANCE and decision.reason is not BalanceReason.UNMEASURED:
+            numbers_of_calls.append(number)
+        for _ in range(decision.quick):
+            policy.hold(late=False)
+            number += 1
+    assert numbers_of_calls
+    assert all(number % 4 == 0 for number in numbers_of_calls)
+    assert number > 30
+
+
+def test_more_and_more_full_calls_follow_quick_ones_that_take_too_long() -> None:
+    assert decide(Policy(Trigger()), 14, late=(1, 3, 7)) == [0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+    assert max(decide(Policy(Trigger()), 200, late=tuple(range(200)))) == 1
+
+
+def test_losses_add_up_in_quick_calls_too() -> None:
+    trigger = Trigger()
+    trigger.paid(0.1)
+    policy = Policy(trigger)
+    quick = decide(policy, 12, Levels(0.5, 1.012, 1.1, 1.0))  # 12 ms are lost in each call
+    assert max(quick) > 0
+    acted = next(k for k in range(20) if policy.decide(4, Levels(0.5, 1.012, 1.1, 1.0), 0.0).act or k == 19)
+    assert acted < 2  # the skipped losses have reached the cost of 0.1 s
+
+
+def test_a_call_that_takes_too_long_is_the_last_quick_one() -> None:
+    known_by = [Knowledge(rank, range(2), [1 - rank]) for rank in range(2)]
+    within, ones = Decision(BalanceReason.WITHIN, 0.0, 7), np.ones(2)
+    decided = Decided(RoundProblem.NONE, within, 0.3, 0.02, 0, 0, False, ones, ones, np.zeros(2))
+
+    def end(quick: Quick, elapsed_s: tuple[float, float], *, changed: bool = False) -> Quick:
+        mine = [
+            numbers(one, changed=bad, formed=True, rows=3, bytes=10**12, busy_s=1.0, elapsed_s=took)
+            for one, took, bad in zip(known_by, elapsed_s, (changed, False), strict=True)
+        ]
+        sums = quick.summed(reduced(mine))
+        assert (sums.changed, sums.formed, sums.rows, sums.bytes) == (int(changed), 2, 6, 2 * 10**12)
+        return quick
+
+    quick = Quick()
+    quick.decided(decided)
+    assert quick.left == 7
+    assert end(quick, (1.0, 1.06)).left == 6
+    assert quick.imbalance == pytest.approx(0.0)
+    assert math.isclose(quick.imbalance_home, 0.3)
+    assert end(quick, (1.0, 1.08 + 2 * LATE_S)).left == 0
+    assert quick.late
+    for without in (decided._replace(problem=RoundProblem.FAILED), decided._replace(compare=True)):
+        quick.decided(without)
+        assert quick.left == 0
+    assert decided.decision.quick < MOST_QUICK
