@@ -75,14 +75,14 @@ def test_rows_take_what_was_predicted(calls: int) -> None:
     first = advice.lines[0]
     assert (first.variant.what, first.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
     assert first.predicted_s == pytest.approx(recorded.now, rel=0.1)
-    assert predicted(advice, "direct") == pytest.approx(cluster_run("direct", calls), rel=0.06)
+    assert predicted(advice, "direct") == pytest.approx(cluster_run("direct", calls), rel=0.08)
     costs = row_costs("hotspot", 4, 100, spread=1.0, period=120)
     alone = sum(
         max(mine.sum() / speed for mine, speed in zip(costs(k), SPEEDS * 1e4, strict=True)) for k in range(calls)
     )
     assert predicted(advice, "no balancing") == pytest.approx(alone, rel=0.08)
     assert alone > 1.5 * recorded.now
-    assert gain(run_of(recorded.records, recorded.now)) == pytest.approx(alone / recorded.now, rel=0.06)
+    assert gain(run_of(recorded.records, recorded.now)) == pytest.approx(alone / recorded.now, rel=0.08)
     whats = [line.variant.what for line in advice.lines]
     assert len(set(whats)) == len(whats)
     assert {"direct", "sos"} < {*whats}
