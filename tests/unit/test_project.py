@@ -268,6 +268,7 @@ def fields(tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             found |= {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
+            found |= {ast.unparse(one) for line in node.body if isinstance(line, ast.Assign) for one in line.targets}
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
             found.add(node.attr)
     return found

@@ -72,13 +72,15 @@ class PoolMaps:
     `speeds`: the user's, or None.  `own_errors`: a map raises its task's own exception, not a TaskError.
     """
 
-    own_errors = False
-
-    def __init__(self, session: Session, speeds: Sequence[float] | None) -> None:
-        self.session = session
+    def __init__(self, session: Session, speeds: Sequence[float] | None, *, own_errors: bool) -> None:
+        self.session, self.own_errors = session, own_errors
         self.speeds, self.memory = Speeds(session.ranks.size, speeds), Memory()
         self.current: RootTasks | None = None  # under way, on the root
         self.report: Report | None = None  # of the last one that has ended, on the root
+
+    def ended(self, report: Report) -> None:
+        """Keep the report of a map."""
+        self.report = report
 
 
 class Arrived(NamedTuple):
@@ -551,7 +553,7 @@ class RootMap(RootTasks):
         self.tell_end(payload)
         seconds = time.perf_counter() - self._began
         self._learn()
-        self._maps.report = report(len(self._order), seconds, self._rank_tasks, session.ranks.emulated_speeds)
+        self._maps.ended(report(len(self._order), seconds, self._rank_tasks, session.ranks.emulated_speeds))
 
     def _keep_rest(self) -> None:
         """Write the results that a map which is dropped, or has failed, has received: a later run need not compute them."""

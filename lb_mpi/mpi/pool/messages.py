@@ -75,29 +75,29 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-class Feed(NamedTuple):
+class ItemBatch(NamedTuple):
     """Items of a map that are read while it runs, each pickled, from position `first` on."""
 
     first: int
     items: list[bytes] | list[memoryview]
 
 
-_FEED = struct.Struct("<qq")  # position of the first, number of items; their sizes follow, and then the items
+_BATCH = struct.Struct("<qq")  # position of the first, number of items; their sizes follow, and then the items
 
 
-def feed_parcel(batch: Feed) -> Buffer:
+def batch_parcel(batch: ItemBatch) -> Buffer:
     """Make the parcel of a batch."""
     sizes = np.array([len(item) for item in batch.items], dtype=np.int64)
-    return parcel(_FEED.pack(batch.first, len(batch.items)), [sizes.tobytes(), *batch.items])
+    return parcel(_BATCH.pack(batch.first, len(batch.items)), [sizes.tobytes(), *batch.items])
 
 
-def read_feed(buffer: Buffer) -> Feed:
+def read_batch(buffer: Buffer) -> ItemBatch:
     """Read the parcel of a batch."""
-    first, n = _FEED.unpack_from(buffer.data)
+    first, n = _BATCH.unpack_from(buffer.data)
     rest = body(buffer)
     sizes = np.frombuffer(rest, np.int64, count=n)
     ends = (sizes.nbytes + np.cumsum(sizes)).tolist()
-    return Feed(first, [rest[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)])
+    return ItemBatch(first, [rest[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)])
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ Function = Callable[..., Any]
 class ProcessPool(Pool):
     """Replaces multiprocessing.Pool: raises a task's own exception, and accepts `chunksize` by position."""
 
+    _own_errors = True
+
     def __init__(
         self,
         processes: int | None = None,
@@ -35,7 +37,6 @@ class ProcessPool(Pool):
     ) -> None:
         super().__init__(initializer=initializer, initargs=initargs)
         self._processes = self.size  # which samplers read
-        self._maps.own_errors = True
 
     def map(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None, callback: Callback | None = None

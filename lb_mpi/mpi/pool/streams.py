@@ -27,13 +27,13 @@ from lb_mpi.mpi.pool.arguments import MapOptions, check_options, iterate
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, WorkerMap, sent_function, unpickled
 from lb_mpi.mpi.pool.messages import (
     IN_MEMORY_ORDER,
-    Feed,
+    ItemBatch,
     StartOrder,
+    batch_parcel,
     failure_of,
-    feed_parcel,
     is_unchanging,
     pickled,
-    read_feed,
+    read_batch,
 )
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.running import MapCall, Ran, run_tasks
@@ -54,7 +54,7 @@ class StreamPort(SessionPort):
         super().__init__(session)
         self._call = call
 
-    def run(self, job: Feed | Arrived) -> Any:
+    def run(self, job: ItemBatch | Arrived) -> Any:
         """See `Port`."""
         if isinstance(job, Arrived):
             return unpickled(job)
@@ -85,7 +85,7 @@ class RootStream(RootTasks):
         self._function = sent_function(self.session, call)
         self._port = StreamPort(self.session, call)
         self._going: list[PoolSend] = []  # batches for other ranks
-        self._mine = deque[Feed]()  # of the root itself
+        self._mine = deque[ItemBatch]()  # of the root itself
         self._came: list[tuple[int, list[Any]]] = []  # (position of the first, results), not yet delivered
         self._early: dict[int, Any] = {}  # results that wait for earlier ones
         self._fresh = deque[tuple[int, Any]]()  # (position, result), to be taken
@@ -154,11 +154,11 @@ class RootStream(RootTasks):
             n_bytes += len(batch[-1])
         if need is None or not batch:
             return
-        given = Feed(self._feeder.gave(need.rank, len(batch)), [*batch])
+        given = ItemBatch(self._feeder.gave(need.rank, len(batch)), [*batch])
         if need.rank == self.session.ranks.rank:
             self._mine.append(given)
         else:
-            self._going.append((need.rank, Order(Tag.TASK, feed_parcel(given))))
+            self._going.append((need.rank, Order(Tag.TASK, batch_parcel(given))))
 
     def _pickled(self, item: Any, number: int) -> bytes:
         try:
@@ -237,13 +237,13 @@ class RootStream(RootTasks):
         return [*sends, *going]
 
     @property
-    def job(self) -> Feed | Arrived | None:  # type: ignore[override]
+    def job(self) -> ItemBatch | Arrived | None:  # type: ignore[override]
         """Results to unpickle, or else a batch of the root's own."""
         if self.over:
             return None
         return self._arrived[0] if self._arrived else self._mine[0] if self._mine else None
 
-    def done(self, job: Feed | Arrived, result: Any) -> list[PoolSend]:  # type: ignore[override]
+    def done(self, job: ItemBatch | Arrived, result: Any) -> list[PoolSend]:  # type: ignore[override]
         """See `LocalMap`."""
         if isinstance(job, Arrived):
             self._arrived.popleft()
@@ -278,7 +278,7 @@ class RootStream(RootTasks):
         self._before = [one.plus(more) for one, more in zip(self._before, self._rank_tasks, strict=True)]
         self._rank_tasks = [RankTasks()] * len(self._before)
         n_tasks = sum(rank.tasks for rank in self._before)
-        self._maps.report = report(n_tasks, self._seconds, self._before, self.session.ranks.emulated_speeds)
+        self._maps.ended(report(n_tasks, self._seconds, self._before, self.session.ranks.emulated_speeds))
 
 
 class WorkerStream(WorkerMap):
@@ -301,12 +301,12 @@ class WorkerStream(WorkerMap):
         return order is not None and order.tag != Tag.TASK
 
     @property
-    def job(self) -> Feed | None:  # type: ignore[override]
+    def job(self) -> ItemBatch | None:  # type: ignore[override]
         """The next batch."""
         order = self.session.orders.first
-        return None if self.over or order is None else read_feed(order.parcel)
+        return None if self.over or order is None else read_batch(order.parcel)
 
-    def done(self, job: Feed, result: Ran) -> list[PoolSend]:  # type: ignore[override]
+    def done(self, job: ItemBatch, result: Ran) -> list[PoolSend]:  # type: ignore[override]
         """See `LocalMap`."""
         self.session.orders.follow()
         self.ran(job.first, len(job.items), result)
