@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from mpi4py import MPI
 
 from lb_mpi.errors import BalanceError, Error, SaveError, SearchError, Stopped, TaskError
-from lb_mpi.mpi.common.waiting import HANDLER
+from lb_mpi.mpi.common.waiting import HANDLERS
 
 E = TypeVar("E", bound=BaseException)
 TRACEBACK_S = 0.5  # the first rank to end may end all (python -m mpi4py), so ranks with a one-line message wait
@@ -100,7 +100,7 @@ def describe(error: BaseException) -> str:
 def place(error: BaseException) -> str:
     """Return where it was raised: "(file:line, in function)"; of Ctrl-C, the code that it interrupted."""
     try:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name != HANDLER]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name not in HANDLERS]
     except Exception:
         frames = []
     if isinstance(error, KeyboardInterrupt) and (not frames or frames[-1].filename.startswith(_OURS)):

@@ -129,7 +129,7 @@ class Interrupts:
         self.pending = True
 
 
-HANDLER = Interrupts._handle_sigint.__name__  # the innermost frame of each KeyboardInterrupt that it raises
+HANDLERS = (Interrupts._handle_sigint.__name__, "_handle_sigalrm")  # innermost frames of errors that interrupt user code
 _interrupts = Interrupts()  # of the main thread
 _MAIN = threading.main_thread().ident
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import pickle
 import struct
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -40,6 +41,8 @@ class MapOptions(TypedDict, total=False):
     key: str | None
     callback: Callable[[Any], object] | None
     buffersize: int | None
+    retries: int
+    timeout: float | None
 
 
 def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[int, Progress | None]:
@@ -58,6 +61,12 @@ def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[i
         chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
     if (key := options.get("key")) is not None and (not isinstance(key, str) or not key):
         raise TypeError(f"key = {show(key)}: expected a text that identifies the function in its checkpoint")
+    checks.integer("retries", options.get("retries", 0), least=0, most=MOST)
+    if (timeout := options.get("timeout")) is not None:
+        checks.number("timeout", timeout, least=1e-3, most=1e8, unit="seconds")
+        if threading.current_thread() is not threading.main_thread():
+            where = "expected the main thread, the only one that can be stopped"
+            raise ValueError(f"timeout = {show(timeout)} in a thread: {where}")
     if (buffersize := options.get("buffersize")) is not None:
         checks.integer("buffersize", buffersize, least=1)
     if isinstance(progress := options.get("progress"), bool):

@@ -396,7 +396,8 @@ class RootMap(RootTasks):
         self._order, bounds = deal(tasks, speeds.tolist(), None if self._costs is None else self._costs[tasks])
         self._parts = [speeds.tobytes(), function, *encode(self._items, self._order, session.ranks.size)]
         how = chunksize, self._costs is not None, call.star, call.keep_exceptions, False, len(function), digest
-        self._starts = [StartOrder(0, lo, hi, *how) for lo, hi in itertools.pairwise(bounds.tolist())]
+        limits = call.retries, call.timeout_s
+        self._starts = [StartOrder(0, lo, hi, *how, *limits) for lo, hi in itertools.pairwise(bounds.tolist())]
         self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
         self._by = np.full(len(self._order), -1, dtype=np.int32)  # the rank that has run it; -1: none
         self._until_fresh = False  # it stops working when there are results
@@ -628,7 +629,8 @@ class WorkerMap(LocalMap):
     def __init__(
         self, session: Session, start: StartOrder, data: memoryview, function: Callable[..., Any] | None = None
     ) -> None:
-        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
+        limits = start.retries, start.timeout_s
+        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions, *limits))
         speeds, data = np.frombuffer(data, np.float64, session.ranks.size), data[8 * session.ranks.size :]
         self._epoch = start.epoch
         self._frames: list[Frame] = []  # results to send

@@ -40,6 +40,8 @@ class StartOrder(NamedTuple):
     lazy: bool  # items are read while tasks run, and sent in batches
     function_bytes: int  # 0: known by its digest
     digest: bytes  # of the function
+    retries: int
+    timeout_s: float  # of a task; 0: none
 
 
 class Frame(NamedTuple):
@@ -51,7 +53,7 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<iiii????q16s")
+START = struct.Struct("<iiii????q16sid")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks

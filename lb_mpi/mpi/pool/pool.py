@@ -137,6 +137,8 @@ class Pool:
         checkpoint: str | os.PathLike[str] | None = None,
         key: str | None = None,
         callback: Callable[[T], object] | None = None,
+        retries: int = 0,
+        timeout: float | None = None,
     ) -> list[T] | None:
         """Return a list of function(item) for each of the root's items, in their order, on the root; elsewhere None.
 
@@ -157,7 +159,12 @@ class Pool:
             half a millisecond.
         progress : a function that the root calls as progress(tasks done, all tasks) when tasks have been done, at most four
             times a second, and at the end; True: shows the progress in a line on stderr.
-        return_exceptions : True: an exception that a task raises is its result; a checkpoint does not contain it.
+        return_exceptions : True: an exception that a task raises is its result; a checkpoint does not contain it, so a
+            later run tries that task again.
+        retries : number of times, >= 0, that a task is tried again when it has raised an exception: at once, and on the
+            same rank.
+        timeout : seconds, > 0, after which TimeoutError is raised in a task (and in each of its retries), by an alarm
+            signal; None: no limit.  Only Python code can be interrupted: C code that does not return to Python goes on.
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
             bytes, arrays, or tuples, lists and dicts of these.  A full disk ends the map; if the file is removed, a
@@ -174,8 +181,9 @@ class Pool:
         """
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         options = MapOptions(
-            costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint, key=key, callback=callback
-        )
+            costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint, key=key, callback=callback,
+            retries=retries, timeout=timeout,
+        )  # fmt: skip
         return self._collect(call, items, options)
 
     def starmap(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 
+from lb_mpi.errors import Error
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool.messages import UNCHANGING, copied, failure_of, kept, pickled_error, unpicklable
 from lb_mpi.mpi.pool.serving import Process
@@ -20,6 +25,59 @@ class MapCall(NamedTuple):
     function: Callable[..., Any]
     star: bool = False  # function(*item)
     keep_exceptions: bool = False  # exceptions are results
+    retries: int = 0  # after an exception, on the same rank
+    timeout_s: float = 0.0  # of a task; 0: none
+
+
+class Alarm:
+    """Raises TimeoutError in calls that last longer than `seconds`, as soon as Python code of theirs goes on.
+
+    In the main thread only.  lb_mpi.Error if the program's own alarm timer runs.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._armed = False
+
+    def __enter__(self) -> Alarm:
+        """Replace the handler of SIGALRM."""
+        if signal.getitimer(signal.ITIMER_REAL)[0]:
+            raise Error(f"timeout = {self.seconds:g}: expected none while the program's own alarm timer runs")
+        self._before = signal.signal(signal.SIGALRM, self._handle_sigalrm)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore it."""
+        signal.signal(signal.SIGALRM, self._before)
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return function(*args)."""
+        self._armed = True
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        try:
+            return function(*args)
+        finally:  # if it rings before the next line, the call has lasted too long
+            self._armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def _handle_sigalrm(self, _number: int, _frame: FrameType | None) -> None:
+        if self._armed:
+            raise TimeoutError(f"not finished after {self.seconds:g} s")
+
+
+@contextmanager
+def _caller(call: MapCall) -> Iterator[Callable[..., Any]]:
+    """Give a function that calls the user's with an item: with a timeout, and again after an exception, as `call` says."""
+    with Alarm(call.timeout_s) if call.timeout_s else nullcontext() as alarm:
+        once = call.function if alarm is None else partial(alarm.call, call.function)
+
+        def attempts(*args: Any) -> Any:
+            for _ in range(call.retries):
+                with suppress(Exception):
+                    return once(*args)
+            return once(*args)
+
+        yield attempts if call.retries else once
 
 
 class Ran(NamedTuple):
@@ -40,24 +98,24 @@ def run_tasks(
 
     On the root, results are copied before the next call may change them; the other ranks pickle them.
     """
-    function, star, keep = call
     values, failed, process, before = list[Any](), None, Process.now(), session.clocks.before()
     session.record.enter(phase, before.wall_s)
     try:
         arguments = some(tasks.lo, tasks.hi)
-        for argument in arguments:
-            try:
-                value = function(*argument) if star else function(argument)
-            except Exception as error:
-                if not keep:
-                    raise
-                value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
-            if type(value) not in UNCHANGING:
-                if session.ranks.is_root:
-                    value = copied(value)
-                elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
-                    value = kept(value)
-            values.append(value)
+        with _caller(call) as function:
+            for argument in arguments:
+                try:
+                    value = function(*argument) if call.star else function(argument)
+                except Exception as error:
+                    if not call.keep_exceptions:
+                        raise
+                    value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
+                if type(value) not in UNCHANGING:
+                    if session.ranks.is_root:
+                        value = copied(value)
+                    elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
+                        value = kept(value)
+                values.append(value)
     except BaseException as error:
         failed = error
     process.restore()

@@ -103,8 +103,9 @@ class RootStream(RootTasks):
         self._began, speeds = time.perf_counter(), self._maps.speeds.values
         self.session.record.use("pool", {"costs": False, "chunksize": self._chunksize, "speeds": speeds.tolist()})
         function, digest = self._function
-        how = self._chunksize, False, self._call.star, self._call.keep_exceptions, True, len(function), digest
-        starts = [StartOrder(0, 0, 0, *how)] * self.session.ranks.size
+        call = self._call
+        how = self._chunksize, False, call.star, call.keep_exceptions, True, len(function), digest
+        starts = [StartOrder(0, 0, 0, *how, call.retries, call.timeout_s)] * self.session.ranks.size
         self.tell_start(starts, [speeds.tobytes(), function])
 
     def _results(self) -> Iterator[tuple[int, Any]]:

@@ -1,0 +1,156 @@
+"""Tasks that fail: tried again, interrupted after a time, returned, and left out of the checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+pytestmark = pytest.mark.mpi
+CALLS = Counter[int]()
+
+
+@pytest.fixture
+def pool() -> Iterator[lb_mpi.Pool]:
+    CALLS.clear()
+    with lb_mpi.Pool(COMM) as pool:
+        yield pool
+
+
+def at_the_third_attempt(k: int) -> int:
+    CALLS[k] += 1
+    if CALLS[k] < 3:
+        raise ConnectionError(f"attempt {CALLS[k]}")
+    return k
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "map": lambda pool, items, **options: pool.map(at_the_third_attempt, items, **options),
+    "starmap": lambda pool, items, **options: pool.starmap(at_the_third_attempt, zip(items), **options),
+    "imap": lambda pool, items, **options: list(pool.imap(at_the_third_attempt, items, **options)),
+    "a stream": lambda pool, items, **options: list(pool.imap(at_the_third_attempt, iter(items), **options)),
+}
+
+
+@pytest.mark.every_size
+@pytest.mark.parametrize("method", METHODS)
+def test_a_task_is_tried_again_on_its_rank(pool: lb_mpi.Pool, method: str) -> None:
+    for n in (0, 1, 30):
+        CALLS.clear()
+        found = METHODS[method](pool, range(n), retries=2)
+        assert (found or []) == ([*range(n)] if RANK == 0 else [])
+        assert COMM.allreduce(sum(CALLS.values())) == 3 * n
+    CALLS.clear()
+    with pytest.raises(lb_mpi.TaskError, match=r"task 0 on rank \d: ConnectionError: attempt 2"):
+        METHODS[method](pool, range(1), retries=1)
+    assert COMM.allreduce(CALLS[0]) == 2
+
+
+def forever_at_5(k: int) -> int:
+    while k == 5:
+        time.sleep(0.01)
+    return k
+
+
+def busy_at_5(k: int) -> int:
+    n = 0
+    while k == 5:
+        n += 1
+    return k
+
+
+@pytest.mark.every_size
+@pytest.mark.parametrize("function", [forever_at_5, busy_at_5])
+@pytest.mark.parametrize("root", [None, 0])
+def test_a_hung_task_is_named_with_its_rank_and_seconds(root: int | None, function: Callable[[int], int]) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is None:
+            return
+        for method in (pool.map, lambda *args, **options: list(pool.imap(args[0], iter(range(args[1])), **options))):
+            words = r"task 5 on rank \d: TimeoutError: not finished after 0.2 s \(.*test_pool_failures.py:\d+, in \w+_at_5\)"
+            with pytest.raises(lb_mpi.TaskError, match=words) as caught:
+                method(function, 20, timeout=0.2)
+            assert caught.value.index == 5
+            found = method(function, 20, timeout=0.2, return_exceptions=True, retries=1)
+            if pool.is_root:
+                assert [type(one) for one in found] == [int] * 5 + [TimeoutError] + [int] * 14
+        assert signal.getsignal(signal.SIGALRM) is before
+        assert pool.map(abs, [-1]) == ([1] if pool.is_root else None)
+
+
+def test_a_timeout_is_the_limit_of_each_task_not_of_all(pool: lb_mpi.Pool) -> None:
+    assert pool.map(time.sleep, [0.02] * 20 * SIZE, timeout=0.4, chunksize=20) == ([None] * 20 * SIZE if RANK == 0 else None)
+    time.sleep(0.5)  # no alarm is left over
+
+
+def sets_an_alarm(_: int) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def test_a_task_that_stops_the_alarm_does_no_harm_to_others(pool: lb_mpi.Pool) -> None:
+    assert pool.map(sets_an_alarm, 5, timeout=1.0, to="all") == [None] * 5
+
+
+def test_an_alarm_of_the_program_is_an_error(pool: lb_mpi.Pool) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 1000.0)
+    try:
+        with pytest.raises(lb_mpi.TaskError, match=r"timeout = 3: expected none while the program's own alarm timer runs"):
+            pool.map(abs, 9, timeout=3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    assert pool.map(abs, [-1], to="all") == [1]
+
+
+def test_a_failed_task_is_not_in_the_checkpoint_and_is_tried_again(pool: lb_mpi.Pool, tmp_path: Path) -> None:
+    path = Path(COMM.bcast(str(tmp_path))) / "log"
+    options: Any = {"return_exceptions": True, "checkpoint": path, "timeout": 0.2, "to": "all", "chunksize": 3}
+    for n in (30, 1):
+        found = pool.map(forever_at_5, 30, **options)
+        assert found is not None
+        assert [type(one) for one in found] == [int] * 5 + [TimeoutError] + [int] * 24
+        report = pool.report()
+        assert report is None or report.n == n
+
+
+def test_all_ranks_raise_for_invalid_limits(pool: lb_mpi.Pool) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"retries": -1}, "retries = -1: expected"),
+        ({"retries": 1.5}, "retries = 1.5: expected"),
+        ({"timeout": 0}, "timeout = 0: expected"),
+        ({"timeout": float("nan")}, "timeout = nan: expected"),
+        ({"timeout": float("inf")}, "timeout = inf: expected"),
+        ({"timeout": "soon"}, "timeout = 'soon': expected"),
+    ]
+    for options, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            pool.map(abs, 3, **options)
+    assert pool.map(abs, [-1], to="all") == [1]
+
+
+def test_a_timeout_needs_the_main_thread() -> None:
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool:
+            said: list[str] = []
+
+            def work() -> None:
+                try:
+                    pool.map(abs, 3, timeout=1)
+                except ValueError as error:
+                    said.append(str(error))
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            assert said == ["timeout = 1 in a thread: expected the main thread, the only one that can be stopped"]
