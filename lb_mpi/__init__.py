@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from lb_mpi.partitioning.quality import partition_metrics as partition_metrics
     from lb_mpi.partitioning.spectral import Fiedler as Fiedler
     from lb_mpi.partitioning.spectral import fiedler as fiedler
+    from lb_mpi.rebalancing.record import Rebalanced as Rebalanced
     from lb_mpi.record.report import RankWork as RankWork
     from lb_mpi.record.report import Report as Report
     from lb_mpi.searching.bound import Bound as Bound
@@ -120,6 +121,7 @@ _PUBLIC = {  # public names by module, imported at first use; type checkers read
     "partitioning.partition": "partition",
     "partitioning.quality": "MappingCost PartitionMetrics partition_metrics",
     "partitioning.spectral": "Fiedler fiedler",
+    "rebalancing.record": "Rebalanced",
     "record.report": "RankWork Report",
     "searching.bound": "Bound",
     "searching.problem": "Problem Savable TreeSearch",

@@ -37,14 +37,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
-from lb_mpi.balancing.neighbours import UNIT, Reduction
+from lb_mpi.balancing.neighbours import ALL, UNIT, Reduction
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Ints
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
 from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now
-
-ALL = -1  # to and from all ranks: a reduction
 
 
 class RebalanceKind(IntEnum):

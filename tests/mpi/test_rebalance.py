@@ -217,6 +217,21 @@ def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
         assert report.note == ("" if SIZE == 1 else f"{sum(moved)} vertices moved in {len(moved)} rebalancings")
 
 
+def test_a_wait_does_not_count() -> None:
+    with deal(mesh(4, 9)) as plan:
+        plan.exchange(plan.vertices)
+        before = plan._halos.own_s
+        with plan.waiting():
+            counted = plan._halos.own_s
+            sum(range(1_000_000))
+        assert plan._halos.own_s == counted
+        assert counted > before
+        sum(range(1000))
+        with plan.waiting():
+            assert plan._halos.own_s > counted
+        assert plan.report().n == 1
+
+
 def test_steps_are_near_the_bound_when_speeds_change() -> None:
     """In virtual time: a step of a rank lasts its weight / its speed, which changes three times."""
     graph = mesh(40, 60)

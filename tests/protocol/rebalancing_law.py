@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.deciding import Trigger
-from lb_mpi.balancing.neighbours import Reduction
+from lb_mpi.balancing.neighbours import ALL, Reduction
 from lb_mpi.distributing.halo import Pieces, part_of
 from lb_mpi.graph import Graph, Ints
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing import moving as moving_module
-from lb_mpi.rebalancing.actor import ALL, Build, Built, Choose, Pack, RankLoad, RebalanceKind, RebalanceMessage, Stage
+from lb_mpi.rebalancing.actor import Build, Built, Choose, Pack, RankLoad, RebalanceKind, RebalanceMessage, Stage
 from lb_mpi.rebalancing.greedy import give
 from tests.protocol.explore import Exploration, State
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -208,7 +210,7 @@ class HaloPlan:
         the same objects if this rank keeps its vertices.
 
         The speed of a rank is the cost of its vertices / the seconds that it computes between two calls.  The time in
-        `exchange` does not count, since it waits there; a wait in a call of the program's own counts as computing.  The
+        `exchange` does not count, since it waits there; where the program itself waits, use `waiting`.  The
         median of the last five calls is used.  The time before the first call does not count, since functions may have
         been compiled in it.  A rank keeps at least one vertex.
 
@@ -250,6 +252,15 @@ class HaloPlan:
             after=last.imbalance_after, moved=last.vertices_moved, acted=1, reason=self._record.reason(last.reason),
             home=len(self.vertices), serving_s=last.seconds,
         )  # fmt: skip
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for other ranks in this block, as in a reduction: its time does not count as computing."""
+        self._halos.begin(time.perf_counter(), time.thread_time())
+        try:
+            yield
+        finally:
+            self._halos.go_on(time.perf_counter(), time.thread_time())
 
     @property
     def history(self) -> Rebalances:

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.deciding import Trigger, When
-from lb_mpi.balancing.neighbours import Reduction
+from lb_mpi.balancing.neighbours import ALL, Reduction
 from lb_mpi.checks import number, show
 from lb_mpi.distributing.halo import GraphPart, Piece, part_of
 from lb_mpi.emulate import throttle
@@ -29,7 +29,6 @@ from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.values import Reader, Values, chunk
 from lb_mpi.rebalancing.actor import (
-    ALL,
     Build,
     Built,
     Choose,

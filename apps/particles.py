@@ -1,0 +1,239 @@
+"""Particles in the cells of a mesh, which a wandering vortex gathers: cells move to the ranks that have time for them.
+
+mpiexec -n 4 python -m apps.particles --rebalance
+mpiexec -n 4 python -m apps.particles --speeds 0.8,0.4,0.2,0.2 --rebalance
+mpiexec -n 4 python -m apps.particles --shape 60x80 --particles 400000 --speed-changes 0:3:8:0.33 --rebalance --json
+
+A particle belongs to the rank that owns its cell.  In a step it goes less than a cell's width; those that leave their cell
+are sent to the owners of the eight cells around it, in a halo exchange.  The centre of the vortex goes round the mesh, and
+the crowd follows it: so the numbers of particles drift, and with them the work of the cells.  The particles are the same to
+the last bit at the end, on any number of ranks, with and without rebalancing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
+from apps.heat import checksum, scramble
+from apps.speeds import Varying, seconds_for
+from lb_mpi.checks import integer
+from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.kernels import njit
+from lb_mpi.mpi.common.collective import agree, barrier
+from lb_mpi.mpi.common.communicator import duplicate
+from lb_mpi.mpi.graph.halo import HaloPlan
+
+PROG = "python -m apps.particles"
+NUMBER, ROW, COLUMN = range(3)  # columns of the particles
+BLOCK_SUBSTEPS = 50_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
+WORK_OF_CELL = 0.5  # in particles: what a cell costs that has none
+
+
+class Times(NamedTuple):
+    """What a simulation took on one rank."""
+
+    cpu_s: float  # of moving particles
+    imbalance: float  # mean over the steps, of the numbers of particles; the same on all ranks
+
+
+def parser() -> Parser:
+    """Make the command line."""
+    parser = Parser(prog=PROG, description="Particles in the cells of a mesh, whose numbers drift.")
+    parser.add_argument("--shape", type=shape_of, default=(40, 60), metavar="RxC", help="cells (default: 40x60)")
+    parser.add_argument("--particles", type=int, default=100_000, metavar="N", help="number of particles (default: 100000)")
+    parser.add_argument("--steps", type=int, default=60, help="number of time steps (default: %(default)s)")
+    parser.add_argument("--work", type=int, default=30, help="substeps of each step (default: %(default)s)")
+    group = parser.add_argument_group("balancing")
+    group.add_argument("--rebalance", action="store_true",
+        help="move cells between neighbouring ranks during the run, where it saves time")
+    add_speeds(group)
+    add_changes(group)
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    return parser
+
+
+def shape_of(text: str) -> tuple[int, int]:
+    """Parse "40x60"."""
+    rows, columns = text.split("x")
+    return int(rows), int(columns)
+
+
+def cells(shape: tuple[int, int]) -> Graph:
+    """The graph of all cells; each has the eight around it as neighbours."""
+    rows, columns = shape
+    numbers = np.arange(rows * columns).reshape(rows, columns)
+    pairs = [
+        (numbers[:, :-1], numbers[:, 1:]),
+        (numbers[:-1], numbers[1:]),
+        (numbers[:-1, :-1], numbers[1:, 1:]),
+        (numbers[:-1, 1:], numbers[1:, :-1]),
+    ]
+    tails, heads = (np.concatenate([pair[end].ravel() for pair in pairs]) for end in (0, 1))
+    return Graph.from_edges(rows * columns, tails, heads)
+
+
+def begin(n: int, shape: tuple[int, int]) -> Floats:
+    """(n, 3) number, row and column of all particles, evenly at random, depending on their numbers alone."""
+    numbers = np.arange(n)
+    dice = scramble(np.stack([2 * numbers, 2 * numbers + 1], axis=1).astype(np.uint64))
+    places = (dice >> np.uint64(11)).astype(np.float64) * 2.0**-53 * shape
+    return np.column_stack([numbers.astype(np.float64), places])
+
+
+def cells_of(particles: Floats, columns: int) -> Ints:
+    """(n,) the cells of (n, 3) particles."""
+    return particles[:, ROW].astype(np.int64) * columns + particles[:, COLUMN].astype(np.int64)
+
+
+@njit(cache=True)
+def blow(particles: Floats, rows: int, columns: int, centre_row: float, centre_column: float, work: int) -> None:
+    """Move (n, 3) particles by one step: half a cell at most, in substeps, around the centre and towards it."""
+    for k in range(len(particles)):
+        row, column = particles[k, 1], particles[k, 2]
+        for _ in range(work):
+            down, right = row - centre_row, column - centre_column
+            far = 1.0 + (down * down + right * right) ** 0.5
+            row += 0.5 / work * (0.6 * right - 0.8 * down) / far
+            column += 0.5 / work * (-0.6 * down - 0.8 * right) / far
+            row = min(max(row, 0.0), rows - 1e-6)
+            column = min(max(column, 0.0), columns - 1e-6)
+        particles[k, 1], particles[k, 2] = row, column
+
+
+def centre(step: int, shape: tuple[int, int]) -> tuple[float, float]:
+    """The centre of the vortex."""
+    turn = 0.03 * step
+    return shape[0] * (0.5 + 0.3 * np.cos(turn)), shape[1] * (0.5 + 0.3 * np.sin(turn))
+
+
+def sort(particles: Floats, vertices: Ints, columns: int) -> tuple[Floats, Ints]:
+    """Sort the particles by cell and number; return them, and (n_local + 1,) where those of each owned cell begin."""
+    found = cells_of(particles, columns)
+    order = np.lexsort((particles[:, NUMBER], found))
+    return particles[order], np.searchsorted(found[order], np.append(vertices, np.iinfo(np.int64).max))
+
+
+def exchange(comm: MPI.Comm, plan: HaloPlan, before: Ints, particles: Floats, columns: int) -> Floats:
+    """Send the particles that have left their cells `before` to the owners of the new ones; return this rank's.
+
+    All that leave a cell are in a row of a table, which is filled up with NaN.
+    """
+    after = cells_of(particles, columns)
+    leaving = np.flatnonzero(after != before)
+    local = np.searchsorted(plan.vertices, before[leaving])
+    counts = np.bincount(local, minlength=len(plan.vertices))
+    with plan.waiting():
+        most = comm.allreduce(int(counts.max(initial=0)), MPI.MAX)
+    table = np.full((len(plan.vertices), most, 3), np.nan)
+    order = np.argsort(local, kind="stable")
+    places = np.arange(len(leaving)) - np.repeat(np.cumsum(counts) - counts, counts)
+    table[local[order], places] = particles[leaving[order]]
+    arrived = plan.exchange(table).reshape(-1, 3)
+    arrived = arrived[~np.isnan(arrived[:, NUMBER])]
+    theirs = np.isin(cells_of(arrived, columns), plan.vertices)
+    return np.concatenate([particles[after == before], arrived[theirs]])
+
+
+def simulate(
+    comm: MPI.Comm, plan: HaloPlan, particles: Floats, shape: tuple[int, int], steps: int, work: int, speed: Varying,
+    *, rebalance: bool,
+) -> tuple[Floats, Times]:  # fmt: skip
+    """Move this rank's particles; return those that it has in the end, and what it took."""
+    slow = lb_mpi.throttle(speed.now)
+    block = max(1, BLOCK_SUBSTEPS // work)
+    particles, first = sort(particles, plan.vertices, shape[1])
+    n_particles = [len(particles)]
+    for step in range(steps):
+        before = cells_of(particles, shape[1])
+        for begins in range(0, len(particles), block):
+            with slow:
+                blow(particles[begins : begins + block], *shape, *centre(step, shape), work)
+        particles, first = sort(exchange(comm, plan, before, particles, shape[1]), plan.vertices, shape[1])
+        if rebalance:
+            by_cell = [particles[a:b] for a, b in zip(first[:-1].tolist(), first[1:].tolist(), strict=True)]
+            costs = WORK_OF_CELL + np.diff(first)
+            (by_cell,) = plan.rebalance(by_cell, costs=costs, pack=np.ndarray.tobytes, unpack=unpack)
+            if plan.last is not None and plan.last.acted:
+                particles, first = sort(np.concatenate([*by_cell, np.zeros((0, 3))]), plan.vertices, shape[1])
+        n_particles.append(len(particles))
+    speeds = np.array(comm.allgather(speed.usual))
+    times = np.array(comm.allgather(n_particles[:-1])) / speeds[:, None]
+    mean = times.T @ speeds / speeds.sum()
+    return particles, Times(slow.cpu_s, float((times.max(axis=0) / mean).mean() - 1.0))
+
+
+def unpack(data: bytes) -> Floats:
+    """The particles of a cell."""
+    return np.frombuffer(data).reshape(-1, 3)
+
+
+def compile_kernels() -> None:
+    """Compile the step (or load it from the cache)."""
+    blow(np.zeros((0, 3)), 1, 1, 0.0, 0.0, 1)
+
+
+def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+    """Simulate, and say how the time was spent."""
+    options = parser().parse_args()
+    speeds = all_speeds(comm, options)
+    speed = speeds[comm.rank]
+    shape = options.shape
+    for name, value in (("rows", shape[0]), ("columns", shape[1])):
+        integer(name, value, 1)
+    for name in ("particles", "steps", "work"):
+        integer(f"--{name}", getattr(options, name), 1)
+    own = duplicate(comm)
+    graph = agree(own, lambda: cells(shape) if own.rank == 0 else None)
+    compile_once(own, compile_kernels)
+    with lb_mpi.distribute(own, graph, emulated_speed=speed.now) as plan:
+        everything = begin(options.particles, shape)  # on each rank, and then only its own
+        mine = everything[np.isin(cells_of(everything, shape[1]), plan.vertices)]
+        del everything
+        barrier(own)
+        speed.start()
+        began = time.perf_counter()
+        particles, times = simulate(
+            own, plan, mine, shape, options.steps, options.work, speed, rebalance=options.rebalance
+        )
+        barrier(own)
+        seconds = time.perf_counter() - began
+        moves = [one for one in plan.history if one.acted]
+    numbers = particles[:, NUMBER].astype(np.int64)
+    sums = [checksum(own, numbers, np.ascontiguousarray(particles[:, column])) for column in (ROW, COLUMN)]
+    everyone = own.gather((times.cpu_s, len(particles)))
+    speeds = as_slow(own, speeds)
+    own.Free()
+    if everyone is None:
+        return {}, []
+    cpu_s = sum(cpu for cpu, _ in everyone)
+    bound_s = seconds_for(cpu_s, speeds)
+    answer = {
+        "shape": list(shape),
+        "steps": options.steps,
+        "work": options.work,
+        "ranks": comm.size,
+        "particles": [n for _, n in everyone],
+        "seconds": seconds,
+        "lower_bound_seconds": bound_s,
+        "cpu_seconds": cpu_s,
+        "imbalance": times.imbalance,
+        "rebalanced": len(moves),
+        "cells_moved": sum(one.vertices_moved for one in moves),
+        "checksum": "".join(sums),
+    }
+    return answer, [
+        f"{seconds:.3f} s; lower bound {bound_s:.3f} s (CPU seconds of work / sum of speeds)",
+        f"particles by rank at the end: {' '.join(map(str, answer['particles']))}; mean imbalance {times.imbalance:.1%}",
+        f"{len(moves)} rebalancings moved {answer['cells_moved']:,} cells" if options.rebalance else "no rebalancing",
+        f"checksum {answer['checksum']}",
+    ]
+
+
+if __name__ == "__main__":
+    run(main, PROG)

@@ -1,0 +1,69 @@
+"""Particles on real MPI: the same bits on any number of ranks, with and without rebalancing; clear errors."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from apps import particles
+from apps.command import compile_once
+from tests.mpi.test_apps import run
+
+COMM = MPI.COMM_WORLD
+SMALL = ["--shape", "9x12", "--particles", "3000", "--steps", "25", "--work", "20"]
+pytestmark = pytest.mark.mpi
+
+
+def alone(*arguments: str) -> dict[str, object]:
+    compile_once(COMM, particles.compile_kernels)
+    given, sys.argv = sys.argv, ["app", *arguments]
+    try:
+        return particles.main(MPI.COMM_SELF)[0]
+    finally:
+        sys.argv = given
+
+
+@pytest.mark.parametrize("extra", [[], ["--rebalance"], ["--rebalance", "--speeds", "slow"]])
+def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+    expected = alone(*SMALL)
+    speeds = ",".join(map(str, [0.8 / (1 + rank % 4) for rank in range(COMM.size)]))
+    arguments = [*SMALL, *[speeds if one == "slow" else one for one in extra]]
+    code, out, err = run(particles, monkeypatch, *arguments, "--json")
+    assert (code, err) == (0, "")
+    given = json.loads(out.splitlines()[-1])
+    assert given["checksum"] == expected["checksum"]
+    assert sum(given["particles"]) == 3000
+    assert (given["rebalanced"] > 0) >= (given["cells_moved"] > 0)
+    assert alone(*SMALL, "--steps", "26")["checksum"] != expected["checksum"]
+
+
+def test_lines_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = run(particles, monkeypatch, *SMALL, "--rebalance", "--no-progress")
+    assert (code, err) == (0, "")
+    assert COMM.rank > 0 or "rebalancings moved" in out
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        (["--particles", "0"], "--particles = 0"),
+        (["--shape", "0x5"], "rows = 0"),
+        (["--shape", "5"], "--shape: invalid shape_of value: '5'"),
+        (["--work", "0"], "--work = 0"),
+    ],
+)
+def test_mistakes(monkeypatch: pytest.MonkeyPatch, extra: list[str], says: str) -> None:
+    code, out, err = run(particles, monkeypatch, *SMALL, *extra)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+def test_particles_stay_within_their_neighbourhood() -> None:
+    """In a step, a particle reaches one of the cells around its own at most."""
+    places = particles.begin(5000, (9, 12))
+    before = places.copy()
+    particles.blow(places, 9, 12, 4.0, 6.0, 7)
+    assert np.abs(places[:, 1:] - before[:, 1:]).max() <= 1.0
+    assert len(np.unique(particles.cells_of(places, 12))) > 50
