@@ -41,7 +41,7 @@ class Way(IntEnum):
     DRAFT = 0  # on request; recorded by the rank that asked
     LOAN = 1  # rows lent; recorded by the lender
     STEAL = 2  # tasks taken; recorded by the thief
-    MOVE = 3  # work of vertices given away for good; recorded by the rank that gave them
+    MOVE = 3  # vertices given away for good; recorded by the rank that gave them
 
 
 class Step(NamedTuple):

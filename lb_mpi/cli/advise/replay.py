@@ -289,6 +289,8 @@ def replay_exchange(run: Run, ranks: list[Stored]) -> Replayed | None:
     tables = calls(ranks, Driver.EXCHANGE)
     if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
         return None
+    if len(calls(ranks, Driver.REBALANCE)[0]):
+        raise ValueError("exchange: vertices have moved (plan.rebalance) in the record: expected one distribution")
     weights = np.array([float(one.settings["exchange"]["weight"]) for one in ranks])
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     busy = (weights > 0.0) & (useful > 0.0)

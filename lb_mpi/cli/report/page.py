@@ -395,7 +395,7 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
         # For rows, every rank knows the number lent on all ranks; parts and steals are each rank's own.  All ranks make
         # the same exchanges.
         done = calls["units"][:1] if driver == Driver.EXCHANGE else calls["units"]
-        moved = calls["moved"][:1] if driver in (Driver.ROWS, Driver.MIGRATE) else calls["moved"]
+        moved = calls["moved"][:1] if driver in (Driver.ROWS, Driver.MIGRATE, Driver.REBALANCE) else calls["moved"]
         name, unit, what = DRIVERS[Driver(int(driver))]
         n, amount = done[:, some].sum(dtype=float), moved[:, some].sum(dtype=float)
         lines.append([

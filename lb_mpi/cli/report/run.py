@@ -31,6 +31,7 @@ DRIVERS = {
     Driver.MIGRATE: ("migrate", "rows", "rows"),
     Driver.TASKS: ("pool", "tasks", "steals"),
     Driver.EXCHANGE: ("exchange", "exchanges", "times"),
+    Driver.REBALANCE: ("rebalance", "rebalancings", "vertices"),
 }  # words for the calls, the work done, the work moved
 NAMES = {
     Phase.OWN: "own work",
@@ -47,8 +48,9 @@ WAYS = {
     Way.DRAFT: "parts of work, by drafts",
     Way.LOAN: "rows lent",
     Way.STEAL: "tasks stolen",
+    Way.MOVE: "vertices given away",
 }
-UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks"}
+UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.MOVE: "vertices"}
 
 
 class Run(NamedTuple):
@@ -307,10 +309,10 @@ def _part(one: float, whole: float) -> float:
 
 
 def matrix(run: Run, way: Way) -> Floats:
-    """Return (size, size) moved work: from the row's rank to the column's, in parts, rows or tasks."""
+    """Return (size, size) moved work: from the row's rank to the column's, in parts, rows, tasks or vertices."""
     moved = np.zeros((run.size, run.size))
     for one in run.ranks:
         flows = one.flows[(one.flows["way"] == way) & (one.flows["other"] >= 0) & (one.flows["other"] < run.size)]
-        mine = moved[one.about.rank] if way is Way.LOAN else moved[:, one.about.rank]
+        mine = moved[one.about.rank] if way in (Way.LOAN, Way.MOVE) else moved[:, one.about.rank]
         np.add.at(mine, flows["other"], flows["amount"])
     return moved

@@ -237,8 +237,8 @@ class HaloPlan:
                     self._free()
                     self._take(moved.part)
                 self.cut, self.n_halo, balance.costs = moved.cut, moved.n_ghosts, moved.costs
-                for rank, work in moved.given.items():
-                    self._record.move(Way.MOVE, self._worlds[rank], work)
+                for rank, n in moved.given.items():
+                    self._record.move(Way.MOVE, self._worlds[rank], n)
                 self._halos.moved(began, time.perf_counter(), self._step(began))
                 return moved.values
         finally:

@@ -39,7 +39,6 @@ from lb_mpi.rebalancing.actor import (
     RebalanceProblem,
     Rebalancing,
 )
-from lb_mpi.rebalancing.greedy import give
 from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
 from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
 from lb_mpi.record.record import Record
@@ -140,7 +139,7 @@ class Moved(NamedTuple):
     part: GraphPart
     costs: Floats
     values: tuple[Any, ...]
-    given: dict[int, float]  # work that this rank has given, by rank
+    given: dict[int, int]  # number of vertices that this rank has given away, by rank
     n_ghosts: int  # on all ranks
     cut: float
 
@@ -160,6 +159,8 @@ def rebalance(
         try:
             with interrupts.allowed():
                 checked, given, moving = arguments()
+                if not balance.history:
+                    _compile()  # not in a call whose cost counts
         except Exception as error:
             failed = of_argument(error)
         except BaseException as error:
@@ -198,6 +199,12 @@ def rebalance(
                 raise actor.error
             return None
         return port.moved._replace(n_ghosts=outcome.n_ghosts, cut=outcome.cut)
+
+
+def _compile() -> None:
+    from lb_mpi.rebalancing.greedy import compile_kernels  # here, since it imports numba
+
+    compile_kernels()
 
 
 def _mark(arguments: Arguments, values: Values, costs: Floats | None) -> int:
@@ -255,6 +262,8 @@ class RebalancePort(Port[RebalanceMessage, Choose | Pack | Build]):
         """See `Port`; an error is kept with its place."""
         try:
             if isinstance(job, Choose):
+                from lb_mpi.rebalancing.greedy import give  # here, since it imports numba
+
                 return give(self._part, self._costs, job.flows, self._comm.rank)
             return self._pack(job) if isinstance(job, Pack) else self._build(job)
         except BaseException as error:
@@ -273,9 +282,7 @@ class RebalancePort(Port[RebalanceMessage, Choose | Pack | Build]):
     def _build(self, job: Build) -> Built:
         owners, rank = job.owners, self._comm.rank
         leaving = np.flatnonzero(owners.local != rank)
-        given = {
-            int(other): float(self._costs[owners.local == other].sum()) for other in np.unique(owners.local[leaving])
-        }
+        given = dict(zip(*(each.tolist() for each in np.unique(owners.local[leaving], return_counts=True)), strict=True))
         n_bytes = self._parcels.sent_bytes
         if not len(leaving) and not job.arrived and np.array_equal(owners.ghosts, owners_now(self._part, rank).ghosts):
             self.moved = Moved(self._part, self._costs, self._values.given, given, 0, 0.0)
