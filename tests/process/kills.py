@@ -1,6 +1,6 @@
 """A rank is killed at a random moment, while it imports, while MPI starts, while it computes: what is left, what is told?
 
-`kill_one` starts UTS or the weather with `launch/run` on four ranks of this machine, and says whether a process, shared
+`kill_one` starts UTS, the weather or particles with `launch/run` on four ranks of this machine, and says whether a process, shared
 memory or a temporary file is left, and whether the rank, the host and the signal are told.
 """
 
@@ -26,6 +26,7 @@ LATEST_S = 2.0  # after the ranks are there
 PROGRAMS = (
     ("-m", "apps.uts", "--tree", "T1XL"),
     ("-m", "apps.weather", "--shape", "64x128", "--steps", "100000"),
+    ("-m", "apps.particles", "--shape", "20x30", "--particles", "20000", "--steps", "100000", "--rebalance"),
 )
 
 

@@ -236,7 +236,8 @@ class HaloPlan:
                 if moved.part is not part:
                     self._free()
                     self._take(moved.part)
-                self.cut, self.n_halo, balance.costs = moved.cut, moved.n_ghosts, moved.costs
+                self.cut, self.n_halo = moved.cut, moved.n_ghosts
+                balance.take(moved.costs)
                 for rank, n in moved.given.items():
                     self._record.move(Way.MOVE, self._worlds[rank], n)
                 self._halos.moved(began, time.perf_counter(), self._step(began))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import struct
 import time
 import zlib
@@ -73,7 +75,7 @@ class PlanBalance:
 
     def __init__(self, costs: Floats) -> None:
         self.history = Rebalances()
-        self.costs = costs  # (n_local,) estimated work of the vertices: as given last, at first their weights
+        self.take(costs)  # at first the weights of the vertices
         self._speeds: deque[float] = deque(maxlen=USUAL)  # work per second, in the last calls
         self._own_s: float | None = None  # computed between exchanges until the last call; None: no call yet
         self._arguments: Arguments | None = None  # of the last call
@@ -85,9 +87,8 @@ class PlanBalance:
 
         The time before the first call does not count: functions may have been compiled in it.
         """
-        load = float(self.costs.sum())
-        if self._own_s is not None and own_s > self._own_s and load > 0.0:
-            self._speeds.append(load / (own_s - self._own_s))
+        if self._own_s is not None and own_s > self._own_s and self.load > 0.0:
+            self._speeds.append(self.load / (own_s - self._own_s))
         self._own_s = own_s
 
     def use(self, arguments: Arguments) -> None:
@@ -102,14 +103,19 @@ class PlanBalance:
     def speed(self) -> float:
         """Work per second of this rank; NaN: not measured often enough."""
         least = LEAST if self.trigger.when == "auto" else 1
-        return float(np.median(self._speeds)) if len(self._speeds) >= least else np.nan
+        return statistics.median(self._speeds) if len(self._speeds) >= least else math.nan
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
-        before, now = float(self.costs.sum()), float(costs.sum())
+        before, now = self.load, float(costs.sum())
         if not self._given and before > 0.0 and now > 0.0:
             self._speeds = deque([speed * now / before for speed in self._speeds], maxlen=USUAL)
-        self.costs, self._given = costs, True
+        self._given = True
+        self.take(costs)
+
+    def take(self, costs: Floats) -> None:
+        """Use these (n_local,) costs: the estimated work of each vertex."""
+        self.costs, self.load = costs, float(costs.sum())
 
     def failed(self) -> None:
         """Begin to decide anew on all ranks: some may have had other arguments."""
@@ -170,7 +176,7 @@ def rebalance(
             if given is not None:
                 balance.given(given)
             balance.measure(own_s)
-        mine = RankLoad(float(balance.costs.sum()), balance.speed, _mark(checked, moving, given), failed is not None)
+        mine = RankLoad(balance.load, balance.speed, _mark(checked, moving, given), failed is not None)
         actor = Rebalancing(comm.rank, comm.size, part, mine, balance.trigger, tolerance=checked.imbalance * 2.0 / 3.0)
         port = RebalancePort(comm, part, balance.costs, moving)
         try:
