@@ -1,7 +1,7 @@
 """A rank is killed at a random moment, while it imports, while MPI starts, while it computes: what is left, what is told?
 
-`kill_one` starts UTS, the weather or particles with `launch/run` on four ranks of this machine, and says whether a process, shared
-memory or a temporary file is left, and whether the rank, the host and the signal are told.
+`kill_one` starts UTS, the weather or particles with `launch/run` on four ranks of this machine, and says whether a process,
+shared memory or a temporary file is left, and whether the rank, the host and the signal are told.
 """
 
 from __future__ import annotations
