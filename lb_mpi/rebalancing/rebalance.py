@@ -25,7 +25,6 @@ from lb_mpi.rebalancing.flow import TOLERANCE, level
 STAY = 0.05  # of the mean weight of an edge: the tie of a vertex of mean cost to its home
 LAYERS = 8  # width of a zone in a pass that only makes the cut lighter
 UNLIMITED = 1 << 40
-CYCLES = 1
 ROUNDS = 4  # at most
 
 
@@ -68,8 +67,7 @@ def rebalance(
         if number and this.imbalance <= tolerance and not this.n_stray:
             break
         this.give()
-        for _ in range(CYCLES):
-            this.refine()
+        this.refine()
         labels = this.labels
     return labels
 
