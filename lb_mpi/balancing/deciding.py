@@ -42,6 +42,7 @@ DENSE = 256  # ranks up to which the fit is solved as a dense system
 KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
 N_OBSERVED = 4  # observations in one report: the heaviest
+CROWDED = 0.2  # share of their time that ranks queue for cores on a crowded machine
 MOST_QUICK = 15  # calls between two decisions
 UNKNOWN = -1  # the mark of results that have all come from other ranks
 When = str | float
@@ -126,6 +127,7 @@ class BalanceReason(IntEnum):
     NO_GAIN = 6, "plan unchanged: a new one would cost more than it saves"
     BELOW = 7, "plan unchanged: the imbalance is not above the bound"
     ALONE = 8, "plan unchanged: there is only one rank"
+    CROWDED = 11, "rows stay with their owners while the ranks queue for cores"
     HOLDS = 10, "plan unchanged: it holds for some calls"
     HOME = 9, "rows stay with their owners from now on: lending costs more than it saves"
 
@@ -256,6 +258,8 @@ class RankReport(NamedTuple):
     bytes: int  # sent
     helped: float = 0.0  # work of rows that others computed because they were dry, minus its own such work
     began_s: float = math.nan  # from the end of the last round to the start of this one; NaN: no last round
+    queued_s: float = 0.0  # without a core, of the elapsed time
+    elapsed_s: float = 0.0  # between the begin and the end of this rank
     observed: tuple[Observation, ...] = ()  # of the work of other ranks' ticks; only the heaviest are sent
 
     def fields(self) -> tuple[Any, ...]:
@@ -332,6 +336,24 @@ class Levels(NamedTuple):
     balanced_s: float = math.nan  # of each rank, if all needed the same
 
 
+class Queue(NamedTuple):
+    """Queueing of the ranks for cores, on machines that they share with other programs."""
+
+    share: float = 0.0  # of the elapsed time of all ranks
+    home_s: float = math.nan  # of the slowest rank, if all rows were at home and none queued
+    balanced_s: float = math.nan  # of each rank, if all needed the same and none queued
+
+    @property
+    def forbids(self) -> bool:
+        """True when lending rows cannot pay for its delays: each hand-over waits until both ranks have a core."""
+        return self.share > CROWDED and not self.home_s - self.balanced_s > self.share * self.home_s
+
+
+def running(share: float) -> float:
+    """Return the part of its time in which a rank has a core, if it queues for this `share`."""
+    return max(1.0 - share, 0.1)
+
+
 class Policy:
     """Decides after each round whether the distribution changes, and when all rows go home."""
 
@@ -360,19 +382,19 @@ class Policy:
         self._late = self._late or late
         self.trigger.hold()
 
-    def decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
+    def decide(self, size: int, levels: Levels, spent_s: float, queue: Queue | None = None) -> Decision:
         """Decide for `size` ranks, one of which spent `spent_s` on packing, sending, and joining, the others less.
 
         While nothing changes, more and more quick calls follow each decision, up to the next chance to balance.  After quick
         calls that took too long, more and more full ones follow.
         """
-        decision = self._decide(size, levels, spent_s)
+        decision = self._decide(size, levels, spent_s, queue or Queue())
         n_quick = 0
         if self._late:
             self._pause = self._full = min(MOST_QUICK, 2 * self._pause + 1)
         elif self._quick:
             self._pause = 0
-        if self._full:
+        if self._full and decision.reason is not BalanceReason.CROWDED:
             self._full -= 1
         elif decision.quick:
             n_chances = -(-(min(decision.quick, 2 * self._quick + 1) + 1) // self.trigger.every)
@@ -380,13 +402,16 @@ class Policy:
         self._quick, self._late = n_quick, False
         return decision._replace(quick=n_quick)
 
-    def _decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
+    def _decide(self, size: int, levels: Levels, spent_s: float, queue: Queue) -> Decision:
         if size == 1:
             return Decision(BalanceReason.ALONE, quick=MOST_QUICK)
         self._rounds = 0 if math.isnan(levels.home_s) else self._rounds + 1
         auto = self.trigger.when == "auto"
         if self._rounds < 1 + auto:
             return self.trigger.decide(math.nan, math.nan, math.nan)
+        if auto and queue.forbids:
+            self.trigger.skip()
+            return Decision(BalanceReason.HOME) if self.lending else Decision(BalanceReason.CROWDED, 0.0, MOST_QUICK)
         if self.lending:
             self._moving_s = smooth(self._moving_s, max(0.0, spent_s - self._plain_s))
         else:
@@ -424,7 +449,8 @@ class RootDecider:
         home = reports["work"] + late
         before, after = _imbalance(home, speeds), _imbalance(reports["busy_s"] * speeds + late, speeds)
         levels = Levels() if np.isnan(home).any() else _levels(home, done + late, speeds)
-        decision = self.policy.decide(len(reports), levels, float(reports["spent_s"].max()))
+        queue = _queue(reports["queued_s"], reports["elapsed_s"], home, speeds)
+        decision = self.policy.decide(len(reports), levels, float(reports["spent_s"].max()), queue)
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
         compare = bool((reports["results"] != reports["results"][0]).any() or reports["results"][0] == UNKNOWN)
         plan = None
@@ -464,6 +490,15 @@ def _levels(home: Floats, done: Floats, speeds: Floats) -> Levels:
     """Return the levels of (P,) work of the ranks if all rows were at home, and as planned."""
     now_s, home_s = float((done / speeds).max()), float((home / speeds).max())
     return Levels(_imbalance(done, speeds), now_s, home_s, float(done.sum() / speeds.sum()))
+
+
+def _queue(queued_s: Floats, elapsed_s: Floats, home: Floats, speeds: Floats) -> Queue:
+    """Return how ranks that queued for (P,) seconds share their cores with others."""
+    if not queued_s.any():
+        return Queue()
+    shares = np.divide(queued_s, elapsed_s, out=np.zeros(len(speeds)), where=elapsed_s > 0.0)
+    free = speeds / np.array([running(share) for share in shares.tolist()])
+    return Queue(float(queued_s.sum() / elapsed_s.sum()), float((home / free).max()), float(home.sum() / free.sum()))
 
 
 def end_s(work: float, speeds: Floats, late_s: Floats) -> float:

@@ -257,10 +257,13 @@ class Knowledge:
         """True when costs are known for rows with this `mark`."""
         return mark == self.mark and self.costs is not None
 
-    def begin(self, n: int, mark: int, *, warm: bool = True, objects: bool = False, quick: bool = False) -> Round:
+    def begin(
+        self, n: int, mark: int, *, warm: bool = True, objects: bool = False, quick: bool = False, helps: bool = True
+    ) -> Round:
         """Return the next round, of n rows with this `mark`, arrays or `objects`.
 
-        Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks.
+        Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks; not
+        `helps`: dry ranks ask for nothing.
         """
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.place, n), mark, 0.0, 0.0
@@ -292,6 +295,7 @@ class Knowledge:
             self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
             help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes, objects=objects, quick=quick,
+            helps=helps,
         )  # fmt: skip
 
     def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> RankReport:

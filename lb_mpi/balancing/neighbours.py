@@ -44,10 +44,12 @@ from lb_mpi.balancing.deciding import (
     Decided,
     Levels,
     Policy,
+    Queue,
     RankReport,
     RoundProblem,
     Trigger,
     failure,
+    running,
 )
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.transfers import Lots, Plan, take
@@ -160,6 +162,9 @@ class _Sums(NamedTuple):
     speed: int
     rows: int  # lent
     bytes: int  # sent
+    queued: int  # for cores
+    elapsed: int
+    free: int  # speed of ranks that do not queue
 
 
 class _Maxima(NamedTuple):
@@ -176,6 +181,7 @@ class _Maxima(NamedTuple):
     planned_s: float  # to make the last plan
     first: float  # it has no earlier round
     early_s: float  # the largest -began_s
+    free_s: float  # as home_s, if no rank queued for a core
 
 
 def _whole(value: float) -> int:
@@ -253,10 +259,12 @@ class NeighbourDecider:
         work = 0.0 if unknown else report.work + late
         done = max(0.0, report.ticks * float(knowledge.tick_work[0]) + report.helped) + late
         busy = report.busy_s * speed + late
-        sums = _Sums(_whole(work), _whole(done), _whole(busy), _whole(speed), report.rows, report.bytes)
+        free = speed / running(report.queued_s / report.elapsed_s if report.elapsed_s else 0.0)
+        whole = (_whole(value) for value in (report.queued_s, report.elapsed_s, free))
+        sums = _Sums(_whole(work), _whole(done), _whole(busy), _whole(speed), report.rows, report.bytes, *whole)
         maxima = _Maxima(
             report.failed, report.mark, -report.mark, report.results, -report.results, unknown, work / speed, done / speed,
-            busy / speed, report.spent_s, self._planned_s, first, -self._began_s,
+            busy / speed, report.spent_s, self._planned_s, first, -self._began_s, work / free,
         )  # fmt: skip
         return Reduction(_halves(sums), np.array(maxima, dtype=float))
 
@@ -274,7 +282,8 @@ class NeighbourDecider:
         balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         known = not most.unknown
         levels = Levels(above(most.now_s, balanced_s), most.now_s, most.home_s, balanced_s) if known else Levels()
-        decision = policy.decide(self._size, levels, most.spent_s)
+        queue = Queue(total.queued / total.elapsed, most.free_s, total.work / total.free) if total.elapsed else Queue()
+        decision = policy.decide(self._size, levels, most.spent_s, queue)
         knowledge.mean_speed = total.speed * UNIT / self._size
         if decision.reason is BalanceReason.HOME:
             policy.changed(lending=False)

@@ -8,7 +8,10 @@ Law.
   The sums are of integers, so every tree of a reduction gives the same.
 - A plan changes at the end of a full call only, so on all ranks before the same call.
 - If a rank fails, or has rows or results of another form than in the last call, all ranks report in the same call.
-- A call that takes much longer than the sums say that it should is followed by a full one.
+- A call that takes much longer than the sums say that it should is followed by a full one; but not while the ranks queue for
+  cores, since then any call may.
+- While the ranks queue for cores and lending would not pay for that, all rows stay at home, and no rank helps another
+  (`crowded`).  When they no longer queue, a full call follows.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import Decided
+from lb_mpi.balancing.deciding import CROWDED, BalanceReason, Decided
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import Reduction, above
 
@@ -35,6 +38,8 @@ class QuickSums(NamedTuple):
     bytes: int  # sent
     work: float  # that it did, or could have done before it came
     speed: float  # work per second
+    queued_s: float  # without a core, of the elapsed time
+    elapsed_s: float
 
 
 class Quick:
@@ -45,11 +50,13 @@ class Quick:
         self.imbalance_home = math.nan  # with all rows at home, in the last full call
         self.imbalance = math.nan  # actual, in the last call
         self.late = False  # the last call took too long
+        self.crowded = False  # the next calls are without help
         self._usual = 0.0  # imbalance in the last full call
 
     def decided(self, decided: Decided) -> None:
         """Record the decision of a full call."""
         self.left = 0 if decided.problem or decided.compare else decided.decision.quick
+        self.crowded = self.left > 0 and decided.decision.reason is BalanceReason.CROWDED
         self.imbalance_home, self.imbalance = decided.imbalance_before, decided.imbalance_after
         self._usual = max(0.0, decided.imbalance_after)
 
@@ -59,23 +66,28 @@ class Quick:
 
     def summed(self, all_ranks: Reduction) -> QuickSums:
         """Record the sums of a quick call, and return them; after a change, `decided` follows."""
-        changed, formed, rows, n_bytes, work, speed = all_ranks.sums.tolist()
-        total = QuickSums(changed, formed, rows, n_bytes, work * UNIT, speed * UNIT)
-        mean_s, (busy_s, elapsed_s) = total.work / total.speed if speed else 0.0, all_ranks.maxima.tolist()
+        changed, formed, rows, n_bytes, *others = all_ranks.sums.tolist()
+        total = QuickSums(changed, formed, rows, n_bytes, *(UNIT * number for number in others))
+        share = total.queued_s / total.elapsed_s if total.elapsed_s else 0.0
+        mean_s, (busy_s, elapsed_s) = total.work / total.speed if total.speed else 0.0, all_ranks.maxima.tolist()
         self.imbalance = above(busy_s, mean_s)
-        self.late = elapsed_s > (1.0 + self._usual + LATE) * mean_s + LATE_S
-        self.left = 0 if self.late else self.left - 1
+        self.late = share <= CROWDED and elapsed_s > (1.0 + self._usual + LATE) * mean_s + LATE_S
+        ends = self.late or (self.crowded and share < 0.5 * CROWDED)
+        self.left = 0 if ends else self.left - 1
+        self.crowded = self.crowded and self.left > 0
         return total
 
 
 def numbers(
-    knowledge: Knowledge, *, changed: bool, formed: bool, rows: int, bytes: int, busy_s: float, elapsed_s: float
-) -> Reduction:
+    knowledge: Knowledge, *, changed: bool, formed: bool, rows: int, bytes: int, busy_s: float, elapsed_s: float,
+    queued_s: float = 0.0,
+) -> Reduction:  # fmt: skip
     """Return the numbers of this rank, which all ranks add up.
 
-    It was busy with rows for `busy_s` of the `elapsed_s` between its begin and its end.
+    It was busy with rows for `busy_s`, and without a core for `queued_s`, of the `elapsed_s` between its begin and its end.
     """
     speed, late = float(knowledge.speeds[knowledge.place]), float(knowledge.late[knowledge.place])
     work = busy_s * speed + late
-    sums = np.array([changed, formed, rows, bytes, round(work / UNIT), round(speed / UNIT)], dtype=np.int64)
+    whole = (round(value / UNIT) for value in (work, speed, queued_s, elapsed_s))
+    sums = np.array([changed, formed, rows, bytes, *whole], dtype=np.int64)
     return Reduction(sums, np.array([work / speed, elapsed_s + late / speed]))

@@ -277,7 +277,7 @@ class Round:
     are sent DRY first.  `speeds`, in any unit: (P,) of all ranks, or by rank of this one and its neighbours, the only
     ones that it knows.  `help_ticks`: from the round before.  `handling_s`: overhead of a block.  `sizes`: (n,) > 0 row
     costs, in any unit; None: all equal.  `objects`: its rows are objects, so that packing and opening them are jobs.
-    `quick`: the call is a quick one, on all ranks.
+    `quick`: the call is a quick one, on all ranks.  Not `helps`: dry ranks ask for nothing.
     """
 
     def __init__(
@@ -294,6 +294,7 @@ class Round:
         sizes: Floats | None = None,
         objects: bool = False,
         quick: bool = False,
+        helps: bool = True,
     ) -> None:
         self.rank, self.speeds, self.objects, self.quick = rank, speeds, objects, quick
         self.home = list(reversed(home))  # unstarted blocks, the next one last
@@ -303,7 +304,8 @@ class Round:
         self.to_lend: dict[int, Rowset] | None = dict(lent)  # by plan; None: already sent
         self.lenders = set(lenders)  # of planned loans that have not arrived
         self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
-        self.asking = Asking(rank, 0 if isinstance(speeds, Mapping) else len(speeds), neighbours)
+        size = 0 if isinstance(speeds, Mapping) else len(speeds)
+        self.asking = Asking(rank, size, neighbours) if helps else Asking(rank, 0, ())
         self.ended = False  # LEARNED or SETTLED was sent
         self.reported = False  # LEARNED was sent
         self.failed = False

@@ -274,7 +274,7 @@ class Cluster:
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         quick = self.quick[0].left > 0
         rounds = [
-            knowledge.begin(len(mine), 0, quick=one.left > 0)
+            knowledge.begin(len(mine), 0, quick=one.left > 0, helps=not one.crowded)
             for knowledge, mine, one in zip(self.known_by, costs, self.quick, strict=True)
         ]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds

@@ -12,11 +12,13 @@ from lb_mpi.balancing.deciding import (
     Decision,
     Levels,
     Policy,
+    Queue,
     RoundProblem,
     Trigger,
 )
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.quick import LATE_S, Quick, numbers
+from lb_mpi.balancing.round import RoundKind
 from lb_mpi.balancing.simulate import Call, Cluster, reduced, simulate
 from lb_mpi.balancing.transfers import plan
 from lb_mpi.errors import ProtocolError
@@ -152,3 +154,48 @@ def test_a_call_that_takes_too_long_is_the_last_quick_one() -> None:
         quick.decided(without)
         assert quick.left == 0
     assert decided.decision.quick < MOST_QUICK
+
+
+def test_rows_stay_at_home_while_ranks_queue_for_cores() -> None:
+    equal, unequal, idle = Queue(0.6, 1.0, 0.9), Queue(0.3, 1.0, 0.5), Queue(0.1, 1.0, 1.0)
+    assert [queue.forbids for queue in (equal, unequal, idle)] == [True, False, False]
+    policy = Policy(Trigger())
+    policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0)
+    policy.changed(lending=True)
+    assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).reason is BalanceReason.HOME
+    policy.changed(lending=False)
+    decision = policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal)
+    assert (decision.reason, decision.act, decision.quick) == (BalanceReason.CROWDED, False, 1)
+    for _ in range(decision.quick):
+        policy.hold(late=False)
+    assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).quick == 3
+    assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, unequal).act
+    bound = Policy(Trigger(when=0.1))
+    bound.decide(4, LEVEL, 0.0)
+    assert bound.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).act  # as the user wants
+
+
+def test_a_full_call_follows_when_ranks_no_longer_queue() -> None:
+    known_by = [Knowledge(rank, range(2), [1 - rank]) for rank in range(2)]
+    crowded, ones = Decision(BalanceReason.CROWDED, 0.0, 7), np.ones(2)
+    quick = Quick()
+    quick.decided(Decided(RoundProblem.NONE, crowded, 0.3, 0.02, 0, 0, False, ones, ones, np.zeros(2)))
+    for share, left in ((0.6, 6), (0.25, 5), (0.05, 0)):
+        assert quick.crowded
+        mine = [
+            numbers(one, changed=False, formed=True, rows=0, bytes=0, busy_s=0.5, elapsed_s=1.0, queued_s=share)
+            for one in known_by
+        ]
+        quick.summed(reduced(mine))
+        assert quick.left == left
+        assert quick.late == (not left)  # a long call tells nothing while the ranks queue
+    assert not quick.crowded
+
+
+def test_dry_ranks_ask_for_nothing_without_help() -> None:
+    knowledge = Knowledge(0, range(2), [1])
+    round = knowledge.begin(0, 7, quick=True, helps=False)
+    sends = round.turn(0.0, [])
+    assert [message.kind for _, message in sends] == [RoundKind.SETTLED]
+    assert round.wake_at == math.inf
+    assert round.turn(1.0, []) == []

@@ -212,13 +212,15 @@ class Balancer:
             bound = functools.partial(function, **options) if options else function
             quick, known = self._quick.left > 0, knowledge.knows(mine.spec.mark)
             objects = mine.pack is not None
-            round = knowledge.begin(mine.n_units, mine.spec.mark, warm=watch.warm, objects=objects, quick=quick)
+            round = knowledge.begin(
+                mine.n_units, mine.spec.mark, warm=watch.warm, objects=objects, quick=quick, helps=not self._quick.crowded
+            )
             if failed:
                 round.fail()
             results = Results(mine, self._form)
             port = RoundPort(
                 self._wire, knowledge, round, bound, mine, results, watch, self._loans, self._plans, self._quick,
-                self._form if known else None, began, began_s,
+                self._form if known else None, began_s,
             )  # fmt: skip
             record = self._loans.record
             try:

@@ -86,6 +86,13 @@ class Stopwatch(Meter):
         self.computing_s = self.queued_s = 0.0
         self.handled()
         self._clocks.begin()
+        self._began = self._clocks.before()
+
+    def so_far(self) -> tuple[float, float]:
+        """Return the seconds of this round so far, and those without a core."""
+        now, began = self._clocks.after(), self._began
+        queued_s = 0.0 if now.queued_s is None or began.queued_s is None else now.queued_s - began.queued_s
+        return now.wall_s - began.wall_s, queued_s
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
         """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
@@ -193,7 +200,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
 
     LEARNED is the report to all that `plans` decide with; their decision arrives as OVER.  SETTLED is a reduction over all,
     whose sums arrive as OVER or REPORT.  `loans` records phases and loans.  `form`: of the results of the last call; None:
-    these are the first rows of their form.  `began`: time; `began_s`: seconds since the last round.
+    these are the first rows of their form.  `began_s`: seconds since the last round.
     """
 
     def __init__(
@@ -209,11 +216,10 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         plans: Root | Neighbours,
         quick: Quick,
         form: Spec | None,
-        began: float,
         began_s: float,
     ) -> None:
         self._wire, self._knowledge, self._round, self._function, self.rows = wire, knowledge, round, function, rows
-        self._watch, self._loans, self._plans, self._began, self._began_s = stopwatch, loans, plans, began, began_s
+        self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
         self._quick, self._form = quick, form
         self.results = results
         self.failed: Failed | None = None  # an error of the user's
@@ -296,19 +302,23 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         """Start the reduction at the end of a quick call."""
         mark, none = self.results.mark, not self.rows.n and self.results.mark == 0
         changed = learned.failed or self._form is None or not (none or mark == self._form.mark)
+        elapsed_s, queued_s = self._watch.so_far()
         mine = numbers_of(
             self._knowledge, changed=changed, formed=not none, rows=learned.rows_lent, bytes=self._wire.sent_bytes,
-            busy_s=measured.occupied_s, elapsed_s=time.perf_counter() - self._began,
+            busy_s=measured.occupied_s, elapsed_s=elapsed_s, queued_s=queued_s,
         )  # fmt: skip
         self._reducing = Reducing(self._wire.comm, mine)
 
     def _report(self, learned: Learned, measured: Measured) -> None:
         self._reported, mark, results = True, self.rows.spec.mark, self.results.mark
         report = self._knowledge.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
-        moved, began_s = self._wire.sent_bytes, self._began_s
+        elapsed_s, queued_s = self._watch.so_far()
         self._plans.report(
-            report._replace(mark=mark, results=results, spent_s=self.spent_s, bytes=moved, began_s=began_s)
-        )
+            report._replace(
+                mark=mark, results=results, spent_s=self.spent_s, bytes=self._wire.sent_bytes, began_s=self._began_s,
+                queued_s=queued_s, elapsed_s=elapsed_s,
+            )
+        )  # fmt: skip
 
     def _read(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; store results of arrays, which needs no function of the user's."""
