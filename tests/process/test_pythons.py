@@ -1,0 +1,68 @@
+"""Newer Pythons, where they are installed: lb_mpi is installed from its sources, imported, and runs on two ranks."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.environment import ROOT, Environment, limited
+
+pytestmark = pytest.mark.one_mpi
+
+SOURCES = ("lb_mpi", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
+LIMIT_S = 280.0
+PROGRAM = """
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+
+comm = MPI.COMM_WORLD
+with lb_mpi.Pool(comm) as pool:
+    squares = pool.map(lambda k: k * k, range(100))
+with lb_mpi.Executor(comm) as executor:
+    powers = None if executor is None else [*executor.map(pow, range(5), range(5))]
+with lb_mpi.Balancer(comm) as balancer:
+    rows = balancer.map_rows(np.cos, np.ones((50, 3)))
+tree = lb_mpi.TreeSearch(1, lambda node: [2 * node, 2 * node + 1] if node < 512 else [])
+nodes = lb_mpi.search(comm, tree).value
+with lb_mpi.distribute(comm, "mesh:8x8", method="block") as plan:
+    values = plan.exchange(plan.vertices)
+assert (rows == np.cos(1.0)).all() and len(values) == len(plan.vertices) + len(plan.ghosts)
+if comm.rank == 0:
+    print(comm.size, "{}.{}".format(*sys.version_info), sum(squares), sum(powers), nodes)
+"""
+
+
+def found(version: str) -> str:
+    """Return the path of this Python: by its name, or one that pyenv has; skip the test if there is none."""
+    asked = [f"python{version}", "-c", "import sys; print(sys.executable)"], ["pyenv", "prefix", version]
+    for argv in asked:
+        if shutil.which(argv[0]) is not None:
+            told = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+            if told.returncode == 0:
+                place = Path(told.stdout.strip())
+                return str(place / "bin" / "python" if place.is_dir() else place)
+    pytest.skip(f"no Python {version} here")
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_it_runs_on_a_newer_python(tmp_path: Path, version: str) -> None:
+    python = found(version)
+    source, environment = tmp_path / "source", Environment("mpich", tmp_path / "environment")
+    source.mkdir()
+    for name in SOURCES:  # a copy, since a build writes beside its sources
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    install = ["install", "--quiet", "--disable-pip-version-check", "--no-input", f"{source}[mpich]"]
+    for argv in ([python, "-m", "venv", str(environment.path)], [str(environment.python), "-m", "pip", *install]):
+        assert limited.run(argv, LIMIT_S, env=environment.variables(), cwd=tmp_path) == 0
+    (tmp_path / "program.py").write_text(PROGRAM)
+    argv, variables = environment.job(2, [str(environment.python), "-W", "error", "-m", "mpi4py", "program.py"])
+    done = subprocess.run(argv, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"2 {version} 328350 289 1023\n")
