@@ -10,13 +10,11 @@ what stores and compares results must be found then.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import random
 import types
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,12 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.balancing import deciding, neighbours
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, parse
+from lb_mpi.mpi.rows import rows as rows_module
+from tests.protocol.mutate import mutated
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -211,47 +212,41 @@ def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(
     assert not lent_away(scheme, n, others)
 
 
-RESULTS = "lb_mpi.mpi.rows.rows.Results"
-MUTANTS = [  # module and class, then pairs of a text and its replacement
+EARLY = ("Results.mark", "UNKNOWN if self._early else 0", "head(self._early[0][1]).mark if self._early else 0")
+MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see tests/protocol/mutate.py
     # A rank that has received results says that it knows their form.
-    (RESULTS, "UNKNOWN if self._early else 0", "head(self._early[0][1]).mark if self._early else 0"),
+    (rows_module, [EARLY]),
     # It says so, and nobody looks whether results are missing.
-    (RESULTS, "UNKNOWN if self._early else 0", "head(self._early[0][1]).mark if self._early else 0",
-     "if self._n_missing:", "if False:"),
+    (rows_module, [EARLY, ("Results.value", "if self._n_missing:", "if False:")]),
     # It says that it has none: some rank may have said so before it computed these.
-    (RESULTS, "UNKNOWN if self._early else 0", "0"),
+    (rows_module, [("Results.mark", "UNKNOWN if self._early else 0", "0")]),
     # The form of the last call is adopted whatever arrives.
-    (RESULTS, " and head(buffer).mark == self._known.mark", ""),
+    (rows_module, [("Results.receive", " and head(buffer).mark == self._known.mark", "")]),
     # It is adopted although nothing has arrived of this call.
-    (RESULTS, "self.spec: Spec | None = None  # None: unknown yet", "self.spec = known"),
+    (rows_module, [("Results.__init__", "self.spec: Spec | None = None  # None: unknown yet", "self.spec = known")]),
     # What arrives before the form is known is dropped.
-    (RESULTS, "self._early.append((index, buffer))", "pass"),
+    (rows_module, [("Results.receive", "self._early.append((index, buffer))", "pass")]),
     # It is stored in the form of the rows.
-    (RESULTS, "if self.spec is None and self._known is not None and head(buffer).mark == self._known.mark:",
-     "if self.spec is None:", "self.look_like(self._known)", "self.look_like(self._rows.spec)"),
+    (rows_module, [("Results.receive",
+      "if self.spec is None and self._known is not None and head(buffer).mark == self._known.mark:\n"
+      "            self.look_like(self._known)",
+      "if self.spec is None:\n            self.look_like(self._rows.spec)")]),
     # Ranks that do not know the form need not compare.
-    ("lb_mpi.balancing.deciding.RootDecider", '(reports["results"] != reports["results"][0]).any()',
-     'len(set(reports["results"].tolist()) - {0, -1}) > 1'),
-    ("lb_mpi.balancing.neighbours.NeighbourDecider", "compare = most.results != -most.results_low",
-     "compare = most.results != -most.results_low and most.results_low < 0"),
+    (deciding, [("RootDecider.decide", '(reports["results"] != reports["results"][0]).any()',
+      'len(set(reports["results"].tolist()) - {0, -1}) > 1')]),
+    (neighbours, [("NeighbourDecider.decide", "compare = most.results != -most.results_low",
+      "compare = most.results != -most.results_low and most.results_low < 0")]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
-def test_mutants_of_the_results_are_found(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    where, *changes = MUTANTS[number]
-    module_name, _, name = where.rpartition(".")
-    module = importlib.import_module(module_name)
-    source = Path(str(module.__file__)).read_text()
-    for before, after in zip(changes[::2], changes[1::2], strict=True):
-        assert source.count(before) == 1, before
-        source = source.replace(before, after)
-    mutant = types.ModuleType(module_name)
-    exec(compile(source, "mutant", "exec"), vars(mutant))
-    for user in ("lending", "plans", "balancer"):
-        monkeypatch.setattr(f"lb_mpi.mpi.rows.{user}.{name}", vars(mutant)[name], raising=False)
-    assert any(lent_away(scheme, 1, others) for others in (6, 0) for scheme in ("direct", "fos"))
+def test_mutants_of_the_results_are_found(number: int) -> None:
+    module, changes = MUTANTS[number]
+    with contextlib.ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(mutated(module, *change))
+        assert any(lent_away(scheme, 1, others) for others in (6, 0) for scheme in ("direct", "fos"))
 
 
 @pytest.mark.parametrize("scheme", ["direct", "fos"])

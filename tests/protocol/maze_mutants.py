@@ -1,32 +1,32 @@
-"""Known-wrong variants of the maze by tiles: (what stands there, what the mutant says instead)."""
+"""Known-wrong variants of the maze by tiles: (function, what stands there, what the mutant says instead)."""
 
 MUTANTS = [
     # tiles that are given away
-    ("        self.owner[tile] = UNKNOWN\n", ""),  # and kept
-    ("        self.given[tile] += 1\n", ""),
-    ("[tile for tile in self._pending if tile not in self._begun]", "list(self._pending)"),  # with marks in them
-    ("ways = np.concatenate(self._pending.pop(tile))\n            packed", "ways = self._pending.pop(tile)[0]\n            packed"),
-    ("self.owner[tile], self.given[tile] = self.rank, times\n", "self.given[tile] = times\n"),
-    ("extend([ways, *self._deeds.take(tile, times, giver)])", "extend([ways, *self._deeds.take(tile, times, giver)][:1])"),  # what came meanwhile is lost
-    ("            self.tales.setdefault(giver, []).extend([tile, times])\n", "            pass\n"),
-    ("        if giver != self.rank:", "        if True:"),
+    ("Deeds.give", "        self.owner[tile] = UNKNOWN\n", ""),  # and kept
+    ("Deeds.give", "        self.given[tile] += 1\n", ""),
+    ("TiledMazeSearch.shares", "[tile for tile in self._pending if tile not in self._begun]", "list(self._pending)"),  # with marks in them
+    ("TiledMazeSearch._give", "ways = np.concatenate(self._pending.pop(tile))\n            packed", "ways = self._pending.pop(tile)[0]\n            packed"),
+    ("Deeds.take", "self.owner[tile], self.given[tile] = self.rank, times\n", "self.given[tile] = times\n"),
+    ("TiledMazeSearch.absorb", "extend([ways, *self._deeds.take(tile, times, giver)])", "extend([ways, *self._deeds.take(tile, times, giver)][:1])"),  # what came meanwhile is lost
+    ("Deeds.take", "            self.tales.setdefault(giver, []).extend([tile, times])\n", "            pass\n"),
+    ("Deeds.take", "        if giver != self.rank:", "        if True:"),
     # tales of owners
-    ("            for ways in self._deeds.hear(tile, times, sender):\n                self._sort(ways)\n", "            self._deeds.hear(tile, times, sender)\n"),
-    ("self.owner[tile], self.given[tile] = owner, times\n", "self.given[tile] = times\n"),
-    ("        if times < self.given[tile]:\n            return []\n", ""),  # of earlier owners, too
+    ("TiledMazeSearch.incoming", "            for ways in self._deeds.hear(tile, times, sender):\n                self._sort(ways)\n", "            self._deeds.hear(tile, times, sender)\n"),
+    ("Deeds.hear", "self.owner[tile], self.given[tile] = owner, times\n", "self.given[tile] = times\n"),
+    ("Deeds.hear", "        if times < self.given[tile]:\n            return []\n", ""),  # of earlier owners, too
     # ways
-    ("        self._deeds.tales = {}\n", ""),
-    ("            self._to_tell = {}\n", ""),
-    ("        if not self._hand.left:\n            sends", "        if False:\n            sends"),
-    ("self._deeds.limbo.setdefault(tile, []).append(part)", "pass"),
-    ("self._to_tell.setdefault(owner, []).append(part)", "self._to_tell[owner] = [part]"),
-    ("self._pending.setdefault(tile, []).append(left)", "self._pending[tile] = [left]"),
-    ("(cells == FREE) | (cells == TOLD)", "cells == FREE"),
-    ("float(len(self._pending) + self._hand.left)", "float(len(self._pending))"),
+    ("TiledMazeSearch.outgoing", "        self._deeds.tales = {}\n", ""),
+    ("TiledMazeSearch.outgoing", "            self._to_tell = {}\n", ""),
+    ("TiledMazeSearch.outgoing", "        if not self._hand.left:\n            sends", "        if False:\n            sends"),
+    ("TiledMazeSearch._sort", "self._deeds.limbo.setdefault(tile, []).append(part)", "pass"),
+    ("TiledMazeSearch._sort", "self._to_tell.setdefault(owner, []).append(part)", "self._to_tell[owner] = [part]"),
+    ("TiledMazeSearch._sort", "self._pending.setdefault(tile, []).append(left)", "self._pending[tile] = [left]"),
+    ("TiledMazeSearch._sort", "(cells == FREE) | (cells == TOLD)", "cells == FREE"),
+    ("TiledMazeSearch.load", "float(len(self._pending) + self._hand.left)", "float(len(self._pending))"),
     # saves
-    ("np.where(flat == TOLD, FREE, flat).astype(np.uint8)", "flat"),
-    ("        if run != self._run:\n            return  # what was saved", "        if False:\n            return  # what was saved"),
-    ("        self._visited += visited\n", ""),
-    ("if flat[self.entry] == FREE and 0 in mine:", "if False:"),
-    ("self._deeds.owner, self.rank)\n        self._sort(ways)", "self._deeds.owner, self.rank)"),
+    ("TiledMazeSearch.save", "np.where(flat == TOLD, FREE, flat).astype(np.uint8)", "flat"),
+    ("TiledMazeSearch.absorb", "        if run != self._run:\n            return  # what was saved", "        if False:\n            return  # what was saved"),
+    ("TiledMazeSearch.resume", "        self._visited += visited\n", ""),
+    ("TiledMazeSearch.resume", "if flat[self.entry] == FREE and 0 in mine:", "if False:"),
+    ("TiledMazeSearch.resume", "self._deeds.owner, self.rank)\n        self._sort(ways)", "self._deeds.owner, self.rank)"),
 ]  # fmt: skip

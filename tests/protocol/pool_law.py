@@ -165,10 +165,8 @@ class Maps(Exploration):
 
     batches = False
 
-    def __init__(
-        self, small: Small, worker_class: type[Worker] = Worker, collector_class: type[Collector] = Collector
-    ) -> None:
-        self.small, self._collector = small, collector_class
+    def __init__(self, small: Small) -> None:
+        self.small = small
         self.size = sum(map(len, small.hosts))
         speeds = small.speeds or dict.fromkeys(range(self.size), 1.0)
         self.others: list[list[int]] = []
@@ -176,10 +174,10 @@ class Maps(Exploration):
         for host in small.hosts:
             others = [other for other in small.hosts if other is not host]
             for rank in host:
-                workers.append(asking(worker_class(rank, host, others, words=(), timings={}, speeds=speeds)))
+                workers.append(asking(Worker(rank, host, others, words=(), timings={}, speeds=speeds)))
                 self.others.append([other for ranks in others for other in ranks])
         none = (0,) * self.size, (False,) * self.size
-        around = Around(*none, small.first - 1, collector_class(0, 0), len(small.maps) + 1, small.abandons)
+        around = Around(*none, small.first - 1, Collector(0, 0), len(small.maps) + 1, small.abandons)
         self.start = self.next_map(State(tuple(workers), {}, around))
 
     def key_of(self, w: Worker) -> Hashable:
@@ -211,7 +209,7 @@ class Maps(Exploration):
             begun = [(rank, BeginMap(number, lo, lo + tasks[rank], self.small.chunksize))] if left else []
             state = self.post(state, ACCOUNT, [*ended, *begun])
             lo += tasks[rank]
-        around = around._replace(number=number, collector=self._collector(number % EPOCHS, lo), maps_left=left)
+        around = around._replace(number=number, collector=Collector(number % EPOCHS, lo), maps_left=left)
         new = state._replace(rest=around)
         return self.next_map(new) if left and not lo else new
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import lb_mpi
-from lb_mpi.searching import bound as module
 from lb_mpi.searching import simulate
 from lb_mpi.searching.bound import WORST, Bound, Sharing, neighbours
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
@@ -20,7 +19,7 @@ from tests.protocol import law
 from tests.protocol.explore_search import explore, first_world
 from tests.protocol.law import check_law
 from tests.protocol.mutants import BOUND_MUTANTS
-from tests.protocol.test_protocol import changed_module, mutant_of
+from tests.protocol.mutate import mutated
 
 LATENCY_S, UNIT_S, QUANTUM_S, SLOWEST = (1e-6, 1e-3), 20e-6, 60e-6, 5
 
@@ -168,7 +167,6 @@ def run(
     size: int,
     seed: int,
     *,
-    searcher_class: type[Searcher] = Searcher,
     bound: Callable[[str], Bound] = Bound,
     wanted: int = 0,
 ) -> tuple[int, simulate.SimulatedSearch]:
@@ -191,7 +189,6 @@ def run(
         seed=seed,
         options=Options(threshold=1.0, seed=seed),
         check=check,
-        searcher_class=searcher_class,
     )
     values = [value_of(item) for item in result.value]
     best = min(values) if sense == "min" else max(values)
@@ -228,16 +225,16 @@ def test_a_search_without_a_bound_is_the_same_as_ever() -> None:
     assert with_one == without  # an unused bound sends nothing
 
 
-def find_fault(searcher_class: type[Searcher], bound: Callable[[str], Bound]) -> BaseException | None:
+def find_fault() -> BaseException | None:
     """What is wrong with it."""
     try:
         for seed in range(8):
             # In some the smallest value ends the search, before all have heard of it.
             wanted = 71 if seed % 4 == 2 else 0
             size = (2, 3, 9, 12)[seed // 2 % 4]
-            run(size, seed, wanted=wanted, searcher_class=searcher_class, bound=bound)
+            run(size, seed, wanted=wanted, bound=Bound)
         for sense in ("min", "max"):
-            explore(first_world(2, 5, searcher=searcher_class, bound=lambda: bound(sense)), most_drafts=1)  # noqa: B023
+            explore(first_world(2, 5, bound=lambda: Bound(sense)), most_drafts=1)  # noqa: B023
     except (AssertionError, ProtocolError) as fault:
         return fault
     return None
@@ -245,13 +242,9 @@ def find_fault(searcher_class: type[Searcher], bound: Callable[[str], Bound]) ->
 
 @pytest.mark.parametrize("number", range(len(BOUND_MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    where, before, after = BOUND_MUTANTS[number]
-    bound: Callable[[str], Bound] = Bound
-    if where is module:
-        changed = changed_module(where, before, after)
-        bound = type("Mutant", (Bound,), {name: vars(changed.Bound)[name] for name in ("_take", "_is_better")})
-    assert find_fault(mutant_of(*BOUND_MUTANTS[number]), bound) is not None, BOUND_MUTANTS[number]
+    with mutated(*BOUND_MUTANTS[number]):
+        assert find_fault() is not None
 
 
 def test_the_real_thing_has_no_fault() -> None:
-    assert find_fault(Searcher, Bound) is None
+    assert find_fault() is None

@@ -1,16 +1,14 @@
 """Saves of a search: every state of small ones, death at any event of simulated ones, and known-wrong variants."""
 
-import inspect
 import math
 import random
 import struct
-import types
 from collections.abc import Callable
 
 import pytest
 
 from lb_mpi.errors import ProtocolError, SearchError
-from lb_mpi.searching import saves, searcher, simulate
+from lb_mpi.searching import saves, simulate
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts, share
@@ -23,7 +21,7 @@ from tests.protocol.explore_parts import explore_cut
 from tests.protocol.explore_search import explore, first_world
 from tests.protocol.law import check_law, under_way
 from tests.protocol.mutants import CUT_MUTANTS
-from tests.protocol.test_protocol import changed_module
+from tests.protocol.mutate import mutated
 
 
 def explored(
@@ -32,7 +30,6 @@ def explored(
     *,
     drafts: int,
     saves: int = 1,
-    searcher_class: type = Searcher,
     broken_rank: int = -1,
     limited: bool = False,
     **options: object,
@@ -46,7 +43,7 @@ def explored(
                 check_saved(states, limit)
                 saved.add(states)
 
-    first = first_world(size, limit, saves=True, searcher=searcher_class, **options)
+    first = first_world(size, limit, saves=True, **options)
     for each in first.actors if broken_rank >= 0 else ():
         each.problem.broken = options["broken"] if each.rank == broken_rank else ""
     seen, over = explore(
@@ -110,7 +107,6 @@ def live(
     *,
     dies_at: int = 10**9,
     watch: Callable[[int], None] = lambda events: None,
-    searcher_class: type = Searcher,
 ) -> list[int]:
     """One run that goes on from what is on the disk, and dies at an event; the result when it comes to its end."""
     states, base = disk.newest, max(disk.committed, default=0)
@@ -140,14 +136,13 @@ def live(
         seed=seed,
         options=Options(threshold=1.0, seed=seed, save_every_s=every_s, route=rng.choice(["ring", "random"])),
         check=check,
-        searcher_class=searcher_class,
         stores=stores,
         states=states,
     )
     return sorted(result.value)
 
 
-def lives(seed: int, limit: int = 60, searcher_class: type = Searcher) -> int:
+def lives(seed: int, limit: int = 60) -> int:
     """Runs that die at random events, each with ranks as it comes, until one comes to its end; the number of deaths."""
     rng = random.Random(seed)
     disk, deaths = Disk(), 0
@@ -160,8 +155,7 @@ def lives(seed: int, limit: int = 60, searcher_class: type = Searcher) -> int:
                 rng.getrandbits(30),
                 limit,
                 dies_at=dies_at if deaths < 8 else 10**9,
-                searcher_class=searcher_class,
-            )
+                    )
         except Died:
             deaths += 1
             continue
@@ -210,7 +204,7 @@ def test_a_search_whose_time_is_over_saves_first() -> None:
         stop(seed, reason=Reason.TIMED_OUT)
 
 
-def stop(seed: int, searcher_class: type = Searcher, reason: Reason = Reason.STOPPED) -> None:
+def stop(seed: int, reason: Reason = Reason.STOPPED) -> None:
     """One run that is asked to stop, or whose time is over; and what is saved then."""
     disk = Disk()
     simulation = simulate.Simulation(
@@ -221,7 +215,6 @@ def stop(seed: int, searcher_class: type = Searcher, reason: Reason = Reason.STO
         seed=seed,
         stores=[MemoryStore(disk, rank, size=4) for rank in range(4)],
         options=Options(threshold=1.0, seed=seed, save_every_s=math.inf, route="random" if seed % 2 else "ring"),
-        searcher_class=searcher_class,
     )
     for _ in range(20 + seed):
         simulation.step()
@@ -241,18 +234,18 @@ def stop(seed: int, searcher_class: type = Searcher, reason: Reason = Reason.STO
 
 
 def test_parts_that_a_rank_keeps_are_saved_and_worked_off() -> None:
-    keep(Searcher)
+    keep()
 
 
-def keep(searcher_class: type) -> None:
+def keep() -> None:
     """A rank that has parts of work beside what it has in hand: of walks, and of an earlier run."""
     options = Options(threshold=1.0, save_every_s=math.inf, route="random")
-    rank = searcher_class(1, range(2), Pile(60), options)
+    rank = Searcher(1, range(2), Pile(60), options)
     rank.problem.items = [5]
     rank.drafting.start()
     rank.drafting.kept, rank.saves.kept = [struct.pack("<2i", 7, 8)], [struct.pack("<i", 9)]
     state = rank._state()
-    alone = searcher_class(0, range(1), Pile(60), options, None, share([state], 0, 1))
+    alone = Searcher(0, range(1), Pile(60), options, None, share([state], 0, 1))
     for _ in range(200):
         alone.turn(0.0, [])
         if alone.job is not None:
@@ -263,12 +256,12 @@ def keep(searcher_class: type) -> None:
 
 
 def test_a_rank_whose_problem_cannot_be_saved_writes_nothing() -> None:
-    refuse(Searcher)
+    refuse()
 
 
-def refuse(searcher_class: type) -> None:
+def refuse() -> None:
     """It says so, and that it has failed."""
-    rank = searcher_class(1, range(2), Pile(60, broken="save"), Options(save_every_s=math.inf))
+    rank = Searcher(1, range(2), Pile(60, broken="save"), Options(save_every_s=math.inf))
     rank.turn(0.0, [(0, Message(Kind.PAUSE, 0, 1))])
     said = [(message.kind, message.pid) for _, message in rank.turn(0.0, [(0, Message(Kind.WRITE, 0, 1))])]
     assert said == [(Kind.WRITTEN, 0), (Kind.FINISH, Reason.FAILED)]
@@ -304,32 +297,18 @@ def test_the_result_of_save_is_checked() -> None:
             )
 
 
-def mutant_of(module: types.ModuleType, before: str, after: str) -> tuple[type, type]:
-    """The classes `Searcher` and `Cut`, with one change in the source of `module`; the types of values stay the same."""
-    names = ("Reason", "Options", "Work")
-    changed = changed_module(module, before, after)
-    if module is searcher:
-        vars(changed).update({name: getattr(searcher, name) for name in names})
-        return changed.Searcher, saves.Cut
-    host = types.ModuleType("host")
-    exec(compile(inspect.getsource(searcher), "host", "exec"), vars(host))
-    vars(host).update({name: getattr(searcher, name) for name in names}, Cut=changed.Cut)
-    return host.Searcher, changed.Cut
-
-
-def find_fault(searcher_class: type, cut_class: type = saves.Cut) -> BaseException | None:
+def find_fault() -> BaseException | None:
     """What is wrong with it."""
     try:
-        if cut_class is not saves.Cut:
-            explore_cut(cut_class, above=(None, 0, 1), most_work=1)
+        explore_cut(saves.Cut, above=(None, 0, 1), most_work=1)
         for seed in range(12):
-            lives(seed, searcher_class=searcher_class)
-        stop(0, searcher_class)
-        stop(0, searcher_class, Reason.TIMED_OUT)
-        keep(searcher_class)
-        refuse(searcher_class)
-        explored(2, 3, drafts=1, searcher_class=searcher_class)
-        explored(2, 3, drafts=1, broken="save", broken_rank=1, searcher_class=searcher_class)
+            lives(seed)
+        stop(0)
+        stop(0, Reason.TIMED_OUT)
+        keep()
+        refuse()
+        explored(2, 3, drafts=1)
+        explored(2, 3, drafts=1, broken="save", broken_rank=1)
     except (AssertionError, ProtocolError, KeyError) as fault:
         return fault
     return None
@@ -337,8 +316,9 @@ def find_fault(searcher_class: type, cut_class: type = saves.Cut) -> BaseExcepti
 
 @pytest.mark.parametrize("number", range(len(CUT_MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    assert find_fault(*mutant_of(*CUT_MUTANTS[number])) is not None, CUT_MUTANTS[number]
+    with mutated(*CUT_MUTANTS[number]):
+        assert find_fault() is not None
 
 
 def test_the_real_thing_has_no_fault() -> None:
-    assert find_fault(Searcher) is None
+    assert find_fault() is None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import random
-import types
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from lb_mpi.searching.searcher import Reason
 from lb_mpi.virtual import Network
 from tests.protocol.disk import Disk, MemoryStore
 from tests.protocol.maze_mutants import MUTANTS
+from tests.protocol.mutate import mutated
 from tests.unit.test_maze import component
 
 
@@ -47,7 +46,6 @@ def maze_of(seed: int, walled: bool = True) -> np.ndarray[Any, Any]:
 def run(
     seed: int,
     *,
-    made: type = TiledMazeSearch,
     walled: bool = True,
     disk: Disk | None = None,
     dies_at: int = 10**9,
@@ -65,7 +63,7 @@ def run(
     arrays = [cells if shared else cells.copy() for _ in range(size)]
     keeps = [rank == 0 or not shared for rank in range(size)]
     tile = chance.choice([4, 7, 16])
-    problems = [made(arrays[rank], rank, size, tile=tile, keeper=keeps[rank]) for rank in range(size)]
+    problems = [TiledMazeSearch(arrays[rank], rank, size, tile=tile, keeper=keeps[rank]) for rank in range(size)]
     events = 0
 
     def check(simulation: simulate.Simulation) -> None:
@@ -100,20 +98,20 @@ def run(
     return result, problems, expected
 
 
-def check_exact(seed: int, made: type = TiledMazeSearch) -> None:
-    result, problems, expected = run(seed, made=made)
+def check_exact(seed: int) -> None:
+    result, problems, expected = run(seed)
     assert result.reason is Reason.EXHAUSTED
     assert np.array_equal(np.any([own_marks(each.cells) for each in problems], axis=0), expected)
     assert result.value.visited == expected.sum(), "a cell is lost, or was visited twice"
 
 
-def check_saved(seed: int, made: type = TiledMazeSearch) -> int:
+def check_saved(seed: int) -> int:
     """Runs that die, until one comes to its end; the number of deaths."""
     chance, disk, deaths = random.Random(seed), Disk(), 0
     while True:
         dies_at = chance.choice([chance.randrange(5, 60), chance.randrange(5, 400)]) if deaths < 6 else 10**9
         try:
-            result, problems, expected = run(seed, made=made, disk=disk, dies_at=dies_at)
+            result, problems, expected = run(seed, disk=disk, dies_at=dies_at)
         except Died:
             deaths += 1
             continue
@@ -122,19 +120,19 @@ def check_saved(seed: int, made: type = TiledMazeSearch) -> int:
         return deaths
 
 
-def check_begun_anew(made: type) -> None:
+def check_begun_anew() -> None:
     """A save from before the first cell was marked."""
-    states = [made(maze_of(1), 0, 1, tile=4).save()]
-    again = [made(maze_of(1), rank, 2, tile=4) for rank in range(2)]
+    states = [TiledMazeSearch(maze_of(1), 0, 1, tile=4).save()]
+    again = [TiledMazeSearch(maze_of(1), rank, 2, tile=4) for rank in range(2)]
     for rank, one in enumerate(again):
         one.resume(states, [0] if rank == 0 else [])
     assert again[0].load() or again[0].outgoing()
     assert not again[1].load()
 
 
-def check_tales(made: type) -> None:
+def check_tales() -> None:
     """A tile went from rank 0 to 1, and from there to 2; what 1 tells comes last."""
-    one = made(maze_of(1), 0, 3, tile=4)
+    one = TiledMazeSearch(maze_of(1), 0, 3, tile=4)
     tale = np.array([0, 2, 0, 1], np.int64)
     one.incoming(HEAD.pack(0, 2, MOVED) + tale[:2].tobytes())
     one.incoming(HEAD.pack(0, 1, MOVED) + tale[2:].tobytes())
@@ -143,9 +141,9 @@ def check_tales(made: type) -> None:
     assert [one._deeds.give(5), one._deeds.give(5)] == [1, 2]
 
 
-def check_ways(made: type) -> None:
+def check_ways() -> None:
     """With a tile go all ways into it; those that come while another rank has it are kept, and there when it is back."""
-    one, other = (made(random_maze(30, 1.0, 0), rank, 2, tile=4) for rank in range(2))
+    one, other = (TiledMazeSearch(random_maze(30, 1.0, 0), rank, 2, tile=4) for rank in range(2))
     cells = np.flatnonzero(one.cells.reshape(-1) == FREE)
     tiles = tiles_of(one._tiles, 16 * cells)
     tile = int(next(each for each in tiles if one._deeds.owner[each] == 0))
@@ -160,11 +158,11 @@ def check_ways(made: type) -> None:
 
 
 def test_ways_go_along_with_their_tile() -> None:
-    check_ways(TiledMazeSearch)
+    check_ways()
 
 
 def test_the_later_of_two_tales_counts() -> None:
-    check_tales(TiledMazeSearch)
+    check_tales()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -184,7 +182,7 @@ def test_a_path_is_found_over_all_that_ranks_know(seed: int) -> None:
 
 
 def test_a_search_that_had_not_begun_begins() -> None:
-    check_begun_anew(TiledMazeSearch)
+    check_begun_anew()
 
 
 def test_whenever_it_dies_the_result_is_exact() -> None:
@@ -257,23 +255,19 @@ def test_bad_arguments_of_the_search() -> None:
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    before, after = MUTANTS[number]
-    source = inspect.getsource(maze_tiles)
-    assert before in source, before
-    changed = types.ModuleType("mutant")
-    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    assert fault_of(changed.TiledMazeSearch) is not None
+    with mutated(maze_tiles, *MUTANTS[number]):
+        assert fault_of() is not None
 
 
-def fault_of(made: type) -> BaseException | None:
+def fault_of() -> BaseException | None:
     try:
-        check_begun_anew(made)
-        check_tales(made)
-        check_ways(made)
+        check_begun_anew()
+        check_tales()
+        check_ways()
         for seed in range(40):
-            check_exact(seed, made)
+            check_exact(seed)
         for seed in range(15):
-            check_saved(seed, made)
+            check_saved(seed)
     except Exception as fault:
         return fault
     return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import random
-import types
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +19,8 @@ from lb_mpi.balancing.transfers import Plan
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.virtual import Network
+from tests.protocol.mutate import mutated
+from tests.protocol.neighbour_mutants import MUTANTS
 
 QUICK = Network((1e-7, 1e-7))
 Ready = Callable[[list[int]], int]  # chooses the rank that goes on
@@ -232,61 +232,9 @@ def test_all_ranks_decide_the_same() -> None:
             assert min(late_s) >= 0.0
 
 
-MUTANTS = [
-    ("np.flatnonzero(flow < -nothing)", "np.flatnonzero(flow < -0.3 * abs(flow).max())"),
-    ("np.flatnonzero(flow > nothing)", "np.flatnonzero(flow > 0.3 * abs(flow).max())"),
-    ("lots.append((knowledge.rank, work))", "lots.appendleft((knowledge.rank, work))"),
-    ("lots.append((knowledge.rank, work))", "lots.append((knowledge.rank, 0.5 * work))"),
-    ("if owner != knowledge.rank:", "if True:"),
-    ("lots.append((owner, amount))\n", "lots.appendleft((knowledge.rank, amount))\n"),
-    ("part = min(lot, amount)", "part = lot"),
-    ("lots.appendleft((owner, lot - part))", "pass"),
-    ("via.setdefault(owner, k)", "via[owner] = above[0]"),
-    ("staying.get(owner, 0.0) + amount", "amount"),
-    ("table[through == k]", "table"),
-    ("if row[0] == knowledge.rank]", "if row[0] == 0]"),
-    ("tick_work, speed = float(knowledge.tick_work[0]), self._speed\n", "tick_work, speed = 1.0, self._speed\n"),
-    ("np.minimum(speed, theirs[:, 0])", "speed"),
-    ("(np.maximum(degree, theirs[:, 1]) + 1.0)", "(degree + 1.0)"),
-    ("float(self._seen[:, 1].sum() - theirs[:, 1].sum())", "float(self._seen[:, 1].sum() + theirs[:, 1].sum())"),
-    ("float(self._seen[:, 1].sum() - theirs[:, 1].sum())", "float(self._seen[:, 1].sum())"),
-    ("weight[:near] += theirs[:, 0]", "pass"),
-    ("mean + MOMENTUM * (logs[0] - before)", "mean"),
-    ("MOMENTUM * (logs[0] - before)", "MOMENTUM * (before - logs[0])"),
-    ("worst = float((yield Next(awaited=ALL)).maxima[0])", "yield Next(awaited=ALL); worst = excess"),
-    ("worst <= tolerance or waited", "excess <= tolerance or waited"),
-    ("ends.received = (yield _exchange(np.array([scheme.potential])))[:, 0]", "yield _exchange(np.zeros(1))"),
-    ("if worst <= tolerance", "if steps >= period or worst <= tolerance"),
-    ("tick_work[self._near] = (yield _exchange(np.array([tick_work[0]])))[:, 0]", "pass"),
-    ("speeds[0], speeds[self._near] = speed, theirs[:, 0]", "speeds[0] = speed"),
-    ("if moving is None:\n            yield", "if moving is None and near > 1:\n            yield"),
-    ("policy.trigger.paid(most.planned_s)", "policy.trigger.paid(self._planned_s)"),
-    ("most.mark != -most.mark_low", "most.mark != self._knowledge.rank + 7"),
-    ("most.mark != -most.mark_low", "False"),
-    ("if most.failed or", "if"),
-    ("self._late_s.append(self._began_s + most.early_s)", "self._late_s.append(-self._began_s - most.early_s)"),
-    ("balanced_s, mean_s = total.done / total.speed", "balanced_s, mean_s = total.done / total.speed + 1e-9 * self._speed"),
-    ("repeat((self._omega, self._omega - 1.0))", "repeat((2.5, 1.5))"),
-]  # fmt: skip
-
-
-def mutant(before: str, after: str) -> Any:
-    """The module, with `take` from another one, with one change in its source; its requests stay the same."""
-    source, taking = inspect.getsource(module), inspect.getsource(module.take)
-    assert (source + taking).count(before) == 1, f"not one such place: {before!r}"
-    changed = types.ModuleType("mutant")
-    vars(changed)["__name__"] = module.__name__
-    exec(compile(source.replace(before, after), "mutant", "exec"), vars(changed))
-    exec(compile(taking.replace(before, after), "mutant", "exec"), vars(changed))
-    for name in ("Next", "Reduction"):
-        setattr(changed, name, getattr(module, name))
-    return changed
-
-
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
-def test_known_wrong_variants_are_caught(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NeighbourDecider", mutant(*MUTANTS[number]).NeighbourDecider)
-    with pytest.raises((AssertionError, ProtocolError, ValueError, IndexError, RuntimeWarning)):
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    with mutated(*MUTANTS[number]), pytest.raises((AssertionError, ProtocolError, ValueError, IndexError, RuntimeWarning)):
         find_fault()
 
 

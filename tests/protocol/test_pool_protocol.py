@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import random
-import types
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.pooling import account, deal, intervals, learning, worker
+from lb_mpi.pooling import account, intervals, worker
 from lb_mpi.pooling.intervals import Interval, pack
 from lb_mpi.pooling.learning import Timing
 from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker
 from lb_mpi.virtual import Network
 from tests.protocol import pool_law
+from tests.protocol.mutate import mutated
 from tests.protocol.pool_law import CheckedPool, Maps, Small, check_pool
 from tests.protocol.pool_mutants import MUTANTS
 
@@ -67,7 +65,6 @@ def play(
     seed: int,
     *,
     sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9),
-    worker_class: type[Worker] = Worker,
     pool_class: type[SimulatedPool] = CheckedPool,
 ) -> int:
     """Some maps under the law: random hosts, speeds, costs, errors, delays log-uniform over three decades; the steals."""
@@ -79,7 +76,7 @@ def play(
     pool = pool_class(
         hosts, [2.0 ** rng.uniform(-4, 0) for _ in range(size)], speeds_known=rng.random() < 0.3,
         network=Network((1e-6, 1e-3)), swap_s=swap_s, look_s=1e-5, batch_s=2e-3,
-        first_epoch=rng.choice([1, 254]), seed=seed, worker_class=worker_class,
+        first_epoch=rng.choice([1, 254]), seed=seed,
     )  # fmt: skip
     steals = 0
     for _ in range(4):
@@ -118,30 +115,9 @@ def test_many_ranks(size: int, seed: int) -> None:
     assert play(seed, sizes=(size,)) > 0
 
 
-def mutant(module: types.ModuleType, before: str, after: str) -> dict[str, Any]:
-    """The classes of the protocol with one change in the source of `module`; the types of its messages stay the same."""
-    source = inspect.getsource(module)
-    assert source.count(before) >= 1, f"no such place in {module.__name__}: {before!r}"
-    changed = types.ModuleType("mutant")
-    vars(changed)["__name__"] = module.__name__
-    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    shared = ("StealKind", "StealMessage", "Swap", "BeginMap", "EndMap")
-    for name in (*shared, "Interval", "RankTasks"):
-        if name in vars(changed):
-            setattr(changed, name, vars(module)[name])
-    if module in (deal, intervals, learning):
-        host = types.ModuleType("host")
-        exec(compile(inspect.getsource(worker), "host", "exec"), vars(host))
-        vars(host).update({name: vars(worker)[name] for name in shared})
-        names = {deal: ("share", "Pace"), intervals: ("pack", "unpack", "take_front", "take_back"), learning: ("Ending",)}
-        vars(host).update({name: vars(changed)[name] for name in names[module]})
-        changed = host
-    return vars(changed)
-
-
-def begun(worker_class: type[Worker], others: list[list[int]], number: int = 1, lo: int = 0, hi: int = 0) -> Worker:
+def begun(others: list[list[int]], number: int = 1, lo: int = 0, hi: int = 0) -> Worker:
     """Rank 0, alone on its host, in a map; its word is filled."""
-    one = worker_class(0, [0], others, words={0: 0}, timings={}, speeds={0: 1.0})
+    one = Worker(0, [0], others, words={0: 0}, timings={}, speeds={0: 1.0})
     begin(one, number, lo, hi)
     return one
 
@@ -158,9 +134,9 @@ def swap(one: Worker) -> None:
     assert one.done(one.job, True) == []
 
 
-def check_gives(worker_class: type[Worker]) -> None:
+def check_gives() -> None:
     """Two hosts give something, one after the other was no longer waited for."""
-    one = begun(worker_class, [[1], [2]])
+    one = begun([[1], [2]])
     asked = [*one.turn(0.0, []), *one.turn(1.0, [])]
     assert sorted(asked) == [(rank, StealMessage(StealKind.ASK, 1, speed=1.0)) for rank in (1, 2)]
     gives = [(1, StealMessage(StealKind.GIVE, 1, 3, 4)), (2, StealMessage(StealKind.GIVE, 1, 7, 8))]
@@ -177,9 +153,9 @@ def check_gives(worker_class: type[Worker]) -> None:
     assert one.job is None
 
 
-def check_asking(worker_class: type[Worker]) -> None:
+def check_asking() -> None:
     """All hosts have nothing: each is asked once, then there is a pause, which grows to its longest."""
-    one = begun(worker_class, [[1], [2], [3]])
+    one = begun([[1], [2], [3]])
     now, pauses = 0.0, []
     for _ in range(8):
         asked, answer = [], []
@@ -195,12 +171,12 @@ def check_asking(worker_class: type[Worker]) -> None:
     assert pauses == pytest.approx([0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 10e-3, 10e-3, 10e-3])
 
 
-def check_leaving(worker_class: type[Worker]) -> None:
+def check_leaving() -> None:
     """A slow rank leaves the last task to a fast one, and takes it when it has waited."""
     number, fast = 3, Timing(3, 20, 0.2, 2e-3)
     timings = {0: Timing(), 1: fast}
     words = {0: 0, 1: pack(number, 30, 30)}
-    one = worker_class(0, [0, 1], words=words, timings=timings, speeds={0: 1.0, 1: 1.0})
+    one = Worker(0, [0, 1], words=words, timings=timings, speeds={0: 1.0, 1: 1.0})
 
     def swap() -> None:
         assert isinstance(one.job, Swap)
@@ -244,9 +220,9 @@ def check_leaving(worker_class: type[Worker]) -> None:
     assert one.job is None
 
 
-def check_collector(collector_class: type[account.Collector]) -> None:
+def check_collector() -> None:
     """Each result is taken once, and of this map only."""
-    results = collector_class(7, 4)
+    results = account.Collector(7, 4)
     assert results.take(7, 1, 3)
     assert not results.take(6, 0, 1)
     for lo, hi in ((0, 2), (1, 3), (3, 5), (3, 3), (-1, 1)):
@@ -256,34 +232,29 @@ def check_collector(collector_class: type[account.Collector]) -> None:
 
 
 @pytest.mark.parametrize("check", [check_gives, check_asking, check_leaving])
-def test_a_worker_follows_its_table(check: Callable[[type[Worker]], None]) -> None:
-    check(Worker)
+def test_a_worker_follows_its_table(check: Callable[[], None]) -> None:
+    check()
 
 
 def test_results_are_taken_once() -> None:
-    check_collector(account.Collector)
+    check_collector()
 
 
-def find_fault(
-    worker_class: type[Worker], collector_class: type[account.Collector] = account.Collector
-) -> BaseException | None:
+def find_fault() -> BaseException | None:
     """What is wrong with it: every state of small pools, and simulations."""
     try:
-        check_gives(worker_class)
-        check_asking(worker_class)
-        check_leaving(worker_class)
-        check_collector(collector_class)
+        check_gives()
+        check_asking()
+        check_leaving()
+        check_collector()
         for number in (1, 2, 3, 4, 7, 8, 6):
             small = SMALL[number]
-            Maps(small, worker_class, collector_class).explore(
-                most_states=20_000, progress=len(small.hosts) == 1
-            )
-            if collector_class is account.Collector:
-                play(number, worker_class=worker_class)
+            Maps(small).explore(most_states=20_000, progress=len(small.hosts) == 1)
+            play(number)
         for seed in range(10, 16):
-            play(seed, worker_class=worker_class)
+            play(seed)
         for number in (5, 10):
-            Maps(SMALL[number], worker_class, collector_class).explore(most_states=20_000)
+            Maps(SMALL[number]).explore(most_states=20_000)
     except (Exception, pytest.fail.Exception) as fault:
         return fault
     return None
@@ -291,12 +262,12 @@ def find_fault(
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    classes = mutant(*MUTANTS[number])
-    assert find_fault(classes.get("Worker", Worker), classes.get("Collector", account.Collector)), MUTANTS[number]
+    with mutated(*MUTANTS[number]):
+        assert find_fault() is not None
 
 
 def test_the_real_thing_has_no_fault() -> None:
-    assert find_fault(Worker) is None
+    assert find_fault() is None
 
 
 def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +285,7 @@ def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_messages_outside_the_table_are_protocol_errors() -> None:
-    one = begun(Worker, [[2]], hi=1)
+    one = begun([[2]], hi=1)
     with pytest.raises(ProtocolError, match="is done, the chunk is None"):
         one.done(Interval(1, 0, 1), 1.0)
     with pytest.raises(ProtocolError, match=r"GIVE of 3\.\.4 from rank 2, which was not asked"):
@@ -329,7 +300,7 @@ def test_messages_outside_the_table_are_protocol_errors() -> None:
 
 
 def test_steals_are_counted_map_by_map() -> None:
-    one = begun(Worker, [[1]])
+    one = begun([[1]])
     assert one.turn(0.0, []) == [(1, StealMessage(StealKind.ASK, 1, speed=1.0))]
     one.turn(0.0, [(1, StealMessage(StealKind.GIVE, 1, 0, 1))])
     assert (one.job, one.steals) == (Interval(1, 0, 1), [(1, 1)])
@@ -345,7 +316,7 @@ def test_a_rank_without_a_map_has_no_job() -> None:
 
 
 def test_a_task_that_raises_ends_the_map_for_its_rank() -> None:
-    one = begun(Worker, [[2]], hi=2)
+    one = begun([[2]], hi=2)
     one.turn(0.0, [])
     swap(one)
     assert (one.fail(ValueError()), one.job, one.over) == ([], None, True)
@@ -353,7 +324,7 @@ def test_a_task_that_raises_ends_the_map_for_its_rank() -> None:
 
 
 def test_messages_of_another_map_are_answered_with_nothing_or_dropped() -> None:
-    one = begun(Worker, [[1]], 300)
+    one = begun([[1]], 300)
     one._hosts.ready_at = 1.0  # it asks nobody by itself
     for number in (44, 299, 301):  # 44 looks like 300 in a word
         arrived = [(1, StealMessage(StealKind.ASK, number, speed=1.0)), (1, StealMessage(StealKind.GIVE, number, 0, 9))]

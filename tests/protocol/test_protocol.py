@@ -1,15 +1,13 @@
 """The whole search protocol: every state of small searches, seeded simulations of larger ones, and known-wrong mutants."""
 
-import inspect
 import itertools
 import math
-import types
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.searching import bound, drafting, searcher, simulate, termination, walking
+from lb_mpi.searching import searcher, simulate
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason
@@ -19,6 +17,7 @@ from tests.protocol.explore_parts import explore_tokens
 from tests.protocol.explore_search import explore, first_world
 from tests.protocol.law import check_law, under_way
 from tests.protocol.mutants import MUTANTS
+from tests.protocol.mutate import mutated
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_a_simulated_failure_is_raised_when_all_have_heard_of_it(broken: str) ->
 
 
 def run(
-    size: int, seed: int, *, limit: int, searcher_class: type | None = None, wanted: int = 0, **options: object
+    size: int, seed: int, *, limit: int, wanted: int = 0, **options: object
 ) -> list[int]:
     """One simulation under the law: delays log-uniform over three decades, unequal speeds."""
 
@@ -118,7 +117,6 @@ def run(
         seed=seed,
         options=Options(threshold=threshold, seed=seed, route=route, **options),
         check=check,
-        **({} if searcher_class is None else {"searcher_class": searcher_class}),
     )
     if not wanted:
         assert result.reason is Reason.EXHAUSTED
@@ -188,62 +186,30 @@ def test_bad_options_are_named(options: dict[str, object]) -> None:
         Options(**options).checked()
 
 
-def changed_module(module: types.ModuleType, before: str, after: str) -> types.ModuleType:
-    """The module with one change in its source; the types of its messages stay the same."""
-    source = inspect.getsource(module)
-    assert before in source, f"no such place in {module.__name__}: {before!r}"
-    changed = types.ModuleType("mutant")
-    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "State", "ProtocolError", "Token", "Reason", "Options", "Work",
-        "Open", "Write", "Commit", "Receipt"):  # fmt: skip
-        if name in vars(changed) and name in vars(module):
-            setattr(changed, name, getattr(module, name))
-    return changed
-
-
-def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
-    """The class `Searcher` with one change in the source of `module`."""
-    changed = changed_module(module, before, after)
-    if module is searcher:
-        return changed.Searcher
-    owner = {bound: "Sharing", drafting: "Drafting", termination: "Termination", walking: "Walking"}[module]
-    host = hosted(searcher, **{owner: getattr(changed, owner)})
-    vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options", "Work")})
-    return host.Searcher
-
-
-def hosted(module: types.ModuleType, **classes: type) -> types.ModuleType:
-    """The module with other classes of that name."""
-    host = types.ModuleType("host")
-    exec(compile(inspect.getsource(module), "host", "exec"), vars(host))
-    vars(host).update(classes)
-    return host
-
-
-def find_fault(searcher_class: type) -> BaseException | None:
+def find_fault() -> BaseException | None:
     """What is wrong with it: what is found in a moment first, then exhaustive exploration."""
 
     def simulated(seeds: range) -> None:
         for seed in seeds:
-            run(3 + seed % 3, seed, limit=120, searcher_class=searcher_class)
+            run(3 + seed % 3, seed, limit=120)
 
     def explored(size: int, limit: int, most_drafts: int, wanted: int) -> None:
         threshold = 1.0 if size == 2 else 0.5
-        first = first_world(size, limit, wanted=wanted, threshold=threshold, searcher=searcher_class)
+        first = first_world(size, limit, wanted=wanted, threshold=threshold)
         explore(first, most_drafts=most_drafts)
 
     try:
-        explore_tokens(searcher_class, size=2, most_work=2)
+        explore_tokens(searcher.Searcher, size=2, most_work=2)
         explored(2, 5, 2, 2)
         for broken in ("work", "absorb"):
-            explore(first_world(2, 5, broken=broken, searcher=searcher_class), most_drafts=1)
+            explore(first_world(2, 5, broken=broken), most_drafts=1)
         simulated(range(6))
-        explore_tokens(searcher_class, size=3, most_work=2)
+        explore_tokens(searcher.Searcher, size=3, most_work=2)
         explored(3, 4, 1, 0)
         explored(2, 7, 2, 0)
-        explore_tokens(searcher_class, size=4, most_work=2)
+        explore_tokens(searcher.Searcher, size=4, most_work=2)
         explored(3, 5, 1, 0)
-        explore_tokens(searcher_class, size=3, most_work=3)
+        explore_tokens(searcher.Searcher, size=3, most_work=3)
         simulated(range(6, 30))
     except (AssertionError, ProtocolError) as fault:
         return fault
@@ -252,8 +218,9 @@ def find_fault(searcher_class: type) -> BaseException | None:
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    assert find_fault(mutant_of(*MUTANTS[number])) is not None, MUTANTS[number]
+    with mutated(*MUTANTS[number]):
+        assert find_fault() is not None
 
 
 def test_the_real_thing_has_no_fault() -> None:
-    assert find_fault(searcher.Searcher) is None
+    assert find_fault() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 from lb_mpi.graph import Ints
 from lb_mpi.saving import rows as reorder
 from lb_mpi.saving.rows import Arrays
-from tests.protocol.test_protocol import changed_module
+from tests.protocol.mutate import mutated
+from tests.protocol.reorder_mutants import MUTANTS
 
 SEEDS = 100
 
@@ -144,67 +144,7 @@ def test_larger_cases() -> None:
     check_random(reorder, range(SEEDS))
 
 
-MUTANTS = [
-    # places: where the rows for a rank begin, and whose they are
-    ("np.cumsum(counts) - counts", "np.cumsum(counts)"),
-    ("np.cumsum(counts) - counts", "np.cumsum(counts) - counts[0]"),
-    ("np.cumsum(counts) - counts", "np.zeros_like(counts)"),
-    ("side=\"right\") - 1", "side=\"left\")"),
-    ("side=\"right\") - 1", "side=\"left\") - 1"),
-    ("np.searchsorted(bounds, index, side=\"right\") - 1", "np.searchsorted(bounds[1:-1], index, side=\"left\")"),
-    ("np.argsort(owner, kind=\"stable\")", "np.arange(len(index))"),
-    ("np.argsort(owner, kind=\"stable\")", "np.argsort(-owner, kind=\"stable\")"),
-    ("np.argsort(owner, kind=\"stable\")", "np.argsort(owner, kind=\"stable\")[:-1]"),
-    ("minlength=len(bounds) - 1)", "minlength=len(bounds))"),
-    ("minlength=len(bounds) - 1)", "minlength=0)"),
-    # counts: none, of the rank itself, told late, or those of another round
-    ("came = yield _counts(sent)", "came = sent; yield _counts(sent)"),
-    ("asked = yield _counts(wanted)", "asked = wanted; yield _counts(wanted)"),
-    ("came = yield _counts(sent)\n    numbers = yield Exchange(index[order], sent, came)",
-     "numbers = yield Exchange(index[order], sent, sent)\n    came = yield _counts(sent)"),
-    ("Exchange(counts, once, once)", "Exchange(counts[::-1], once, once)"),
-    ("Exchange(counts, once, once)", "Exchange(once, once, once)"),
-    ("Exchange(array[order], sent, came)", "Exchange(array[order], came, sent)"),
-    ("Exchange(block[places], asked, wanted)", "Exchange(block[places], wanted, asked)"),
-    # rows: not in the order of their numbers, of another round, the last one lost
-    ("numbers = yield Exchange(index[order], sent, came)", "numbers = yield Exchange(index, sent, came)"),
-    ("Exchange(index[order], wanted, asked)", "Exchange(index, wanted, asked)"),
-    ("Exchange(array[order], sent, came)", "Exchange(array, sent, came)"),
-    ("Exchange(array[order], sent, came)", "Exchange(array[np.sort(order)], sent, came)"),
-    ("block[places] = yield Exchange(array[order], sent, came)",
-     "came_late = yield Exchange(array[order], sent, came); block[np.sort(places)] = came_late"),
-    ("block[places] = yield Exchange(array[order], sent, came)",
-     "rows = yield Exchange(array[order], sent, came); block[places[:-1]] = rows[:-1]; block[places[-1:]] = 0"),
-    ("block[places] = yield", "block[:] = yield"),
-    ("array[order] = yield", "array[:] = yield"),
-    ("array[order] = yield Exchange(block[places], asked, wanted)",
-     "rows = yield Exchange(block[places], asked, wanted); array[...] = rows[order]"),
-    ("Exchange(block[places], asked, wanted)", "Exchange(block[np.sort(places)], asked, wanted)"),
-    ("places = numbers - bounds[rank]\n    times", "places = numbers - bounds[rank + 1]\n    times"),
-    ("places = numbers - bounds[rank]\n    arrays", "places = numbers\n    arrays"),
-    ("        blocks[name] = block\n", "        blocks.setdefault(name, next(iter(blocks.values()), block))\n"),
-    ("        arrays[name] = array\n", "        arrays.setdefault(name, next(iter(arrays.values()), array))\n"),
-    ("array.dtype)\n        block", "float)\n        block"),
-    ("np.empty((len(index), *block.shape[1:]), block.dtype)", "np.empty((len(index), *block.shape[1:]))"),
-    # what is refused
-    ("times != 1", "times > 1"),
-    ("times != 1", "times == 0"),
-    ("number, times_there = int(wrong[0] + bounds[rank])", "number, times_there = int(wrong[0])"),
-    ("int(times[wrong[0]])", "int(times[0])"),
-    ("np.flatnonzero(times != 1)", "np.flatnonzero(times[:-1] != 1)"),
-]  # fmt: skip
-
-
-def mutant(before: str, after: str) -> types.ModuleType:
-    return changed_module(reorder, before, after)
-
-
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    module = mutant(*MUTANTS[number])
-    with pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
-        check_small(module)
-
-
-def test_the_unchanged_module_is_none_of_them() -> None:
-    check_random(mutant("np.empty", "np.empty"), range(20))
+    with mutated(reorder, *MUTANTS[number]), pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
+        check_small(reorder)

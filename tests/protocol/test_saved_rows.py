@@ -17,8 +17,8 @@ from lb_mpi.saving import rows as real
 from lb_mpi.saving.folder import Folder, Saved
 from lb_mpi.saving.rows import check_arrays, check_options, compare_options, describe_rows, differ, shares
 from tests.protocol.memory_disk import MemoryDisk
+from tests.protocol.mutate import mutated
 from tests.protocol.saving_mutants import ROW_MUTANTS
-from tests.protocol.test_protocol import changed_module
 
 dtypes = st.one_of(
     hnp.scalar_dtypes(), hnp.unicode_string_dtypes(), hnp.byte_string_dtypes(), hnp.array_dtypes(max_size=3)
@@ -113,9 +113,8 @@ def test_small_arrays_and_what_is_refused() -> None:
 
 @pytest.mark.parametrize("number", range(len(ROW_MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    mutant = changed_module(real, *ROW_MUTANTS[number])
-    with pytest.raises((Exception, pytest.fail.Exception)):  # whatever it breaks
-        check_all(mutant)
+    with mutated(real, *ROW_MUTANTS[number]), pytest.raises((Exception, pytest.fail.Exception)):  # whatever it breaks
+        check_all(real)
 
 
 def test_shares_are_equal() -> None:

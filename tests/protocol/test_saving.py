@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import random
 import struct
-import types
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from lb_mpi.files import frame
 from lb_mpi.saving import folder as real
 from lb_mpi.saving.folder import Folder
 from tests.protocol.memory_disk import Died, MemoryDisk
+from tests.protocol.mutate import mutated
 from tests.protocol.saving_mutants import MUTANTS
 
 ROOT = Path("/runs/saves")
@@ -30,8 +28,8 @@ class Run:
     others, of the same step, too, by the number of the attempt.
     """
 
-    def __init__(self, disk: MemoryDisk, made: Callable[..., Folder]) -> None:
-        self.folder = made(ROOT, "rows", disk)
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.folder = Folder(ROOT, "rows", disk)
         self.begun = self.committed = -1
 
     def load(self) -> tuple[int, list[str]]:
@@ -72,30 +70,30 @@ def contents(number: int, rank: int, attempt: int) -> list[bytes]:
     return [f"{number} of rank {rank}, ".encode(), b"x" * (attempt % 7), f"attempt {attempt}".encode()]
 
 
-def check_deaths(made: Callable[..., Folder], *, seconds: int) -> None:
+def check_deaths(*, seconds: int) -> None:
     """Death at each operation of three saves, then of what goes on from there (`seconds` of those deaths, at random)."""
     chance = random.Random(1)
     whole = MemoryDisk()
-    Run(whole, made).go_on(2)
+    Run(whole).go_on(2)
     for at in range(whole.steps + 1):
         for survives in (1.0, 0.0, *[0.5] * 6):
-            disk = die(MemoryDisk(at), made, 2, survives, chance)
+            disk = die(MemoryDisk(at), 2, survives, chance)
             for _ in range(seconds):
                 again = disk.after_death(chance, 1.0)
                 again.dies_at = chance.randrange(40)
-                die(again, made, 4, chance.choice((1.0, 0.0, 0.5)), chance)
-            Run(disk, made).go_on(4)
-            assert Run(disk, made).load() == (4, [])
+                die(again, 4, chance.choice((1.0, 0.0, 0.5)), chance)
+            Run(disk).go_on(4)
+            assert Run(disk).load() == (4, [])
 
 
-def die(disk: MemoryDisk, made: Callable[..., Folder], upto: int, survives: float, chance: random.Random) -> MemoryDisk:
+def die(disk: MemoryDisk, upto: int, survives: float, chance: random.Random) -> MemoryDisk:
     """Run until the disk dies, or to the end; what is left has the law, and is returned."""
-    before = Run(disk.after_death(chance, 1.0), made).load()[0]
-    run = Run(disk, made)
+    before = Run(disk.after_death(chance, 1.0)).load()[0]
+    run = Run(disk)
     with contextlib.suppress(Died):
         run.go_on(upto)
     left = disk.after_death(chance, survives)
-    after = Run(left, made)
+    after = Run(left)
     found, wrong = after.load()
     assert not wrong, "a manifest without its parts"
     for saved in after.folder.saves().whole:  # what is half removed is none
@@ -104,39 +102,39 @@ def die(disk: MemoryDisk, made: Callable[..., Folder], upto: int, survives: floa
     return left
 
 
-def check_damage(made: Callable[..., Folder]) -> None:
+def check_damage() -> None:
     """What is flipped, torn or lost costs one save, and the next saves are as good as any."""
     chance = random.Random(1)
     for how, name in itertools.product(("flip", "tear", "lose"), ("rank-0.npy", "rank-1.npy", "manifest")):
         for every in (1, 2):
             disk = MemoryDisk()
-            Run(disk, made).go_on(3)
+            Run(disk).go_on(3)
             newest = ROOT / "save-00000003"
             disk.damage(newest / name, how, chance)
-            run = Run(disk, made)
+            run = Run(disk)
             found, wrong = run.load()
             assert found == 2
             assert len(wrong) == (not (name == "manifest" and how == "lose"))  # that one isn't committed any more
             assert all("save-00000003" in text for text in wrong)
             run.save(2 + every)  # in its place, or after it
             disk.damage(ROOT / f"save-{2 + every:08d}" / "rank-0.npy", "tear", chance)
-            assert Run(disk, made).load()[0] == 2
+            assert Run(disk).load()[0] == 2
             disk.damage(ROOT / "save-00000002" / "rank-0.npy", "lose", chance)
             with pytest.raises(SaveError, match=r"no save in .* can be read: .*truncated; .*can't be read"):
-                Run(disk, made).load()
+                Run(disk).load()
 
 
-def check_words(made: Callable[..., Folder]) -> None:
+def check_words() -> None:
     """What is refused, and what stays as it is then."""
     disk = MemoryDisk()
-    run = Run(disk, made)
+    run = Run(disk)
     assert run.load() == (-1, [])
     run.go_on(2)
     for number in (1, 2):
         with pytest.raises(ValueError, match=f"step = {number}: expected more than 2, which is saved in /runs/saves"):
             run.folder.begin(number)
     run.folder.discard(2)  # it's committed
-    assert Run(disk, made).load() == (2, [])
+    assert Run(disk).load() == (2, [])
     run.folder.begin(5)
     run.folder.write(5, "rank-0.npy", [b"abc"])
     with pytest.raises(FileExistsError):
@@ -144,15 +142,15 @@ def check_words(made: Callable[..., Folder]) -> None:
     run.folder.discard(5)
     assert disk.names(ROOT) == ["save-00000001", "save-00000002"]
     with pytest.raises(ValueError, match="manifest is a save of rows: expected a save of search"):
-        made(ROOT, "search", disk).saves()
+        Folder(ROOT, "search", disk).saves()
     newest = disk._at(ROOT / "save-00000002" / "manifest")
     whole = newest.data
     for at in range(20):  # its magic and its version, too, may be flipped
         newest.data = whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1 :]
-        step, wrong = Run(disk, made).load()
+        step, wrong = Run(disk).load()
         assert (step, wrong) == (1, ["/runs/saves/save-00000002/manifest: not a manifest of a save, or corrupt"])
     newest.data = whole[:20] + frame(b"\x93\x01")  # a CRC that matches
-    step, wrong = Run(disk, made).load()
+    step, wrong = Run(disk).load()
     assert step == 1
     assert wrong[0].startswith("/runs/saves/save-00000002/manifest: not the manifest of a save (")
     newest.data = whole
@@ -165,30 +163,22 @@ def check_words(made: Callable[..., Folder]) -> None:
 
 
 def test_death_at_any_operation_leaves_the_newest_committed_save() -> None:
-    check_deaths(Folder, seconds=4)
+    check_deaths(seconds=4)
 
 
 def test_damage_is_reported_and_the_previous_save_is_read() -> None:
-    check_damage(Folder)
+    check_damage()
 
 
 def test_refusals_say_what_was_expected() -> None:
-    check_words(Folder)
+    check_words()
 
 
-def mutant(before: str, after: str) -> Callable[..., Folder]:
-    source = inspect.getsource(real)
-    assert source.count(before) >= 1, f"no such place: {before!r}"
-    changed = types.ModuleType("mutant")
-    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    return changed.Folder
-
-
-def fault_of(made: Callable[..., Folder]) -> BaseException | None:
+def fault_of() -> BaseException | None:
     try:
-        check_words(made)
-        check_damage(made)
-        check_deaths(made, seconds=1)
+        check_words()
+        check_damage()
+        check_deaths(seconds=1)
     except (Exception, pytest.fail.Exception) as fault:
         return fault
     return None
@@ -196,7 +186,8 @@ def fault_of(made: Callable[..., Folder]) -> BaseException | None:
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    assert fault_of(mutant(*MUTANTS[number])) is not None, MUTANTS[number]
+    with mutated(real, *MUTANTS[number]):
+        assert fault_of() is not None
 
 
 def test_on_a_real_disk(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from lb_mpi.searching import termination, walking
+from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import Kind, Message, Pause, ProtocolError
 from lb_mpi.searching.termination import Scholten, Termination, Token
 from tests.protocol.explore_parts import explore_engagement
 from tests.protocol.mutants import SCHOLTEN_MUTANTS
-from tests.protocol.test_protocol import changed_module
+from tests.protocol.mutate import mutated
 
 
 def make(*, initiator: bool = False, alone: bool = False) -> Termination:
@@ -172,12 +172,11 @@ def test_the_invariant_holds_in_every_reachable_state(size: int, most_work: int,
 
 @pytest.mark.parametrize("number", range(len(SCHOLTEN_MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    changed = changed_module(termination, *SCHOLTEN_MUTANTS[number]).Scholten
-    with pytest.raises((AssertionError, ProtocolError)):
-        explore_small_ones(changed)
+    with mutated(*SCHOLTEN_MUTANTS[number]), pytest.raises((AssertionError, ProtocolError)):
+        explore_small_ones()
 
 
-def explore_small_ones(scholten_class: type) -> None:
+def explore_small_ones() -> None:
     """No more than what the real one is held to above."""
     for size, most_work in ((2, 3), (3, 3), (4, 2)):
-        explore_engagement(scholten_class, size=size, most_work=most_work)
+        explore_engagement(Scholten, size=size, most_work=most_work)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from lb_mpi.errors import SearchError
-from lb_mpi.searching import drafting, searcher, simulate, walking
+from lb_mpi.searching import drafting, simulate, walking
 from lb_mpi.searching.drafting import PATIENCE, TABLE, Drafting, Kind, Message, ProtocolError, Row, State, draw
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.walking import REACH, Draft, Walking, WalkTerms
@@ -14,7 +14,8 @@ from tests.pile import Heap, Pile, Post, unpack
 from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
 from tests.protocol.law import check_law, under_way
 from tests.protocol.mutants import WALK_MUTANTS
-from tests.protocol.test_protocol import mutant_of, run
+from tests.protocol.mutate import mutated
+from tests.protocol.test_protocol import run
 
 SIZE, ME = 16, 5  # neighbours 4 (its parent), 7, 1, 13; no children
 
@@ -390,13 +391,11 @@ def test_the_number_of_ranks_chooses_the_route_and_an_option_forces_it() -> None
         Options(route="line").checked()
 
 
-def find_fault(searcher_class: type) -> BaseException | None:
+def find_fault() -> BaseException | None:
     """What is wrong with it: small explorations first."""
 
     def explored(size: int, limit: int, most_drafts: int, **kind: object) -> None:
-        explore_walks(
-            first_walks(size, limit, searcher=searcher_class, **kind), most_drafts=most_drafts, most_states=20_000
-        )
+        explore_walks(first_walks(size, limit, **kind), most_drafts=most_drafts, most_states=20_000)
 
     try:
         explored(2, 5, 2)
@@ -415,8 +414,9 @@ def find_fault(searcher_class: type) -> BaseException | None:
 
 @pytest.mark.parametrize("number", range(len(WALK_MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    assert find_fault(mutant_of(*WALK_MUTANTS[number])) is not None, WALK_MUTANTS[number]
+    with mutated(*WALK_MUTANTS[number]):
+        assert find_fault() is not None
 
 
 def test_the_real_thing_has_no_fault() -> None:
-    assert find_fault(searcher.Searcher) is None
+    assert find_fault() is None

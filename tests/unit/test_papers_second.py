@@ -1,6 +1,5 @@
 """The page's second implementation: it agrees with lb_mpi, and with no mutant of it."""
 
-import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +12,12 @@ from benchmarks.papers import second
 from benchmarks.papers.page import DIFFERS, SAME, Item
 from lb_mpi import graph
 from lb_mpi.arranging import arrange as arranging
-from lb_mpi.balancing import neighbours
 from lb_mpi.diffusion import diffusion, setup
 from lb_mpi.distributing import allocation
 from lb_mpi.errors import ProtocolError
 from lb_mpi.partitioning import quality, spectral
-from lb_mpi.searching import drafting
+from tests.protocol import mutate
+from tests.unit.papers_mutants import OF_DRAFTING, OF_NEIGHBOURS
 
 LINES: dict[str, Callable[[], list[Item]]] = {
     "diffusion": lambda: second.diffusion_lines(("mesh:3x4", "ring:7"), 2),
@@ -251,79 +250,18 @@ def _(patch):
 
 # --- What runs on real ranks: neighbours that plan, and the rules of drafting; a mutant is a change of the source --------
 
-OF_NEIGHBOURS = (
-    ("(np.maximum(degree, theirs[:, 1]) + 1.0)", "(np.maximum(degree, theirs[:, 1]) + 2.0)"),
-    ("(np.maximum(degree, theirs[:, 1]) + 1.0)", "(np.minimum(degree, theirs[:, 1]) + 1.0)"),
-    ("(np.maximum(degree, theirs[:, 1]) + 1.0)", "(degree + 1.0)"),
-    ("np.minimum(speed, theirs[:, 0])", "np.sqrt(speed * theirs[:, 0])"),
-    ("np.minimum(speed, theirs[:, 0])", "speed"),
-    ("2.0 / (1.0 + math.sqrt(1.0", "2.0 / (1.0 + (1.0"),
-    ("1.0 / degrees).low)) ** 2", "1.0 / degrees).low))"),
-    ("np.ones(graph.n), 1.0 / degrees", "np.ones(graph.n), 0.5 / degrees"),
-    ('if scheme == "fos":', 'if scheme == "sos":'),
-    ("repeat((self._omega, self._omega - 1.0))", "repeat((self._omega, 0.0))"),
-    ("repeat((self._omega, self._omega - 1.0))", "repeat((1.0, self._omega - 1.0))"),
-    ("chain([(1.0, 0.0)], repeat", "chain([], repeat"),
-    ("ThreeTerm(ends, load / speed, speed, mean", "ThreeTerm(ends, load / speed, mean, mean"),
-    ("ThreeTerm(ends, load / speed, speed, mean", "ThreeTerm(ends, load, speed, mean"),
-    ("work + late, float(near)", "work + late, float(near + 1)"),
-    ("EVEN * self.policy", "0.1 * EVEN * self.policy"),
-    ("for _ in range(period):", "for _ in range(period - 1):"),
-    ("np.array([scheme.potential])", "np.array([scheme.time])"),
-    ("self._pass_on(scheme.flow(), work", "self._pass_on(-scheme.flow(), work"),
-    ("np.flatnonzero(flow > nothing)", "np.flatnonzero(flow > 0.3 * abs(flow).max())"),
-    ("lots.append((knowledge.rank, work))", "lots.append((knowledge.rank, 0.5 * work))"),
-    ("staying.get(owner, 0.0) + amount", "amount"),
-)
-OF_DRAFTING = (
-    ("NOBODY = -1", "NOBODY = 0"),
-    ("if not load > max(message.load, self.terms.threshold):", "if not load >= max(message.load, self.terms.threshold):"),
-    ("if not load > max(message.load, self.terms.threshold):", "if not load > message.load:"),
-    ("if not load > max(message.load, self.terms.threshold):", "if not load > self.terms.threshold:"),
-    ("if self.state not in (State.BUSY, State.WAIT_FOR_ADMISSION):", "if self.state is not State.BUSY:"),
-    ("        if self.state not in (State.BUSY, State.WAIT_FOR_ADMISSION):\n            return [(self.successor, message)]",
-     "        if self.state not in (State.BUSY, State.WAIT_FOR_ADMISSION):\n            return []"),
-    ("if self.state is not State.BUSY or max(", "if max("),
-    ("message._replace(pid=self.rank, load=load)", "message._replace(load=load)"),
-    ("message._replace(pid=self.rank, load=load)", "message._replace(pid=self.rank)"),
-    ("[(message.pid, Message(Kind.REJECT,", "[(message.source, Message(Kind.REJECT,"),
-    ("return [(message.pid, Message(Kind.REJECT, message.source, message.seq)), ", "return ["),
-    ("self.state, self.promise = State.WAIT_FOR_ADMISSION, (", "self.promise = ("),
-    ("[(message.pid, Message(Kind.ADMISSION,", "[(self.successor, Message(Kind.ADMISSION,"),
-    ("State.IDLE, now + self.terms.pause.next()", "State.IDLE, now"),
-    ("min(2.0 * self._length, self.longest)", "self._length"),
-    ("self.problem.split() if self.problem.load() > self.terms.threshold else None", "self.problem.split()"),
-    ("return source, Message(Kind.WORK", "return self.successor, Message(Kind.WORK"),
-    ("            self.seq += 1\n", ""),
-    ("PATIENCE = 4", "PATIENCE = 2"),
-    ("self.skipped[message.source] = skips + 1", "pass"),
-    ("        self.skipped.pop(source, None)\n", ""),
-    ("        self.terms.pause.reset()\n", ""),
-)
 
-
-def source_mutant(lines: str, module: Any, class_name: str, before: str, after: str) -> None:
-    """Add a mutant of a module's source: its class takes the place of the module's, with the module's own messages."""
-
-    def put(patch: Patch) -> None:
-        source = inspect.getsource(module)
-        assert source.count(before) == 1, f"not one such place: {before!r}"
-        changed = types.ModuleType(module.__name__)
-        exec(compile(source.replace(before, after), "mutant", "exec"), vars(changed))
-        for name in ("Next", "Reduction", "Kind", "Message", "State"):
-            if hasattr(module, name):
-                setattr(changed, name, getattr(module, name))
-        for name in (class_name, "momentum", "Pause"):
-            if hasattr(module, name):
-                patch(module, name, getattr(changed, name))
-
-    mutant(lines, f"{lines}: {before.strip()} -> {after.strip()}")(put)
+def source_mutant(lines: str, module: types.ModuleType, name: str, before: str, after: str) -> None:
+    """Add a mutant of a function or constant of a module."""
+    mutant(lines, f"{lines}: {before.strip()} -> {after.strip()}")(
+        lambda patch: patch(*mutate.mutant(module, name, before, after))
+    )
 
 
 for changes in OF_NEIGHBOURS:
-    source_mutant("neighbours", neighbours, "NeighbourDecider", *changes)
+    source_mutant("neighbours", *changes)
 for changes in OF_DRAFTING:
-    source_mutant("rules", drafting, "Drafting", *changes)
+    source_mutant("rules", *changes)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value|divide by zero:RuntimeWarning")
