@@ -75,7 +75,7 @@ BOUND_MUTANTS = [
     (bound, "neighbours", "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[*below]"),  # never upwards
     (bound, "neighbours", "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[(rank + 1) % size] if size > 1 else []"),  # a ring
     # hearing
-    (bound, "Sharing", "        self.bound._take(value)\n\n    def send", "\n    def send"),
+    (bound, "Sharing.receive", "        self.bound._take(value)\n", ""),
     (bound, "Sharing.receive", "if self.bound._is_better(value, self.known[source]):", "if True:"),  # told again what it was told
     (bound, "Sharing.receive", "            self.known[source] = value\n", "            pass\n"),  # told what it has told
     (bound, "Sharing.level", "        for value in values:\n", "        for value in []:\n"),  # stale after the end

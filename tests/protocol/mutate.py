@@ -39,7 +39,8 @@ def mutant(module: types.ModuleType, name: str, before: str, after: str) -> tupl
     assert text.count(before) == 1, f"{module.__name__}.{name} has {text.count(before)} such places: {before!r}"
     changed = "".join([*lines[:begin], text.replace(before, after), *lines[end:]])
     compiled = compile(changed, f"mutant of {name}", "exec", dont_inherit=True)
-    if (code := _code(compiled, name)) is None:
+    if (code := _code(compiled, name)) is None:  # a constant
+        assert not lines[begin].startswith("class "), f"{name} is a class: expected a function of it"
         return module, name, eval(text.replace(before, after).partition(" = ")[2])
     return _function(module, name), "__code__", code
 
