@@ -193,7 +193,7 @@ WALK_MUTANTS = [
     (walking, "Walking.settle", "if self.state is State.BUSY and not load > 0.0:", "if False:"),
     # work that belongs to somebody
     (walking, "Walking._own", "self.problem.incoming(payload)", "pass"),  # lost
-    (walking, "Walking", "        self.state = State.BUSY\n        return []\n\n    def _own_walk", "        return []\n\n    def _own_walk"),  # asleep with work
+    (walking, "Walking._own", "        self.state = State.BUSY\n        return []\n", "        return []\n"),  # asleep with work
     (searcher, "Searcher._settle", "        sends += self._owned()\n", ""),  # never sent
     (searcher, "Searcher._settle", "if message.kind in MOVES:\n                self.termination", "if message.kind is Kind.WORK:\n                self.termination"),  # not counted when sent
     (searcher, "Searcher._receive", "elif kind in MOVES:", "elif kind is Kind.WORK:"),  # not acknowledged
