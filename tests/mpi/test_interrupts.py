@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.pool import maps
+from lb_mpi.mpi.pool import gathering
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -176,7 +176,7 @@ def test_control_c_is_raised_at_once_in_the_users_code(
 ) -> None:
     if SIZE == 1 and kind in OF_SEVERAL:
         pytest.skip("needs several ranks")
-    monkeypatch.setattr(maps, "REPORT_S", 0.0)  # so that progress is also reported before the end
+    monkeypatch.setattr(gathering, "REPORT_S", 0.0)  # so that progress is also reported before the end
     endless, error = Endless(), None
     try:
         door(endless, kind)

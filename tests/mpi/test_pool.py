@@ -25,7 +25,7 @@ import lb_mpi
 from lb_mpi.mpi.common import communicator
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.common.parcels import Parcels
-from lb_mpi.mpi.pool import maps
+from lb_mpi.mpi.pool import gathering, plan
 from lb_mpi.mpi.pool.arguments import name_of, sample_of
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
 from lb_mpi.mpi.pool.session import Session
@@ -611,7 +611,7 @@ def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_progress_that_takes_longer_than_it_is_called_ends_with_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "REPORT_S", 0.0)
+    monkeypatch.setattr(gathering, "REPORT_S", 0.0)
     came: list[tuple[int, int]] = []
     with lb_mpi.Pool(COMM) as pool:
         pool.map(square, 200, chunksize=10, progress=lambda done, n: came.append((done, n)))
@@ -636,17 +636,17 @@ def test_no_map_begins_in_the_last_call_of_progress() -> None:
 
 
 def test_ctrl_c_while_an_unfinished_map_ends_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    learn = maps.RootMap._learn
+    learn = plan.MapPlan.learn
 
-    def interrupted(self: maps.RootMap) -> None:
+    def interrupted(*arguments: Any) -> None:
         signal.raise_signal(signal.SIGINT)  # held back, as END is sent
-        learn(self)
+        learn(*arguments)
 
     with lb_mpi.Pool(COMM, root=0) as pool:
         if pool:
             results = pool.imap(square, range(100), chunksize=1)
             assert next(results) == 0
-            monkeypatch.setattr(maps.RootMap, "_learn", interrupted)
+            monkeypatch.setattr(plan.MapPlan, "learn", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 pool.close()
 

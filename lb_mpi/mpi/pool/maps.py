@@ -1,7 +1,7 @@
 """A map, from its beginning to its end, on the root and on the other ranks.
 
-    root       RootMap: check, plan; START -> carry: a chunk, MapPort.run -> put          -> _deliver -> collect; END
-    others     WorkerMap, made of a START  -> carry: a chunk, MapPort.run -> put, RESULTS -> RootMap.take
+    root       MapPlan, RootMap; START    -> carry: a chunk, MapPort.run -> Gathering.put -> its deliver -> collect; END
+    others     WorkerMap, made of a START -> carry: a chunk, MapPort.run -> put, RESULTS -> RootTasks.take
 
 The rank's `Worker` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
 which the loop leaves when there is something to deliver.
@@ -16,10 +16,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.late import call as in_call
@@ -29,14 +29,13 @@ from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import (
     MapOptions,
     ReceivedItems,
-    check_costs,
     check_items,
     check_options,
     encode,
     name_of,
-    sample_of,
 )
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
+from lb_mpi.mpi.pool.gathering import FLUSH_S, Gathering
 from lb_mpi.mpi.pool.messages import (
     START,
     Frame,
@@ -50,18 +49,17 @@ from lb_mpi.mpi.pool.messages import (
     results_parcel,
     task_error,
 )
+from lb_mpi.mpi.pool.plan import MapPlan
 from lb_mpi.mpi.pool.running import MapCall, Ran, run_tasks
 from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionActor, SessionPort, TaskResults
-from lb_mpi.pooling.account import Collector, RankTasks, report
+from lb_mpi.pooling.account import RankTasks, report
 from lb_mpi.pooling.beginning import PoolState
-from lb_mpi.pooling.deal import Speeds, deal
+from lb_mpi.pooling.deal import Speeds
 from lb_mpi.pooling.intervals import Interval, synchronizes
-from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
+from lb_mpi.pooling.learning import Memory
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.report import Report
 
-REPORT_S = 0.25
-FLUSH_S = 20e-3  # how long results wait for others to be sent along
 FLUSH_BYTES = 256 << 10
 UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
 
@@ -360,73 +358,54 @@ class RootTasks(LocalMap):
 
 
 class RootMap(RootTasks):
-    """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing.
-
-    Position k of the map is task order[k].  With a checkpoint, results count when they are on disk, some milliseconds after
-    their arrival.
-    """
+    """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing."""
 
     def __init__(
         self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, opened: contextlib.ExitStack
     ) -> None:
         super().__init__(maps, call)
-        session = maps.session
-        chunksize, self._progress = check_options(call.function, options, alone=session.ranks.alone)
-        path = options.get("checkpoint")
-        self._items = check_items(items, ordered=path is not None)
-        self._n = len(self._items)
-        self._sample = b""  # of the items, by which their costs are remembered
-        self._costs = check_costs(options.get("costs"), self._n)
-        if self._costs is None and session.ranks.size > 1:
-            self._sample = sample_of(self._items)
-            self._costs = maps.memory.predict(name_of(call.function), self._sample, self._n)
-        self._to_all = options.get("to") == "all"
-        self._callback = options.get("callback")
-        self._file: CheckpointFile | None = None
-        tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
-        self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
+        session, path, file = maps.session, options.get("checkpoint"), None
+        chunksize, progress = check_options(call.function, options, alone=session.ranks.alone)
+        given = check_items(items, ordered=path is not None)
         if path is not None:
-            file = CheckpointFile(path, call.function, self._items, star=call.star, key=options.get("key"))
-            self._file = opened.enter_context(contextlib.closing(file))
-            done = self._file.done
-            tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
-            self._fresh.append((list(done), list(done.values())))
+            file = CheckpointFile(path, call.function, given, star=call.star, key=options.get("key"))
+            opened.enter_context(contextlib.closing(file))
+        speeds, done = maps.speeds.values, () if file is None else file.done
+        name = name_of(call.function)
+        self._plan = plan = MapPlan.of(name, given, options.get("costs"), done, speeds.tolist(), maps.memory)
         function, digest = sent_function(session, call)
-        speeds = maps.speeds.values
-        self._order, bounds = deal(tasks, speeds.tolist(), None if self._costs is None else self._costs[tasks])
-        self._parts = [speeds.tobytes(), function, *encode(self._items, self._order, session.ranks.size)]
-        how = chunksize, self._costs is not None, call.star, call.keep_exceptions, False, len(function), digest
+        self._parts = [speeds.tobytes(), function, *encode(given, plan.order, session.ranks.size)]
+        how = chunksize, plan.costs is not None, call.star, call.keep_exceptions, False, len(function), digest
         limits = call.retries, call.timeout_s
-        self._starts = [StartOrder(0, lo, hi, *how, *limits) for lo, hi in itertools.pairwise(bounds.tolist())]
-        self._seconds = np.zeros(len(self._order), dtype=np.float32)  # of each task, by position
-        self._by = np.full(len(self._order), -1, dtype=np.int32)  # the rank that has run it; -1: none
+        self._starts = [StartOrder(0, lo, hi, *how, *limits) for lo, hi in itertools.pairwise(plan.bounds.tolist())]
+        self._to_all = options.get("to") == "all"
+        self._gather = partial(
+            Gathering, order=plan.order, callback=options.get("callback"), progress=progress, file=file,
+            keep_exceptions=call.keep_exceptions,
+        )  # fmt: skip
         self._until_fresh = False  # it stops working when there are results
-        self._came: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values) to be written and delivered
-        self._delivers = self._file is not None or self._callback is not None  # before results count
-        self._deliver_at = 0.0
         self._calls = False  # the caller's frame is due
-        self._n_reported = len(self._order)  # not done, when progress was called last
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
-        self._began = self._reported = time.perf_counter()
-        how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize}
+        self._began = time.perf_counter()
+        how = {"costs": self._plan.costs is not None, "chunksize": self._starts[0].chunksize}
         self.session.record.use("pool", {**how, "speeds": self._maps.speeds.values.tolist()})
         data = self.tell_start(self._starts, self._parts)
-        self._collector = Collector(self._epoch, len(self._order))
+        self._gathering = self._gather(self._epoch)
         self._port = MapPort(self.session, self._call, ReceivedItems(data))
         self._starts, self._parts = [], []  # free memory
 
     def task_at(self, position: int) -> int:
         """See `RootTasks`."""
-        return int(self._order[position])
+        return int(self._plan.order[position])
 
     def collect(self) -> list[Any]:
         """Complete the map; return all results in the order of the items."""
-        results: list[Any] = [None] * self._n
+        results: list[Any] = [None] * len(self._plan.items)
         with self._ending():
             self._work()
-            for tasks, values in self._take_fresh():
+            for tasks, values in self._gathering.take_fresh():
                 for task, value in zip(tasks, values, strict=True):
                     results[task] = value
             self._finish(results)
@@ -442,7 +421,7 @@ class RootMap(RootTasks):
                 with self.session.lock, in_call(""), self._ending():
                     if self.under_way:  # else another map has completed this one
                         self._work(until_fresh=True)
-                    if not (fresh := self._take_fresh()):
+                    if not (fresh := self._gathering.take_fresh()):
                         self._finish()
                         return
                 for tasks, values in fresh:
@@ -468,7 +447,7 @@ class RootMap(RootTasks):
             while True:
                 self.session.work(self, self._port, MAP)
                 self._deliver()
-                if self._is_complete or (until_fresh and self._fresh):
+                if self._is_complete or (until_fresh and self._gathering.fresh):
                     return
         finally:
             self._thread = 0
@@ -476,12 +455,12 @@ class RootMap(RootTasks):
     @property
     def _is_complete(self) -> bool:
         """True if all tasks are done, or one has failed."""
-        return not self._collector.missing or self.failure is not None
+        return not self._gathering.missing or self.failure is not None
 
     @property
     def over(self) -> bool:
         """True if the map is complete, or there is something for the caller."""
-        return self._is_complete or self._calls or (self._until_fresh and bool(self._fresh))
+        return self._is_complete or self._calls or (self._until_fresh and bool(self._gathering.fresh))
 
     @property
     def job(self) -> Swap | Interval | Arrived | None:
@@ -497,124 +476,70 @@ class RootMap(RootTasks):
         if error is not None:
             self.fail_task(failure_of(error, job.source, job.lo), None)
         else:
-            self.put(job.lo, job.hi, values, job.seconds, job.source)
+            self._gathering.put(job.source, job.lo, job.hi, values, job.seconds)
         return []
 
-    def put(self, lo: int, hi: int, values: list[Any], seconds: float, source: int | None = None) -> None:
-        """Pass on results, see `LocalMap`, of another rank if there is a `source`."""
-        source = self.session.ranks.rank if source is None else source
-        self._seconds[lo:hi], self._by[lo:hi] = seconds / (hi - lo), source
-        if self._delivers:
-            self._came.append((source, lo, hi, values))
-        else:
-            self._count(source, lo, hi, values)
+    def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        """See `LocalMap`."""
+        self._gathering.put(self.session.ranks.rank, lo, hi, values, seconds)
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
-        """Note what is due for the caller: results, for a file some together; the progress now and then."""
-        self._rank_tasks[self.session.ranks.rank] = self.done_tasks
-        n_left = self._collector.missing  # an idle root stays in the loop, where it may warn of a late rank
-        reports = self._progress is not None and n_left < self._n_reported and now > self._reported + REPORT_S
-        at_once = idle or self._file is None or now > self._deliver_at
-        self._calls = reports or (at_once and bool(self._came))
+        """Note whether something is due for the caller; the root sends no results."""
+        self._calls = self._gathering.due(now, idle=idle)
         return []
 
     def _deliver(self) -> None:
-        """Write results to the checkpoint, pass them to the callback, and report the progress."""
-        now, came, self._came, self._calls = time.perf_counter(), self._came, [], False
-        if came:
-            self._deliver_at = now + FLUSH_S
-            if not self._write(came):
-                return
-        with interrupts().allowed():
-            for results in came:
-                if self._callback is not None:
-                    for value in results[-1]:
-                        self._callback(value)
-                self._count(*results)
-            if self._progress is not None and now > self._reported + REPORT_S:
-                self._tell_progress()
-                self._reported = time.perf_counter()  # after the call, which may take long
+        """Write results, and call the caller's functions; a failure of writing ends the map."""
+        self._calls = False
+        if self._write():
+            with interrupts().allowed():
+                self._gathering.deliver()
+
+    def _write(self) -> bool:
+        try:
+            self._gathering.write()
+        except (OSError, TypeError, ValueError) as error:
+            self.fail(error)
+            return False
+        return True
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         session, self._dropped = self.session, dropped
         payload = pickle.dumps(None)
         self._rank_tasks[session.ranks.rank] = self.done_tasks
         try:
-            if self._file is not None:
-                self._keep_rest()
-                self._file.close()
+            self._keep_rest()
             if self.failure is None and not dropped:
                 self._tell_end()
-                if self._to_all and not self._collector.missing:
+                if self._to_all and not self._gathering.missing:
                     payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
         except BaseException as error:
             self.fail(error)
         if self.failure is not None and not dropped:
             payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
         self.tell_end(payload)
-        seconds = time.perf_counter() - self._began
-        self._learn()
-        self._maps.ended(report(len(self._order), seconds, self._rank_tasks, session.ranks.emulated_speeds))
+        seconds, found, maps = time.perf_counter() - self._began, self._gathering, self._maps
+        n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
+        self._plan.learn(name_of(self._call.function), found.seconds, found.by, n, busy_s, maps.speeds, maps.memory)
+        maps.ended(report(len(self._plan.order), seconds, self._rank_tasks, session.ranks.emulated_speeds))
 
     def _keep_rest(self) -> None:
-        """Write the results that a map which is dropped, or has failed, has received: a later run need not compute them."""
-        with interrupts().allowed():
-            while self._arrived:
-                self.done(self._arrived[0], self._port.run(self._arrived[0]))
-        self._write(self._came)
+        """Write what a map that is dropped, or has failed, has received, so that a later run need not compute it."""
+        if self._gathering.keeps:
+            with interrupts().allowed():
+                while self._arrived:
+                    self.done(self._arrived[0], self._port.run(self._arrived[0]))
+            self._write()
+            self._gathering.close()
 
     def _tell_end(self) -> None:
         """Report the progress at the end: in this call of the user's code, no other map may begin."""
-        if self._progress is None:
-            return
         before, self._thread = self._thread, threading.get_ident()
         try:
             with interrupts().allowed():
-                self._tell_progress()
+                self._gathering.tell_progress()
         finally:
             self._thread = before
-
-    def _learn(self) -> None:
-        """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
-        n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
-        done, costs_done = self._by >= 0, None
-        if self._costs is not None:
-            costs_done = sums_by_rank(self._costs[self._order][done], self._by[done], self.session.ranks.size)
-        self._maps.speeds.observe(n, costs_done, busy_s)
-        if not self._sample or self._collector.missing or len(self._order) < self._n:
-            return
-        costs = np.empty(self._n)
-        costs[self._order] = costs_at_speed_1(self._seconds, self._by, busy_s, self._maps.speeds.values)
-        self._maps.memory.observe(name_of(self._call.function), self._sample, costs)
-
-    def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
-        fresh, self._fresh = self._fresh, []
-        return fresh
-
-    def _tell_progress(self) -> None:
-        if self._progress is not None:
-            self._n_reported = self._collector.missing
-            self._progress(len(self._order) - self._n_reported, len(self._order))
-
-    def _write(self, came: list[tuple[int, int, int, list[Any]]]) -> bool:
-        """Write results to the checkpoint, if there is one; return False if that fails, and with it the map."""
-        if not came or self._file is None:
-            return True
-        tasks = [task for _, lo, hi, _ in came for task in self._order[lo:hi].tolist()]
-        found = [value for *_, values in came for value in values]
-        if self._call.keep_exceptions:  # a later run tries these tasks again
-            good = [k for k, value in enumerate(found) if not isinstance(value, Exception)]
-            tasks, found = [tasks[k] for k in good], [found[k] for k in good]
-        try:
-            self._file.write(tasks, found)
-        except (OSError, TypeError, ValueError) as error:
-            self.fail(error)
-            return False
-        return True
-
-    def _count(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
-        self._collector.take(self._epoch, lo, hi)
-        self._fresh.append((self._order[lo:hi].tolist(), values))
 
 
 # --- the other ranks --------------------------------------------------------------------------------------------------

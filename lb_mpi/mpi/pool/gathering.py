@@ -1,0 +1,129 @@
+"""The results of a map on its root: counted, written to the checkpoint, and passed to the caller's functions.
+
+The loop calls `put`, and asks whether something is `due`.  It then returns to the caller's frame, which calls the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.mpi.pool.arguments import Progress
+from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
+from lb_mpi.pooling.account import Collector
+
+REPORT_S = 0.25
+FLUSH_S = 20e-3  # how long results wait for others to be sent along, or written to the checkpoint
+
+
+class _Results(NamedTuple):
+    lo: int  # of the tasks at positions lo..hi-1
+    hi: int
+    values: list[Any]
+
+
+class Gathering:
+    """The results of map number `epoch`, whose position k is task order[k].
+
+    With a checkpoint, results count when they are on disk, some milliseconds after their arrival.  `keep_exceptions`:
+    exceptions are results, which are not written, so that a later run tries their tasks again.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        order: NDArray[np.int64],
+        *,
+        callback: Callable[[Any], object] | None,
+        progress: Progress | None,
+        file: CheckpointFile | None,
+        keep_exceptions: bool,
+    ) -> None:
+        self.seconds = np.zeros(len(order), dtype=np.float32)  # of each task, by position
+        self.by = np.full(len(order), -1, dtype=np.int32)  # the rank that has run it; -1: none
+        self.fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
+        if file is not None:
+            self.fresh.append((list(file.done), list(file.done.values())))
+        self._epoch, self._order, self._collector = epoch, order, Collector(epoch, len(order))
+        self._callback, self._progress = callback, progress
+        self._file, self._keep_exceptions = file, keep_exceptions
+        self._came: list[_Results] = []  # to be written and delivered
+        self._written: list[_Results] = []  # to be delivered
+        self._n_reported = len(order)  # not done, when progress was called last
+        self._reported = time.perf_counter()
+        self._deliver_at = 0.0
+
+    @property
+    def missing(self) -> int:
+        """The number of tasks without a result."""
+        return self._collector.missing
+
+    @property
+    def keeps(self) -> bool:
+        """True if there is a checkpoint."""
+        return self._file is not None
+
+    def put(self, source: int, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        """Take the results of the tasks at positions lo..hi-1 from rank `source`; together they took `seconds`."""
+        self.seconds[lo:hi], self.by[lo:hi] = seconds / (hi - lo), source
+        if self._file is None and self._callback is None:
+            self._count(lo, hi, values)
+        else:
+            self._came.append(_Results(lo, hi, values))
+
+    def due(self, now: float, *, idle: bool) -> bool:
+        """Return whether the caller's frame is due: for results, for a file some together, or for the progress.
+
+        An idle root stays in the loop, where it may warn of a late rank.
+        """
+        reports = self._progress is not None and self.missing < self._n_reported and now > self._reported + REPORT_S
+        return reports or (bool(self._came) and (idle or self._file is None or now > self._deliver_at))
+
+    def write(self) -> None:
+        """Write results to the checkpoint, if there is one; raise what the file raises."""
+        came, self._came = self._came, []
+        if came:
+            self._deliver_at = time.perf_counter() + FLUSH_S
+        if came and self._file is not None:
+            tasks = [task for lo, hi, _ in came for task in self._order[lo:hi].tolist()]
+            pairs = [*zip(tasks, [value for results in came for value in results.values], strict=True)]
+            if self._keep_exceptions:
+                pairs = [(task, value) for task, value in pairs if not isinstance(value, Exception)]
+            self._file.write([task for task, _ in pairs], [value for _, value in pairs])
+        self._written += came
+
+    def deliver(self) -> None:
+        """Pass what is written to the callback, and report the progress now and then."""
+        written, self._written = self._written, []
+        for lo, hi, values in written:
+            if self._callback is not None:
+                for value in values:
+                    self._callback(value)
+            self._count(lo, hi, values)
+        if time.perf_counter() > self._reported + REPORT_S:
+            self.tell_progress()
+            self._reported = time.perf_counter()  # after the call, which may take long
+
+    def tell_progress(self) -> None:
+        """Call the caller's progress, if there is one."""
+        if self._progress is not None:
+            self._n_reported = self.missing
+            self._progress(len(self._order) - self._n_reported, len(self._order))
+
+    def take_fresh(self) -> list[tuple[list[int], list[Any]]]:
+        """Return the results that have not been taken."""
+        fresh, self.fresh = self.fresh, []
+        return fresh
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _count(self, lo: int, hi: int, values: list[Any]) -> None:
+        self._collector.take(self._epoch, lo, hi)
+        self.fresh.append((self._order[lo:hi].tolist(), values))
