@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import lb_mpi
-from lb_mpi.mpi.pool.names import CommExecutor
+from lb_mpi.adapters.mpi4py_futures import CommExecutor
 
 SKIPPED = 77  # exit code
 BY_NAME = "starts `python -c`, which imports the executor from concurrent.futures"

@@ -24,13 +24,14 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
         epilog="Put the main part of the script under `if __name__ == '__main__':`. A rank that receives a function of the "
         "script imports the script, and must not run its main part.")
     parser.add_argument("--as", dest="names", metavar="NAME,NAME,...", default="", help="replace the pools and executors "
-        "that the script imports from joblib, mpi4py.futures, multiprocessing or schwimmbad, so that it needs no change")
+        "that the script imports from concurrent.futures, joblib, mpi4py.futures, multiprocessing or schwimmbad, so that it "
+        "needs no change")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's sys.argv[1:]")
     options = parser.parse_args(arguments)
     try:
-        from lb_mpi.mpi.pool import names as pool_names
+        from lb_mpi.adapters import names as pool_names
         from lb_mpi.mpi.pool import script as pool_script
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         return mistake(f"no MPI: {error}", prog)
@@ -42,7 +43,14 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
         )
     except (ValueError, OSError, SyntaxError, ImportError, Error) as error:
         return mistake(error, prog)
-    pool_script.run_script(script, sys.argv)
+    try:
+        pool_script.run_script(script, sys.argv)
+    except SystemExit as leaving:
+        if leaving.code:
+            raise
+    if script.ran_alone:
+        how = "expected lb_mpi.Pool() or lb_mpi.Executor(), or --as NAME for the pool that it uses"
+        print(f"{prog}: no other rank has run a task of {options.script}: {how}", file=sys.stderr)
     return 0
 
 

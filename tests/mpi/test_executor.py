@@ -156,6 +156,83 @@ def test_a_pickling_error_is_the_exception_of_its_future() -> None:
     on_root(use)
 
 
+def test_a_future_as_an_argument_is_an_error_that_tells_what_to_pass() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        one = executor.submit(abs, -1)
+        for future in (executor.submit(abs, one), executor.submit(max, [2, {"a": one}]), executor.submit(max, 2, key=one)):
+            error = future.exception()
+            assert isinstance(error, TypeError)
+            assert str(error) == "an argument is a Future: expected its result (pass future.result())"
+        assert executor.submit(abs, one.result()).result() == 1
+
+    on_root(use)
+
+
+def late(k: int) -> int:
+    time.sleep(0.002 * (k % 3))
+    return k
+
+
+@pytest.mark.every_size
+@pytest.mark.parametrize("n", [0, 1, 40])
+def test_costs_order_the_tasks_and_not_the_results(n: int) -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        for costs in (range(n), np.zeros(n), [1e300 * (k % 2) for k in range(n)], np.arange(n, dtype="f4")[::-1]):
+            assert [*executor.map(late, range(n), costs=costs)] == [*range(n)]
+            assert sorted(executor.map(late, range(n), costs=costs, unordered=True)) == [*range(n)]
+        assert [*executor.starmap(pow, [(k, 2) for k in range(n)], costs=range(n))] == [k * k for k in range(n)]
+        for wrong, options, text in [
+            ([1.0] * (n + 1), {}, r"costs of shape"), ([-1.0] * n, {}, r"costs\[0\] = -1.0: expected a finite number >= 0"),
+            ([1.0] * n, {"chunksize": 2}, "expected chunksize = 1"), ([1.0] * n, {"buffersize": 2}, "no buffersize"),
+        ]:  # fmt: skip
+            if n or "0" not in text:
+                with pytest.raises(ValueError, match=text):
+                    executor.map(late, range(n), costs=wrong, **options)
+        assert executor.report().n == 9 * n  # nothing was submitted with wrong ones
+
+    on_root(use)
+
+
+def shaped(k: int) -> Any:
+    kinds = np.zeros((0, 3)), np.full((), k, "f4"), np.arange(k, dtype=">i2"), np.ones((2, 3, k), order="F"), None, {}
+    return kinds[k % 6]
+
+
+def test_results_of_all_shapes_from_all_ranks() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        for k, found in enumerate(executor.map(shaped, range(60))):
+            expected = shaped(k)
+            assert type(found) is type(expected)
+            assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
+            assert np.shape(found) == np.shape(expected)
+            assert not isinstance(found, np.ndarray) or found.flags.f_contiguous == expected.flags.f_contiguous
+            assert np.array_equal(found, expected) or found == expected
+
+    on_root(use)
+
+
+def test_callbacks_run_in_one_thread_and_may_be_slow() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        seen, threads = [], set()
+
+        def slow(future: Any) -> None:
+            time.sleep(0.01)
+            seen.append(future.result())
+            threads.add(threading.get_ident())
+
+        for k in range(20):
+            executor.submit(late, k).add_done_callback(slow)
+        executor.shutdown()
+        assert sorted(seen) == [*range(20)]
+        assert len(threads - {threading.get_ident()}) == 1
+
+    on_root(use)
+
+
+def test_adaptive_finds_the_number_of_ranks() -> None:
+    on_root(lambda executor: executor.bootup()._pool.size == SIZE or pytest.fail("a wrong size"))
+
+
 def test_callbacks_may_submit() -> None:
     def use(executor: lb_mpi.Executor) -> None:
         later, done = [], threading.Event()

@@ -77,6 +77,75 @@ def test_multiprocessing_and_mpi4py(tmp_path: Path) -> None:
     ]))  # fmt: skip
 
 
+FUTURES = """
+import concurrent.futures
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+offset = None
+
+def begin(number):
+    global offset
+    offset = number
+
+def square(x):
+    return x * x + offset
+
+def fail(x):
+    raise KeyError(x)
+
+def main():
+    with ProcessPoolExecutor(8, initializer=begin, initargs=(5,)) as executor:
+        print(list(executor.map(square, range(5))), list(executor.map(square, range(3), chunksize=2)), executor._max_workers)
+        print(sorted(future.result() for future in as_completed([executor.submit(square, k) for k in range(4)])))
+        print(repr(executor.submit(fail, 1).exception()), isinstance(executor, concurrent.futures.ProcessPoolExecutor))
+    try:
+        ProcessPoolExecutor(max_workers=0)
+    except ValueError as error:
+        print(error)
+    with ProcessPoolExecutor(max_tasks_per_child=3) as executor:
+        print(list(executor.map(abs, [])), executor.submit(abs, -1).result())
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_concurrent_futures(tmp_path: Path) -> None:
+    assert run(tmp_path, "concurrent.futures", FUTURES) == (0, "\n".join([
+        "[5, 6, 9, 14, 21] [5, 6, 9] 3", "[5, 6, 9, 14]", "KeyError(1) True", "max_workers must be greater than 0", "[] 1",
+        "",
+    ]))  # fmt: skip
+
+
+GROUPS = """
+def task(_):
+    from mpi4py.futures import get_comm_workers
+    return get_comm_workers()
+
+if __name__ == "__main__":
+    from mpi4py.futures import MPIPoolExecutor
+    with MPIPoolExecutor() as executor:
+        print(executor.submit(task, 0).exception())
+"""
+
+
+def test_a_task_that_wants_several_ranks_is_an_error_that_tells_the_way(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "mpi4py.futures", GROUPS)
+    assert code == 0
+    assert "get_comm_workers(): each task of lb_mpi has one rank: expected a pool of the first ranks of groups" in said
+
+
+@pytest.mark.parametrize(("names", "script", "alone"), [
+    ("multiprocessing", "print(1)", True), ("multiprocessing", "import sys\nsys.exit(0)", True),
+    ("concurrent.futures", FUTURES, False), ("multiprocessing", "raise SystemExit(3)", False),
+])  # fmt: skip
+def test_a_script_that_no_other_rank_has_helped_says_so(tmp_path: Path, names: str, script: str, alone: bool) -> None:
+    code, said = run(tmp_path, names, script)
+    assert (code != 0) == ("3)" in script[-3:])
+    assert ("no other rank has run a task of" in said) == alone
+    assert said.count("--as NAME") == alone
+
+
 JOBLIB = """
 import os
 from joblib import Parallel, delayed
@@ -133,7 +202,7 @@ def test_schwimmbad(tmp_path: Path) -> None:
 def test_a_name_that_is_not_there(tmp_path: Path) -> None:
     code, said = run(tmp_path, "multiprocessing,dask", "")
     assert code == 2
-    assert "--as = 'dask': expected one of joblib, mpi4py.futures, multiprocessing, schwimmbad" in said
+    assert "--as = 'dask': expected one of concurrent.futures, joblib, mpi4py.futures, multiprocessing, schwimmbad" in said
 
 
 ENDLESS = """

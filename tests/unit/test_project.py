@@ -16,7 +16,7 @@ import lb_mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lb_mpi"
-ON_MPI = ("mpi", "cli/profile")  # rooms that import mpi4py
+ON_MPI = ("adapters", "mpi", "cli/profile")  # rooms that import mpi4py
 
 
 def setup() -> configparser.ConfigParser:
@@ -76,6 +76,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("cli/cluster",),
     ("cli/throttle",),
     ("cli/run",),
+    ("adapters",),
     ("mpi/graph", "mpi/pool", "mpi/rows", "mpi/save", "mpi/search"),
     ("mpi/common",),
     ("rebalancing",),
@@ -120,6 +121,8 @@ def room(name: str) -> str:
     top, *inner = name.split(".")
     if top == "apps" or name == "lb_mpi.__main__":
         return "apps"
+    if name == "lb_mpi.joblib":  # a public name of what is in the room
+        return "adapters"
     if (within_wing := "/".join(inner[:2])) in {one for side_by_side in ROOMS for one in side_by_side}:
         return within_wing
     return inner[0] if (LIBRARY / inner[0]).is_dir() else "ground"
@@ -140,6 +143,20 @@ def test_each_room_imports_from_rooms_below_it_only() -> None:
                 if one.partition(".")[0] in ("lb_mpi", "apps") and room(one) != here and floor(room(one)) <= floor(here):
                     upwards.add((name, one))
     assert upwards == set()
+
+
+def test_adapters_use_public_names_only() -> None:
+    known = modules()
+    used = {one for name, path in known.items() if room_of(name) == "adapters" for one in imported(path, known)}
+    assert {one for one in used if room_of(one) != "adapters"} <= {"lb_mpi.checks"}
+    for path in (LIBRARY / "adapters").glob("*.py"):
+        private = re.findall(r"lb_mpi\.(?:Pool|Executor)\._\w+|\bself\._(?:maps|session|work)\b", path.read_text())
+        assert not private, path
+
+
+def room_of(name: str) -> str:
+    """Of a module of lb_mpi; "" of any other."""
+    return room(name) if name.startswith("lb_mpi.") else ""
 
 
 def test_only_reports_advice_and_commands_read_records() -> None:

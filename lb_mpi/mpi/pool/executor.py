@@ -18,6 +18,7 @@ from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 from mpi4py.futures import MPIPoolExecutor
 
@@ -25,6 +26,7 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import hint
+from lb_mpi.mpi.pool.arguments import check_costs
 from lb_mpi.mpi.pool.dispatcher import Dispatcher, Submission, Submissions, check_level, dispatcher_of
 from lb_mpi.mpi.pool.messages import dumps, run_chunk, run_kept
 from lb_mpi.mpi.pool.script import open_session
@@ -36,6 +38,7 @@ from lb_mpi.record.report import Report
 
 P = ParamSpec("P")
 T = TypeVar("T")
+LEAST_COST = 0.01  # of a task, in average ones: what is expected to cost nothing does cost something
 
 
 class Executor(MPIPoolExecutor):
@@ -190,9 +193,11 @@ class Executor(MPIPoolExecutor):
         chunksize: int = 1,
         buffersize: int | None = None,
         unordered: bool = False,
+        costs: Any = None,
     ) -> Iterator[T]:
         """Return an iterator of fn(*args) for the items at the same position of each iterable; see `starmap`."""
-        return self.starmap(fn, zip(*iterables, strict=False), timeout, chunksize, buffersize, unordered)
+        calls = zip(*iterables, strict=False)
+        return self.starmap(fn, calls, timeout, chunksize, buffersize, unordered, costs)
 
     def starmap(
         self,
@@ -202,6 +207,7 @@ class Executor(MPIPoolExecutor):
         chunksize: int = 1,
         buffersize: int | None = None,
         unordered: bool = False,
+        costs: Any = None,
     ) -> Iterator[T]:
         """Return an iterator of fn(*args) for each args of `iterable`; an exception is raised where its result would be.
 
@@ -209,6 +215,8 @@ class Executor(MPIPoolExecutor):
         chunksize : number of calls in a task, >= 1.
         buffersize : number of tasks whose results are not yet yielded, at most, >= 1; None: all tasks are submitted at once.
         unordered : yield results as they arrive; without `buffersize`.
+        costs : (n,) expected cost of each of the n calls, finite and >= 0, in any unit: the most expensive ones are begun
+            first.  Without `buffersize`, and with a chunksize of 1.  None: unknown.
         """
         until = None if timeout is None else time.monotonic() + timeout
         if chunksize < 1:
@@ -220,6 +228,10 @@ class Executor(MPIPoolExecutor):
                 raise ValueError("buffersize must be None or > 0")
             if unordered:
                 raise ValueError("buffersize must be None if unordered")
+        if costs is not None:
+            if chunksize != 1 or buffersize is not None:
+                raise ValueError("costs of single calls: expected chunksize = 1, and no buffersize")
+            return self._largest_first(fn, [*iterable], costs, until, unordered)
         calls = iter(iterable)
         if chunksize == 1:
             return self._results(fn, calls, until, buffersize, unordered)
@@ -233,6 +245,19 @@ class Executor(MPIPoolExecutor):
         """Submit fn(*args) for the first of `calls`; return an iterator of all results, which submits the others."""
         futures = deque(self.submit(fn, *args) for args in itertools.islice(calls, buffersize))
         return _resolved(weakref.ref(self), fn, futures, calls, until, unordered)
+
+    def _largest_first(
+        self, fn: Callable[..., Any], calls: list[Iterable[Any]], costs: Any, until: float | None, unordered: bool
+    ) -> Iterator[Any]:
+        """Submit fn(*args) for all calls, the most expensive first; return an iterator of the results in their order."""
+        expected = check_costs(costs, len(calls))
+        assert expected is not None
+        mean = float(expected.mean()) if expected.any() else 1.0
+        futures: list[Future[Any]] = [Future()] * len(calls)
+        for k in np.argsort(-expected, kind="stable").tolist():
+            args = tuple(calls[k])
+            futures[k] = self._submit(fn, (fn, args, {}), cost=max(LEAST_COST, float(expected[k]) / mean))
+        return _resolved(weakref.ref(self), fn, deque(futures), iter(()), until, unordered)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks; `wait`: return when all are done.  A second call only waits.

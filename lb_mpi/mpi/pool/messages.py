@@ -296,7 +296,7 @@ def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None
         try:
             import cloudpickle
         except ImportError:
-            raise TypeError(f"{what} can't be pickled {why}, or cloudpickle to be installed") from error
+            raise TypeError(f"{what} can't be pickled {why}, or cloudpickle (pip install cloudpickle)") from error
     try:
         return pickled(cloudpickle, value, reducers)
     except Exception as error:

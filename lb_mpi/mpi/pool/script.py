@@ -39,7 +39,7 @@ class _Main(ModuleType):
             self.__dict__.update(names)
             try:
                 exec(code, self.__dict__)
-            except Exception as error:
+            except BaseException as error:  # SystemExit, too
                 for defined in [one for one in self.__dict__ if not one.startswith("__")]:
                     del self.__dict__[defined]  # so that all tasks get this error, not only the first
                 self.__dict__["_error"] = error
@@ -54,6 +54,12 @@ class Script(NamedTuple):
     session: Session
     load: Load
     folder: str  # its import folder
+
+    @property
+    def ran_alone(self) -> bool:
+        """True on rank 0 if there are other ranks, and none of them has run a task of the script."""
+        ranks = self.session.ranks
+        return ranks.is_root and ranks.size > 1 and not self.session.has_helped
 
 
 def open_script(target: str, *, module: bool, prepare: Callable[[], None] = lambda: None) -> Script:
@@ -82,7 +88,6 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
         exec(code, main.__dict__)
 
     run_alone(session, run)
-
 
 # --- the session of a script -------------------------------------------------------------------------------------------
 

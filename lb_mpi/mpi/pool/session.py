@@ -78,6 +78,7 @@ class SessionActor:
             if isinstance(message, StealMessage):
                 steals.append((source, message))
             elif isinstance(message, TaskResults):
+                session.has_helped = True
                 self.take(source, message.parcel)
             else:
                 session.orders.receive(message)
@@ -212,6 +213,7 @@ class Session:
         timings = self.intervals.timings
         self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, speeds=self._speeds)
         self.shared = False  # by all pools and executors of a script
+        self.has_helped = False  # another rank has sent results, to the root
         self.operation: SessionActor | None = None  # under way
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self._n_maps = self._n_tasks = 0

@@ -1,0 +1,81 @@
+"""In place of multiprocessing.Pool: lb_mpi.Pool, with its arguments and errors."""
+
+from __future__ import annotations
+
+import multiprocessing.context
+import multiprocessing.pool
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+import lb_mpi
+
+Function = Callable[..., Any]
+
+
+class ProcessPool(lb_mpi.Pool):
+    """Replaces multiprocessing.Pool: raises a task's own exception, and accepts `chunksize` by position."""
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Function | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+        context: Any = None,
+    ) -> None:
+        super().__init__(initializer=initializer, initargs=initargs)
+        self._processes = self.size  # which samplers read
+
+    def map(  # type: ignore[override]
+        self, func: Function, iterable: Iterable[Any], chunksize: int | None = None, callback: Function | None = None
+    ) -> Any:
+        """See multiprocessing; `callback` is called with each result, as in schwimmbad's MultiPool."""
+        try:
+            return super().map(func, iterable, chunksize=chunksize, callback=callback)
+        except lb_mpi.TaskError as error:
+            _raise_own(error)
+
+    def starmap(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Any:  # type: ignore[override]
+        """See multiprocessing."""
+        try:
+            return super().starmap(func, iterable, chunksize=chunksize)
+        except lb_mpi.TaskError as error:
+            _raise_own(error)
+
+    def imap(  # type: ignore[override]
+        self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
+    ) -> Iterator[Any]:
+        """See multiprocessing; the results come from a generator, without its method next(timeout)."""
+        return _with_own_errors(super().imap(func, iterable, chunksize=chunksize))
+
+    def imap_unordered(  # type: ignore[override]
+        self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
+    ) -> Iterator[Any]:
+        """See `imap`."""
+        return _with_own_errors(super().imap_unordered(func, iterable, chunksize=chunksize))
+
+
+def _with_own_errors(results: Iterator[Any]) -> Iterator[Any]:
+    """Yield results; raise a task's own exception."""
+    try:
+        yield from results
+    except lb_mpi.TaskError as error:
+        _raise_own(error)
+
+
+def _raise_own(error: lb_mpi.TaskError) -> NoReturn:
+    """Raise the task's own exception, caused by its TaskError; or the latter, if the exception was not sent."""
+    own, error.__cause__ = error.__cause__, None
+    if own is None:
+        raise error
+    raise own from error
+
+
+def _context_pool(_context: Any, *arguments: Any, **options: Any) -> ProcessPool:
+    return ProcessPool(*arguments, **options)
+
+
+def replace_processes() -> None:
+    """Use it in place of multiprocessing's own pool."""
+    multiprocessing.Pool = multiprocessing.pool.Pool = ProcessPool  # type: ignore[assignment, misc]
+    multiprocessing.context.BaseContext.Pool = _context_pool  # type: ignore[method-assign, assignment]
