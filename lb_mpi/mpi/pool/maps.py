@@ -44,7 +44,6 @@ from lb_mpi.mpi.pool.messages import (
     digest_of,
     dumps,
     failure_of,
-    own_error,
     read_results,
     results_parcel,
     task_error,
@@ -67,11 +66,11 @@ UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
 class PoolMaps:
     """The maps of one pool: the one under way, and what the root has learned from earlier ones.
 
-    `speeds`: the user's, or None.  `own_errors`: a map raises its task's own exception, not a TaskError.
+    `speeds`: the user's, or None.
     """
 
-    def __init__(self, session: Session, speeds: Sequence[float] | None, *, own_errors: bool) -> None:
-        self.session, self.own_errors = session, own_errors
+    def __init__(self, session: Session, speeds: Sequence[float] | None) -> None:
+        self.session = session
         self.speeds, self.memory = Speeds(session.ranks.size, speeds), Memory()
         self.current: RootTasks | None = None  # under way, on the root
         self.report: Report | None = None  # of the last one that has ended, on the root
@@ -354,7 +353,7 @@ class RootTasks(LocalMap):
             return own
         error = task_error(failure)
         error.__cause__ = own or error.__cause__
-        return own_error(error) if self._maps.own_errors else error
+        return error
 
 
 class RootMap(RootTasks):

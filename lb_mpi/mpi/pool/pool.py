@@ -71,7 +71,6 @@ class Pool:
     Collective.  A pool must be closed on all ranks, by `close` or at the end of a `with` block.
     """
 
-    _own_errors = False  # True: a map raises its task's own exception, not a TaskError
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class Pool:
             initialize(self._session, initializer, initargs)
         calls = self._session.ranks.alone and self.is_root
         self._executor = Executor.of_pool(self._session) if calls else None  # of asynchronous tasks
-        self._maps = PoolMaps(self._session, speeds, own_errors=self._own_errors)
+        self._maps = PoolMaps(self._session, speeds)
         self._closed = False
 
     def __repr__(self) -> str:
