@@ -191,6 +191,31 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
     assert (spent[Phase.WAITING], spent[Phase.OWN], spent[Phase.OUTSIDE]) == pytest.approx((0.75, 2.25, 2.0))
 
 
+def test_a_rebalancing_is_a_step_between_those_of_exchanges() -> None:
+    """Its time is no computing; a speed of the moment is asked for each time."""
+    record, speeds = Record(0.0), iter([1.0, 1.0, 0.5, 0.5, 1.0])
+    halos = Halos(record, emulated_speed=lambda: next(speeds))
+    for at in (1.0, 2.0):
+        halos.begin(at, at)
+        halos.end(at + 0.25, at + 0.25)
+    halos.begin(3.0, 3.0)  # of the rebalancing
+    halos.moved(3.0, 3.5, Step(Driver.REBALANCE, 3.0, 3.5, 0.0, 0.0, moved=7.0, acted=1))
+    halos.go_on(3.5, 3.5)
+    halos.begin(4.5, 3.75)  # a quarter of a second of CPU time at half the speed
+    halos.end(5.0, 3.75)
+    assert halos.own_s == 0.75 + 0.75 + 0.5
+    halos.close(6.0, 4.75)
+    names = ["began", "ended", "useful_s", "units", "moved"]
+    steps = [(int(one["driver"]), *one[names].tolist()) for one in record.steps.all]
+    assert steps == [
+        (Driver.EXCHANGE, 1.0, 3.0, 1.5, 2.0, 0.0),
+        (Driver.REBALANCE, 3.0, 3.5, 0.0, 0.0, 7.0),
+        (Driver.EXCHANGE, 3.5, 6.0, 1.5, 1.0, 0.0),
+    ]
+    rank = halos.rank(0, 2, 1)
+    assert (rank.busy_s, rank.seconds) == (3.0, 0.0)
+
+
 def test_the_lower_bound_of_exchanges_counts_speeds() -> None:
     # equal parts at speeds 1.5 and 0.5: work 3 / speeds 2
     ranks = [(1.0, 1.5), (3.0, 0.5)]  # seconds at work, and speed
