@@ -225,7 +225,6 @@ class Balancer:
             record = self._loans.record
             try:
                 carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch, quick_s=QUICK_S)
-                watch.end()
                 self._finish(round, port, failed or _failed(round, port))
                 if isinstance(round.error, Warning):  # of a late rank, after this one has reported
                     raise round.error
@@ -282,6 +281,7 @@ class Balancer:
     def close(self) -> None:
         """Free the MPI resources; collective.  Further calls do nothing."""
         self._check_idle()
+        self._watch.end()
         with call("lb_mpi.Balancer.close"):
             self._presence.close(self._free)
 

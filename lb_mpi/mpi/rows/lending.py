@@ -145,7 +145,7 @@ class Stopwatch(Meter):
             self._handling_since = time.thread_time()
 
     def end(self) -> None:
-        """End the round."""
+        """Stop measuring, until the next round begins."""
         self._clocks.end()
 
 

@@ -10,6 +10,7 @@ Rows move in units: single rows, or blocks of `block_rows` if the user's functio
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import struct
@@ -67,8 +68,13 @@ class Spec(NamedTuple):
     @property
     def mark(self) -> int:
         """A 32-bit checksum of the Spec."""
-        dtypes = tuple(map(layout, self.dtypes))
-        return zlib.crc32(repr((self.form, dtypes, self.shapes, self.n_home, self.block_rows)).encode())
+        return _mark(self)
+
+
+@functools.lru_cache(64)  # several times in each call
+def _mark(spec: Spec) -> int:
+    dtypes = tuple(map(layout, spec.dtypes))
+    return zlib.crc32(repr((spec.form, dtypes, spec.shapes, spec.n_home, spec.block_rows)).encode())
 
 
 class Rows:
