@@ -20,7 +20,9 @@ MOST_RECORDS = 10_000  # in a History
 class Balanced:
     """The record of one call: what it did, and why.  All fields but `seconds` are the same on all ranks.
 
-    Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1 (Jin and Wang's I_m).
+    Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1 (Jin and Wang's I_m).  While
+    the plan holds, most calls decide nothing ("it holds for some calls"): their `imbalance_before` is that of the last
+    decision.
     """
 
     acted: bool  # True if the distribution was changed (by `map_rows`: for the following calls)

@@ -26,6 +26,7 @@ from lb_mpi.balancing import deciding, neighbours
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, parse
+from lb_mpi.mpi.rows import lending
 from lb_mpi.mpi.rows import rows as rows_module
 from tests.protocol.mutate import mutated
 
@@ -212,6 +213,44 @@ def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(
     assert not lent_away(scheme, n, others)
 
 
+def failed_quickly(scheme: str) -> str:
+    """What is wrong, on all ranks alike, when the function of the last rank fails in a quick call."""
+    rows, bad, found = np.arange(30.0).reshape(-1, 3), [False], ""
+
+    def function(block: np.ndarray) -> np.ndarray:
+        if bad[0] and RANK == SIZE - 1:
+            raise ArithmeticError("meant")
+        return block + 1.0
+
+    balancer = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9)
+    for _ in range(100):
+        if balancer._quick.left:
+            break
+        balancer.map_rows(function, rows)
+    else:
+        found = "no call is quick"
+    bad[0] = True
+    try:
+        balancer.map_rows(function, rows)
+        found = "it does not fail"
+    except lb_mpi.BalanceError as error:
+        if "ArithmeticError: meant" not in str(error):
+            found = str(error)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+    bad[0], wrong = False, "; ".join(filter(None, COMM.allgather(found)))
+    if not wrong:
+        wrong = "; ".join(filter(None, COMM.allgather(differs(balancer.map_rows(function, rows), rows + 1.0))))
+    with contextlib.suppress(lb_mpi.Error):
+        balancer.close()
+    return wrong
+
+
+@pytest.mark.parametrize("scheme", ["direct", "fos"])
+def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_call(scheme: str) -> None:
+    assert not failed_quickly(scheme)
+
+
 EARLY = ("Results.mark", "UNKNOWN if self._early else 0", "head(self._early[0][1]).mark if self._early else 0")
 MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see tests/protocol/mutate.py
     # A rank that has received results says that it knows their form.
@@ -231,6 +270,11 @@ MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
       "if self.spec is None and self._known is not None and head(buffer).mark == self._known.mark:\n"
       "            self.look_like(self._known)",
       "if self.spec is None:\n            self.look_like(self._rows.spec)")]),
+    # A quick call whose results have another form ends as any other.
+    (lending, [("RoundPort.arrived", "RoundKind.REPORT if self.sums.changed else RoundKind.OVER", "RoundKind.OVER")]),
+    (lending, [("RoundPort._add_up", "or not (none or mark == self._form.mark)", "")]),
+    # A quick call forgets a failure.
+    (lending, [("RoundPort._add_up", "changed = learned.failed or self._form is None", "changed = self._form is None")]),
     # Ranks that do not know the form need not compare.
     (deciding, [("RootDecider.decide", '(reports["results"] != reports["results"][0]).any()',
       'len(set(reports["results"].tolist()) - {0, -1}) > 1')]),
@@ -246,7 +290,8 @@ def test_mutants_of_the_results_are_found(number: int) -> None:
     with contextlib.ExitStack() as stack:
         for change in changes:
             stack.enter_context(mutated(module, *change))
-        assert any(lent_away(scheme, 1, others) for others in (6, 0) for scheme in ("direct", "fos"))
+        found = any(lent_away(scheme, 1, others) for others in (6, 0) for scheme in ("direct", "fos"))
+        assert found or failed_quickly("direct")
 
 
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
