@@ -64,13 +64,13 @@ class BatchKind(Enum):
 class Batch(NamedTuple):
     """Work that a rank gets in one message."""
 
-    queue: Queue
+    queue: TaskQueue
     kind: BatchKind
     tasks: tuple[Task, ...] = ()
     keys: tuple[str, ...] = ()  # of arrays
 
 
-class Queue:
+class TaskQueue:
     """The tasks of one executor, which runs them on `ranks`; `hosts[r]` is the number of the host of rank r.
 
     `begins(task)` returns whether to run a task, which then can't be cancelled any more.
@@ -182,13 +182,13 @@ class Scheduler:
 
     def __init__(self, size: int, root: int, speeds: Sequence[float]) -> None:
         self._root = root
-        self.queues = deque[Queue]()
+        self.queues = deque[TaskQueue]()
         self.at: dict[int, deque[Batch]] = {rank: deque() for rank in range(size)}
         self._believed = dict(enumerate(speeds))
         self._timings = {rank: Timing() for rank in range(size)}
         self._known: Estimate | None = None
         self._left_at: dict[int, float] = {}  # by rank: since when it leaves tasks to others
-        self.ended: list[Queue] = []  # the caller removes them
+        self.ended: list[TaskQueue] = []  # the caller removes them
         self.wake_at = math.inf  # when a rank has left tasks to others for long enough
 
     @property
@@ -197,7 +197,7 @@ class Scheduler:
         speeds = self._believed if self._known is None else self._known.speeds
         return [speeds[rank] for rank in self.at]
 
-    def submit(self, queue: Queue, task: Task) -> None:
+    def submit(self, queue: TaskQueue, task: Task) -> None:
         """Let a task wait."""
         queue.add(task)
 
@@ -262,11 +262,11 @@ class Scheduler:
             self._learn(rank, sum(task.cost for task in batch.tasks[:n]), seconds)
         return batch
 
-    def cancel(self, queue: Queue) -> list[Task]:
+    def cancel(self, queue: TaskQueue) -> list[Task]:
         """Return the tasks that wait, which are to be cancelled."""
         return queue.drop()
 
-    def break_(self, queue: Queue) -> list[Task]:
+    def break_(self, queue: TaskQueue) -> list[Task]:
         """Send no more tasks of an executor; return all that have not ended."""
         lost = [*queue.drop(), *queue.due]
         queue.due.clear()
@@ -296,7 +296,7 @@ class Scheduler:
                 return batch
         return None
 
-    def _most(self, rank: int, queue: Queue) -> tuple[int, float]:
+    def _most(self, rank: int, queue: TaskQueue) -> tuple[int, float]:
         """Return how many tasks a rank gets at most, and of which cost: for a short time, and half of its share."""
         known = self._known
         if known is None:
@@ -317,7 +317,7 @@ class Scheduler:
         units = sum(task.cost for task in batch.tasks) + self._known.variation
         return units * self._known.chunk_s / self._known.speeds[rank]
 
-    def _leaves(self, rank: int, queue: Queue, now: float) -> bool:
+    def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
         """Return whether a rank leaves the tasks to faster ones, which need less time for them than it would lose."""
         known = self._known
         if known is None or self.at[rank] or len(queue.ranks) == 1 or known.chunk_s < LONG_S * known.speeds[rank]:

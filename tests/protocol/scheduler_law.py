@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
-from lb_mpi.pooling.scheduler import AHEAD, Batch, BatchKind, Queue, Scheduler, Task
+from lb_mpi.pooling.scheduler import AHEAD, Batch, BatchKind, Scheduler, Task, TaskQueue
 from tests.protocol.reach import Reached, reach
 
 ROOT = 0
@@ -29,17 +29,17 @@ class Small(NamedTuple):
 class Outside:
     """A scheduler, and what is around it: the tasks, and what each rank has done."""
 
-    def __init__(self, small: Small, scheduler_class: type[Scheduler], queue_class: type[Queue]) -> None:
+    def __init__(self, small: Small, scheduler_class: type[Scheduler], queue_class: type[TaskQueue]) -> None:
         self.small = small
 
         class Free(scheduler_class):  # type: ignore[misc, valid-type]
             def _may_have_two(self, rank: int) -> bool:
                 return small.two and rank != ROOT
 
-            def _leaves(self, rank: int, queue: Queue, now: float) -> bool:
+            def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
                 return False
 
-            def _most(self, rank: int, queue: Queue) -> tuple[int, float]:
+            def _most(self, rank: int, queue: TaskQueue) -> tuple[int, float]:
                 return small.most, math.inf
 
             def _learn(self, rank: int, units: float, seconds: float) -> None:
@@ -188,7 +188,7 @@ def names(tasks: object) -> tuple[int, ...]:
 
 
 def explore(
-    small: Small, scheduler_class: type[Scheduler] = Scheduler, queue_class: type[Queue] = Queue
+    small: Small, scheduler_class: type[Scheduler] = Scheduler, queue_class: type[TaskQueue] = TaskQueue
 ) -> Reached:
     """Every state, the law in each, and a way to the end of the executor from each."""
 

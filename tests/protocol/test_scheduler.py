@@ -12,7 +12,7 @@ import pytest
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.copies import Copies
-from lb_mpi.pooling.scheduler import BATCH_S, Batch, BatchKind, Queue, Scheduler, Task
+from lb_mpi.pooling.scheduler import BATCH_S, Batch, BatchKind, Scheduler, Task, TaskQueue
 from tests.protocol.scheduler_law import Small, explore
 
 SMALL = [
@@ -47,14 +47,14 @@ class SendsTwice(Scheduler):
         return batch
 
 
-class Loses(Queue):
+class Loses(TaskQueue):
     """Forgets the tasks that a rank has not run."""
 
     def give_back(self, tasks: Sequence[Task]) -> None:
         pass
 
 
-class CancelsDue(Queue):
+class CancelsDue(TaskQueue):
     """Cancels tasks that were begun."""
 
     def drop(self) -> list[Task]:
@@ -72,13 +72,13 @@ class TasksFirst(Scheduler):
         return queue.errand(rank) or queue.take(rank, *self._most(rank, queue))
 
 
-class NeverInitializes(Queue):
+class NeverInitializes(TaskQueue):
     def errand(self, rank: int) -> Batch | None:
         batch = super().errand(rank)
         return None if batch is not None and batch.kind == BatchKind.INITIALIZE else batch
 
 
-class KeepsArrays(Queue):
+class KeepsArrays(TaskQueue):
     """Does not ask other ranks to forget arrays."""
 
     def free(self, *, all_calls: bool = False) -> None:
@@ -86,7 +86,7 @@ class KeepsArrays(Queue):
         self.forgets.clear()
 
 
-class Careless(Queue):
+class Careless(TaskQueue):
     """Sends tasks while their arrays are on their way."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -99,7 +99,7 @@ class CarelessCopies(Copies):
         return next((key for key in sorted(keys) if host not in self._hosts[key]), None)  # type: ignore[call-overload]
 
 
-class Hasty(Queue):
+class Hasty(TaskQueue):
     """Frees arrays that tasks still need."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -107,14 +107,14 @@ class Hasty(Queue):
         self.copies.need = lambda key: None  # type: ignore[method-assign]
 
 
-MUTANTS: list[tuple[type[Scheduler], type[Queue]]] = [
-    (SendsTwice, Queue), (Scheduler, Loses), (Scheduler, CancelsDue), (TasksFirst, Queue), (Scheduler, NeverInitializes),
-    (Scheduler, KeepsArrays), (Scheduler, Careless), (Scheduler, Hasty),
+MUTANTS: list[tuple[type[Scheduler], type[TaskQueue]]] = [
+    (SendsTwice, TaskQueue), (Scheduler, Loses), (Scheduler, CancelsDue), (TasksFirst, TaskQueue),
+    (Scheduler, NeverInitializes), (Scheduler, KeepsArrays), (Scheduler, Careless), (Scheduler, Hasty),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("scheduler_class", "queue_class"), MUTANTS)
-def test_a_wrong_variant_breaks_the_law(scheduler_class: type[Scheduler], queue_class: type[Queue]) -> None:
+def test_a_wrong_variant_breaks_the_law(scheduler_class: type[Scheduler], queue_class: type[TaskQueue]) -> None:
     def all_small() -> None:
         for small in SMALL:
             explore(small, scheduler_class, queue_class)
@@ -127,7 +127,7 @@ def test_results_that_nobody_awaits_are_an_error() -> None:
     scheduler = Scheduler(2, 0, [1.0, 1.0])
     with pytest.raises(ProtocolError, match="results from rank 1, which has no batch"):
         scheduler.finish(1, 1, 0.0)
-    queue = Queue([0, 0], range(2), 0, lambda _: True)
+    queue = TaskQueue([0, 0], range(2), 0, lambda _: True)
     scheduler.queues.append(queue)
     scheduler.submit(queue, Task("one"))
     ((rank, _),) = scheduler.batches(0.0)
@@ -144,7 +144,7 @@ class Eager(Scheduler):
     def _may_have_two(self, rank: int) -> bool:
         return rank != self._root and sum(map(len, self.queues)) > len(self.at)
 
-    def _leaves(self, rank: int, queue: Queue, now: float) -> bool:
+    def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
         return False
 
 
@@ -155,7 +155,7 @@ def ratio(
     """Virtual time / lower bound of rounds of tasks, given by their seconds at speed 1; `costs`: they are known."""
     size = len(speeds)
     scheduler = scheduler_class(size, 0, [1.0] * size)
-    queue = Queue([0] * size, range(size), 0, lambda _: True)
+    queue = TaskQueue([0] * size, range(size), 0, lambda _: True)
     scheduler.queues.append(queue)
     now, bound_s, numbers = 0.0, 0.0, itertools.count()
     ends: list[tuple[float, int, int, int, float]] = []  # time, number, rank, tasks, seconds
@@ -222,7 +222,7 @@ def test_one_task_one_rank_and_equal_tasks() -> None:
 
 
 def test_a_rank_leaves_a_task_for_a_limited_time() -> None:
-    scheduler, queue = Scheduler(2, 0, [1.0, 1.0]), Queue([0, 0], range(2), 0, lambda _: True)
+    scheduler, queue = Scheduler(2, 0, [1.0, 1.0]), TaskQueue([0, 0], range(2), 0, lambda _: True)
     scheduler.queues.append(queue)
     now = 0.0
     for _ in range(8):  # rank 1 is ten times slower

@@ -37,7 +37,7 @@ from lb_mpi.mpi.pool.serving import Process, run_batch
 from lb_mpi.mpi.pool.session import PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
-from lb_mpi.pooling.scheduler import Batch, BatchKind, Queue, Scheduler, Task
+from lb_mpi.pooling.scheduler import Batch, BatchKind, Scheduler, Task, TaskQueue
 from lb_mpi.record.events import Phase
 
 INTERRUPTED = 130  # the exit code of a program that ends by Ctrl-C
@@ -63,7 +63,7 @@ class Submissions:
     def __init__(self, session: Session, ranks: Sequence[int], initializer: bytes = b"", *, gives_way: bool) -> None:
         self._session = session
         self.gives_way = gives_way
-        self.queue = Queue(session.ranks.hosts, ranks, session.ranks.root, _begins, initializes=bool(initializer))
+        self.queue = TaskQueue(session.ranks.hosts, ranks, session.ranks.root, _begins, initializes=bool(initializer))
         self.arrays = SharedArrays(self.queue.copies, session.ranks.hosts[session.ranks.root])
         self.initializer = initializer
         self.initial: dict[int, Future[Any]] = {rank: Future() for rank in ranks} if initializer else {}  # by rank
@@ -152,7 +152,7 @@ class Dispatcher(SessionActor):
         self._closes = closes  # the session, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
         self._scheduler = Scheduler(session.ranks.size, session.ranks.root, [1.0] * session.ranks.size)
-        self._open: dict[Queue, Submissions] = {}  # executors, until they have ended
+        self._open: dict[TaskQueue, Submissions] = {}  # executors, until they have ended
         self._came = deque[tuple[int, RankTasks, list[Frame]]]()  # (rank, its work, results)
         self._settles = deque[Settle]()
         self._mine = deque[tuple[int, list[bytes], dict[str, str]]]()  # of the root, until other ranks have theirs

@@ -71,7 +71,6 @@ class Pool:
     Collective.  A pool must be closed on all ranks, by `close` or at the end of a `with` block.
     """
 
-
     def __init__(
         self,
         comm: MPI.Intracomm | None = None,
