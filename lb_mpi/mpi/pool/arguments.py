@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.metrics import as_numbers
-from lb_mpi.mpi.pool.messages import IN_MEMORY_ORDER, Layout, pickled
+from lb_mpi.mpi.pool.messages import IN_MEMORY_ORDER, Layout, is_unchanging, pickled
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import MOST
 from lb_mpi.status import StatusLine
@@ -193,7 +193,8 @@ def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes]:
     for lo in range(0, len(order), n_block):
         some = items[lo : lo + n_block] if as_given else _some(items, order[lo : lo + n_block])
         try:
-            blocks.append(pickled(pickle, some, IN_MEMORY_ORDER))
+            plain = isinstance(some, range) or (isinstance(some, list) and all(map(is_unchanging, some)))
+            blocks.append(pickled(pickle, some, None if plain else IN_MEMORY_ORDER))  # a pickler with reducers costs 10 us
         except Exception:
             _name_unpicklable(items, order[lo : lo + n_block])
             raise

@@ -163,8 +163,7 @@ class RootStream(RootTasks):
 
     def _pickled(self, item: Any, number: int) -> bytes:
         try:
-            plain = is_unchanging(item)  # most are, and need no reducers
-            return pickle.dumps(item, pickle.HIGHEST_PROTOCOL) if plain else pickled(pickle, item, IN_MEMORY_ORDER)
+            return pickled(pickle, item, None if is_unchanging(item) else IN_MEMORY_ORDER)
         except Exception as error:
             raise TypeError(f"items[{number}] can't be pickled: {type(error).__name__}: {error}") from error
 
