@@ -28,6 +28,6 @@ MUTANTS = [
     ("actor", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
     # the sums
     ("actor", "speed *= self.size / n_known", "pass"),
-    ("actor", "self._units = [UNIT * unit for unit in units]", "self._units = [2.0 * UNIT * unit for unit in units]\n        self._units[0] = UNIT"),
+    ("actor", "self._units = [UNIT * unit for unit in units]", "self._units = units"),  # rounded to the largest
     ("actor", "or mark != -minus_mark", ""),
 ]  # fmt: skip

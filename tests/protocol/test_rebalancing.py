@@ -163,7 +163,9 @@ def find_fault(modules: dict[str, types.ModuleType]) -> None:
     made[1].mine = made[1].mine._replace(mark=8)
     assert play_on(case, made)[0].outcome.problem is RebalanceProblem.DIFFER
     alone = SMALL["two, one without vertices"]._replace(**modules)
-    assert play(alone, np.random.default_rng(1))[0].outcome.moved > 0
+    one, other = play(alone, np.random.default_rng(1))
+    assert one.outcome.moved > 0
+    assert other.mine.speed == pytest.approx(1.0)  # that of the only rank that has been timed
 
 
 def test_the_search_for_faults_finds_none_in_what_is_right() -> None:
