@@ -176,18 +176,21 @@ def lend_all(balancer: lb_mpi.Balancer) -> None:
     balancer._knowledge.follow(Plan(np.array([0]), np.array([1]), 1e9 * one, one, one, zero))
 
 
-def lent_away(scheme: str, n: int, others: int) -> str:
+def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
     """What is wrong, on all ranks alike, when all `n` rows of rank 0 are computed elsewhere, in several forms of results.
 
     The other ranks have `others` rows: some, and rank 1 gets the rows of rank 0 by plan; or none, and they help rank 0, an
-    emulated slow rank, which begins with a rest.
+    emulated slow rank, which begins with a rest.  `quick`: the calls with a plan are quick ones.
     """
     rows = np.arange(3.0 * (others if RANK else n)).reshape(-1, 3) + 100 * RANK
     speed, row_s = (1.0, 0.0) if others or RANK else (0.2, 5e-3)
     balancer, wrong = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9, emulated_speed=speed), ""
-    for k, form in enumerate(["rows"] * 3 + [form for form in FORMS for _ in range(2)]):
-        if k == 3 and others:  # all rows have been timed
+    n_before = 8 if others else 3
+    for k, form in enumerate(["rows"] * n_before + [form for form in FORMS for _ in range(2)]):
+        if k == n_before and others:  # all rows have been timed
             lend_all(balancer)
+        if k > n_before and quick:
+            balancer._quick.left = 1
 
         def function(block: np.ndarray, form: str = form) -> Any:
             until = MPI.Wtime() + row_s * len(block)
@@ -207,10 +210,13 @@ def lent_away(scheme: str, n: int, others: int) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
+@pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize(("n", "others"), [(1, 6), (3, 6), (1, 0)])
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
-def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(scheme: str, n: int, others: int) -> None:
-    assert not lent_away(scheme, n, others)
+def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(
+    scheme: str, n: int, others: int, quick: bool
+) -> None:
+    assert not lent_away(scheme, n, others, quick=quick)
 
 
 def failed_quickly(scheme: str) -> str:
@@ -290,7 +296,8 @@ def test_mutants_of_the_results_are_found(number: int) -> None:
     with contextlib.ExitStack() as stack:
         for change in changes:
             stack.enter_context(mutated(module, *change))
-        found = any(lent_away(scheme, 1, others) for others in (6, 0) for scheme in ("direct", "fos"))
+        settings = [(quick, others, scheme) for quick in (False, True) for others in (6, 0) for scheme in ("direct", "fos")]
+        found = any(lent_away(scheme, 1, others, quick=quick) for quick, others, scheme in settings)
         assert found or failed_quickly("direct")
 
 
