@@ -18,27 +18,28 @@ def test_calls_add_up() -> None:
         call(loans, 1.0, rows, computing_s, math.nan, math.nan, home=100)
         call(loans, 5.0, rows, computing_s, 1.0, 0.25)
         assert loans.ended == 6.0
-    found = both[1].shares(loans.share for loans in both)
+    found = both[1].report(loans.rank for loans in both)
     assert [one.rank for one in found.ranks] == [0, 1]
-    assert [one.rows_home for one in found.ranks] == [90, 90]
-    assert [one.rows_computed for one in found.ranks] == [300, 100]
+    assert [one.owned for one in found.ranks] == [90, 90]
+    assert [one.done for one in found.ranks] == [300, 100]
     assert [round(one.idle, 12) for one in found.ranks] == [0.1, 0.5]
-    assert (found.n_calls, found.imbalance_home, found.imbalance) == (2, 1.0, 0.25)
+    assert (found.n, found.imbalance_home, found.imbalance) == (2, 1.0, 0.25)
 
 
 def test_shares_print_a_line_a_rank_and_say_what_imbalance_is() -> None:
     loans = Loans(Record(0.0), [0], 0)
     call(loans, 0.0, 1000, 0.75, math.nan, 0.125, home=1000)
-    lines = str(loans.shares([loans.share])).splitlines()
+    lines = str(loans.report([loans.rank])).splitlines()
     assert lines[1].split() == ["0", "1,000", "1,000", "0.750", "25.0%"]
-    assert "imbalance of the last one: 12.5%, without lending ?" in lines[2]
+    assert lines[3] == "imbalance of the last call: 12.5%, without lending ?"
 
 
 def test_before_the_first_call_there_is_nothing() -> None:
     loans = Loans(Record(0.0), [0], 0)
-    found = loans.shares([loans.share])
+    found = loans.report([loans.rank])
     assert found.ranks[0].idle == 0.0
-    assert "0 calls; imbalance of the last one: ?" in str(found)
+    assert "0 calls in 0.000 s" in str(found)
+    assert "imbalance of the last call: ?" in str(found)
 
 
 def test_a_history_prints_a_line_a_call() -> None:
