@@ -58,6 +58,8 @@ class _File:
         """Write a snapshot; nothing in a forked process."""
         if self._file < 0 or os.getpid() != self.about.process:
             return
+        if ended and not self._path.parent.exists():
+            return  # the folder was made to show the progress only, and has been removed
         self._due = now + WRITE_S
         frame = snapshot(self.record, now, self._number, ended=ended)
         why = ""
