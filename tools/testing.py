@@ -28,6 +28,7 @@ SHORT_S = 1.0
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.5  # that such a file keeps busy, rather less
 LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
+PYTHONS = "test_pythons"  # skips all its tests where there is no other Python
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -106,7 +107,7 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
     stages = []
     chosen = ["-m", "not one_mpi"] if options.other_mpi else []
     for file in sorted(files_of(WAITING), key=lambda file: file.stem.removeprefix("test_") not in LONGEST):
-        place, empty = f"{WAITING}/{file.name}", options.other_mpi
+        place, empty = f"{WAITING}/{file.name}", options.other_mpi or file.stem == PYTHONS
         arguments = [f"tests/{place}", *chosen]
         stages.append(
             serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=empty)

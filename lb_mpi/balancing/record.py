@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.record.events import Driver, Step, Way
@@ -98,8 +98,8 @@ class Loans:
         costs, before = knowledge.costs, self.rank
         if costs is not None and costs.known:
             self.record.know(ended, lambda: costs.work(knowledge.tick_work))
-        self.rank = before._replace(
-            owned=home, done=before.done + computed, busy_s=before.busy_s + busy_s, speed=step.speed,
+        self.rank = replace(
+            before, owned=home, done=before.done + computed, busy_s=before.busy_s + busy_s, speed=step.speed,
             useful_s=before.useful_s + busy_s - queued_s, seconds=before.seconds + ended - began,
         )  # fmt: skip
         self.n_calls, self.ended = self.n_calls + 1, ended

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver
@@ -22,7 +21,8 @@ COLUMNS = {
 CALLS = {Driver.ROWS: "call", Driver.TASKS: "task", Driver.EXCHANGE: "exchange"}  # what `Report.n` counts
 
 
-class RankWork(NamedTuple):
+@dataclass(frozen=True)
+class RankWork:
     """The work of one rank; a count that its driver does not have is 0."""
 
     rank: int
@@ -31,9 +31,7 @@ class RankWork(NamedTuple):
     received: int = 0  # steals, parts of work, or ghosts
     messages: int = 0  # sent
     sent_bytes: int = 0
-    busy_s: float = (
-        0.0  # wall-clock seconds at work, including those without a core and the rests of an emulated slow rank
-    )
+    busy_s: float = 0.0  # wall-clock seconds at work, with those without a core and the rests of an emulated slow rank
     useful_s: float = 0.0  # seconds that the work needs on this rank: busy_s without the seconds without a core
     speed: float = 1.0  # relative to the other ranks: emulated, measured or given; 0: the rank was not used
     seconds: float = 0.0  # wall-clock time of the calls on this rank
@@ -51,9 +49,7 @@ class Report:
     driver: Driver
     n: int  # tasks run (without those of a checkpoint), calls of `map_rows`, or exchanges; 1 for a search
     ranks: tuple[RankWork, ...]  # of each rank, in order
-    imbalance: float = (
-        math.nan
-    )  # of the last call of `map_rows`: 0 is perfect, 1 is twice as long as necessary; NaN: unknown
+    imbalance: float = math.nan  # of the last call of `map_rows`: 0: perfect, 1: twice as long as necessary; NaN: unknown
     imbalance_home: float = math.nan  # of that call, if every rank had computed its own rows
     note: str = ""  # one more line: the messages of a search, or what `plan.rebalance` has moved
 

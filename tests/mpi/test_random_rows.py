@@ -220,12 +220,20 @@ def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(
 
 
 def failed_quickly(scheme: str) -> str:
-    """What is wrong, on all ranks alike, when the function of the last rank fails in a quick call."""
-    rows, bad, found = np.arange(30.0).reshape(-1, 3), [False], ""
+    """What is wrong, on all ranks alike, when the function of the last rank fails in a quick call.
+
+    It fails after its first block, so the rank has results of the usual form.
+    """
+    rows, bad, seen, found = np.arange(60.0).reshape(-1, 3), [False], [False], ""
 
     def function(block: np.ndarray) -> np.ndarray:
         if bad[0] and RANK == SIZE - 1:
-            raise ArithmeticError("meant")
+            if seen[0] or len(block) == len(rows):
+                raise ArithmeticError("meant")
+            seen[0] = True
+        until = MPI.Wtime() + 0.5e-3 * len(block)
+        while MPI.Wtime() < until:
+            pass
         return block + 1.0
 
     balancer = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9)

@@ -91,7 +91,7 @@ def work(rows):
         pass
     return rows
 
-with lb_mpi.Balancer(MPI.COMM_WORLD) as balancer:
+with lb_mpi.Balancer(MPI.COMM_WORLD, when="always") as balancer:
     rows = np.full(20, 5e-3 if MPI.COMM_WORLD.rank else 1e-3)
     acted = 0
     for _ in range(4):

@@ -59,7 +59,9 @@ def rows(comm: MPI.Intracomm) -> float:
     with lb_mpi.Balancer(comm, graph=f"ring:{comm.size}", scheme="fos") as balancer:
         mine = balancer.migrate(balancer.map_rows(heat, mine), costs=np.ones(10))
         last: lb_mpi.Balanced | None = balancer.history[-1] if balancer.history else None
-        print(balancer.report())
+        report: lb_mpi.Report = balancer.report()
+        first: lb_mpi.RankWork = report.ranks[0]
+        print(report, first.busy_s)
     return 0.0 if last is None else last.imbalance_after
 
 
@@ -105,6 +107,9 @@ def graphs(comm: MPI.Intracomm, folder: Path) -> float:
     with lb_mpi.distribute(comm, graph, speeds=machine.speeds) as plan:
         mine: lb_mpi.HaloPlan = plan
         around = plan.exchange(np.ones(len(mine.vertices)))
+        (around,) = plan.rebalance(around[: len(mine.vertices)])
+        moved: lb_mpi.Rebalanced | None = plan.last
+        assert moved is not None
     print(cost, layout.positions, flow.converged)
     return float(around.sum())
 
