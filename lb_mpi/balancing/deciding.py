@@ -44,6 +44,7 @@ HOPE = 0.01  # per call: how fast trust returns to 1
 N_OBSERVED = 4  # observations in one report: the heaviest
 CROWDED = 0.2  # share of their time that ranks queue for cores on a crowded machine
 MOST_QUICK = 15  # calls between two decisions
+MOST_CALLS = 2**31  # more than a program makes
 UNKNOWN = -1  # the mark of results that have all come from other ranks
 When = str | float
 
@@ -398,7 +399,7 @@ class Policy:
             self._full -= 1
         elif decision.quick:
             n_chances = -(-(min(decision.quick, 2 * self._quick + 1) + 1) // self.trigger.every)
-            n_quick = n_chances * self.trigger.every - 1
+            n_quick = min(n_chances * self.trigger.every - 1, MOST_CALLS)  # `every` may be any number
         self._quick, self._late = n_quick, False
         return decision._replace(quick=n_quick)
 

@@ -185,12 +185,12 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
     rows = np.arange(3.0 * (others if RANK else n)).reshape(-1, 3) + 100 * RANK
     speed, row_s = (1.0, 0.0) if others or RANK else (0.2, 5e-3)
     balancer, wrong = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9, emulated_speed=speed), ""
-    n_before = 8 if others else 3
+    n_before = 8 if others and quick else 3
     for k, form in enumerate(["rows"] * n_before + [form for form in FORMS for _ in range(2)]):
         if k == n_before and others:  # all rows have been timed
             lend_all(balancer)
-        if k > n_before and quick:
-            balancer._quick.left = 1
+        if k >= n_before or not quick:
+            balancer._quick.left = int(quick and k > n_before)
 
         def function(block: np.ndarray, form: str = form) -> Any:
             until = MPI.Wtime() + row_s * len(block)
@@ -271,8 +271,6 @@ MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
     (rows_module, [EARLY]),
     # It says so, and nobody looks whether results are missing.
     (rows_module, [EARLY, ("Results.value", "if self._n_missing:", "if False:")]),
-    # It says that it has none: some rank may have said so before it computed these.
-    (rows_module, [("Results.mark", "UNKNOWN if self._early else 0", "0")]),
     # The form of the last call is adopted whatever arrives.
     (rows_module, [("Results.receive", " and head(buffer).mark == self._known.mark", "")]),
     # It is adopted although nothing has arrived of this call.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -100,7 +99,6 @@ class Tokens(Ends):
         check_ewd998(*places[0], n_work, counts, colours, [not one for one in active])
 
 
-@functools.cache
 def explore_tokens(searcher_class: type[Searcher], *, size: int, most_work: int) -> int:
     """EWD998's invariant, and that `over` is true only when nothing is active or under way; the number of states."""
     ranks = [searcher_class(rank, range(size), Pile(1), Options()).termination for rank in range(size)]
