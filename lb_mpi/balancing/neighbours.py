@@ -6,12 +6,12 @@ Law.
 - A rank knows its own numbers and those of its neighbours: speeds, work of a tick, times, potentials.  Of all ranks it
   knows sums and maxima, from one reduction in each call.  Sums are of integers, so every tree of a reduction gives the
   same bits, and all ranks decide the same.
-- Who plans is an actor (`Planning`), and all ranks send the same kinds of messages in the same order.  It waits for one
-  source at a time, and what it sends depends only on what it has received.  So the order in which ranks go on does not
-  matter.
+- The planning of a rank is an actor (`Planning`), and all ranks send the same kinds of messages in the same order.  It
+  waits for one source at a time, and what it sends depends only on what it has received.  So the order in which ranks go
+  on does not matter.
 - Both ends of an edge compute its flow from the same numbers: it differs in the sign only, to the last bit.  So a rank
   expects a loan from a neighbour exactly if the neighbour sends one.
-- The flow becomes transfers on paper, before any row moves.  From the top of the flow downwards, each rank hears from
+- The flow becomes transfers on paper, before any row moves.  From the top of the flow downwards, each rank learns from
   the neighbours above it whose work they pass on, passes on that first, and then its own: lots of (owner, amount).
   The answers travel back over the same edges: which rank keeps how much.  So owners lend straight to those ranks, and
   every rank knows from whom it borrows.
