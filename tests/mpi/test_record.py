@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 N = 3
 
 PROGRAM = """
-import json, os, sys, time
+import dataclasses, json, os, sys, time
 import numpy as np
 from mpi4py import MPI
 import lb_mpi
@@ -66,7 +66,7 @@ with lb_mpi.Balancer(comm) as balancer:
     shares = [(one.done, one.busy_s) for one in balancer.report().ranks]
 with lb_mpi.Pool(comm, speeds=[1.0] + [0.05] * (comm.size - 1)) as pool:
     doubled = pool.map(burn, range(200))
-    tasks = (report := pool.report()) and [rank._asdict() for rank in report.ranks]
+    tasks = (report := pool.report()) and [dataclasses.asdict(rank) for rank in report.ranks]
 seconds = time.perf_counter() - began
 sums = comm.gather(float(column.sum()))
 if comm.rank == 0:
