@@ -36,7 +36,7 @@ WORK_OF_CELL = 0.5  # in particles: what a cell costs that has none
 
 
 class Times(NamedTuple):
-    """What a simulation took on one rank."""
+    """The time and the work of a simulation on one rank."""
 
     cpu_s: float  # of moving particles
     imbalance: float  # mean over the steps, of the numbers of particles; the same on all ranks

@@ -16,7 +16,7 @@ exchange  steps of computing and `plan.exchange` on two ranks, beside Irecv, Ise
 search    whole searches on two ranks, in which one rank has all work at first, beside equal parts dealt out by hand
 hosts     `map_rows` on three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms between them (launch/cluster; needs root)
 
-What is compared runs in turn (A B A B).  Each row has the median of the rounds, with the minimum and the maximum.  A * means
+The contestants run in turn (A B A B).  Each row has the median of the rounds, with the minimum and the maximum.  A * means
 that other programs used more than 5 % of the machine meanwhile, so that the row says little.
 """
 

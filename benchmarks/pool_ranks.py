@@ -34,7 +34,7 @@ WARM = 2  # items
 
 
 class Case(NamedTuple):
-    """What contestants may know."""
+    """The arguments of all contestants."""
 
     ranking: Sequence[int]  # the items' numbers, the largest first
     maps: int = 1  # number of times that all items are mapped

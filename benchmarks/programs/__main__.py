@@ -144,7 +144,7 @@ def achievable(alone: Tasks, speeds: Sequence[float], emulation: float) -> float
 
 
 class Run(NamedTuple):
-    """What is told of a run."""
+    """The times of a run."""
 
     seconds: float
     result: Any

@@ -35,7 +35,7 @@ from lb_mpi.partitioning.refine import Connections, Parts, find_connections, fin
 NOTHING = 1e-12  # of all traffic: rounding error where nothing is exchanged
 SQUARINGS = (4, 8)  # in this order: the 16th power lets many parts gain, the 256th follows the longest closely
 ENOUGH = 1e-4  # of the sum, which is 1 or a little more: a sweep with a smaller gain is the last
-LEAST = 1e-9  # of the sum: a smaller gain is not worth a move
+LEAST = 1e-9  # of the sum: a smaller gain moves nothing
 
 
 class MachineCosts(NamedTuple):

@@ -182,7 +182,7 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
 
 SMALL_S = 0.1  # of a run that takes less, the model does not know the most
 TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
-WORTH = 0.03  # a way with a smaller gain isn't mentioned
+LEAST_GAIN = 0.03  # a way with a smaller gain isn't mentioned
 
 
 def conclude(advice: Advice) -> tuple[str, bool]:
@@ -205,7 +205,7 @@ def conclude(advice: Advice) -> tuple[str, bool]:
         return f"no advice: the model {_off(off)}; {why}", False
     variants = _changes(advice.lines)
     best = min(variants, key=lambda line: line.predicted_s, default=first)
-    if best.predicted_s < measured_s - max(WORTH * measured_s, best.spread_s + first.spread_s):
+    if best.predicted_s < measured_s - max(LEAST_GAIN * measured_s, best.spread_s + first.spread_s):
         gained = f"{measured_s / best.predicted_s:.2f} times as fast as recorded"
         return f"{best.variant.what}: {gained} ({best.variant.change})", True
     without = next((line.predicted_s for line in variants if line.variant.what in WITHOUT), math.nan)
