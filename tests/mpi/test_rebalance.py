@@ -216,7 +216,8 @@ def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
         assert SIZE == 1 or sizes[0] < 0.6 * max(sizes)
         report = plan.report()
         moved = [one.vertices_moved for one in plan.history if one.acted]
-        assert report.note == ("" if SIZE == 1 else f"{sum(moved)} vertices moved in {len(moved)} rebalancings")
+        calls = f"{len(moved)} rebalancing{'s' * (len(moved) != 1)}"
+        assert report.note == ("" if SIZE == 1 else f"{sum(moved):,} vertices moved in {calls}")
 
 
 def test_a_wait_does_not_count() -> None:

@@ -295,7 +295,8 @@ class HaloPlan:
         with call("lb_mpi.HaloPlan.report"), self._presence.notifying():
             ranks = allgather(comm, self._halos.rank(comm.rank, part.n_local, part.n_ghosts))
             moved = [one.vertices_moved for one in self.history if one.acted]
-            note = f"{sum(moved):,} vertices moved in {len(moved):,} rebalancings" if moved else ""
+            calls = f"{len(moved):,} rebalancing{'s' * (len(moved) != 1)}"
+            note = f"{sum(moved):,} vertices moved in {calls}" if moved else ""
             return Report(Driver.EXCHANGE, self._halos.n, tuple(ranks), note=note)
 
     def _exchange(self, values: Any) -> NDArray[Any]:
