@@ -126,6 +126,9 @@ class StoppedTime(NamedTuple):
     seconds: float = 0.0  # total duration
 
 
+_NEVER = StoppedTime()
+
+
 class Stops:
     """The page of a program that is stopped from outside; `variables`: the environment of the stopping process."""
 
@@ -148,7 +151,7 @@ class Stops:
 def read_stops() -> StoppedTime:
     """Read how often and how long this program has been stopped; zero without launch/throttle."""
     words = _page()
-    return StoppedTime() if words is None else StoppedTime(words[_STOPS], 1e-9 * words[_STOPPED_NS])
+    return _NEVER if words is None else StoppedTime(words[_STOPS], 1e-9 * words[_STOPPED_NS])
 
 
 @functools.cache

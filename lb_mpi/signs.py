@@ -121,20 +121,22 @@ def slept(seconds: float) -> None:
     _page.words[_ASLEEP_NS] += int(1e9 * seconds)
 
 
-@contextlib.contextmanager
-def phase(name: str) -> Iterator[None]:
+class phase:
     """Report that the program is in `name` (at most 64 bytes): a phase in which it works, or takes `turn`s and sleeps.
 
     Its begin and its end are progress.  Blocks may be nested, and those of threads may overlap: of all that have begun and
     not ended, the oldest is shown.
     """
-    _open()
-    text = name.encode(errors="replace")[: _PHASE.stop - _PHASE.start].ljust(_PHASE.stop - _PHASE.start, b"\0")
-    _change_phases(_page.phases.append, text)
-    try:
-        yield
-    finally:
-        _change_phases(_page.phases.remove, text)
+
+    def __init__(self, name: str) -> None:
+        self._text = name.encode(errors="replace")[: _PHASE.stop - _PHASE.start].ljust(_PHASE.stop - _PHASE.start, b"\0")
+
+    def __enter__(self) -> None:  # not a generator: a call of map_rows may be short
+        _open()
+        _change_phases(_page.phases.append, self._text)
+
+    def __exit__(self, *_error: object) -> None:
+        _change_phases(_page.phases.remove, self._text)
 
 
 def _change_phases(change: Callable[[bytes], None], text: bytes) -> None:

@@ -273,10 +273,11 @@ class Knowledge:
             self.costs = RowCosts(self.place, n)
             self.costs.ticks[:] = mean / self.tick_work[self.place]
             self.lent = None
-        before = self._kept
-        self._n_lending += self.is_lending and not quick
-        if self._kept != before:
-            self.lent = None
+        if not quick:
+            before = self._kept
+            self._n_lending += self.is_lending
+            if self._kept != before:
+                self.lent = None
         if self.lent is None:
             self.lent, self._quick = self._pick(), None
         self.n_rounds += 1

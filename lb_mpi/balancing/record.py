@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.record.events import Driver, Step, Way
-from lb_mpi.record.record import Record
+from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.report import RankWork, Report, percent
 from lb_mpi.table import Table
 
@@ -67,16 +67,31 @@ def _table(calls: Iterable[Balanced]) -> str:
     return str(Table(header, lines, words=(8,)))
 
 
+def _speed(knowledge: Knowledge) -> float:
+    """The speed of this rank, relative to the mean of all ranks."""
+    return float(knowledge.relative_speeds[knowledge.place])
+
+
 class Loans:
     """The rows that `rank` lends, and its calls; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int], rank: int) -> None:
         self.record, self._worlds = record, worlds
+        self._rank = rank
         # Of the calls of map_rows so far:
-        self.rank = RankWork(rank)
-        self.n_calls = 0
+        self.n_calls = self._owned = self._computed = 0
+        self._busy_s = self._useful_s = self._seconds = 0.0
+        self._knowledge: Knowledge | None = None  # of the last call
         self.ended = math.nan  # when the last call ended; NaN: none yet
         self._imbalances = (math.nan, math.nan)  # of the last call: with all rows at home, and actual
+
+    @property
+    def rank(self) -> RankWork:
+        """The work of this rank in the calls so far."""
+        return RankWork(
+            self._rank, self._owned, self._computed, busy_s=self._busy_s, useful_s=self._useful_s,
+            speed=1.0 if self._knowledge is None else _speed(self._knowledge), seconds=self._seconds,
+        )  # fmt: skip
 
     def lent(self, borrower: int, rows: int) -> None:
         """Record that rows were sent."""
@@ -92,18 +107,19 @@ class Loans:
         `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.
         """
         home, computed = rows
-        home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
-        step = self._step(Driver.ROWS, began, ended, last, knowledge)
-        self.record.step(step._replace(useful_s=busy_s - queued_s, busy_s=busy_s, home=home, units=computed, home_s=home_s))
-        costs, before = knowledge.costs, self.rank
-        if costs is not None and costs.known:
-            self.record.know(ended, lambda: costs.work(knowledge.tick_work))
-        self.rank = replace(
-            before, owned=home, done=before.done + computed, busy_s=before.busy_s + busy_s, speed=step.speed,
-            useful_s=before.useful_s + busy_s - queued_s, seconds=before.seconds + ended - began,
-        )  # fmt: skip
+        useful_s = busy_s - queued_s
+        if self.record is not OFF:
+            home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
+            step = self._step(Driver.ROWS, began, ended, last, knowledge)
+            self.record.step(step._replace(useful_s=useful_s, busy_s=busy_s, home=home, units=computed, home_s=home_s))
+            costs = knowledge.costs
+            if costs is not None and costs.known:
+                self.record.know(ended, lambda: costs.work(knowledge.tick_work))
+        self._owned, self._computed = home, self._computed + computed
+        self._busy_s, self._useful_s = self._busy_s + busy_s, self._useful_s + useful_s
+        self._seconds += ended - began
         self.n_calls, self.ended = self.n_calls + 1, ended
-        self._imbalances = last.imbalance_before, last.imbalance_after
+        self._imbalances, self._knowledge = (last.imbalance_before, last.imbalance_after), knowledge
 
     def migrated(self, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> None:
         """Record a finished call of `migrate`."""
@@ -116,7 +132,7 @@ class Loans:
 
     def _step(self, driver: Driver, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> Step:
         return Step(
-            driver, began, ended, 0.0, 0.0, float(knowledge.relative_speeds[knowledge.place]), last.imbalance_before,
+            driver, began, ended, 0.0, 0.0, _speed(knowledge), last.imbalance_before,
             last.imbalance_after, last.rows_moved, int(last.acted), self.record.reason(last.reason.partition(";")[0]),
             serving_s=last.seconds,
         )  # fmt: skip

@@ -69,17 +69,19 @@ class _Here:
 
     call = ""  # "": in no call
     number = 0  # of the call
-    hang_s = 0.0
     warned = False
     answered = 0  # the last question of the launcher
 
     def begin(self, name: str) -> None:
-        try:
-            self.hang_s = hang_s() if name else 0.0
-        except ValueError:  # all ranks check this as soon as they have met, and raise together
-            self.hang_s = HANG_S
         self.call, self.warned = name, False
         self.number += 1
+
+    @property
+    def hang_s(self) -> float:
+        try:
+            return hang_s()
+        except ValueError:  # all ranks check this as soon as they have met, and raise together
+            return HANG_S
 
 
 _here = _Here()

@@ -19,6 +19,7 @@ import os
 import signal
 import threading
 import time
+from functools import cached_property
 from resource import RUSAGE_THREAD, getrusage
 from types import FrameType, TracebackType
 from typing import NamedTuple
@@ -49,16 +50,22 @@ class Nap:
     """A sleep that grows from `FIRST` of `longest_s` (None: `longest_nap_s`) to all of it while nothing happens."""
 
     def __init__(self, longest_s: float | None = None) -> None:
-        self.longest_s = longest_nap_s() if longest_s is None else longest_s
+        self._longest_s = longest_s
         self.reset()
+
+    @cached_property
+    def longest_s(self) -> float:
+        """Seconds of the longest nap: asked for only by a rank that naps, since a call may be short."""
+        return longest_nap_s() if self._longest_s is None else self._longest_s
 
     def reset(self) -> None:
         """Note activity: the next nap is short."""
-        self._length = FIRST * self.longest_s
+        self._length = 0.0
 
     def take(self, at_most: float = float("inf")) -> None:
         """Sleep, a little longer each time, but at most `at_most` seconds; also reports to a supervisor."""
         signs.turn()
+        self._length = self._length or FIRST * self.longest_s
         began = time.perf_counter()
         time.sleep(max(0.0, min(self._length, at_most)))
         signs.slept(time.perf_counter() - began)
@@ -170,6 +177,12 @@ class Clocks:
         except OSError:
             self._queue = None
 
+    def queue_s(self) -> float | None:
+        """Return the seconds that this thread has waited for a core so far; None: not reported."""
+        if self._queue is None:
+            return None
+        return 1e-9 * int(os.pread(self._queue, 100, 0).split()[1])  # nanoseconds on a core, in a queue; time slices
+
     def before(self) -> Look:
         """Read the clocks before a call."""
         wall_s = time.perf_counter()  # first here and last in `after`, so that it includes the other readings
@@ -181,11 +194,7 @@ class Clocks:
         return Look(time.perf_counter(), *within)
 
     def _within(self) -> tuple[float, int, float | None, StoppedTime]:
-        queued_s = None
-        if self._queue is not None:
-            fields = os.pread(self._queue, 100, 0).split()  # nanoseconds on a core, nanoseconds in a queue, time slices
-            queued_s = 1e-9 * int(fields[1])
-        return time.thread_time(), getrusage(RUSAGE_THREAD).ru_nvcsw, queued_s, read_stops()
+        return time.thread_time(), getrusage(RUSAGE_THREAD).ru_nvcsw, self.queue_s(), read_stops()
 
     def end(self) -> None:
         """Stop reading."""

@@ -30,7 +30,6 @@ from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
 from lb_mpi.mpi.rows.plans import Neighbours, Root
@@ -206,7 +205,8 @@ class Balancer:
             watch.warm = watch.warm and knowledge.knows(mine.spec.mark)
         except Exception as caught:
             failed = of_argument(caught)
-        with self._call("map_rows", watched=True) as interrupts, running(self._loans.record):
+        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
+            self._busy = True  # not by `_call`, whose generator a short call would notice
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options else function
@@ -234,6 +234,8 @@ class Balancer:
                 if self._presence.failed:
                     self._presence.keep(port, self._plans)
                 raise
+            finally:
+                self._busy = False
             ended, n_rows = time.perf_counter(), (mine.n, port.n_computed)
             busy_s, queued_s = watch.computing_s, watch.queued_s
             self._loans.mapped(began, ended, self.history[-1], knowledge, n_rows, busy_s, queued_s)
@@ -308,12 +310,12 @@ class Balancer:
             raise Error("a call of this Balancer is under way: expected none (not in its function, pack or unpack)")
 
     @contextmanager
-    def _call(self, name: str, *, watched: bool = False) -> Iterator[Interrupts]:
+    def _call(self, name: str) -> Iterator[None]:
         """Be in a call of this Balancer in this block."""
-        with call(f"lb_mpi.Balancer.{name}", watched=watched) as interrupts:
+        with call(f"lb_mpi.Balancer.{name}"):
             self._busy = True
             try:
-                yield interrupts
+                yield
             finally:
                 self._busy = False
 

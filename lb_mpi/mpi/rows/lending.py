@@ -86,13 +86,12 @@ class Stopwatch(Meter):
         self.computing_s = self.queued_s = 0.0
         self.handled()
         self._clocks.begin()
-        self._began = self._clocks.before()
+        self._began = time.perf_counter(), self._clocks.queue_s()
 
     def so_far(self) -> tuple[float, float]:
         """Return the seconds of this round so far, and those without a core."""
-        now, began = self._clocks.after(), self._began
-        queued_s = 0.0 if now.queued_s is None or began.queued_s is None else now.queued_s - began.queued_s
-        return now.wall_s - began.wall_s, queued_s
+        (began, before), queue_s = self._began, self._clocks.queue_s()
+        return time.perf_counter() - began, 0.0 if before is None or queue_s is None else queue_s - before
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
         """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
@@ -245,10 +244,8 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         began, arrived = time.perf_counter(), [self._read(*parcel) for parcel in self._wire.arrived()]
         if arrived:
             self.spent_s += time.perf_counter() - began
-        if self._end is not None and not self._watch.slow.due():
-            kind, learned, self._end = self._end.kind, self._end.payload, None
-            self._measured = self._measured or self._watch.tell()
-            (self._add_up if kind is RoundKind.SETTLED else self._report)(learned, self._measured)
+        if self._end is not None:
+            self._send_end()
         if self._reducing is not None and self._reducing.done():
             self.sums, self._reducing = self._quick.summed(self._reducing.answer), None
             arrived.append((ROOT, RoundMessage(RoundKind.REPORT if self.sums.changed else RoundKind.OVER)))
@@ -269,6 +266,16 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
                 self._loans.lent(rank, count(self.rows.of_units(message.rows)))
         if sends:
             self.spent_s += time.perf_counter() - began
+        if self._end is not None:
+            self._send_end()
+
+    def _send_end(self) -> None:
+        """Send SETTLED or LEARNED, unless an emulated slow rank still rests."""
+        assert self._end is not None
+        if not self._watch.slow.due():
+            kind, learned, self._end = self._end.kind, self._end.payload, None
+            self._measured = self._measured or self._watch.tell()
+            (self._add_up if kind is RoundKind.SETTLED else self._report)(learned, self._measured)
 
     def run(self, job: Job | Packing | Unpacking) -> Any:
         """Call the user's functions; what they raise is kept with its place."""
