@@ -6,7 +6,8 @@ speed is the work done; so the balanced time follows without any estimate of row
 - Rows that a rank computed for others because it was dry were not planned: they count where they were planned.
 - The kept part of planned loans (`knowledge.kept`) counts for the planned borrower, whoever computed it.
 - A rank that comes late to a round, because it needs longer between rounds, has less time for rows: it counts as if it
-  had computed rows meanwhile.  A rank that comes after all could be done counts as if it came just then.
+  had computed rows meanwhile.  So does one that is longer busy with messages, which take their time however few rows it
+  computes.  A rank that comes after all could be done counts as if it came just then.
 
 Balance ("auto") when the time that it is expected to save until the next chance exceeds its cost:
     (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost in seconds
@@ -43,6 +44,7 @@ KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
 N_OBSERVED = 4  # observations in one report: the heaviest
 CROWDED = 0.2  # share of their time that ranks queue for cores on a crowded machine
+LOAN_S = 0.3e-3  # in each call, before rows that were lent are back: the least that lending costs
 MOST_QUICK = 15  # calls between two decisions
 MOST_CALLS = 2**31  # more than a program makes
 UNKNOWN = -1  # the mark of results that have all come from other ranks
@@ -252,13 +254,13 @@ class RankReport(NamedTuple):
     mark: int  # of the rows' Spec
     results: int  # mark of the results' Spec; 0: no results on this rank; UNKNOWN: some, whose Spec it does not know
     work: float  # of its rows at home, units of work; NaN: unknown
-    busy_s: float  # spent on rows: computing, resting (emulated), copying, serving messages
+    busy_s: float  # spent on rows: computing, resting (emulated), copying
     ticks: float  # counted meanwhile
     spent_s: float  # for packing, sending, and joining
     rows: int  # lent
     bytes: int  # sent
     helped: float = 0.0  # work of rows that others computed because they were dry, minus its own such work
-    began_s: float = math.nan  # from the end of the last round to the start of this one; NaN: no last round
+    began_s: float = math.nan  # from the end of the last round to this one, and with messages; NaN: no last round
     queued_s: float = 0.0  # without a core, of the elapsed time
     elapsed_s: float = 0.0  # between the begin and the end of this rank
     observed: tuple[Observation, ...] = ()  # of the work of other ranks' ticks; only the heaviest are sent
@@ -420,9 +422,10 @@ class Policy:
         if self._fresh:
             self.trigger.come_true(levels.now_s)
             self._fresh = False
-        if self.lending and auto and levels.home_s < levels.now_s + self._moving_s:
-            return Decision(BalanceReason.HOME, levels.now_s + self._moving_s - levels.home_s)
-        moving_s = 0.0 if self.lending else self._moving_s
+        moving_s = max(self._moving_s, LOAN_S)
+        if self.lending and auto and levels.home_s < levels.now_s + moving_s:
+            return Decision(BalanceReason.HOME, levels.now_s + moving_s - levels.home_s)
+        moving_s = 0.0 if self.lending else moving_s
         return self.trigger.decide(levels.imbalance, levels.now_s, levels.balanced_s, moving_s)
 
 

@@ -53,7 +53,7 @@ from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is 1/BLOCKS of the remaining rows, but not much shorter than BLOCK_S
 LEAST_DIVISOR = 8  # minimum of that divisor, where blocks are expensive to handle
-LONG = 8  # that divisor in a quick call
+LONG = 4  # that divisor in a quick call
 LIGHTEST = 0.5  # of the mean: minimum size of a row when blocks are cut
 HANDLING = 0.03  # fraction of the time of rows at home that may go into handling their blocks
 HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/2, 1/4, 1/8

@@ -80,14 +80,16 @@ class Quick:
 
 def numbers(
     knowledge: Knowledge, *, changed: bool, formed: bool, rows: int, bytes: int, busy_s: float, elapsed_s: float,
-    queued_s: float = 0.0,
+    overhead_s: float = 0.0, queued_s: float = 0.0,
 ) -> Reduction:  # fmt: skip
     """Return the numbers of this rank, which all ranks add up.
 
-    It was busy with rows for `busy_s`, and without a core for `queued_s`, of the `elapsed_s` between its begin and its end.
+    It was busy with rows for `busy_s`, with messages for `overhead_s`, and without a core for `queued_s`, of the `elapsed_s`
+    between its begin and its end.
     """
     speed, late = float(knowledge.speeds[knowledge.place]), float(knowledge.late[knowledge.place])
     work = busy_s * speed + late
     whole = (round(value / UNIT) for value in (work, speed, queued_s, elapsed_s))
     sums = np.array([changed, formed, rows, bytes, *whole], dtype=np.int64)
-    return Reduction(sums, np.array([work / speed, elapsed_s + late / speed]))
+    # The usual overhead is in `late`: see `RankReport.began_s`.
+    return Reduction(sums, np.array([work / speed, elapsed_s - overhead_s + late / speed]))

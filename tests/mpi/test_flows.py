@@ -10,11 +10,13 @@ import lb_mpi
 from lb_mpi.balancing import transfers
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.neighbours import Reduction
 from lb_mpi.balancing.transfers import ROWS, Plan, plan
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
-from lb_mpi.mpi.rows.plans import Root
+from lb_mpi.mpi.rows import plans
+from lb_mpi.mpi.rows.plans import Reducing, Root
 from tests.misbehaviour import RAISES
 
 COMM = MPI.COMM_WORLD
@@ -54,6 +56,19 @@ def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(own: MPI.Intracomm) -> N
         found, steps = make_plan(made, LOADS[RANK], speeds)
         assert COMM.allgather(columns(found)) == [columns(plan(graph, whole.flow, LOADS, speeds))] * SIZE
         assert steps == 1
+
+
+@pytest.mark.every_size
+def test_numbers_of_all_ranks_are_the_same_for_few_and_for_many(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.random.default_rng(3).integers(-(2**60), 2**60, (SIZE, 8)) // SIZE
+    mine = Reduction(numbers[RANK], np.array([0.1, -0.1]) * (RANK + 1))
+    for few in (0, SIZE):
+        monkeypatch.setattr(plans, "FEW", few)
+        for sent in (mine, Reduction(maxima=mine.maxima), mine):
+            reducing = Reducing(own, sent)
+            presence_of(own).wait(reducing.done)
+            assert reducing.answer.sums.tolist() == numbers.sum(axis=0).tolist()[: len(sent.sums)]
+            assert reducing.answer.maxima.tolist() == [0.1 * SIZE, -0.1]
 
 
 def test_a_long_plan(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing.deciding import (
+    LOAN_S,
     REPORT,
     BalanceReason,
     Decided,
@@ -154,6 +155,14 @@ def test_lending_that_does_not_pay_is_given_up() -> None:
     dear = reports(*(RankReport(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
     decider.decide(dear)
     assert decider.decide(dear).decision.reason is BalanceReason.HOME
+
+
+def test_lending_that_saves_less_than_a_loan_costs_does_not_begin() -> None:
+    for saved_s, begins in ((0.5 * LOAN_S, False), (2.0 * LOAN_S, True)):
+        decider = RootDecider(parse("mesh:1x2"), Trigger())
+        seconds = 4.0 * saved_s, 2.0 * saved_s
+        uneven = reports(*(RankReport(False, 1, 0, busy_s, busy_s, busy_s, 0.0, 0, 0) for busy_s in seconds))
+        assert any(decider.decide(uneven).decision.act for _ in range(50)) is begins
 
 
 def test_failed_ranks_and_rows_that_differ() -> None:

@@ -42,6 +42,18 @@ def test_looking_at_messages_while_it_rests_is_no_handling_of_blocks(clock: Cloc
     watch.end()
 
 
+def test_time_with_messages_is_no_time_with_rows(clock: Clock) -> None:
+    """A rank that had lent most of its rows seemed slow, since its messages counted as work on the few that it kept."""
+    watch = Stopwatch(1.0)
+    watch.begin()
+    watch.worked(20e-3)  # its loans
+    watch.measured.rows_s += 5e-3
+    watch.worked(5e-3)
+    watch.rested(10e-3)
+    assert watch.tell().overhead_s == pytest.approx(20e-3)
+    watch.end()
+
+
 def test_only_what_goes_with_each_block_is_handling(clock: Clock) -> None:
     """Loans were put down to the few blocks of a slow rank, which became fewer and longer, and so on."""
     watch = Stopwatch(1.0)

@@ -38,6 +38,10 @@ class Port(Generic[M, J]):
         """Do a job and return its outcome; what it raises is the job's failure."""
         raise NotImplementedError
 
+    def idle(self) -> bool:
+        """Return True if nothing has arrived, for which a look costs less than a turn."""
+        return False
+
     brief: tuple[type, ...] = ()  # jobs of microseconds: the next one follows without a look for messages
 
     @property
@@ -125,6 +129,8 @@ def carry(
             idle_since = idle_since or asleep
             if asleep < idle_since + quick_s:
                 os.sched_yield()
+                while port.idle() and time.perf_counter() < idle_since + quick_s:
+                    os.sched_yield()
             else:
                 nap.take(start + actor.wake_at - asleep)
 

@@ -136,6 +136,10 @@ class Parcels:
         self._received += len(arrived)
         return arrived
 
+    def news(self) -> bool:
+        """Return True if a parcel may have arrived."""
+        return bool(self._coming) or self.comm.Iprobe(MPI.ANY_SOURCE, self.tag)
+
     def push(self) -> None:
         """Wait until all sends are complete, but at most `PUSH_S` seconds: for a rank that is about to compute.
 

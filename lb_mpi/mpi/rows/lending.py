@@ -50,11 +50,17 @@ from lb_mpi.record.events import Phase
 class Measured:
     """Seconds and ticks that a rank spent on rows."""
 
-    occupied_s: float = 0.0  # computing, resting (emulated), and all overhead: copying, sending, messages
+    occupied_s: float = 0.0  # with rows, and all other overhead: sending, messages
+    rows_s: float = 0.0  # with rows: computing and copying blocks, resting (emulated)
     ticks: float = 0.0
     called_s: float = 0.0  # in the function
     handled: int = 0  # blocks directly after another one, without messages in between
     handled_cpu_s: float = 0.0  # between those blocks and the ones before
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds that do not depend on how many rows this rank computed."""
+        return max(0.0, self.occupied_s - self.rows_s)
 
     @property
     def handling_s(self) -> float:
@@ -106,6 +112,7 @@ class Stopwatch(Meter):
         if not self.warm:
             self.warm = True
             measured.occupied_s -= seconds
+            measured.rows_s -= seconds
             return result, np.nan
         if first and self._handling_since is not None:
             measured.handled += 1
@@ -139,6 +146,7 @@ class Stopwatch(Meter):
     def rested(self, seconds: float) -> None:
         """Add a rest, including the messages handled in it: all of it counts as emulated computing, not as handling."""
         self.measured.occupied_s += seconds
+        self.measured.rows_s += seconds
         self.computing_s += seconds
         if self._handling_since is not None:
             self._handling_since = time.thread_time()
@@ -254,6 +262,12 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             arrived.append((ROOT, RoundMessage(RoundKind.OVER)))
         return arrived
 
+    def idle(self) -> bool:
+        """See `Port`."""
+        if self._reported or self._end is not None:
+            return False
+        return not self._wire.news() and not (self._reducing is not None and self._reducing.done())
+
     def post(self, sends: list[Send]) -> None:
         """Send parcels."""
         began = time.perf_counter()
@@ -279,10 +293,10 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
 
     def run(self, job: Job | Packing | Unpacking) -> Any:
         """Call the user's functions; what they raise is kept with its place."""
+        began = time.perf_counter()
         try:
             if isinstance(job, Job):
                 return self._compute_own(job) if job.owner == self._knowledge.rank else self._compute_foreign(job)
-            began = time.perf_counter()
             packed = self._packed(job.message) if isinstance(job, Packing) else None
             if isinstance(job, Unpacking):
                 self._store(job.borrower, job.message)
@@ -293,6 +307,9 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         except BaseException as caught:
             self.failed = self.failed or of_rows(caught, self._knowledge.rank, self._words(job))
             raise
+        finally:
+            if isinstance(job, Job):
+                self._watch.measured.rows_s += time.perf_counter() - began
 
     def _words(self, job: Job | Packing | Unpacking) -> str:
         """Describe a job, for an error in it."""
@@ -312,18 +329,18 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         elapsed_s, queued_s = self._watch.so_far()
         mine = numbers_of(
             self._knowledge, changed=changed, formed=not none, rows=learned.rows_lent, bytes=self._wire.sent_bytes,
-            busy_s=measured.occupied_s, elapsed_s=elapsed_s, queued_s=queued_s,
+            busy_s=measured.rows_s, overhead_s=measured.overhead_s, elapsed_s=elapsed_s, queued_s=queued_s,
         )  # fmt: skip
         self._reducing = Reducing(self._wire.comm, mine)
 
     def _report(self, learned: Learned, measured: Measured) -> None:
         self._reported, mark, results = True, self.rows.spec.mark, self.results.mark
-        report = self._knowledge.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
+        report = self._knowledge.learn(learned, measured.rows_s, measured.ticks, measured.handling_s)
         elapsed_s, queued_s = self._watch.so_far()
         self._plans.report(
             report._replace(
-                mark=mark, results=results, spent_s=self.spent_s, bytes=self._wire.sent_bytes, began_s=self._began_s,
-                queued_s=queued_s, elapsed_s=elapsed_s,
+                mark=mark, results=results, spent_s=self.spent_s, bytes=self._wire.sent_bytes,
+                began_s=self._began_s + measured.overhead_s, queued_s=queued_s, elapsed_s=elapsed_s,
             )
         )  # fmt: skip
 
