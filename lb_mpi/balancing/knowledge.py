@@ -46,7 +46,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.deciding import UP, Decided, Observation, RankReport
+from lb_mpi.balancing.deciding import FORGET, UP, Decided, Observation, RankReport
 from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, count, cut, numbers, shortest_s
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats, Ints
@@ -62,13 +62,33 @@ BLURRED = 0.05  # of a block whose rows tell a ratio: the part that third ranks 
 FEWEST = 2.0**-60  # seconds; no measured time is 0
 
 
-class RowCosts:
-    """The costs of n rows at home, refined from the times of whole blocks."""
+class CallCost:
+    """The ticks of a call of the function beyond those of its rows, as of many small operations of numpy.
 
-    def __init__(self, rank: int, n: int) -> None:
-        self.rank = rank
+    A row measured in a block of m rows seems to cost the m-th part of that more than it does.  So a block of such rows takes
+    more ticks than expected if it is shorter than the blocks before, and fewer if it is longer.
+    """
+
+    def __init__(self) -> None:
+        self.ticks = 0.0
+        self._square = self._product = 0.0
+
+    def observe(self, missing: Floats, excess: Floats) -> None:
+        """Observe (m,) blocks: the part of a call that their expected ticks lack, and the ticks in excess of these."""
+        self._square = FORGET * self._square + float(missing @ missing)
+        self._product = FORGET * self._product + float(missing @ excess)
+        if self._square > 0.0:
+            self.ticks = max(0.0, self._product / self._square)
+
+
+class RowCosts:
+    """The costs of n rows at home, refined from the times of whole blocks; `call`: the cost of a call."""
+
+    def __init__(self, rank: int, n: int, call: CallCost | None = None) -> None:
+        self.rank, self.call = rank, call or CallCost()
         self.ticks = np.full(n, np.nan)
         self.measured_by = np.full(n, rank, dtype=np.int64)
+        self._parts = np.zeros(n)  # of a call, in the ticks of each row
 
     def __len__(self) -> int:
         return len(self.ticks)
@@ -127,6 +147,9 @@ class RowCosts:
             before = self.ticks[index] * tick_work[measured_by] / np.repeat(tick_work[by], counts)
             total = np.where(usable, np.add.reduceat(before, starts), 1.0)
         factor = ticks / total
+        plain = usable & (by == self.rank) & (own > (1.0 - BLURRED) * total)
+        self.call.observe((1.0 - np.add.reduceat(self._parts[index], starts))[plain], (ticks - total)[plain])
+        self._parts[index] = np.repeat(1.0 / counts, counts)
         # Rows that this rank measured before move only part of the way to a larger cost; others' ticks may be more work.
         trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
         each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
@@ -219,12 +242,18 @@ class Knowledge:
         self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
         self._row_s = 0.0  # of a row at home in the last round, with all overhead; 0: unknown
         self._handling_s = 0.0  # overhead of a block at home; 0: unknown
+        self._call_s = 0.0  # of a call of the function, beyond its rows
         self._quick: tuple[Floats, list[Rowset]] | None = None  # in quick calls: sizes of rows, blocks at home
 
     @property
     def place(self) -> int:
         """The index of this rank in arrays of the known ranks."""
         return self.known.index(self.rank)
+
+    @property
+    def _block_s(self) -> float:
+        """Seconds of a block at home beyond its rows."""
+        return self._handling_s + self._call_s
 
     @property
     def work_of_rows(self) -> float:
@@ -266,11 +295,11 @@ class Knowledge:
         `helps`: dry ranks ask for nothing.
         """
         if not self.knows(mark) or self.costs is None:
-            self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.place, n), mark, 0.0, 0.0
+            self.costs, self.mark, self._row_s, self._handling_s, self._call_s = RowCosts(self.place, n), mark, 0.0, 0.0, 0.0
             self.lent, self._n_lending, self._quick = None, 0, None
         elif len(self.costs) != n:  # the rows are others: only the mean is still of use
             mean = float(np.mean(self.costs.work(self.tick_work))) if len(self.costs) else np.nan
-            self.costs = RowCosts(self.place, n)
+            self.costs = RowCosts(self.place, n, self.costs.call)
             self.costs.ticks[:] = mean / self.tick_work[self.place]
             self.lent = None
         if not quick:
@@ -295,7 +324,7 @@ class Knowledge:
         return Round(
             self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
-            help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes, objects=objects, quick=quick,
+            help_ticks=self._late_ticks, handling_s=self._block_s, sizes=sizes, objects=objects, quick=quick,
             helps=helps,
         )  # fmt: skip
 
@@ -319,6 +348,7 @@ class Knowledge:
         n_known, n_own = (sum(count(timed.rows) for timed in some) for some in (known, own))
         self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
         self._handling_s = handling_s or self._handling_s
+        self._call_s = self.costs.call.ticks * busy_s / ticks if ticks > 0.0 else self._call_s
         own_tick_work = float(self.tick_work[self.place])
         given = sum(each for each, timed in zip(work, known, strict=True) if timed.helped)
         helped_work = given - learned.help_ticks * own_tick_work
@@ -398,8 +428,8 @@ class Knowledge:
         least, divisor = min(LEAST, max(1, n // BLOCKS)), BLOCKS
         first = LEAST
         if warm and self._row_s > 0.0:
-            first = least = max(1, int(shortest_s(self._handling_s) / self._row_s))
-            divisor = _divisor(count(kept) * self._row_s, self._handling_s)
+            first = least = max(1, int(shortest_s(self._block_s) / self._row_s))
+            divisor = _divisor(count(kept) * self._row_s, self._block_s)
         parts: list[Rowset] = list(blocks(sizes[kept], divisor, self.n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
@@ -411,7 +441,7 @@ class Knowledge:
         if len(self.tick_work) == 1:
             return [slice(0, n)] if n else []
         kept = self._staying(n)
-        least = shortest_s(self._handling_s) / self._row_s if self._row_s > 0.0 else n / BLOCKS
+        least = shortest_s(self._block_s) / self._row_s if self._row_s > 0.0 else n / BLOCKS
         parts = blocks(sizes[kept], LONG, 0, least)
         return [*parts] if isinstance(kept, slice) else [kept[part] for part in parts]
 

@@ -240,6 +240,28 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
     assert 2 <= counts[4] <= 5
 
 
+@pytest.mark.parametrize("n", [8, 40, 2000])
+@pytest.mark.parametrize(("call_s", "noise"), [(0.0, 0.02), (0.1e-3, 0.02), (2e-3, 0.02), (2e-3, 0.3)])
+def test_a_function_whose_calls_have_a_cost_is_called_less(n: int, call_s: float, noise: float) -> None:
+    """Numpy on a few rows takes as long as on many: blocks of one row took ten times as long as all rows in one."""
+    rng = np.random.default_rng(n)
+    costs = rng.lognormal(size=n)
+    costs *= 10e-3 / costs.sum()
+    knowledge = Knowledge(0, range(2), [1])
+    for number in range(6):
+        round = knowledge.begin(n, 0, warm=number > 0)
+        total_s = 0.0
+        for block in round.home:
+            seconds = (call_s + costs[numbers(block)].sum()) * math.exp(noise * rng.normal())
+            round.learned.timed.append(Timed(block, 0, seconds if number or total_s else math.nan, helped=False))
+            total_s += seconds
+        knowledge.learn(round.learned, total_s, total_s, 20e-6)
+    assert knowledge.costs is not None
+    assert 0.5 * call_s - 0.05e-3 < knowledge.costs.call.ticks < 1.2 * call_s + 0.05e-3
+    assert len(round.home) * call_s < 4e-3
+    assert call_s or n < 40 or len(round.home) > 3
+
+
 def test_blocks_are_cut_by_what_their_rows_cost() -> None:
     """A storm at the end of a rank's rows: blocks of as many rows each would take ten times as long there."""
     n, cheap_s, dear_s, handling_s = 4000, 25e-6, 250e-6, 0.5e-3
