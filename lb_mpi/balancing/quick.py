@@ -32,7 +32,7 @@ LATE, LATE_S = 0.05, 0.5e-3  # a call takes too long if it exceeds the usual imb
 class QuickSums(NamedTuple):
     """The numbers of one rank at the end of a quick call; or their sums."""
 
-    changed: int  # the rank has failed, or its rows or results have another form than in the last call
+    changed: int  # the rank has failed, or its rows or results have another form than in the last call; or scalars differ
     formed: int  # it knows the form of the results
     rows: int  # lent
     bytes: int  # sent
@@ -67,9 +67,10 @@ class Quick:
     def summed(self, all_ranks: Reduction) -> QuickSums:
         """Record the sums of a quick call, and return them; after a change, `decided` follows."""
         changed, formed, rows, n_bytes, *others = all_ranks.sums.tolist()
-        total = QuickSums(changed, formed, rows, n_bytes, *(UNIT * number for number in others))
+        busy_s, elapsed_s, most, least = all_ranks.maxima.tolist()
+        total = QuickSums(changed + (most != -least), formed, rows, n_bytes, *(UNIT * number for number in others))
         share = total.queued_s / total.elapsed_s if total.elapsed_s else 0.0
-        mean_s, (busy_s, elapsed_s) = total.work / total.speed if total.speed else 0.0, all_ranks.maxima.tolist()
+        mean_s = total.work / total.speed if total.speed else 0.0
         self.imbalance = above(busy_s, mean_s)
         self.late = share <= CROWDED and elapsed_s > (1.0 + self._usual + LATE) * mean_s + LATE_S
         ends = self.late or (self.crowded and share < 0.5 * CROWDED)
@@ -80,16 +81,16 @@ class Quick:
 
 def numbers(
     knowledge: Knowledge, *, changed: bool, formed: bool, rows: int, bytes: int, busy_s: float, elapsed_s: float,
-    overhead_s: float = 0.0, queued_s: float = 0.0,
+    overhead_s: float = 0.0, queued_s: float = 0.0, given: int = 0,
 ) -> Reduction:  # fmt: skip
     """Return the numbers of this rank, which all ranks add up.
 
     It was busy with rows for `busy_s`, with messages for `overhead_s`, and without a core for `queued_s`, of the `elapsed_s`
-    between its begin and its end.
+    between its begin and its end.  `given`: a checksum of what must be equal on all ranks.
     """
     speed, late = float(knowledge.speeds[knowledge.place]), float(knowledge.late[knowledge.place])
     work = busy_s * speed + late
     whole = (round(value / UNIT) for value in (work, speed, queued_s, elapsed_s))
     sums = np.array([changed, formed, rows, bytes, *whole], dtype=np.int64)
     # The usual overhead is in `late`: see `RankReport.began_s`.
-    return Reduction(sums, np.array([work / speed, elapsed_s - overhead_s + late / speed]))
+    return Reduction(sums, np.array([work / speed, elapsed_s - overhead_s + late / speed, given, -given]))

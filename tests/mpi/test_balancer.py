@@ -640,6 +640,32 @@ def test_rows_that_differ_between_ranks(other: object, after: int, balancer: lb_
     assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
 
+@pytest.mark.parametrize("scheme", ["direct", "fos"])
+@pytest.mark.parametrize("after", [0, 12])
+@pytest.mark.parametrize("keyword", [False, True])
+def test_scalars_that_differ_between_ranks(scheme: str, after: int, keyword: bool) -> None:
+    """A row would be computed with the number of another rank."""
+    if SIZE == 1:
+        pytest.skip("needs a rank that differs")
+    given = ((50, np.float64(0.5), "a"), (LAST, 0.5, "a"))[RANK == LAST]
+
+    def function(block: NDArray[np.float64], *more: object, **options: object) -> NDArray[np.float64]:
+        return block
+
+    def call(balancer: lb_mpi.Balancer, given: tuple[object, ...]) -> None:
+        names = dict(zip(("first", "half", "name"), given, strict=True))
+        balancer.map_rows(function, numbers(50, 2), *(() if keyword else given), **(names if keyword else {}))
+
+    with lb_mpi.Balancer(COMM, scheme=scheme) as balancer:
+        for _ in range(after):
+            call(balancer, (50, 0.5, "a"))
+        name = "first = " if keyword else ""
+        expected = f"rows of rank {LAST} are .* with {name}{LAST}, .*: expected .* with {name}50, "
+        with pytest.raises(TypeError, match=expected):
+            call(balancer, given)
+        call(balancer, (1, 0.5, None))
+
+
 BAD_ROWS = [
     ([1.0, 2.0], TypeError, r"rows\[0\] of type float: expected a numpy array"),
     (np.array([None]), TypeError, "rows of dtype object: expected no Python objects"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -34,7 +35,7 @@ from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
-from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack
+from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack, scalars_of
 from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
 
@@ -175,9 +176,10 @@ class Balancer:
         block_rows : number of rows, >= 1, in each block (see below); None: any number.
         options : keyword arguments, which are passed on to the function unchanged.
 
-        Function, scalars and keyword arguments must be the same on all ranks.  A rank without rows gets empty arrays of
-        the dtypes and shapes that the function returns (if no rank has rows, those of `rows`: the function is not
-        called then).
+        Function, scalars and keyword arguments must be the same on all ranks, since another rank may compute the row; that
+        is checked for scalars, also as keyword arguments.  Pass what differs by row as an array, such as
+        np.arange(first, first + n) for its number.  A rank without rows gets empty arrays of the dtypes and shapes that the
+        function returns (if no rank has rows, those of `rows`: the function is not called then).
 
         The function gets contiguous copies, whose axes have the same order in memory as those of the arrays (C, Fortran
         or any other), and may change them.  It may return the same array each time.  Objects that it returns are kept,
@@ -193,15 +195,16 @@ class Balancer:
 
         Raises BalanceError on every rank if the function fails on any rank, or returns something else (but SystemExit
         and KeyboardInterrupt are raised again on the rank where they were raised), also if it calls this Balancer;
-        ValueError or TypeError on every rank if the rows are invalid on any rank, or differ between ranks.
+        ValueError or TypeError on every rank if the rows are invalid on any rank, or they or scalars differ between ranks.
         """
         self._open()
         knowledge, watch = self._knowledge, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
-        mine, failed = _NO_ROWS, None
+        mine, failed, scalars = _NO_ROWS, None, ""
         try:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
+            scalars = scalars_of(more, options)
             watch.warm = watch.warm and knowledge.knows(mine.spec.mark)
         except Exception as caught:
             failed = of_argument(caught)
@@ -220,12 +223,12 @@ class Balancer:
             results = Results(mine, self._form)
             port = RoundPort(
                 self._wire, knowledge, round, bound, mine, results, watch, self._loans, self._plans, self._quick,
-                self._form if known else None, began_s,
+                self._form if known else None, began_s, zlib.crc32(scalars.encode(errors="replace"), mine.spec.mark),
             )  # fmt: skip
             record = self._loans.record
             try:
                 carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch, quick_s=QUICK_S)
-                self._finish(round, port, failed or _failed(round, port))
+                self._finish(round, port, failed or _failed(round, port), scalars)
                 if isinstance(round.error, Warning):  # of a late rank, after this one has reported
                     raise round.error
                 value: R = results.value
@@ -319,7 +322,7 @@ class Balancer:
             finally:
                 self._busy = False
 
-    def _finish(self, round: Round, port: RoundPort, failed: Failed | None) -> None:
+    def _finish(self, round: Round, port: RoundPort, failed: Failed | None, scalars: str) -> None:
         knowledge, plans = self._knowledge, self._plans
         if port.sums is not None:
             plans.hold(late=self._quick.late)
@@ -330,7 +333,7 @@ class Balancer:
         knowledge.apply(decided, round.learned.late_ticks)
         self._quick.decided(decided)
         if decided.problem:
-            self._raise(failed, port.rows.spec.words)
+            self._raise(failed, f"{port.rows.spec.words} with {scalars}" if scalars else port.rows.spec.words)
         plan, steps = decided.plan, int(decided.plan is not None)
         if decided.decision.act:
             began = time.perf_counter()

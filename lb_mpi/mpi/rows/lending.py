@@ -207,7 +207,8 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
 
     LEARNED is the report to all that `plans` decide with; their decision arrives as OVER.  SETTLED is a reduction over all,
     whose sums arrive as OVER or REPORT.  `loans` records phases and loans.  `form`: of the results of the last call; None:
-    these are the first rows of their form.  `began_s`: seconds since the last round.
+    these are the first rows of their form.  `began_s`: seconds since the last round.  `mark`: a checksum of what must be
+    equal on all ranks.
     """
 
     def __init__(
@@ -224,10 +225,11 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         quick: Quick,
         form: Spec | None,
         began_s: float,
+        mark: int,
     ) -> None:
         self._wire, self._knowledge, self._round, self._function, self.rows = wire, knowledge, round, function, rows
         self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
-        self._quick, self._form = quick, form
+        self._quick, self._form, self._mark = quick, form, mark
         self.results = results
         self.failed: Failed | None = None  # an error of the user's
         self.n_computed = 0  # rows of this and of other ranks
@@ -330,16 +332,17 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         mine = numbers_of(
             self._knowledge, changed=changed, formed=not none, rows=learned.rows_lent, bytes=self._wire.sent_bytes,
             busy_s=measured.rows_s, overhead_s=measured.overhead_s, elapsed_s=elapsed_s, queued_s=queued_s,
+            given=self._mark,
         )  # fmt: skip
         self._reducing = Reducing(self._wire.comm, mine)
 
     def _report(self, learned: Learned, measured: Measured) -> None:
-        self._reported, mark, results = True, self.rows.spec.mark, self.results.mark
+        self._reported = True
         report = self._knowledge.learn(learned, measured.rows_s, measured.ticks, measured.handling_s)
         elapsed_s, queued_s = self._watch.so_far()
         self._plans.report(
             report._replace(
-                mark=mark, results=results, spent_s=self.spent_s, bytes=self._wire.sent_bytes,
+                mark=self._mark, results=self.results.mark, spent_s=self.spent_s, bytes=self._wire.sent_bytes,
                 began_s=self._began_s + measured.overhead_s, queued_s=queued_s, elapsed_s=elapsed_s,
             )
         )  # fmt: skip

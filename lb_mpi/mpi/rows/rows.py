@@ -15,7 +15,7 @@ import itertools
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -368,6 +368,13 @@ def _fitted(axes: Axes, ndim: int) -> Axes:
 
 def _is_scalar(value: object) -> bool:
     return isinstance(value, int | float | complex | str | bytes | np.generic | None)
+
+
+def scalars_of(more: Sequence[Any], options: Mapping[str, Any]) -> str:
+    """Describe the scalars among the arguments of the function, which must be equal on all ranks; "": there are none."""
+    named = [("", one) for one in more] + [(f"{name} = ", one) for name, one in sorted(options.items())]
+    values = [(name, one.item() if isinstance(one, np.generic) else one) for name, one in named if _is_scalar(one)]
+    return ", ".join(f"{name}{value!r}" for name, value in values)
 
 
 def in_form(spec: Spec, columns: Sequence[Any]) -> Any:
