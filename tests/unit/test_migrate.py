@@ -13,6 +13,7 @@ from lb_mpi.balancing.transfers import Plan, plan
 from lb_mpi.diffusion.diffusion import Diffusion, balance, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Floats, Graph, Ints, parse
+from lb_mpi.mpi.rows.migrating import between
 
 NAMES = ("mesh:1x2", "mesh:1x6", "mesh:2x3", "ring:5", "hypercube:3", "complete:4")
 
@@ -234,3 +235,24 @@ def test_more_ranks_than_items() -> None:
     flow = balance(graph, [2.0, 0, 0, 0], np.ones(4), scheme="direct", tolerance=1e-9).flow
     after = move(graph, flow, owner, np.ones(2), np.ones(4))
     assert sorted(after.tolist()) in ([0, 1], [0, 2], [0, 3])
+
+
+# --- in order ---
+
+
+@given(st.integers(1, 12), st.integers(0, 10**6))
+def test_ranges_are_sent_whole_and_in_order(size: int, seed: int) -> None:
+    """What the ranks keep and receive, one after the other, are their new ranges."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(0, 40))
+    old, new = (np.append(np.sort(rng.integers(0, n + 1, size - 1)), n) for _ in range(2))
+    rows = [np.arange(a, b) for a, b in zip(np.append(0, old[:-1]).tolist(), old.tolist(), strict=True)]
+    moves = [between(old, new, rank) for rank in range(size)]
+    for rank, mine in enumerate(moves):
+        sent = np.concatenate([np.zeros(0, dtype=np.int64), *mine.leaving.values()])
+        kept = np.delete(rows[rank], sent)
+        joined = sorted([rank, *mine.sources])
+        got = [kept if source == rank else rows[source][moves[source].leaving[rank]] for source in joined]
+        assert np.concatenate(got).tolist() == list(range(new[rank - 1] if rank else 0, new[rank]))
+        assert all(len(index) for index in mine.leaving.values())
+        assert mine.sources == [source for source, theirs in enumerate(moves) if rank in theirs.leaving]

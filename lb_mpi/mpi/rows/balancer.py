@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -20,11 +21,11 @@ from lb_mpi.balancing.neighbours import NeighbourDecider, momentum
 from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.balancing.round import Round
+from lb_mpi.checks import choice, integer
 from lb_mpi.checks import function as check_function
-from lb_mpi.checks import integer
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
-from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.mpi.common.carrier import carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
@@ -32,7 +33,7 @@ from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire
-from lb_mpi.mpi.rows.migrating import check_costs, migrate
+from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack, scalars_of
@@ -76,7 +77,8 @@ class Balancer:
         `lb_mpi.throttle`), or a function that returns the speed of the moment; may differ by rank.
 
     Attributes: `graph`, the process graph; `last`, a `Balanced` that says what the last call did and why (None before
-    the first call); `history`, the same for all calls.
+    the first call); `history`, the same for all calls; `counts`, (P,) the numbers of rows of all ranks after the last
+    call of `migrate`, if it kept their order, otherwise None.
 
     Raises ValueError or TypeError on every rank if an argument is wrong on any rank, or if an argument other than
     `emulated_speed` differs between ranks.
@@ -125,6 +127,8 @@ class Balancer:
         self._loans.record.use("map_rows", {**settings, "neighbours": near})
         self._migration = Trigger(trigger.when, trigger.every, trigger.tolerance)
         self.history = History()
+        self.counts: Ints | None = None
+        self._migrated = 0, 0  # calls, rows on all ranks
         self._quick = Quick()
         self._form: Spec | None = None  # of the results of the last call
         self._busy = False  # in a call, so that the user's function must not begin another one
@@ -246,7 +250,13 @@ class Balancer:
         return value
 
     def migrate(
-        self, rows: R, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
+        self,
+        rows: R,
+        costs: ArrayLike | None = None,
+        *,
+        order: str = "appended",
+        pack: Pack | None = None,
+        unpack: Unpack | None = None,
     ) -> R:
         """Move rows permanently to other ranks, so that all ranks need the same time; return this rank's new rows.
 
@@ -255,10 +265,14 @@ class Balancer:
         rows : as for `map_rows`.
         costs : (n,) cost of each row, >= 0, in any unit that is the same on all ranks; None: as measured in the last
             call of `map_rows` on these rows (with blocks of single rows), otherwise equal.
+        order : "appended": any rows may go to any rank.  The result has the rows that stay, in their order, and after
+            them the rows received, in the order of the ranks that sent them.  "kept": the rows of rank 0, then those of
+            rank 1, and so on, keep this order; only the ends of the ranks' ranges move, and no farther than needed.
+            `counts` then has the numbers of rows of all ranks.  For rows whose neighbours are in the rows before and
+            after them.
         pack, unpack : as for `map_rows`.
 
-        The result has the rows that stay, in their order, and after them the rows received, in the order of the ranks
-        that sent them; or it is `rows` itself, if no rank has moved anything.
+        The result is `rows` itself if no rank has moved anything.
 
         Errors as for `map_rows`; after an error no rank has lost or received a row.
         """
@@ -266,13 +280,17 @@ class Balancer:
         with self._call("migrate"), self._presence.notifying():
             mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
-            agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
+            agree(comm, lambda: choice("order", order, ORDERS))
+            agree_on(comm, rows=mine.spec.words, costs_given=given is not None, order=order)
             began = time.perf_counter()
             self._wire.drain()
             with running(self._loans.record):
-                last, value = migrate(comm, knowledge, self._plans, self._migration, mine, given)
+                last, value, self.counts = migrate(
+                    comm, knowledge, self._plans, self._migration, mine, given, order=order
+                )
         if last.acted:
             self._quick.stop()
+            self._migrated = self._migrated[0] + 1, self._migrated[1] + last.rows_moved
         self.history.append(last)
         self._loans.migrated(began, time.perf_counter(), last, knowledge)
         return value if last.acted else rows
@@ -281,7 +299,11 @@ class Balancer:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
         comm = self._open()
         with self._call("report"), self._presence.notifying():
-            return self._loans.report(allgather(comm, self._loans.rank))
+            found = self._loans.report(allgather(comm, self._loans.rank))
+        n_calls, n_rows = self._migrated
+        if not n_calls:
+            return found
+        return replace(found, note=f"{n_rows:,} rows migrated in {n_calls} call{'s' * (n_calls > 1)}")
 
     def close(self) -> None:
         """Free the MPI resources; collective.  Further calls do nothing."""

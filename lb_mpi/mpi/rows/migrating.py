@@ -1,17 +1,22 @@
-"""Permanent moves of rows between ranks: `Balancer.migrate` after its arguments have been checked."""
+"""Permanent moves of rows between ranks: `Balancer.migrate` after its arguments have been checked.
+
+With order "appended", any rows go to any rank.  With order "kept", the rows of all ranks are one sequence, of which each
+rank owns a range, and only the ends of ranges move.  An end that moves is found by the rank that owns the rows around it;
+then all ranks know all ends, as whole numbers, and so who sends which rows to whom.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.deciding import Trigger
+from lb_mpi.balancing.deciding import Decision, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, pick
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.graph import Floats, Ints
@@ -24,18 +29,37 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
+from lb_mpi.rebalancing.slabs import shift_cuts
 
+ORDERS = ("appended", "kept")
 _KIND = 0
 _BROKEN = 1
 
 
+class Migration(NamedTuple):
+    """The outcome of a call."""
+
+    last: Balanced
+    value: Any  # this rank's new rows, in the user's form; None: unchanged
+    counts: Ints | None  # (P,) rows of each rank, if their order is kept
+
+
+class Moves(NamedTuple):
+    """The rows that one rank sends and receives."""
+
+    leaving: dict[int, Ints]  # indices of rows of this rank, by destination
+    sources: list[int]  # ranks that send rows to this one, ascending
+    steps: int  # exchanges to find this
+
+
 def migrate(
-    comm: MPI.Intracomm, knowledge: Knowledge, plans: Root | Neighbours, trigger: Trigger, rows: Rows, costs: Floats | None
-) -> tuple[Balanced, Any]:
+    comm: MPI.Intracomm, knowledge: Knowledge, plans: Root | Neighbours, trigger: Trigger, rows: Rows,
+    costs: Floats | None, *, order: str,
+) -> Migration:  # fmt: skip
     """Collective: decide by the given (n,) costs; if None, by those that `knowledge` has measured, or by the number of rows.
 
-    Returns the record, and this rank's new rows in the user's form (None: unchanged).  As many calls of map_rows are
-    expected to follow as have computed these rows since they last moved.  `comm` is a duplicate of the user's.
+    As many calls of map_rows are expected to follow as have computed these rows since they last moved.  `comm` is a
+    duplicate of the user's.
     """
     began = time.perf_counter()
     work = knowledge.measured(rows.n)
@@ -52,36 +76,116 @@ def migrate(
     decision = trigger.decide(before.imbalance, chances * before.now_s, chances * before.balanced_s, cost_s=cost_s)
     after, value = before, None
     steps = n_rows = n_bytes = 0
+    counts = _allgather(comm, rows.n).astype(np.int64) if order == "kept" else None
     if decision.act:
-        transfers, steps = plans.plan(load)
-        items = agree(comm, lambda: pick(table[:, 0], transfers.of(comm.rank)).items)
-        leaving = dict(zip(transfers.of(comm.rank).destinations.tolist(), items, strict=True))
-        value, table, given, sent = _move(comm, rows, table, leaving, transfers.to(comm.rank))
-        n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (given, sent))
+        if counts is None:
+            moves = _by_plan(comm, plans, load, table[:, 0])
+            joined = [comm.rank, *moves.sources]
+        else:
+            speed = float(knowledge.speeds[knowledge.place])
+            loads, speeds = _allgather(comm, load), _allgather(comm, speed)
+            ends = _ends(comm, np.cumsum(counts), loads, speeds, table[:, 0], 0.5 * trigger.tolerance)
+            moves = between(np.cumsum(counts), ends, comm.rank)
+            joined = sorted([comm.rank, *moves.sources])
+            counts = np.diff(ends, prepend=0)
+        steps = moves.steps
+        n_rows = int(_allreduce(comm, sum(map(len, moves.leaving.values())), MPI.SUM))
+    if n_rows:
+        value, table, sent = _move(comm, rows, table, moves, joined)
+        n_bytes = int(_allreduce(comm, sent, MPI.SUM))
         after = plans.levels(float(table[:, 0].sum()))
         trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
         knowledge.own(table[:, 1] if timed else None)
         plans.changed(None)
     gain_s = decision.gain_s if seconds else math.nan
     last = Balanced(
-        decision.act, decision.words, before.imbalance, after.imbalance, n_rows, n_bytes, steps,
+        n_rows > 0, _words(decision, n_rows), before.imbalance, after.imbalance, n_rows, n_bytes, steps,
         time.perf_counter() - began, gain_s,
     )  # fmt: skip
-    return last, value
+    return Migration(last, value, counts)
+
+
+def _words(decision: Decision, n_rows: int) -> str:
+    """Say why rows have moved, or not."""
+    if decision.act and not n_rows:
+        return "no rows migrated: moving any would not help"
+    return f"{'' if n_rows else 'no '}rows migrated: {decision.words.partition(': ')[2]}"
+
+
+# --- the moves ----------------------------------------------------------------------------------------------------------
+
+
+def _by_plan(comm: MPI.Intracomm, plans: Root | Neighbours, load: float, costs: Floats) -> Moves:
+    """Collective: move any rows, few and heavy ones."""
+    transfers, steps = plans.plan(load)
+    mine = transfers.of(comm.rank)
+    items = agree(comm, lambda: pick(costs, mine).items)
+    return Moves(dict(zip(mine.destinations.tolist(), items, strict=True)), transfers.to(comm.rank), steps)
+
+
+def _ends(
+    comm: MPI.Intracomm, ends: Ints, loads: Floats, speeds: Floats, costs: Floats, tolerance: float
+) -> Ints:  # fmt: skip
+    """Collective: return the (P,) new ends of the ranges, the same on all ranks, for (P,) present ones.
+
+    loads, speeds (P,) : of all ranks.  costs (n,) : of this rank's rows.  An end that need not move stays exactly, and one
+    that moves gets next to the row in whose middle its cut lies.
+    """
+    most = loads.max()
+    if not most:
+        return ends
+    places = np.cumsum(loads / most)
+    cuts = shift_cuts(loads / most, speeds, tolerance)
+    owner = np.minimum(np.searchsorted(places, cuts), comm.size - 1)  # of the rows around each cut
+    mine = owner == comm.rank
+    before = 0.0 if comm.rank == 0 else float(places[comm.rank - 1])
+    middles = before + (np.cumsum(costs) - 0.5 * costs) / most
+    found, moved = np.zeros(comm.size - 1, dtype=np.int64), np.zeros(comm.size - 1, dtype=np.int64)
+    found[mine] = ends[comm.rank] - len(costs) + np.searchsorted(middles, cuts[mine])
+    wait(comm, comm.Iallreduce(found, moved, MPI.SUM), (found, moved))
+    inner = np.where(cuts == places[:-1], ends[:-1], moved)
+    return np.maximum.accumulate(np.append(inner, ends[-1]))
+
+
+def between(old: Ints, new: Ints, rank: int) -> Moves:
+    """Return the moves of one rank from (P,) old to new ends of the ranges of all ranks."""
+    first, end = _range(old, rank)
+    leaving = {to: np.arange(a - first, b - first) for to, (a, b) in _overlaps(new, first, end).items() if to != rank}
+    sources = [source for source in _overlaps(old, *_range(new, rank)) if source != rank]
+    return Moves(leaving, sources, 1)
+
+
+def _range(ends: Ints, rank: int) -> tuple[int, int]:
+    return int(ends[rank - 1]) if rank else 0, int(ends[rank])
+
+
+def _overlaps(ends: Ints, first: int, end: int) -> dict[int, tuple[int, int]]:
+    """Return what each rank has of the rows `first` to `end` - 1, if its range ends at `ends[rank]`; ranks ascend."""
+    found, rank = dict[int, tuple[int, int]](), int(np.searchsorted(ends, first, side="right"))
+    while first < end:
+        upto = min(end, int(ends[rank]))
+        if upto > first:
+            found[rank] = first, upto
+        first, rank = upto, rank + 1
+    return found
+
+
+# --- the move -----------------------------------------------------------------------------------------------------------
 
 
 def _move(
-    comm: MPI.Intracomm, rows: Rows, table: Floats, leaving: Mapping[int, Ints], sources: Sequence[int]
-) -> tuple[Any, Floats, int, int]:
-    """Collective: send each rank `leaving[rank]`, rows with their part of the (n, c) table; receive from each source.
+    comm: MPI.Intracomm, rows: Rows, table: Floats, moves: Moves, joined: Sequence[int]
+) -> tuple[Any, Floats, int]:  # fmt: skip
+    """Collective: send and receive rows, with their part of the (n, c) table.
 
-    Returns this rank's new rows, their (n', c) table, and the numbers of rows and bytes sent.  If packing or unpacking
-    fails on a rank, that rank completes all transfers first, and then all ranks raise.
+    Returns this rank's new rows, those from the ranks in `joined` one after the other; their (n', c) table; and the number
+    of bytes sent.  If packing or unpacking fails on a rank, that rank completes all transfers first, and then all ranks
+    raise.
     """
     failed: Failed | None = None
     numbers = Rows(table)
     parcels = Parcels(comm, Tag.MIGRATION)
-    for target, index in leaving.items():
+    for target, index in moves.leaving.items():
         buffers = (empty_parcel(_BROKEN), empty_parcel(_BROKEN))
         if failed is None:
             try:
@@ -91,10 +195,14 @@ def _move(
                 failed = of_rows(caught, comm.rank, f"rows for rank {target}")
         for buffer in buffers:
             parcels.send(target, Tag.MIGRATION, buffer)
-    arrived = _receive(comm, parcels, sources)
-    kept = np.delete(np.arange(rows.n), np.concatenate([np.zeros(0, dtype=np.int64), *leaving.values()]))
-    blocks, tables = [rows.block(kept)], [numbers.block(kept)]
-    for source in sources:
+    arrived = _receive(comm, parcels, moves.sources)
+    kept = np.delete(np.arange(rows.n), np.concatenate([np.zeros(0, dtype=np.int64), *moves.leaving.values()]))
+    blocks, tables = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    for source in joined:
+        if source == comm.rank:
+            blocks.append(rows.block(kept))
+            tables.append(numbers.block(kept))
+            continue
         parcel, beside = arrived[source]
         if failed is None and head(parcel).kind != _BROKEN:
             try:
@@ -105,7 +213,7 @@ def _move(
                 failed = of_rows(caught, comm.rank, f"rows of rank {source}")
     value = in_form(rows.spec, concatenate(rows.spec, blocks, rows.axes))
     raise_on_all(comm, failed)
-    return value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes
+    return value, concatenate(numbers.spec, tables)[0], parcels.sent_bytes
 
 
 def _receive(comm: MPI.Intracomm, parcels: Parcels, sources: Sequence[int]) -> dict[int, list[Buffer]]:
@@ -120,6 +228,13 @@ def _receive(comm: MPI.Intracomm, parcels: Parcels, sources: Sequence[int]) -> d
 
     presence_of(comm).wait(done, parcels)
     return arrived
+
+
+def _allgather(comm: MPI.Intracomm, value: float) -> Floats:
+    """Return (P,) the value of each rank."""
+    mine, everyone = np.array([float(value)]), np.empty(comm.size)
+    wait(comm, comm.Iallgather(mine, everyone), (mine, everyone))
+    return everyone
 
 
 def _allreduce(comm: MPI.Intracomm, value: float, operation: MPI.Op) -> float:

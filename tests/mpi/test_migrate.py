@@ -1,0 +1,232 @@
+"""Rows that migrate in order: the sequence of all rows is the same before and after, only the ends of ranges move."""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.rows import migrating
+from tests.protocol.mutate import mutated
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+N = int(os.environ.get("LB_MPI_RANDOM", "15"))
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+
+DTYPES = ("i1", ">f4", "c16", "?", "U3", "M8[s]", "V5", [("id", "i8"), ("at", "f4", (2,))])
+SIZES = ("even", "any", "some empty", "one rank", "none", "few")
+
+
+def lengths(kind: str, rng: np.random.Generator) -> list[int]:
+    """The number of rows of each rank."""
+    drawn = rng.integers(0, 60, SIZE)
+    if kind == "some empty":
+        drawn *= rng.integers(0, 2, SIZE)
+    elif kind == "one rank":
+        drawn = np.where(np.arange(SIZE) == rng.integers(SIZE), 100, 0)
+    elif kind != "any":
+        drawn = {"even": np.full(SIZE, 30), "none": np.zeros(SIZE), "few": rng.integers(0, 2, SIZE)}[kind]
+    return drawn.astype(int).tolist()
+
+
+def table(numbers: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows that tell their global numbers."""
+    rows = np.frombuffer(np.random.default_rng(7).bytes(1 << 16), np.uint8)
+    one = np.dtype((dtype, shape)) if shape else np.dtype(dtype)
+    places = (numbers[:, None] * 31 + np.arange(one.itemsize)) % len(rows)
+    found = np.zeros((len(numbers), *shape), dtype)
+    found.view(np.uint8).reshape(len(numbers), one.itemsize)[...] = rows[places] & 1  # 0 or 1 in each byte: valid values
+    return found
+
+
+def costs_of(kind: str, n: int, rng: np.random.Generator) -> np.ndarray | None:
+    """Costs of all n rows."""
+    if kind == "equal":
+        return None
+    drawn = {"zero": np.zeros(n), "heavy": rng.pareto(1.1, n), "some zero": rng.random(n) * rng.integers(0, 2, n)}
+    return drawn[kind]
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple):
+        return type(other) is tuple and len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return bool(one == other)
+
+
+def migrated(seed: int) -> str:
+    """What is wrong after some migrations of random rows; the same on all ranks."""
+    rng = np.random.default_rng(seed)
+    n_of = lengths(str(rng.choice(SIZES)), rng)
+    kind, dtype = str(rng.choice(["array", "tuple", "objects"])), DTYPES[rng.integers(len(DTYPES))]
+    shape = ((), (3,), (2, 2), (0,))[rng.integers(4)]
+    scheme, when = str(rng.choice(["direct", "fos"])), (("always", "auto", 0.1)[rng.integers(3)])
+    numbers = np.arange(sum(n_of))
+    options: dict[str, Any] = {}
+
+    def rows_of(numbers: np.ndarray) -> Any:
+        if kind == "objects":
+            return [{"row": k, "more": [k] * (k % 3)} for k in numbers.tolist()]
+        rows = table(numbers, dtype, shape)
+        return (numbers, rows) if kind == "tuple" else rows
+
+    if kind == "objects":
+        options = {"pack": lambda one: json.dumps(one).encode(), "unpack": json.loads}
+    ends = np.cumsum(n_of)
+    mine = numbers[ends[RANK] - n_of[RANK] : ends[RANK]]
+    rows, wrong = rows_of(mine), ""
+    with lb_mpi.Balancer(COMM, scheme=scheme, when=when) as balancer:
+        for _ in range(3):
+            costs = costs_of(str(rng.choice(["equal", "zero", "heavy", "some zero"])), len(numbers), rng)
+            before = rows
+            rows = balancer.migrate(before, None if costs is None else costs[mine], order="kept", **options)
+            counts, last = balancer.counts, balancer.last
+            assert last is not None
+            if counts is None or counts.sum() != len(numbers) or (counts < 0).any():
+                wrong = f"counts {counts} of {len(numbers)} rows"
+                break
+            ends = np.cumsum(counts)
+            mine = numbers[ends[RANK] - counts[RANK] : ends[RANK]]
+            if not same(rows, rows_of(mine)):
+                wrong = f"rank {RANK} has not its rows {mine[:1]}..{mine[-1:]} of {kind} of {dtype} {shape}"
+            elif not last.acted and rows is not before:
+                wrong = "nothing has moved, and there are other rows"
+            elif last.acted:
+                work = np.ones(len(numbers)) if costs is None else costs
+                loads = [part.sum() for part in np.split(work, ends[:-1])]
+                if max(loads) > 1.03 * work.sum() / SIZE + work.max():
+                    wrong = f"loads {loads} with a heaviest row of {work.max()}"
+            if wrong := "; ".join(filter(None, COMM.allgather(wrong))):
+                break
+    return wrong
+
+
+def test_the_sequence_of_rows_stays() -> None:
+    first = int(os.environ.get("LB_MPI_SEED", "0"))
+    for seed in range(first, first + 4 * N):
+        wrong = migrated(seed)
+        assert not wrong, f"seed {seed}: {wrong}"
+
+
+MUTANTS = [
+    # Rows that arrive from lower ranks are appended.
+    ("migrate", "joined = sorted([comm.rank, *moves.sources])", "joined = [comm.rank, *moves.sources]"),
+    # An end is found among the rows of a rank as if they were the first ones.
+    ("_ends", "before = 0.0 if comm.rank == 0 else float(places[comm.rank - 1])", "before = 0.0"),
+    # Ends of ranges cross each other.
+    ("_ends", "np.maximum.accumulate(np.append(inner, ends[-1]))", "np.append(inner[::-1], ends[-1])"),
+    # The numbers of rows are those before.
+    ("migrate", "counts = np.diff(ends, prepend=0)", "pass"),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.skipif(SIZE < 3, reason="one rank's order is always kept, and two have one end")
+def test_mutants_are_found(mutant: tuple[str, str, str]) -> None:
+    def found(seed: int) -> bool:
+        try:
+            wrong = migrated(seed)
+        except Exception as error:
+            wrong = repr(error)
+        return any(COMM.allgather(bool(wrong)))
+
+    with mutated(migrating, *mutant):
+        assert any(found(seed) for seed in range(20))
+
+
+def test_only_ends_that_must_move_do() -> None:
+    """The last rank has much more to do; the ranks far in front of it give nothing away and get nothing."""
+    if SIZE < 3:
+        return
+    costs = np.full(100, 1.2 if RANK == LAST else 1.0)
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        balancer.migrate(np.arange(100), costs, order="kept")
+        assert balancer.counts is not None
+        assert balancer.counts[-1] < 100 < balancer.counts[-2]
+        balanced = balancer.counts.copy()
+        balancer.migrate(np.arange(balanced[RANK]), np.full(balanced[RANK], 1.0 / balanced[RANK]), order="kept")
+        np.testing.assert_array_equal(balancer.counts, balanced)
+
+
+def test_faster_ranks_get_longer_ranges() -> None:
+    with lb_mpi.Balancer(COMM, when="always", emulated_speed=0.3 if RANK == 0 else 1.0) as balancer:
+
+        def slow(rows: np.ndarray) -> np.ndarray:
+            until = MPI.Wtime() + 20e-6 * len(rows)
+            while MPI.Wtime() < until:
+                pass
+            return rows
+
+        rows = np.arange(200) + 200 * RANK
+        for _ in range(20):
+            for _ in range(3):
+                rows = balancer.map_rows(slow, rows)
+            rows = balancer.migrate(rows, order="kept")
+            last = balancer.last
+            assert last is not None
+            if last.acted or SIZE == 1:
+                break
+        assert np.concatenate(COMM.allgather(rows)).tolist() == list(range(200 * SIZE))
+        assert SIZE == 1 or last.acted
+
+
+def test_history_and_report_tell_migrations_apart() -> None:
+    rows = np.arange(60 if RANK == LAST else 3)
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        balancer.map_rows(np.copy, rows)
+        assert balancer.counts is None
+        assert "migrated" not in str(balancer.report())
+        moved = balancer.migrate(rows, np.ones(len(rows)), order="kept")
+        balancer.migrate(moved, np.ones(len(moved)), order="appended")
+        assert balancer.counts is None
+        lent, first, _ = balancer.history
+        assert "migrated" not in lent.reason
+        if SIZE > 1:
+            assert first.reason == "rows migrated: as requested at every decision"
+            assert first.rows_moved > 0
+            calls = [one for one in balancer.history if one.reason.startswith("rows migrated")]
+            n_calls, n_rows = len(calls), sum(one.rows_moved for one in calls)
+            assert balancer.report().note == f"{n_rows} rows migrated in {n_calls} call{'s' * (n_calls > 1)}"
+        else:
+            assert first.reason == "no rows migrated: moving any would not help"
+
+
+@pytest.mark.parametrize("guilty", ["one", "all"])
+def test_a_wrong_order_is_an_error_on_all_ranks(guilty: str) -> None:
+    rows = np.arange(5)
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        for wrong, words in (("sorted", "order = 'sorted': expected one of appended, kept"), (3, "order = 3: expected")):
+            with pytest.raises(ValueError, match=words):
+                balancer.migrate(rows, order=wrong if guilty == "all" or RANK == LAST else "kept")  # type: ignore[arg-type]
+        if SIZE > 1:
+            with pytest.raises(ValueError, match=f"order = 'appended' on rank {LAST}: expected 'kept', as on rank 0"):
+                balancer.migrate(rows, order="appended" if RANK == LAST else "kept")
+        assert balancer.counts is None
+        assert sum(map(len, COMM.allgather(balancer.migrate(rows, order="kept")))) == 5 * SIZE
+
+
+@pytest.mark.parametrize("what", ["pack", "unpack", "exit"])
+def test_a_pack_that_fails_moves_nothing(what: str) -> None:
+    if SIZE == 1:
+        return
+    rows = [str(k) for k in range(90 if RANK == 0 else 2)]
+    costs = np.ones(len(rows))
+
+    def fail(*_: object) -> Any:
+        raise SystemExit(3) if what == "exit" else ZeroDivisionError("no such thing")
+
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        pack, unpack = (str.encode, fail) if what == "unpack" else (fail if RANK == 0 else str.encode, bytes.decode)
+        with pytest.raises((lb_mpi.BalanceError, SystemExit)) as caught:
+            balancer.migrate(rows, costs, order="kept", pack=pack, unpack=unpack)
+        assert isinstance(caught.value, SystemExit) == (what == "exit" and RANK == 0)
+        assert balancer.counts is None
+        moved = balancer.migrate(rows, costs, order="kept", pack=str.encode, unpack=bytes.decode)
+        everything = [one for some in COMM.allgather(rows) for one in some]
+        assert [one for some in COMM.allgather(moved) for one in some] == everything
