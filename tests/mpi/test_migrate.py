@@ -119,8 +119,6 @@ MUTANTS = [
     ("migrate", "joined = sorted([comm.rank, *moves.sources])", "joined = [comm.rank, *moves.sources]"),
     # An end is found among the rows of a rank as if they were the first ones.
     ("_ends", "before = 0.0 if comm.rank == 0 else float(places[comm.rank - 1])", "before = 0.0"),
-    # Ends of ranges cross each other.
-    ("_ends", "np.maximum.accumulate(np.append(inner, ends[-1]))", "np.append(inner[::-1], ends[-1])"),
     # The numbers of rows are those before.
     ("migrate", "counts = np.diff(ends, prepend=0)", "pass"),
 ]

@@ -172,6 +172,33 @@ def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("changes", ["speeds", "hotspot"])
+def test_simulated_graph(changes: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A rank becomes slow, or a region expensive, and the steps are near the bound again; the same figures each time."""
+    given = ["simulate", "graph", "--graph", "mesh:20x30", "--ranks", "5", "--steps", "30", "--period", "12",
+             "--changes", changes, "--strength", "4"]  # fmt: skip
+    first = answer(capsys, *given)
+    assert first | {"cpu_seconds": 0} == answer(capsys, *given) | {"cpu_seconds": 0}
+    steps, total = first["steps"], first["total"]
+    assert (first["vertices"], first["ranks"], len(steps), sum(first["owned"])) == (600, 5, 30, 600)
+    assert total["vertices_moved"] == sum(step["vertices_moved"] for step in steps) > 0
+    assert total["bytes_moved"] == 256 * total["vertices_moved"]
+    assert all(step["seconds"] > step["bound_s"] for step in steps)
+    assert 1.0 < first["ratio_later"] < first["ratio"] < 0.9 * first["ratio_without"]
+    assert main([*given, "--record", str(tmp_path)]) == 0
+    assert "without rebalancing" in capsys.readouterr().out
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
+    assert "vertices" in (tmp_path / "page.html").read_text()
+
+
+def test_simulated_graph_to_which_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["simulate", "graph", "--graph", "mesh:20x30", "--ranks", "4", "--steps", "5", "--changes", "none"]
+    quiet = answer(capsys, *given)
+    assert quiet["total"]["vertices_moved"] == 0
+    assert quiet["ratio"] < quiet["ratio_without"] + 0.02
+    assert answer(capsys, *given[:4], "--ranks", "1", "--steps", "3")["ratio"] < 1.01
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"lb_mpi {lb_mpi.__version__}\n"
@@ -185,6 +212,12 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("simulate rows --spread 1e308", "spread = 1e+308: expected"),
         ("simulate rows --latency inf", "latency = "),
         ("simulate tasks --spread 1e308", "spread = 1e+308: expected"),
+        ("simulate graph --vertex-s 0", "vertex_s = 0.0: expected"),
+        ("simulate graph --strength 0.5", "strength = 0.5: expected a finite number >= 1"),
+        ("simulate graph --graph mesh:2x2 --ranks 5", "ranks = 5: expected an integer, 1 to 4"),
+        ("simulate graph --steps 0", "steps = 0: expected"),
+        ("simulate graph --period 0", "period = 0: expected"),
+        ("simulate graph --graph mesh:2x2 --ranks 2 --speeds 1,2,3", "speeds"),
         ("simulate tasks --task-s 5e-324", "task_s = 5e-324: expected"),
         ("simulate search --unit-s 5e-324", "unit_s = 5e-324: expected"),
         ("simulate search --bandwidth 5e-324", "bandwidth = 5e-324: expected"),
