@@ -101,6 +101,9 @@ def different(profile: Profile, name: str, every: list[dict[str, Any]]) -> list[
         assert rank.useful_s + rank.waiting_s + rank.communication_s == pytest.approx(profile.seconds, rel=1e-6)
         if SIZE > 1:
             pairs[f"rank {rank.rank}: {CALLS[name]}"] = waiting, stamps["waiting"]
+    if name == "halo" and SIZE > 1:
+        for rank, found in enumerate(profile.neighbours):
+            assert set() < found <= {(rank - 1) % SIZE, (rank + 1) % SIZE}, profile.neighbours
     if name == "jacobi" and SIZE > 1:
         pairs |= of_allreduces(profile, every)
     return [

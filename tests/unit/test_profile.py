@@ -162,6 +162,38 @@ def test_the_table_says_it() -> None:
     assert max(map(len, table(profile()))) < 175
 
 
+def exchanging(useful_s: list[float], partners: list[tuple[int, ...]], *, call: str = "Waitall", calls: int = 60) -> Profile:
+    """Ranks that wait for messages of their partners, for the rest of 10 s."""
+    ranks = []
+    for rank, (seconds, theirs) in enumerate(zip(useful_s, partners, strict=True)):
+        waited = dict.fromkeys(theirs, (10.0 - seconds) / len(theirs))
+        ranks.append(RankProfile(rank, "here", 10.0, seconds, [line(call, 10.0 - seconds, waited, calls)]))
+    return Profile("halo.py", ranks, [1.0] * len(ranks))
+
+
+PATH = [(1,), (0, 2), (1, 3), (2,)]
+
+
+def test_unequal_ranks_that_exchange_messages_with_neighbours_are_told_of_plan_rebalance() -> None:
+    assert summary(exchanging([9.0, 3.0, 3.0, 3.0], PATH))[-2:] == [
+        "each rank waits again and again for messages of the same 1 to 2 others, and the ranks compute for unequal times",
+        "if their work is on a mesh or graph, plan.rebalance (lb_mpi.distribute) can move it between such neighbours",
+    ]
+    assert "the same 1 other," in summary(exchanging([9.0, 5.0], [(1,), (0,)], call="sendrecv"))[-2]
+    assert "the same 2 others," in summary(exchanging([9.0, 5.0, 5.0], [(1, 2), (0, 2), (0, 1)], call="Recv"))[-2]
+
+
+def test_others_are_not() -> None:
+    equal, few = exchanging([9.0, 8.9, 8.9, 9.0], PATH), exchanging([9.0, 3.0, 3.0, 3.0], PATH, calls=9)
+    collective = exchanging([9.0, 3.0, 3.0, 3.0], PATH, call="Allreduce")
+    handed_out = exchanging([0.5, 9.0, 5.0, 7.0], [(1, 2, 3), (0,), (0,), (0,)], call="recv")
+    many = exchanging([9.0] + [3.0] * 39, [tuple(range(1, 40)), *[tuple({*range(40)} - {k}) for k in range(1, 40)]])
+    one_sided = exchanging([9.0, 3.0, 3.0, 3.0], [(1,), (0, 2), (1, 3), (SOMEBODY,)])
+    for other in (equal, few, collective, handed_out, many, one_sided, profile()):
+        assert not any("plan.rebalance" in text for text in summary(other)), other
+    assert handed_out.neighbours == [set()] * 4
+
+
 def test_an_early_end_is_a_wait_for_who_ends_last() -> None:
     ranks = until_the_end([RankProfile(0, "h", 4.0, 4.0, []), RankProfile(1, "h", 10.0, 10.0, [])])
     made = Profile("p", ranks, [1.0, 1.0])

@@ -45,6 +45,9 @@ _EXPLAINED = (
 )
 SOLO, SOLO_SAMPLES = 0.05, 20  # other ranks' seconds / this rank's in such a line; samples that prove it
 SERIAL, GAIN = 0.05, 0.05  # of the program's time: what is worth a sentence
+AGAIN, MOST_NEIGHBOURS = 10, 26  # calls at a place, and ranks that one rank waits for there, of an exchange with neighbours
+BUSY = 0.5  # of the other ranks' mean useful time: a rank that has less only hands out work
+TO_ONE_RANK = ("recv", "sendrecv", "sendrecv_replace", "wait", "waitall", "waitany", "waitsome")  # in lower case
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
 MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
@@ -296,6 +299,26 @@ class Profile:
         return most, waited[most] / (max(self.seconds, 1e-9) * max(1, len(self.ranks) - 1))
 
     @property
+    def neighbours(self) -> list[set[int]]:
+        """The ranks for whose messages each rank waits again and again; without any if work is handed out by one rank."""
+        found = [
+            {
+                whom
+                for line in rank.lines
+                if line.call.lower() in TO_ONE_RANK and line.calls >= AGAIN
+                for whom in line.waited_s
+                if whom >= 0
+            }
+            for rank in self.ranks
+        ]
+        for root, useful_s in enumerate(self._useful.tolist()):
+            others = np.delete(self._useful, root)
+            alone = all(ranks <= {root} for rank, ranks in enumerate(found) if rank != root)
+            if alone and len(others) and useful_s < BUSY * others.mean():
+                return [set[int]() for _ in found]
+        return found
+
+    @property
     def serial_lines(self) -> list[tuple[int, Busy]]:
         """The lines that take time on one rank only, with this rank, the most awaited first."""
         seconds: dict[tuple[str, int], float] = {}
@@ -421,7 +444,19 @@ def summary(profile: Profile) -> list[str]:
     if busy and busy[0].awaited_s > 0.0:
         share = busy[0].awaited_s / sum(one.awaited_s for one in busy)
         found.append(f"meanwhile rank {most} is at {busy[0].name} ({share:.0%} of that time)")
-    return found + _gain(profile)
+    return found + _gain(profile) + _of_neighbours(profile)
+
+
+def _of_neighbours(profile: Profile) -> list[str]:
+    """Name plan.rebalance if ranks wait again and again for the same few ranks, which compute for unequal times."""
+    counts = [len(ranks) for ranks in profile.neighbours]
+    if profile.load_balance > 1.0 - GAIN or min(counts) < 1 or max(counts) > MOST_NEIGHBOURS:
+        return []
+    few = f"{min(counts)} to {max(counts)} others" if min(counts) < max(counts) else _count(max(counts), "other")
+    return [
+        f"each rank waits again and again for messages of the same {few}, and the ranks compute for unequal times",
+        "if their work is on a mesh or graph, plan.rebalance (lb_mpi.distribute) can move it between such neighbours",
+    ]
 
 
 def _gain(profile: Profile) -> list[str]:
