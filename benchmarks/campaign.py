@@ -1,7 +1,8 @@
 """Kill ranks, and check that nothing is lost or wrong.  python -m benchmarks.campaign --runs 40 --mpi both
 
 A run starts a program with `launch/run --restarts` on two to four ranks of this machine: a search (UTS, a walled maze), a
-pool of 2,000 tasks, the weather, or rows whose results have another form.  Each of them saves its state.  Some time after
+pool of 2,000 tasks, the weather, rows whose results have another form, or a mesh whose vertices move in each step.  Each of
+them saves its state.  Some time after
 the first save, one of these happens, once or also in the restarts:
 
     kill      one to n - 1 ranks get SIGKILL, rank 0 in 40 % of the cases
@@ -18,6 +19,7 @@ any run: a process, shared memory, a temporary file.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -84,6 +86,7 @@ PROGRAMS = (
         lambda told: told["checksum"],
     ),
     Program("rows", "-m benchmarks.campaign --rows {folder}", lambda told: told["results"]),
+    Program("mesh", "-m benchmarks.campaign --mesh {folder}", lambda told: told["results"]),
 )
 
 
@@ -324,6 +327,47 @@ def _at(mine: Any, *columns: Any) -> Any:
     return places
 
 
+# --- the mesh that --mesh rebalances ------------------------------------------------------------------------------------
+
+MESH, N_HOT = "mesh:20x40", 200  # and its expensive vertices
+
+
+def pack(number: int) -> bytes:
+    """An object as bytes, after a while: so much of the time, vertices are moving."""
+    task(number)
+    return str(number).encode()
+
+
+def rebalance_mesh(folder: str) -> None:
+    """Rebalance a mesh in steps whose expensive vertices wander; print what all values add up to."""
+    import numpy as np
+    from mpi4py import MPI
+
+    import lb_mpi
+
+    comm = MPI.COMM_WORLD
+    with lb_mpi.distribute(comm, MESH if comm.rank == 0 else None, method="block") as plan:
+        values = plan.vertices + 1
+        step, saved = lb_mpi.load(comm, folder, index=plan.vertices) or (0, {"values": values})
+        values = saved["values"].copy()
+        while step < N_STEPS:
+            around = plan.exchange(values)
+            sums = np.array([around[plan.indices[a:b]].sum() for a, b in itertools.pairwise(plan.indptr.tolist())], np.int64)
+            values = (3 * values + sums) % (2**31 - 1)
+            costs = np.where((plan.vertices - 13 * step) % (4 * N_HOT) < N_HOT, 5.0, 1.0)
+            objects = values.tolist()
+            values, objects = plan.rebalance(values, objects, costs=costs, when="always", pack=pack, unpack=int)
+            if objects != values.tolist():
+                raise RuntimeError("objects and values are of other vertices")
+            step += 1
+            if step % 5 == 0:
+                lb_mpi.save(comm, folder, step, index=plan.vertices, values=values)
+        total = comm.allreduce(int((values * (plan.vertices + 1)).sum()))
+        moves = sum(one.acted for one in plan.history)
+    if comm.rank == 0:
+        print(json.dumps({"results": total, "moves": moves}), flush=True)
+
+
 # --- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -340,7 +384,12 @@ def main() -> int:
     parser.add_argument("--tasks", metavar="LOG",
         help="(used by the campaign) run the pool of tasks on these ranks, with this log")
     parser.add_argument("--rows", metavar="FOLDER", help="(used by the campaign) map rows on these ranks, with saves here")
+    parser.add_argument("--mesh", metavar="FOLDER",
+        help="(used by the campaign) rebalance a mesh on these ranks, with saves here")
     options = parser.parse_args()
+    if options.mesh is not None:
+        rebalance_mesh(options.mesh)
+        return 0
     if options.tasks is not None:
         map_tasks(options.tasks)
         return 0

@@ -8,7 +8,10 @@ from benchmarks.campaign import PROGRAMS, campaign, judge, undisturbed
 from tools.environment import here
 
 
-@pytest.mark.parametrize("program", [one for one in PROGRAMS if one.name in ("maze", "pool")], ids=lambda one: one.name)
+QUICK = [one for one in PROGRAMS if one.name in ("maze", "pool", "mesh")]
+
+
+@pytest.mark.parametrize("program", QUICK, ids=lambda one: one.name)
 def test_a_disturbed_run_ends_with_the_exact_result_or_names_the_cause(program: object) -> None:
     answers = {program.name: undisturbed(here(), program)}
     run = campaign(here(), random.Random(7), answers, [program])
