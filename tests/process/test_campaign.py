@@ -7,7 +7,6 @@ import pytest
 from benchmarks.campaign import PROGRAMS, campaign, judge, undisturbed
 from tools.environment import here
 
-
 QUICK = [one for one in PROGRAMS if one.name in ("maze", "pool", "mesh")]
 
 
