@@ -3,6 +3,8 @@
 hosts   three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms between them (launch/cluster): a walled maze of 8192 x 8192
         cells, the tree T1L, and the weather on 256 x 480 and on 128 x 240 columns, in 30 steps
 slots   the same with two ranks on each host, at half those speeds; and with hosts that are slow for some seconds
+moving  the hosts again, each slow for some seconds: heat on 150 x 200 in 400 steps, and particles in 200 steps, without
+        and with --rebalance
 one     one machine, four ranks of emulated speeds: a walled maze of 12000 x 12000, the weather on 128 x 240, in 30 steps
 room    the same with half those speeds, for which two cores are enough: no two ranks share a core
 
@@ -31,6 +33,11 @@ TREE = ["-m", "apps.uts", "--tree", "T1L"]
 # Two ranks on each host: the fast one is slow from 2 to 4 s, the slow one from 5 to 7 s.
 CHANGES = ["--speed-changes", "0:2:4:0.33,1:2:4:0.33,4:5:7:0.33,5:5:7:0.33"]
 
+# Each of three hosts is slow for some seconds.
+DRIFT = ["--speed-changes", "0:2:5:0.33,1:4:7:0.33,2:6:9:0.5"]
+HEAT = ["-m", "apps.heat", "mesh:150x200", "--steps", "400", *DRIFT]
+PARTICLES = ["-m", "apps.particles", "--steps", "200", *DRIFT]
+
 
 class Case(NamedTuple):
     """A program, and what is wanted."""
@@ -40,7 +47,7 @@ class Case(NamedTuple):
     argv: list[str]
 
 
-CLUSTERS = {"hosts": (HOSTS, 1), "slots": (SLOTS, 2)}
+CLUSTERS = {"hosts": (HOSTS, 1), "slots": (SLOTS, 2), "moving": (HOSTS, 1)}
 CASES: dict[str, list[Case]] = {
     "hosts": [
         Case(f"maze 8192, hosts {HOSTS}", "<= 1.15", [*MAZE, "8192"]),
@@ -51,6 +58,12 @@ CASES: dict[str, list[Case]] = {
     "slots": [
         Case(f"weather 128x240, hosts {SLOTS}, 2 ranks each", "<= 1.15", SMALL),
         Case(f"weather 128x240, hosts {SLOTS}, 2 ranks each, slow at times", "<= 1.15", [*SMALL, *CHANGES]),
+    ],
+    "moving": [
+        Case(f"heat 150x200, hosts {HOSTS}, slow at times", "", HEAT),
+        Case(f"heat 150x200, hosts {HOSTS}, slow at times, --rebalance", "<= 1.10", [*HEAT, "--rebalance"]),
+        Case(f"particles, hosts {HOSTS}, slow at times", "", PARTICLES),
+        Case(f"particles, hosts {HOSTS}, slow at times, --rebalance", "", [*PARTICLES, "--rebalance"]),
     ],
     "one": [
         Case(f"maze 12000, speeds {ONE}", "<= 1.10", [*MAZE, "12000", "--speeds", ONE]),
