@@ -8,6 +8,7 @@ Only the standard library is imported, since these also run before anything is i
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 import operator
@@ -86,8 +87,14 @@ def seed(value: object, name: str = "seed") -> int:
 def choice(name: str, value: object, allowed: Sequence[str]) -> str:
     """Return one of the `allowed` words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} = {show(value)}: expected one of {', '.join(allowed)}")
+        raise ValueError(f"{name} = {show(value)}: expected one of {', '.join(allowed)}{meant(value, allowed)}")
     return value
+
+
+def meant(value: object, allowed: Sequence[str]) -> str:
+    """Return "; did you mean ...?" if `value` is a word that resembles one of those that are allowed; otherwise ""."""
+    found = difflib.get_close_matches(value, allowed, 1) if isinstance(value, str) else []
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def function(name: str, value: object, *, optional: bool = False) -> Any:

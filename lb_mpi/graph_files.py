@@ -18,6 +18,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from lb_mpi.checks import meant
 from lb_mpi.files import write_whole
 from lb_mpi.graph import NAMES, Floats, Graph, Ints, is_name, parse
 from lb_mpi.metrics import check_parts
@@ -64,7 +65,9 @@ def _read(path: PathLike) -> Graph:
         with open(path, "rb") as file:
             begin = file.read(len(_MATRIX_MARKET))
     except FileNotFoundError as error:
-        raise FileNotFoundError(error.errno, f"No such file, and not the name of a graph: {NAMES}", path) from None
+        kind, _, size = os.fsdecode(path).partition(":")
+        hint = meant(kind, re.findall(r"(\w+):", NAMES)) if size else ""
+        raise FileNotFoundError(error.errno, f"No such file, and not the name of a graph: {NAMES}{hint}", path) from None
     if begin.lower() == _MATRIX_MARKET or os.fspath(path).endswith(".mtx"):
         return read_matrix_market(path)
     return read_metis(path)

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from lb_mpi.checks import comma_list, number, show
+from lb_mpi.checks import comma_list, meant, number, show
+from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.cli.run.rank import number as number_of_rank
 from lb_mpi.errors import Error
 from lb_mpi.status import StatusLine
@@ -87,19 +88,19 @@ def _choose(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str]) 
         "\n".join([f"{title}:", *(f"  {name:<{width}}  {entry.text}" for name, entry in group.items())])
         for title, group in table.items()
     ]
-    parser = argparse.ArgumentParser(prog=PROG, usage="%(prog)s COMMAND ... | --version",
+    parser = Parser(prog=PROG, usage="%(prog)s COMMAND ... | --version",
         description="Dynamic load balancing for mpi4py programs.",
         epilog="commands, each with --help:\n\n" + "\n\n".join(groups),
         formatter_class=argparse.RawDescriptionHelpFormatter)
     if not arguments or {"-h", "--help"} & set(arguments):
         parser.print_help()
         parser.exit()
-    parser.error(f"COMMAND = {' '.join(arguments[:1])!r}: expected {', '.join(names)}")
+    parser.error(f"COMMAND = {arguments[0]!r}: expected {', '.join(names)}{meant(arguments[0], names)}")
 
 
 def _parse(name: str, entry: Entry, arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     command: Command = importlib.import_module(f"lb_mpi.cli.{entry.module}").COMMANDS[name]
-    parser = argparse.ArgumentParser(prog=f"{PROG} {name}", description=f"{entry.text[0].upper()}{entry.text[1:]}.")
+    parser = Parser(prog=f"{PROG} {name}", description=f"{entry.text[0].upper()}{entry.text[1:]}.")
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return command, parser.parse_args(arguments)

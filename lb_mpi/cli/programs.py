@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from lb_mpi.checks import comma_list, number
 from lb_mpi.cli.dispatch import FAILED, mistake, speaks
 from lb_mpi.cli.profile.profile import table
+from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.errors import Error
 
 
 def run_pool(arguments: Sequence[str], prog: str) -> int:
     """Run the script; its exceptions, including SystemExit, end rank 0 as they would end python."""
-    parser = argparse.ArgumentParser(prog=prog,
+    parser = Parser(prog=prog,
         usage=f"mpiexec -n 4 {prog} [--as NAME,NAME,...] [-m] SCRIPT [ARGUMENTS ...]",
         description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or "
         "lb_mpi.Executor().",
@@ -86,7 +87,7 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
 
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=prog,
+    parser = Parser(prog=prog,
         usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--fail-below N] [--json] [-m] PROGRAM [ARGUMENTS ...]",
         description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
         "and for which rank. The table goes to standard error; the output of the program is unchanged.",

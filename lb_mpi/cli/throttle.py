@@ -25,6 +25,7 @@ from typing import NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, emulated_speed
 from lb_mpi.cli.run import limit
+from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.cli.run.host import TICK_S, descendants, read_at_once
 from lb_mpi.cli.run.rank import FORWARDED, NUMBER, become, end_as, number, prctl, take_priority
 from lb_mpi.emulate import THROTTLED, Stops, throttled
@@ -296,7 +297,7 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
 
 def main(arguments: Sequence[str], prog: str) -> NoReturn:
     """./launch/throttle."""
-    parser = argparse.ArgumentParser(prog=prog,
+    parser = Parser(prog=prog,
         usage="mpiexec -n 4 %(prog)s --speeds 0.8,0.4,0.2,0.2 PROGRAM [ARGUMENTS]\n"
         "       %(prog)s --speed 0.4 PROGRAM [ARGUMENTS]",
         description="Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that "

@@ -1,6 +1,7 @@
 """python -m lb_mpi, without MPI: words, keys, exit codes."""
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -84,7 +85,37 @@ def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> Non
 
 def test_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["alocate", "--tasks", "3"]) == 2
-    assert "COMMAND = 'alocate': expected run, profile, report, " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "COMMAND = 'alocate': expected run, profile, report, " in said
+    assert said.endswith("; did you mean allocate?\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("allocate --tasks 3 --time 1 --cpa 2", "--cap"),
+        ("partition mesh:4x4 -k 2 --method=multilvel", "multilevel"),
+        ("partition mseh:4x4 -k 2", "mesh"),
+        ("cluster uup", "up"),
+        ("run --restart 3 -- python program.py", "--restarts"),
+        ("throttle --speed 0.5 --reprot program", "--report"),
+        ("pool --ass joblib program.py", "--as"),
+        ("profile --fail-bellow 80 program.py", "--fail-below"),
+    ],
+)
+def test_a_misspelt_option_or_word_is_named_with_what_was_meant(
+    capsys: pytest.CaptureFixture[str], line: str, meant: str
+) -> None:
+    with contextlib.suppress(SystemExit):
+        main(line.split())
+    assert f"; did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_a_word_that_resembles_no_other_has_no_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("fly", "allocate --quick --tasks 3 --time 1", "partition mesh:4x4 -k 2 --method best", "partition x -k 2"):
+        with contextlib.suppress(SystemExit):
+            main(line.split())
+        assert "did you mean" not in capsys.readouterr().err
 
 
 def test_the_installed_command_without_arguments_prints_its_help() -> None:

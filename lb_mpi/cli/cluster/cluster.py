@@ -33,6 +33,7 @@ from typing import NamedTuple, NoReturn
 from lb_mpi.checks import comma_list, emulated_speed
 from lb_mpi.cli.cluster.network import MTU, need, run, say_ready, start_daemon
 from lb_mpi.cli.run import commands, limit
+from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
 from lb_mpi.errors import ClusterError
 
@@ -289,7 +290,7 @@ def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
-    top = argparse.ArgumentParser(prog=prog,
+    top = Parser(prog=prog,
         description="Create virtual hosts on this machine, each with a name, an address and a speed, and TCP between them.",
         epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python -m apps.uts; %(prog)s down",
         allow_abbrev=False)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.cli.run import commands, limit
+from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, Hang, Start, stopped
 from lb_mpi.cli.run.host import Constant, is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
@@ -300,7 +301,7 @@ def find(what: str) -> str:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
-    top = argparse.ArgumentParser(prog=prog,
+    top = Parser(prog=prog,
         usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
         description="Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI; see "
         "launch/hosts.example. Before the start, this command checks that mpiexec and mpi4py belong together, and that each "
