@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ import lb_mpi
 from apps.progress import add_progress, shown
 from apps.speeds import Change, Varying, change_of, seconds_for
 from lb_mpi.cli.dispatch import add_route, route_of
+from lb_mpi.cli.run import arguments
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.search.search import Trace
@@ -25,7 +27,7 @@ from lb_mpi.mpi.search.search import Trace
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(arguments.Parser):
     """Every rank parses the same command line: a mistake is a ValueError on all, help is printed by rank 0."""
 
     def __init__(self, **how: Any) -> None:
@@ -34,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
-        raise ValueError(f"{message} (see --help)")
+        raise ValueError(f"{message}{self.hint(message)} (see --help)")
 
     def print_help(self, file: Any = None) -> None:
         """Print on rank 0 only."""
@@ -156,6 +158,7 @@ def search(
     options: argparse.Namespace,
     bound: lb_mpi.Bound | None = None,
     trace: Trace | None = None,
+    limit_s: float = math.inf,
 ) -> lb_mpi.SearchResult:
     """Run `lb_mpi.search` as the command line asks."""
     speeds = all_speeds(comm, options)
@@ -171,6 +174,7 @@ def search(
         route=route_of(options),
         save=options.save,
         save_every_s=options.save_every,
+        limit_s=limit_s,
         trace=trace,
     )
     return dataclasses.replace(result, lower_bound_s=seconds_for(result.cpu_s, as_slow(comm, speeds)))
@@ -196,6 +200,7 @@ def figures(result: lb_mpi.SearchResult) -> dict[str, Any]:
         "cpu_seconds": result.cpu_s,
         "balances": result.balances,
         "messages": result.messages,
+        "timed_out": result.timed_out,
         "busy_fraction": [rank.busy_fraction for rank in result.ranks],
         "poll_fraction": [rank.poll_fraction for rank in result.ranks],
     }

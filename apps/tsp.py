@@ -172,6 +172,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--compare", action="store_true", help="first search on one rank alone, and compare the numbers of nodes"
     )
+    parser.add_argument("--limit-s", type=float, default=math.inf, metavar="SECONDS",
+        help="end after so long with the best tour so far (default: when no shorter one is left)")
     add_search_options(parser, threshold=1.0, split_rules=("alternate", "half"))
     return parser
 
@@ -185,8 +187,10 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         nodes_alone = comm.bcast(agree(comm, partial(count_alone, cities) if comm.rank == 0 else nothing))
     bound = lb_mpi.Bound("min")
     problem = Tours(cities, bound, options.split_rule)
-    result = search(comm, problem, options, bound=None if options.private else bound)
+    result = search(comm, problem, options, None if options.private else bound, limit_s=options.limit_s)
     best: Found = result.value
+    if not best.tour:
+        raise lb_mpi.SearchError(f"no tour found within --limit-s {options.limit_s:g}")
     check_tour(cities, best)
     answer = {
         "cities": options.cities,
@@ -196,7 +200,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "nodes": best.nodes,
     }
     said = [
-        f"shortest tour through {options.cities} cities: {best.length:.6f}",
+        f"shortest tour through {options.cities} cities{', so far' * result.timed_out}: {best.length:.6f}",
         " ".join(map(str, best.tour)),
         f"{best.nodes:,} nodes searched",
     ]

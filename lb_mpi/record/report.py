@@ -51,7 +51,7 @@ class Report:
     ranks: tuple[RankWork, ...]  # of each rank, in order
     imbalance: float = math.nan  # of the last call of `map_rows`: 0: perfect, 1: twice as long as necessary; NaN: unknown
     imbalance_home: float = math.nan  # of that call, if every rank had computed its own rows
-    note: str = ""  # one more line: the messages of a search, or what `plan.rebalance` has moved
+    note: str = ""  # more lines: the messages of a search and how it ended, or what `plan.rebalance` has moved
 
     @property
     def seconds(self) -> float:
@@ -91,7 +91,7 @@ class Report:
                 f"imbalance of the last call: {percent(self.imbalance)}, without lending {percent(self.imbalance_home)}",
                 "(imbalance 0%: all ranks end together; 100%: the call takes twice as long as necessary)",
             ]
-        return notes + [self.note] * bool(self.note)
+        return notes + self.note.splitlines()
 
     def __str__(self) -> str:
         """Lay out the table and its notes."""

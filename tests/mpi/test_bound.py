@@ -92,9 +92,21 @@ def test_people_are_told_of_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "shortest tour through 5 cities: " in out
 
 
-@pytest.mark.parametrize(("option", "value"), [("--cities", "2"), ("--seed", "-1"), ("--cities", "many")])
+def test_a_tour_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = answer(tsp, monkeypatch, "--cities", "40", "--limit-s", "0.5")
+    assert given["timed_out"] is True
+    assert sorted(given["tour"]) == list(range(40))
+    code, out, err = run(tsp, monkeypatch, "--cities", "40", "--limit-s", "0.5")
+    assert (code, err) == (0, "")
+    assert "shortest tour through 40 cities, so far: " in out
+
+
+MISTAKES = [("--cities", "2"), ("--seed", "-1"), ("--cities", "many"), ("--limit-s", "0")]
+
+
+@pytest.mark.parametrize(("option", "value"), MISTAKES)
 def test_mistakes(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
     code, _, err = run(tsp, monkeypatch, option, value)
     assert code == 2
-    assert option in err
+    assert option.strip("-").replace("-", "_") in err
     assert err.count("\n") == 1

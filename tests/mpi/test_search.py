@@ -60,8 +60,10 @@ def test_a_search_without_an_end_ends_when_its_time_is_over(route: str) -> None:
     assert result.timed_out
     assert not result.found
     assert len(set(COMM.allgather((bound.best, result.value)))) == 1
+    assert "limit_s ended the search: a better result may exist" in result.report().notes
     whole = lb_mpi.search(COMM, Pile(100), limit_s=60.0)
     assert not whole.timed_out
+    assert "limit_s" not in str(whole.report())
     assert len(whole.value) == 100
 
 

@@ -45,6 +45,7 @@ from lb_mpi.searching.searcher import ROOT, DraftRecord, Job, Reason, Searcher, 
 T = TypeVar("T")
 KIND = "search"  # of the saves
 Trace = Callable[[float, State, list[tuple[int, Message]], list[Send]], object]
+LIMITED = "limit_s ended the search: a better result may exist"
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 
 
@@ -241,6 +242,7 @@ def _run(
     whole = step(
         searcher, port.start, ended, settings.slow.speed * throttled(), port.cpu_s, busy_s=port.work_s,
         serving_s=port.poll_s, messages=parcels.n_sent,
+        reason=record.reason(LIMITED) if searcher.reason is Reason.TIMED_OUT else -1,
     )  # fmt: skip
     record.step(whole)
     align(comm, record)
@@ -434,7 +436,8 @@ class SearchResult:
             for rank, one in enumerate(self.ranks)
         ]  # fmt: skip
         messages = ", ".join(f"{n:,} {kind}" for kind, n in self.messages.items())
-        return Report(Driver.SEARCH, 1, tuple(ranks), note=f"messages: {messages or 'none'}")
+        limited = f"\n{LIMITED}" if self.timed_out else ""
+        return Report(Driver.SEARCH, 1, tuple(ranks), note=f"messages: {messages or 'none'}{limited}")
 
 
 def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: Saving | None) -> SearchResult:
