@@ -1,1 +1,1 @@
-"""What is claimed, measured: each script prints ratios against a peer or a bound, both run in turn in one call."""
+"""Measurements of all claims: each script prints ratios to a peer or a bound, which runs in turn with lb_mpi in one call."""

@@ -38,7 +38,7 @@ WAYS = {
 
 
 class Claim(NamedTuple):
-    """What a record of one way says of another."""
+    """A prediction of one variant from a record of another."""
 
     recorded: str  # of WAYS
     says: str  # the line of advise
@@ -58,7 +58,7 @@ CLAIMS = [
 
 
 def run(way: str, speeds: str, folder: Path) -> float:
-    """Run an app in this way, recorded in the folder; the seconds that it tells.  RuntimeError when it fails."""
+    """Run an app in this variant, with a record in the folder; return its seconds.  RuntimeError if it fails."""
     app, arguments = WAYS[way]
     argv = ["-m", f"apps.{app}", *arguments, "--speeds", speeds, "--json"]
     answer = here().answer(len(speeds.split(",")), argv, LIMIT_S, {"LB_MPI_RECORD": str(folder)})
@@ -66,7 +66,7 @@ def run(way: str, speeds: str, folder: Path) -> float:
 
 
 def advice(folder: Path) -> dict[str, float | None]:
-    """What is predicted of each line, as the command says it; RuntimeError when it fails."""
+    """Return the predictions of the command, line by line; RuntimeError if it fails."""
     argv = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True)
     if done.returncode:
@@ -75,7 +75,7 @@ def advice(folder: Path) -> dict[str, float | None]:
 
 
 class Way(NamedTuple):
-    """What was seen of one way, run by run."""
+    """The measurements of one variant, run by run."""
 
     seconds: list[float]
     others: list[float]  # took so much of the machine

@@ -61,7 +61,7 @@ def ranks(mark: str, program: str) -> dict[int, int]:
 
 
 class Program(NamedTuple):
-    """What is run; `folder` stands for where it saves."""
+    """A program to run; `folder` stands for the folder of its saves."""
 
     name: str
     words: str  # with {speeds} for ranks that rest most of the time: so it takes a while, on few cores, too
@@ -91,7 +91,7 @@ PROGRAMS = (
 
 
 class Run(NamedTuple):
-    """What came of one run."""
+    """The outcome of one run."""
 
     program: str
     misfortune: str
@@ -122,24 +122,24 @@ class Start:
         self.module = words[1]
 
     def newest(self) -> list[Path]:
-        """The files of the newest save; none before the first."""
+        """Return the files of the newest save; none before the first."""
         if self.saves.is_file():
             return [self.saves] if self.saves.stat().st_size > 100 else []
         whole = sorted(path.parent for path in self.saves.glob("save-*/manifest"))
         return sorted(whole[-1].iterdir()) if whole else []
 
     def n_saves(self) -> int:
-        """Whole saves that there are; of a log, two."""
+        """Return the number of whole saves; 2 for a log."""
         return 2 if self.saves.is_file() else len(list(self.saves.glob("save-*/manifest")))
 
     def state(self) -> tuple[Any, ...]:
-        """What changes with a save."""
+        """Return a value that changes with each save."""
         with contextlib.suppress(OSError):
             return tuple((path, path.stat().st_size) for path in self.newest())
         return ()
 
     def end(self) -> tuple[str, str]:
-        """End what is left; what it has printed, and told."""
+        """End all processes of the run; return its stdout and stderr."""
         limit.end(self.mark)
         self.process.wait()
         told = []
@@ -151,7 +151,7 @@ class Start:
 
 
 def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool:
-    """Wait for a new save, then a while, and let it happen; False when the run has ended before."""
+    """Wait for a new save and a little longer, then cause the failure; False if the run has ended before."""
     before = start.state()
     deadline = time.monotonic() + LIMIT_S
     damages = misfortune in ("torn", "flipped")
@@ -179,7 +179,7 @@ def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool
 
 
 def damage(misfortune: str, path: Path, chance: random.Random) -> None:
-    """Cut the file short, or turn a bit of it."""
+    """Truncate the file, or flip one of its bits."""
     size = path.stat().st_size
     if misfortune == "torn":
         os.truncate(path, chance.randrange(size))
@@ -193,7 +193,7 @@ def damage(misfortune: str, path: Path, chance: random.Random) -> None:
 
 
 def comes_to_its_end(start: Start) -> bool:
-    """Wait for the end; False when nothing has been saved for LIMIT_S seconds.  On a busy machine all takes longer."""
+    """Wait for the end; False if nothing has been saved for LIMIT_S seconds.  On a busy machine everything takes longer."""
     before, deadline = start.state(), time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -207,7 +207,7 @@ def comes_to_its_end(start: Start) -> bool:
 def campaign(
     environment: Environment, chance: random.Random, answers: dict[str, Any], programs: Iterable[Program]
 ) -> Run:
-    """One run, and what came of it."""
+    """Make one run, and return its outcome."""
     program, misfortune = chance.choice(list(programs)), chance.choice(MISFORTUNES)
     n, times = chance.randint(2, 4), chance.randint(1, 2)
     with tempfile.TemporaryDirectory(prefix="lb_mpi-") as folder:
@@ -228,7 +228,7 @@ def campaign(
 
 
 def judge(code: int, out: str, told: str, ended: bool, is_right: Callable[[dict[str, Any]], bool]) -> str:
-    """What the end of a run was."""
+    """Return the outcome of a run."""
     if not ended:
         return "silent"
     if code == 0:
@@ -241,7 +241,7 @@ def judge(code: int, out: str, told: str, ended: bool, is_right: Callable[[dict[
 
 
 def undisturbed(environment: Environment, program: Program) -> Any:
-    """The answer of a run to which nothing happens."""
+    """Return the answer of a run without a failure."""
     with tempfile.TemporaryDirectory(prefix="lb_mpi-") as folder:
         start = Start(environment, program, 2, Path(folder))
         try:
@@ -267,7 +267,7 @@ def task(number: int) -> int:
 
 
 def map_tasks(log: str) -> None:
-    """Map them all on these ranks; print how many results there are, their sum, and that of each with its place."""
+    """Map all tasks on these ranks; print the number of results, their sum, and the sum of place * result."""
     from mpi4py import MPI  # late: only this begins MPI
 
     import lb_mpi
@@ -293,7 +293,7 @@ def digits(rows: Any) -> Any:
 
 
 def map_rows(folder: str) -> None:
-    """Map rows in steps, of which rank 0 has one and the last rank none at times; print what all results add up to."""
+    """Map rows in steps, of which rank 0 has one and the last rank sometimes none; print the sums of all results."""
     import numpy as np
     from mpi4py import MPI
 
@@ -372,7 +372,7 @@ def rebalance_mesh(folder: str) -> None:
 
 
 def main() -> int:
-    """Let it happen, and print what was counted."""
+    """Run the campaign, and print the counts."""
     parser = command("campaign", __doc__, runs=(40, "how many, in all"))
     parser.add_argument(
         "--mpi",

@@ -26,7 +26,7 @@ Exchange = Callable[[float], Floats]
 
 
 def by_hand(comm: MPI.Intracomm, graph: Graph) -> Exchange:
-    """As a user of mpi4py would write it, with care."""
+    """Exchange as a careful user of mpi4py would write it."""
     neighbours = graph.neighbours(comm.rank).tolist()
     mine, theirs = np.zeros(1), np.zeros(len(neighbours))
     send = [mine, 1, MPI.DOUBLE]

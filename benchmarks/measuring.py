@@ -1,8 +1,8 @@
-"""How the benchmarks measure: rounds in turn, what others took of the machine, ranks under mpiexec, rows of a table.
+"""Measurements: rounds in turn, the CPU time of other programs, ranks under mpiexec, rows of a table.
 
 watch = Watch()
 run(4, ["-m", "apps.uts", "--json"])    # its last line, a JSON object
-others = watch.others()                 # part of the cores' time that went to none of ours, 0 to 1
+others = watch.others()                 # fraction of the cores' time that other programs used
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JOB_S = 0.2  # no job is shorter
 
 
 class Ratio(NamedTuple):
-    """Of two ways that were measured in turn, A B A B: each round's ratio."""
+    """The ratio of two variants that were measured in turn (A B A B), for each round."""
 
     median: float
     low: float
@@ -49,17 +49,17 @@ def of_ranks(comm: Any) -> Callable[[], float]:
 
 
 def percent(others: float) -> str:
-    """Six letters for a table: "  3 % ", with a mark where it is much; a dash where it isn't known."""
+    """Return six characters for a table: "  3 % ", with a mark if it is much; a dash if it is unknown."""
     return f"{'-':>5} " if math.isnan(others) else f"{100.0 * others:3.0f} %{MARK if others > MUCH else ' '}"
 
 
 def known(others: float) -> float | None:
-    """For JSON, which has neither NaN nor infinity."""
+    """Return None for NaN and infinity, which JSON does not have."""
     return others if math.isfinite(others) else None
 
 
 def words(others: float) -> str:
-    """Say it in a line below a table."""
+    """Return a line below the table."""
     if math.isnan(others):
         return "others: what they took of this machine isn't known, there is no /proc/stat"
     much = f"  {MARK} above {MUCH:.0%}: figures say less" if others > MUCH else ""
@@ -79,9 +79,9 @@ Answer = Callable[[Sequence[str]], dict[str, Any]]
 
 @contextlib.contextmanager
 def hosts(speeds: str, slots: int = 1) -> Iterator[Answer]:
-    """Hosts of these speeds, "0.8,0.4,0.2", by launch/cluster: what runs `python argv`, with `slots` ranks on each.
+    """Create hosts of these speeds ("0.8,0.4,0.2") with launch/cluster; yield a function that runs `python argv` on them.
 
-    RuntimeError where they can't be had, and when a program fails.
+    `slots` : ranks on each host.  RuntimeError if the hosts cannot be created, and if a program fails.
     """
 
     def cluster(*argv: str) -> str:
@@ -144,19 +144,19 @@ class Row(NamedTuple):
 
     @property
     def seen(self) -> float:
-        """What counts."""
+        """The value that counts."""
         return statistics.median(self.values)
 
     @property
     def met(self) -> bool | None:
-        """True when it is as wanted; None: nothing is wanted."""
+        """True if the goal is met; None without a goal."""
         if not self.wanted:
             return None
         sign, number = self.wanted.split()
         return self.seen >= float(number) if sign == ">=" else self.seen <= float(number)
 
     def __str__(self) -> str:
-        """Write a line: what was seen, its spread, what is wanted, what others took."""
+        """Format the value, its spread, the goal, and the share of other programs."""
         spread = f"{min(self.values):.3g} .. {max(self.values):.3g}" if len(self.values) > 1 else ""
         met = {None: "", True: "yes", False: "no"}[self.met]
         others = percent(self.others)
@@ -173,9 +173,9 @@ class Row(NamedTuple):
 
 
 def table(sections: Sequence[str], measure: Callable[[str], Iterator[Row]], as_json: bool) -> None:
-    """Measure the sections; print each row when it is there, or one JSON object at the end.
+    """Measure the sections; print each row as soon as it is measured, or one JSON object at the end.
 
-    Rows that come in one go, out of one job, have one share of others.
+    Rows of the same job have the same share of other programs.
     """
     rows, watch, looked_at, others = [], Watch(), time.perf_counter(), 0.0
     for name in sections:

@@ -54,7 +54,7 @@ _TOTAL = 1 << 28  # of all weights: what they are scaled to; sums of them fit in
 
 @dataclass(frozen=True, eq=False)
 class WholeNumbers:
-    """A graph as the peers take it; the names are those of `Graph`."""
+    """A graph in the form that the peers accept; the names are those of `Graph`."""
 
     indptr: Ints
     indices: Ints
@@ -195,7 +195,7 @@ PEERS: dict[str, Peer] = {
     "kaminpar-default": lambda graph, targets, imbalance, seed: kaminpar(graph, targets, imbalance, seed, "default"),
     "kaminpar-strong": lambda graph, targets, imbalance, seed: kaminpar(graph, targets, imbalance, seed, "strong"),
 }
-# What this project set out to reach: cut and time relative to this peer's.
+# The goals: cut and time relative to those of the peer.
 WANTED = {"fast": ("metis-kway", 1.00, 4.0), "good": ("kahip-eco", 1.00, 2.0), "best": ("kahip-strong", 1.00, None)}
 WANTED_UNEQUAL = 0.98
 
@@ -280,7 +280,7 @@ def tables(rows: list[Row], efforts: list[str], peers: list[str]) -> list[str]:
 
 
 def against_wanted(rows: list[Row]) -> dict[str, Any]:
-    """What was reached of what was wanted, where both methods have run."""
+    """Compare with the goals, for pairs of methods that have both run."""
     reached: dict[str, Any] = {}
     methods = {row.method for row in rows}
     for effort, (peer, cut, seconds) in WANTED.items():
@@ -298,13 +298,13 @@ def against_wanted(rows: list[Row]) -> dict[str, Any]:
 
 
 def show(text: str) -> None:
-    """Progress, where somebody is looking."""
+    """Show progress on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def chosen(text: str, allowed: Iterable[str], what: str) -> list[str]:
-    """The words in "a,b", all of them allowed."""
+    """Parse "a,b"; ValueError for a word that is not allowed."""
     words = [word for word in text.split(",") if word]
     for word in words:
         if word not in allowed:
@@ -312,7 +312,7 @@ def chosen(text: str, allowed: Iterable[str], what: str) -> list[str]:
     return words
 
 
-# --- what can be asked for beside light cuts --------------------------------------------------------------------------
+# --- other goals than light cuts --------------------------------------------------------------------------------------
 
 Method = Callable[[Graph, int, int], Ints | None]  # of a graph, k and a seed; None: it can't
 MOST_FOR_KERNIGHAN_LIN = 12_000  # vertices: more take it minutes
@@ -453,7 +453,7 @@ TABLES = ("peers", "spectral", "objective")
 
 
 def against_peers(graphs: dict[str, Graph], ks: list[int], options: argparse.Namespace) -> None:
-    """Run ours and the peers, print the tables or JSON."""
+    """Run lb_mpi and the peers; print the tables or JSON."""
     speeds = options.speeds
     for effort in options.efforts:
         for targets in (None, [1, 1, 2, 4]):  # compiles, or loads what was compiled

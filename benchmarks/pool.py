@@ -35,7 +35,7 @@ FEW, MANY, TASK_S, MAPS = 16, 200, 1e-3, 25  # tasks of a map whose cost is meas
 TOTAL_S, MOST_TASKS = 0.3, 10_000  # of useful work in a list of tasks, on each rank
 
 
-# --- the tasks: CPU time that is spun away, and sleep ------------------------------------------------------------------
+# --- the tasks: loops that use CPU time, and sleep ---------------------------------------------------------------------
 
 SIGMA = 1.0  # of the logarithm of heavy-tailed costs: in a thousand, the largest is some 14 times the mean
 
@@ -62,14 +62,14 @@ def nothing(item: int) -> int:
 
 
 def worked(seconds: float) -> tuple[int, float]:
-    """Use so much CPU time; the process, and the CPU seconds that it used."""
+    """Use CPU time; return the process, and the CPU seconds that it used."""
     began = time.thread_time()
     spin(seconds)
     return os.getpid(), time.thread_time() - began
 
 
 def nap(seconds: float) -> float:
-    """Wait, as for another program."""
+    """Wait, as a task does that has started another program."""
     time.sleep(seconds)
     return seconds
 
@@ -80,13 +80,13 @@ Rows = Iterator[Row]
 
 
 def compete(n: int, contestants: Sequence[str], options: argparse.Namespace, *argv: str) -> dict[str, Any]:
-    """Seconds of each contestant in each round on n ranks, and on one more for who has asked for it."""
+    """Return the seconds of each contestant in each round, on n ranks or (" + 1") on one more."""
     case = ["-m", "benchmarks.pool_ranks", "compete", "--ranks", str(n), "--repeat", str(options.repeat)]
     return run(n + 1, [*case, "--seed", str(options.seed), *argv, "--contestants", *contestants])
 
 
 def alone(n: int, case: str, options: argparse.Namespace, *argv: str) -> dict[str, Any]:
-    """What `benchmarks.pool_ranks` measures in a case without peers."""
+    """Run a case of `benchmarks.pool_ranks` without peers."""
     more = ["--repeat", str(options.repeat), "--seed", str(options.seed)]
     return run(n, ["-m", "benchmarks.pool_ranks", case, *more, *argv])
 
@@ -98,7 +98,7 @@ def ratios(answer: dict[str, Any], peer: str) -> list[float]:
 
 
 def wanted_of(peer: str, n: int, task_s: float) -> str:
-    """What the pool's speed is meant to be, against this peer."""
+    """Return the goal: the pool's speed relative to that of this peer."""
     if n != 2:
         return ""
     if peer == "Executor 1":
@@ -113,7 +113,7 @@ def wanted_of(peer: str, n: int, task_s: float) -> str:
 
 
 def peers(options: argparse.Namespace) -> Rows:
-    """All contestants, by ranks, length of tasks, and how costs are spread."""
+    """Measure all contestants, by ranks, length of tasks, and spread of costs."""
     names = ["counter", "counter, largest first", "Executor 1", "Executor 16", "Executor.submit"]
     names += ["MPICommExecutor 1", "MPICommExecutor 16", "MPICommExecutor 1 + 1", "MPICommExecutor 16 + 1"]
     names += ["schwimmbad + 1"] if importlib.util.find_spec("schwimmbad") else []

@@ -24,7 +24,7 @@ COMM = MPI.COMM_WORLD
 PLAIN: dict[str, Callable[[float], Any]] = {"spin": spin, "nap": nap}
 Answer = dict[str, Any]
 
-# --- who competes: each runs function(item) for all items and has the results on rank 0 -------------------------------
+# --- the contestants: each runs function(item) for all items and has the results on rank 0 -------------------------------
 #
 # A contestant is called on all ranks of its communicator as run(comm, function, items, case), is warmed with the first
 # items, and returns the seconds of all maps on rank 0, None elsewhere.
@@ -111,7 +111,7 @@ def counter(*, sort: bool) -> Callable[..., float | None]:
                 if (number := int(found[0])) >= len(order):
                     break
                 mine.append((order[number], function(items[order[number]])))
-            barrier(comm)  # who waits in gather would take a core from who works
+            barrier(comm)  # a rank that waits in gather would take a core from a working one
             comm.gather(mine)
 
         seconds = timed(work)
@@ -180,7 +180,7 @@ def of_root(pool: lb_mpi.Pool, tasks: int, task_s: float, maps: int) -> float:
 def overhead(options: argparse.Namespace) -> Answer:
     """CPU seconds of all ranks for a task that does nothing, and of the root beside the tasks.
 
-    Of the root: for a map of a few tasks, and for each of many tasks, of a millisecond.
+    For the root: for a map of a few tasks, and for each of many tasks, of a millisecond.
     """
     pool = lb_mpi.Pool(COMM)
     a_task, a_map, of_many = [], [], []

@@ -28,7 +28,7 @@ APPS = {
 
 
 def seconds(mpiexec: str, ranks: int, app: str, folder: str | None) -> float:
-    """Run an app once, and return the seconds that it tells; RuntimeError when it fails."""
+    """Run an app once, and return its seconds; RuntimeError if it fails."""
     env = {name: value for name, value in os.environ.items() if name != "LB_MPI_RECORD"}
     if folder is not None:
         env["LB_MPI_RECORD"] = folder

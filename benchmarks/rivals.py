@@ -43,14 +43,14 @@ PARTS = 8  # equal parts, of which all but one lie in the window; a thief takes 
 
 
 class Tally:
-    """What the simulator's result says of a rank."""
+    """A rank in the result of the simulator."""
 
     received = 0  # parts of work
     seq = 0  # requests for work
 
 
 class Rival:
-    """One rank; `ring` counts the ranks.  A rival says how it serves a message, and how it seeks work."""
+    """One rank; `ring` counts the ranks.  A rival defines how it processes a message, and how it looks for work."""
 
     sharing = None  # of a bound: searches here count all nodes
     error: BaseException | None = None
@@ -75,11 +75,11 @@ class Rival:
         """Set up what this kind of rank keeps."""
 
     def serve(self, message: Message, now: float) -> list[Send]:
-        """Serve a message of the rival's own; work that arrives has been taken in already."""
+        """Process a message of the rival's own kind; work that has arrived is already in hand."""
         raise NotImplementedError
 
     def seek(self, now: float) -> list[Send]:
-        """All messages are served: give work to who waits for it, look for some if there is none."""
+        """Give work to waiting ranks, or look for some if there is none; all messages have been processed."""
         raise NotImplementedError
 
     @property
@@ -98,7 +98,7 @@ class Rival:
         return self.load > 0.0
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
-        """Serve what has arrived, seek work, see whether it is the end; what is to be sent, in order."""
+        """Process what has arrived, look for work, detect the end; return the messages to send, in order."""
         sends: list[Send] = []
         self.wake_at = math.inf
         if self.over:
@@ -121,7 +121,7 @@ class Rival:
         return sends + self._stop() if self.termination.over else sends
 
     def done(self, _job: Work, units: int) -> list[Send]:
-        """So many units of work were done."""
+        """Note the units of work done."""
         self.units += units
         return []
 
@@ -130,7 +130,7 @@ class Rival:
         raise error
 
     def refill(self) -> None:
-        """Take a part that is kept in hand, if there is nothing else, and value it."""
+        """Take a kept part in hand if there is no other work, and estimate its size."""
         self.load = self.problem.load()
         while self.kept and not self.load > 0.0:
             self.problem.absorb(self.kept.pop(0))
@@ -165,11 +165,11 @@ class Windowed(Rival):
 
     @property
     def waiting(self) -> float:
-        """What is in hand and in the window, about: its parts were as large as what was in hand when they were made."""
+        """Estimate the work in hand and in the window, whose parts were as large as the work in hand when they were made."""
         return self.load * (1 + len(self.window))
 
     def refill(self) -> None:
-        """As any rank; then from the window, and into it."""
+        """Refill as any rank does; then move parts from the window, and into it."""
         super().refill()
         while self.window and not self.load > 0.0:
             self.kept.append(self.window.pop())
@@ -179,7 +179,7 @@ class Windowed(Rival):
             self.load = self.problem.load()
 
     def touch(self, message: Message, now: float) -> list[Send]:
-        """A one-sided operation of another rank: it takes parts of the window, and hears how much there was."""
+        """Process a one-sided operation of another rank: it takes parts of the window, and learns how much there was."""
         n = self.taken_by(message)
         parts, self.window = self.window[:n], self.window[n:]
         if not parts:
@@ -187,7 +187,7 @@ class Windowed(Rival):
         return [self.give(message.source, b"".join(parts))]  # nodes: as many parts as there are make one
 
     def taken_by(self, message: Message) -> int:
-        """How many parts of the window a thief takes: half of them, rounded up."""
+        """Return the number of parts that a thief takes from the window: half of them, rounded up."""
         return (len(self.window) + 1) // 2
 
     def take(self, victim: int, load: float = 0.0) -> list[Send]:
@@ -201,7 +201,7 @@ class OneSided(Simulation):
     """The simulator, where requests for a `Windowed` rank's work, and news for it, don't wait for the end of its quantum."""
 
     def arrive(self, rank: int, number: int) -> bool:
-        """A message has arrived; True when something was done about it."""
+        """Process a message; return True if it was one of this kind."""
         message = self.under_way[number][2]
         if not self.is_busy(rank) or message.kind not in (Kind.DRAFTING, Kind.REPORT):
             return super().arrive(rank, number)
@@ -216,7 +216,7 @@ class OneSided(Simulation):
 # Source: Saraswat, Kambadur, Kodali, Grove, Krishnamoorthy, "Lifeline-based global load balancing" (PPoPP 2011), and
 # the workers of X10's and APGAS's GLB libraries.  A rank without work asks `RANDOM` random victims, one after the
 # other, then its lifelines, one after the other: its neighbours on the hypercube.  A victim without work to spare
-# answers at once that it has none; but it remembers who came by a lifeline, and sends a half of its work when it has
+# answers at once that it has none; but it remembers the thieves on its lifelines, and sends half of its work when it has
 # some.  A rank that has asked all in vain sleeps until one of its lifelines brings work.
 #
 # Assumed: requests are served between two quanta, as GLB's workers do; each is served by a half of what is in hand,
@@ -260,7 +260,7 @@ class Lifelines(Rival):
         return [(source, Message(Kind.REJECT, self.rank, message.seq))]
 
     def seek(self, now: float) -> list[Send]:
-        """Work for who hangs on this rank; otherwise the next victim."""
+        """Send work to the ranks that wait on a lifeline to this one; without work, ask the next victim."""
         sends: list[Send] = []
         while self.hanging and (part := self._half()) is not None:
             sends.append(self._give(self.hanging.pop(0), part, NOT_ASKED, True))
@@ -296,7 +296,7 @@ class Lifelines(Rival):
 # token-based work-stealing applied to reverse time migration" (IEEE Access 2019, arXiv 1907.00879).  Implemented from its
 # abstract: one token in a cycle, one thief at a time, victims in cyclic order, one-sided operations.
 #
-# Assumed: the token names the next victim, so that the one who steals goes on where the last one has left off; a thief takes
+# Assumed: the token names the next victim, so each thief continues where the last one stopped; a thief takes
 # half of the victim's window, keeps the token until it has found something or has tried `TRIES` victims, and passes it on; a
 # rank that computes looks for the token between two quanta.  Their tasks take minutes and make no tasks, on some dozens of
 # nodes: that is what it was made for.
@@ -343,9 +343,9 @@ class CyclicToken(Windowed):
 # about others and use it to choose victims and the size of what they take; no thread of its own, all one-sided.
 #
 # Assumed: a rank knows of others up to `radius` places away on the ring.  It puts what it knows into both neighbours' memory
-# when its own load has changed by `CHANGE` or when it has heard something new, but once in `EVERY_S` at most.  A thief draws
-# its victim with the time that it is known to need as the weight, and takes as large a part of its work as its own speed is
-# of both.  When it knows of nobody with work the radius doubles, up to `MOST_RADIUS`.  Speeds are measured.
+# when its own load has changed by `CHANGE` or when it has received something new, but at most once in `EVERY_S`.  A thief
+# draws a victim, weighted by the time that each is known to need, and takes the share of its work that the thief's speed is
+# of both speeds.  If it knows of no rank with work, the radius doubles, up to `MOST_RADIUS`.  Speeds are measured.
 
 RADIUS, MOST_RADIUS = 4, 64  # at first, at most
 CHANGE = 2.0  # of a load, up or down, that is worth telling
@@ -354,7 +354,7 @@ ENTRY = struct.Struct("<iddd")  # rank and Known
 
 
 class Known(NamedTuple):
-    """What is known of a rank."""
+    """The knowledge of a rank about another one."""
 
     at: float  # when it was so
     load: float
@@ -383,7 +383,7 @@ class Adaptive(Windowed):
         return []
 
     def touch(self, message: Message, now: float) -> list[Send]:
-        """News are put here, or work is taken."""
+        """Process a one-sided operation: news from another rank, or a thief."""
         if message.kind is not Kind.REPORT:
             return [(to, answer._replace(load=self.speed)) for to, answer in super().touch(message, now)]
         for rank, *told in ENTRY.iter_unpack(message.payload):
@@ -394,13 +394,13 @@ class Adaptive(Windowed):
         return []
 
     def taken_by(self, message: Message) -> int:
-        """As large a part of all work here as the thief's speed is of both; one part at least."""
+        """Return the share of all work here that the thief's speed is of both speeds; at least one part."""
         both = self.speed + message.load
         part = message.load / both if both else 0.5
         return min(len(self.window), max(1, round(PARTS * part)))
 
     def seek(self, now: float) -> list[Send]:
-        """Tell what is new; look for a victim."""
+        """Send news; look for a victim."""
         self._measure(now)
         sends = self._tell(now) if self.size > 1 else []
         if self.holds_work or self.asked is not None or self.size == 1:

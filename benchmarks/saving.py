@@ -31,7 +31,7 @@ WANTED = 0.01
 
 
 class Program(NamedTuple):
-    """What is run."""
+    """A program to run."""
 
     name: str
     words: str
@@ -62,13 +62,13 @@ class Row(NamedTuple):
 
 
 def run(ranks: int, program: Sequence[str], folder: Path | None, every: str) -> float:
-    """Run it once; the seconds that it tells."""
+    """Run the program once; return its seconds."""
     saving = [] if folder is None else ["--save", str(folder), "--save-every", every]
     return float(run_ranks(ranks, [*program, *saving, "--json"])["seconds"])
 
 
 def measure(program: Program, ranks: int, repeat: int, place: Path) -> Row:
-    """Run it in the three ways, in turn, after a round that doesn't count."""
+    """Run the program in the three ways, in turn, after a round that does not count."""
     taken: dict[str, list[float]] = {"A": [], "B": [], "C": []}
     saves, sizes = [], []
     argv = program.words.split()

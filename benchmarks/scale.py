@@ -57,7 +57,7 @@ VERTICES, STEP_S, EXCHANGES = 100, 0.1, 10  # a rank; of a step without exchange
 
 
 class Case:
-    """What the search is."""
+    """The parameters of the search."""
 
     TREE, THRESHOLD = "T1", 16.0
 
@@ -140,7 +140,7 @@ def pool(size: int, seconds: list[float]) -> list[Line]:
 
 
 def search(size: int, seconds: list[float], route: str) -> list[Line]:
-    """The search, by its route; messages of the busiest rank; what the call takes beside it."""
+    """The search, by its route; messages of the busiest rank; seconds of the call beside it."""
     from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
 
     took, most, beside_s = seconds

@@ -79,7 +79,7 @@ def plain_count(tree: Tree, limit: int | None = None) -> TreeCount:
 
 
 def kernel(repeat: int) -> Row:
-    """One rank against plain Python, by CPU time, in this process."""
+    """Compare one rank with plain Python, by CPU time, in this process."""
     compile_kernels()
     ours, plain = [], []
     for _ in range(repeat):
@@ -126,7 +126,7 @@ def unequal(repeat: int, name: str, argv: list[str]) -> Row:
 
 
 def bound(repeat: int) -> Row:
-    """What four ranks search because none has heard at once what another has found."""
+    """Count the nodes that four ranks search in excess, since a new bound reaches the others late."""
     argv = ["-m", "apps.tsp", "--cities", "14", "--compare", "--json", "--seed"]
     answers = [run(4, [*argv, str(1 + seed)]) for seed in range(repeat)]
     answers.sort(key=lambda answer: answer["nodes_ratio"])
@@ -144,7 +144,7 @@ def bound(repeat: int) -> Row:
 
 
 def _row(name: str, ours: Sequence[float], peers: Sequence[float], wanted: str, unit: str) -> Row:
-    """Of two ways that were measured in turn."""
+    """Make a row of two variants that were measured in turn."""
     found = measuring.ratio(ours, peers)
     mine, peer = statistics.median(ours), statistics.median(peers)
     return Row(name, mine, peer, found.median, wanted, unit, found.low, found.high)

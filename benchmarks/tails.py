@@ -1,4 +1,4 @@
-"""How near to the bound can a map of tasks of unknown cost come?  python -m benchmarks.tails
+"""Compare maps of tasks of unknown cost with the lower bound.  python -m benchmarks.tails
 
 The tasks of `benchmarks.scale`: 40 heavy-tailed tasks per rank, 64 ranks of speeds 1, 0.5, 0.25, 0.25; virtual time, over
 seeds.  Time / bound of

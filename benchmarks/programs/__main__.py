@@ -40,7 +40,7 @@ RANKS = len(SPEEDS.split(","))
 
 
 class Source(NamedTuple):
-    """What the file of a program says of it."""
+    """The description of a program, from its file."""
 
     name: str
     title: str  # the first line of its docstring
@@ -172,7 +172,7 @@ class Round(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What was measured of a program."""
+    """The measurements of a program."""
 
     name: str
     lines: int
@@ -181,7 +181,7 @@ class Figures(NamedTuple):
     others: float  # share of the machine
 
     def __str__(self) -> str:
-        """As a row of the table."""
+        """Format as a row of the table."""
         bound_s, achievable_s, emulation, _, _ = map(statistics.median, zip(*self.rounds, strict=True))
         cells = (
             spread([one.before_s / one.achievable_s for one in self.rounds]),

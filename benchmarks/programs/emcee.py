@@ -36,7 +36,7 @@ def sample(pool: Any) -> float:
 
 
 def before(comm: Any) -> Any:
-    """As in the tutorial."""
+    """Use schwimmbad, as in the tutorial."""
     pool = MPIPool()  # closed at exit; a `with` closes it twice, and then ranks hang in MPI_Finalize of MPICH
     if not pool.is_master():
         pool.wait()

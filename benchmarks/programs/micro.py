@@ -49,7 +49,7 @@ def initial(comm: Any) -> list[MicroSimulation]:
 
 
 def force(comm: Any, simulations: list[MicroSimulation]) -> float:
-    """What the macro program gets: the mean, the same on any number of ranks."""
+    """Return the mean force, the result for the macro program; the same on any number of ranks."""
     places = [place for some in comm.allgather([one.place for one in simulations]) for place in some]
     return float(sum(places) / len(places))
 
