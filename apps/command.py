@@ -23,6 +23,7 @@ from lb_mpi.cli.run import arguments
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.search.search import Trace
+from lb_mpi.table import counted
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
 
@@ -185,7 +186,7 @@ def lines(result: lb_mpi.SearchResult) -> list[str]:
     busy = " ".join(f"{rank.busy_fraction:.2f}" for rank in result.ranks)
     return [
         f"{result.seconds:.3f} s; lower bound {result.lower_bound_s:.3f} s (CPU seconds of work / sum of speeds)",
-        f"work was moved {result.balances} times; messages: "
+        f"work was moved {counted(result.balances, 'time')}; messages: "
         + (", ".join(f"{n} {kind}" for kind, n in result.messages.items()) or "none"),
         f"busy, by rank: {busy}",
     ]

@@ -36,6 +36,7 @@ from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.graph.distribute import METHODS
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.saving.rows import Arrays
+from lb_mpi.table import counted
 
 PROG = "python -m apps.heat"
 AIR, HOTTEST = 0.25, 1.0  # temperatures
@@ -269,7 +270,8 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
 def _moves(answer: dict[str, Any]) -> str:
     """Say how often vertices have moved."""
     n, moved, seconds = answer["rebalanced"], answer["vertices_moved"], answer["rebalancing_seconds"]
-    return f"{n} rebalancings moved {moved:,} vertices; all calls took {seconds:.3f} s on rank 0, with waiting"
+    moves = f"{counted(n, 'rebalancing')} moved {counted(moved, 'vertex', 'vertices')}"
+    return f"{moves}; all calls took {seconds:.3f} s on rank 0, with waiting"
 
 
 def compile_kernels() -> None:

@@ -41,6 +41,7 @@ from apps.maze_tiles import compile_kernels as compile_tile_kernels
 from apps.trace import Trace
 from lb_mpi.checks import integer
 from lb_mpi.mpi.common.collective import agree, barrier
+from lb_mpi.table import counted
 
 PROG = "python -m apps.maze"
 
@@ -127,7 +128,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     return answer, [
         *story,
         f"path of {len(path):,} cells found" if result.found else "no path: every reachable cell was searched",
-        f"{done.visited:,} cells visited, {answer['visited_twice']:,} of them twice",
+        f"{counted(done.visited, 'cell')} visited, {answer['visited_twice']:,} of them twice",
         *lines(result),
     ]
 
@@ -151,7 +152,7 @@ def lock_step(options: argparse.Namespace, maze: npt.NDArray[np.uint8] | None) -
     return answer, [
         "path found" if found.together.found else "no path: every reachable cell was searched",
         f"L1 = {found.alone.steps} steps on one rank",
-        f"L{n} = {found.together.steps} steps on {n} ranks, with {found.together.balances} balances",
+        f"L{n} = {found.together.steps} steps on {counted(n, 'rank')}, with {counted(found.together.balances, 'balance')}",
         f"S = L1 / L{n} = {found.speedup:.3f}, E = S / {n} = {found.efficiency:.3f}",
     ]
 

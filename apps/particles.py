@@ -28,6 +28,7 @@ from lb_mpi.kernels import njit
 from lb_mpi.mpi.common.collective import agree, barrier
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.graph.halo import HaloPlan
+from lb_mpi.table import counted
 
 PROG = "python -m apps.particles"
 NUMBER, ROW, COLUMN = range(3)  # columns of the particles
@@ -230,7 +231,9 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     return answer, [
         f"{seconds:.3f} s; lower bound {bound_s:.3f} s (CPU seconds of work / sum of speeds)",
         f"particles by rank at the end: {' '.join(map(str, answer['particles']))}; mean imbalance {times.imbalance:.1%}",
-        f"{len(moves)} rebalancings moved {answer['cells_moved']:,} cells" if options.rebalance else "no rebalancing",
+        f"{counted(len(moves), 'rebalancing')} moved {counted(answer['cells_moved'], 'cell')}"
+        if options.rebalance
+        else "no rebalancing",
         f"checksum {answer['checksum']}",
     ]
 

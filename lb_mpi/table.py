@@ -56,3 +56,8 @@ class Table(NamedTuple):
     def _rest(self) -> str:
         left = len(self.lines) - len(self._shown)
         return f"... and {left:,} more" if left else ""
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Format a number with its noun: "1 rank", "1,000 ranks", "2 vertices"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -22,7 +22,7 @@ from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, assemble, ch
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
-from lb_mpi.table import Table
+from lb_mpi.table import Table, counted
 
 STEPPING = tuple(scheme for scheme in SCHEMES if scheme != "direct")
 SHOWN = 20  # lines of the curve, and of the table of ranks
@@ -122,7 +122,8 @@ def describe(result: dict[str, Any]) -> list[str]:
     end = "" if result["converged"] else ", not converged"
     zero, sides = "" if theorem["least_diagonal"] > 0.0 else "not ", "" if theorem["bipartite"] else "not "
     return [
-        f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['scheme']}{tau}",
+        f"{result['graph']}: {counted(result['ranks'], 'rank')}, {counted(result['edges'], 'edge')}; "
+        f"{result['scheme']}{tau}",
         *_figure(result),
         f"steps: {result['steps']}{end}; imbalance {result['imbalance'][0]:.2%} before, {result['imbalance'][-1]:.2%} "
         f"after; times {min(after):.2f} to {max(after):.2f} s; {moved:.1f} units of work moved over edges",

@@ -21,6 +21,7 @@ from lb_mpi.machine import read_machine
 from lb_mpi.metrics import check_speeds
 from lb_mpi.partitioning.partition import AIMS, COARSENINGS, EFFORTS, METHODS, THRESHOLDS, partition
 from lb_mpi.partitioning.quality import partition_metrics
+from lb_mpi.table import counted
 
 SHOWN = 20  # parts or nodes, in the text output
 PARTITION_SETTINGS = ("imbalance", "effort", "seed", "method", "coarsening", "threshold")
@@ -115,9 +116,9 @@ def _shown(graph: Graph, parts: Ints, k: int) -> dict[str, Any]:
 def describe_partition(result: dict[str, Any]) -> list[str]:
     """Summarise a partition."""
     sizes, broken = result["sizes"], result["disconnected"]
-    pieces = f"{len(broken)} parts are in several pieces" if broken else "every part is in one piece"
+    pieces = f"{counted(len(broken), 'part is', 'parts are')} in several pieces" if broken else "every part is in one piece"
     lines = [
-        f"{result['graph']}: {result['vertices']} vertices, {result['edges']} edges",
+        f"{result['graph']}: {counted(result['vertices'], 'vertex', 'vertices')}, {counted(result['edges'], 'edge')}",
         f"cut {result['cut']:g}, volume {result['volume']}, imbalance {result['imbalance']:.2%}, {pieces}",
         f"vertices per part: {_some(sizes, 'parts')}",
     ]
@@ -261,8 +262,8 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
     """Summarise an arrangement; mpiexec also accepts a host list."""
     comment = "# " if "hosts" in result else ""
     lines = [
-        f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
-        f"{result['objective']} tau",
+        f"{result['graph']}: {counted(result['ranks'], 'rank')}, {counted(result['edges'], 'edge')}; "
+        f"{result['method']} for the {result['objective']} tau",
         f"p = lambda_P / lambda_2, to which the steps of diffusion are proportional: {result['p_before']:.2f} before, "
         f"{result['p']:.2f} now",
         f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "

@@ -17,7 +17,7 @@ import numpy as np
 from lb_mpi import __version__
 from lb_mpi.cli.dispatch import Command
 from lb_mpi.machine import FIELDS, WAITS, Machine
-from lb_mpi.table import Table
+from lb_mpi.table import Table, counted
 
 LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
 MOST_LINES = 64  # of ranks
@@ -55,7 +55,7 @@ def describe(answer: dict[str, Any]) -> list[str]:
     n_hosts = len(set(hosts))
     lines += [
         f"{answer['mpi']}; MPI standard {answer['standard']}; thread level {answer['thread_level']}",
-        f"{size} rank{'s' * (size > 1)} on {n_hosts} host{'s' * (n_hosts > 1)}",
+        f"{counted(size, 'rank')} on {counted(n_hosts, 'host')}",
     ]
     if "machine" in answer:
         return lines + table(Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)}))

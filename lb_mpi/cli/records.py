@@ -19,7 +19,7 @@ from lb_mpi.cli.report.page import page
 from lb_mpi.cli.report.run import Run, gather, headline, times
 from lb_mpi.cli.report.trace import trace
 from lb_mpi.files import write_whole
-from lb_mpi.table import Table
+from lb_mpi.table import Table, counted
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
     efficiencies = [answer[name] for name in ("parallel", "balance", "communication")]
     return [
         *([f"{times(answer['gain'])} times as fast as without balancing (predicted)"] if known else []),
-        f"{answer['ranks']:,} ranks, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
+        f"{counted(answer['ranks'], 'rank')}, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
         f"(lower bound) {answer['bound_s']:.3f} s{ratio}",
         *(
             []

@@ -37,7 +37,7 @@ from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.record.report import percent
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
-from lb_mpi.table import Table
+from lb_mpi.table import Table, counted
 from lb_mpi.virtual import Network, check_span
 
 THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
@@ -175,10 +175,11 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
 
 def _describe_search(answer: dict[str, Any]) -> list[str]:
     return [
-        f"{answer['nodes']:,} nodes on {answer['ranks']} virtual ranks in {answer['virtual_seconds']:.6f} virtual seconds",
-        f"efficiency {answer['efficiency']:.3f}; work was moved {answer['balances']} times, with {answer['drafts']} drafts "
-        f"and {answer['messages']:,} messages: {answer['messages'] / answer['ranks']:.0f} per rank, and at most "
-        f"{answer['most_messages']:,} from one rank",
+        f"{counted(answer['nodes'], 'node')} on {counted(answer['ranks'], 'virtual rank')} in "
+        f"{answer['virtual_seconds']:.6f} virtual seconds",
+        f"efficiency {answer['efficiency']:.3f}; work was moved {counted(answer['balances'], 'time')}, with "
+        f"{counted(answer['drafts'], 'draft')} and {counted(answer['messages'], 'message')}: "
+        f"{answer['messages'] / answer['ranks']:.0f} per rank, and at most {answer['most_messages']:,} from one rank",
     ]
 
 
@@ -261,9 +262,11 @@ def _describe_rows(answer: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     return [
         str(Table(header, lines, words=(6,))),
-        f"{answer['ranks']:,} ranks, {len(calls)} calls: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
-        f"the bound ({answer['ratio_later']:.3f} in the later half); without balancing {answer['ratio_without']:.3f}",
-        f"{total['rows_moved']:,} rows and {total['bytes_moved'] / 1e6:,.1f} MB moved, with {total['messages']:,} messages",
+        f"{counted(answer['ranks'], 'rank')}, {counted(len(calls), 'call')}: {total['seconds']:.4f} virtual seconds, "
+        f"{answer['ratio']:.3f} of the bound ({answer['ratio_later']:.3f} in the later half); "
+        f"without balancing {answer['ratio_without']:.3f}",
+        f"{counted(total['rows_moved'], 'row')} and {total['bytes_moved'] / 1e6:,.1f} MB moved, with "
+        f"{counted(total['messages'], 'message')}",
     ]
 
 
@@ -338,10 +341,11 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     return [
         str(Table(header, lines)),
-        f"{answer['ranks']:,} ranks, {len(maps)} maps: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
-        f"the bound ({answer['ratio_later']:.3f} in the later half); without stealing {answer['ratio_dealt']:.3f}; "
+        f"{counted(answer['ranks'], 'rank')}, {counted(len(maps), 'map')}: {total['seconds']:.4f} virtual seconds, "
+        f"{answer['ratio']:.3f} of the bound ({answer['ratio_later']:.3f} in the later half); "
+        f"without stealing {answer['ratio_dealt']:.3f}; "
         f"with an ideal shared counter {answer['ratio_counter']:.3f}",
-        f"{total['steals']:,} steals, with {total['messages']:,} messages",
+        f"{counted(total['steals'], 'steal')}, with {counted(total['messages'], 'message')}",
     ]
 
 

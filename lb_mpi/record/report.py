@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver
-from lb_mpi.table import Table
+from lb_mpi.table import Table, counted
 
 COLUMNS = {
     Driver.SEARCH: {"done": "units", "received": "parts received", "messages": "messages"},
@@ -83,9 +83,9 @@ class Report:
     def notes(self) -> list[str]:
         """The lines below the table."""
         word = CALLS.get(self.driver)
-        counted = f"{self.n:,} {word}{'s' * (self.n != 1)} in " if word else ""
+        calls = f"{counted(self.n, word)} in " if word else ""
         queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
-        notes = [f"{counted}{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle{queued}"]
+        notes = [f"{calls}{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle{queued}"]
         if self.driver is Driver.ROWS:
             notes += [
                 f"imbalance of the last call: {percent(self.imbalance)}, without lending {percent(self.imbalance_home)}",

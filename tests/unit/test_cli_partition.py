@@ -49,7 +49,7 @@ def test_a_graph_in_pieces(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert not given["connected"]
     assert [given["sizes"][part] for part in given["disconnected"]] == [2]
     assert main(["partition", str(path), "-k", "2"]) == 0
-    assert "1 parts are in several pieces" in capsys.readouterr().out
+    assert "1 part is in several pieces" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

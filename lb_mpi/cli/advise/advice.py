@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lb_mpi.cli.report.run import USEFUL, Run
 from lb_mpi.record.events import Driver
 from lb_mpi.record.record import Rows, Stored
+from lb_mpi.table import counted
 
 Floats = NDArray[np.float64]
 SEEDS = 3  # number of seeds per prediction
@@ -172,7 +173,7 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
         return []
     slowest = min(hosts, key=lambda host: float(speeds[hosts[host]].mean()))
     left = [rank for rank in range(len(ranks)) if rank not in hosts[slowest]]
-    n = f"{len(left)} rank{'s' * (len(left) > 1)}"
+    n = counted(len(left), "rank")
     faster = [2.0 if rank in hosts[slowest] else 1.0 for rank in range(len(ranks))]
     return [
         OtherMachine(without := f"without {kind}{slowest}", left, [1.0] * len(left), f"start {n}, {without}"),

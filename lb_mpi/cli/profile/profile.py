@@ -29,7 +29,7 @@ import numpy as np
 
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
-from lb_mpi.table import Table
+from lb_mpi.table import Table, counted
 
 END = "(the program's end)"
 MOST_RANKS, MOST_LINES, MOST_NAMES, MOST_NAMES_OF_SPEEDS = 32, 10, 3, 8
@@ -422,7 +422,7 @@ def _ratio(part: float, whole: float) -> float:
 def table(profile: Profile) -> list[str]:
     """Return a summary, the ranks, the lines with most waiting, what the awaited rank did meanwhile, and metrics."""
     size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
-    head = f"profile of {profile.program}: {_count(size, 'rank')} on {_count(hosts, 'host')}, {profile.seconds:.2f} s"
+    head = f"profile of {profile.program}: {counted(size, 'rank')} on {counted(hosts, 'host')}, {profile.seconds:.2f} s"
     return [
         head, *summary(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "",
         *_of_awaited(profile), *_EXPLAINED, "",
@@ -551,10 +551,6 @@ def _whom(waited_s: Mapping[int, float], whole: float) -> str:
         if seconds >= 0.005 * whole > 0
     ]
     return ", ".join(named[:MOST_NAMES]) + (", .." if len(named) > MOST_NAMES else "")
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'s' * (number != 1)}"
 
 
 def _short(seconds: float) -> str:

@@ -42,7 +42,7 @@ from lb_mpi.cli.report.run import (
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import Rows
-from lb_mpi.table import Table
+from lb_mpi.table import Table, counted
 
 # Colours of Okabe and Ito, for the colour-blind; computing is blue, losses are warm colours.
 COLOURS = {
@@ -290,7 +290,7 @@ def _title(program: str) -> str:
 def _head(run: Run, head: Headline) -> str:
     about = run.ranks[0].about
     when = "virtual time" if about.virtual else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.wall_s))
-    hosts = f"{len(run.hosts):,} host{'s' * (len(run.hosts) > 1)}"
+    hosts = counted(len(run.hosts), "host")
     cards = [
         (seconds(head.seconds), "from start to end"),
         (f"{head.ratio:.2f}" if np.isfinite(head.ratio) else "-", "time / ideal time"),
@@ -306,7 +306,7 @@ def _head(run: Run, head: Headline) -> str:
     )
     notes = "".join(f'<p class="note">{escape(note[:300])}</p>' for note in run.notes[:10])
     return (
-        f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{run.size:,} rank{"s" * (run.size > 1)} on {hosts}, '
+        f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{counted(run.size, "rank")} on {hosts}, '
         f"{when}</p>{notes}"
         + _card(times(head.gain), f"times as fast as without balancing ({predicted})", " gain")
         + f'<p class="big">{escape(head.words)}</p>'
@@ -484,7 +484,7 @@ def _machine(run: Run) -> str:
     about = run.ranks[0].about
     versions = list(dict.fromkeys(one.about.versions for one in run.ranks))
     counts = [sum(one.about.host == host for one in run.ranks) for host in run.hosts]
-    named = [f"{host} ({n} rank{'s' * (n > 1)})" for host, n in zip(run.hosts[:32], counts, strict=False)]
+    named = [f"{host} ({counted(n, 'rank')})" for host, n in zip(run.hosts[:32], counts, strict=False)]
     more = f", and {len(run.hosts) - 32:,} more" if len(run.hosts) > 32 else ""
     rows = [
         ("program", about.program),

@@ -23,6 +23,7 @@ import numpy as np
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import N_PHASES, Rows, Stored, coarser, read
+from lb_mpi.table import counted
 
 USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # while an emulated slow rank rests, a real one would compute
 DRIVERS = {
@@ -97,7 +98,7 @@ def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
     newest = max((one.about for one in found), key=lambda about: about.wall_s)
     kept = [one for one in found if (one.about.size, one.about.virtual) == (newest.size, newest.virtual)]
     if len(kept) < len(found):
-        notes.append(f"left out {len(found) - len(kept)} record{'s' * (len(found) - len(kept) > 1)} of another run")
+        notes.append(f"left out {counted(len(found) - len(kept), 'record')} of another run")
     hosts: dict[str, int] = {}
     for one in sorted(kept, key=lambda one: one.about.rank):
         hosts.setdefault(one.about.host, len(hosts))

@@ -38,6 +38,7 @@ from lb_mpi.cli.run.hosts import Host
 from lb_mpi.cli.run.limit import HUNG
 from lb_mpi.cli.run.lines import End
 from lb_mpi.signs import SAVED
+from lb_mpi.table import counted
 
 SETTLE_S = 1.0
 
@@ -143,5 +144,5 @@ def place(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> tu
     slots = [index for index, host in enumerate(hosts) for _ in range(host.slots) if index not in problems]
     words = [f"left out: {problems[index]}" for index in sorted(problems)]
     if len(slots) < wanted:
-        words.append(f"{len(slots)} rank{'s' * (len(slots) != 1)} instead of {wanted}: there are no more slots")
+        words.append(f"{counted(len(slots), 'rank')} instead of {wanted}: there are no more slots")
     return slots[:wanted], words

@@ -34,6 +34,7 @@ from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scra
 from lb_mpi.cli.run.restarting import How, Outcome, decide, how, place
 from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
+from lb_mpi.table import counted
 
 ASK_S = 20.0
 # Open MPI passes only these variables to other hosts; MPICH passes all.
@@ -383,7 +384,7 @@ class MpiJob:
                 return 1
             counts = Counter(self.hosts[index].name for index in ranks)
             watch.keep(counts)
-            say(", ".join(f"{name} ({count} rank{'s' * (count > 1)})" for name, count in counts.items()))
+            say(", ".join(f"{name} ({counted(count, 'rank')})" for name, count in counts.items()))
             if before is None:
                 facts = watch.here.facts.items()
                 say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
