@@ -20,11 +20,13 @@ STYLE = (
     "text{font:13px sans-serif;text-anchor:middle;fill:#1c2430}.soft{fill:#5b6675;font-size:12px}.left{text-anchor:start}"
     ".line{stroke:#5b6675;fill:none}.flow{stroke:#0b5cad;stroke-width:2;fill:none;marker-end:url(#tip)}"
     ".box{fill:#fff;stroke:#5b6675}.water{fill:#9cc9ee}.dash{stroke:#d55e00;stroke-dasharray:5 4;fill:none}"
-    ".curve{stroke:#0b5cad;stroke-width:2;fill:none}.cut{stroke:#d55e00;stroke-width:3}"
+    ".curve{stroke:#0b5cad;stroke-width:2;fill:none}.cut{stroke:#d55e00;stroke-width:3}.tip{fill:#0b5cad}.page{fill:#fff}"
+    "@media (prefers-color-scheme:dark){text{fill:#e6eaef}.soft{fill:#a8b3c1}.line{stroke:#a8b3c1}.page{fill:#0d1117}"
+    ".box{fill:#0d1117;stroke:#a8b3c1}.water{fill:#1f5f99}.flow,.curve{stroke:#58a6ff}.tip{fill:#58a6ff}}"
 )
 TIP = (
     '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" orient="auto" '
-    'markerUnits="userSpaceOnUse"><path d="M0 0L10 5L0 10z" fill="#0b5cad"/></marker></defs>'
+    'markerUnits="userSpaceOnUse"><path class="tip" d="M0 0L10 5L0 10z"/></marker></defs>'
 )
 PICTURES = ROOT / "docs" / "pictures"
 SPEEDS, TIMES = (2.0, 1.0, 3.0, 1.5), (4.0, 9.0, 2.0, 6.0)
@@ -164,8 +166,8 @@ def multilevel() -> tuple[float, float, list[str]]:
                     ends = [half[rr * each * 8 + cc * each] for rr, cc in ((r, c), other)]
                     parts.append(path([spot, spots[other]], "cut" if sides and ends[0] != ends[1] else "line"))
         for (r, c), (x, y) in spots.items():
-            fill = colours[int(half[r * each * 8 + c * each])] if sides else "#fff"
-            parts.append(f'<circle class="box" style="fill:{fill}" cx="{x:.0f}" cy="{y:.0f}" r="{5 + 2 * each}"/>')
+            fill = f' style="fill:{colours[int(half[r * each * 8 + c * each])]}"' if sides else ""
+            parts.append(f'<circle class="box"{fill} cx="{x:.0f}" cy="{y:.0f}" r="{5 + 2 * each}"/>')
         parts.append(text(left + 104, 168, words))
 
     stages = (("graph", 1, False), ("coarsened", 2, False), ("halved by v_2", 2, True), ("restored", 1, True))
@@ -187,7 +189,7 @@ def svg(name: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}"><style>{STYLE}</style>{TIP}'
-        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
+        f'<rect class="page" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
     )
 
 
