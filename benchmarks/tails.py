@@ -4,7 +4,7 @@ The tasks of `benchmarks.scale`: 40 heavy-tailed tasks per rank, 64 ranks of spe
 seeds.  Time / bound of
 
     counter           each rank that is idle begins the next task, at no cost
-    stopping          the same, but a rank begins none when all the remaining tasks need less time than `most` times what an
+    stopping          the same, but a rank stops when all the remaining tasks need less time than `most` times what an
                       average task takes longer on it than on the fastest rank; true speeds and the true mean are given,
                       and `most` is the best for all seeds together
     hindsight         the same, but with the best `most` of each seed, known after the map: no such rule does better
@@ -13,8 +13,8 @@ seeds.  Time / bound of
     pool, other items a later map: speeds are known from a map of other items
     pool, same items  the map after it, of the same items: their costs are known
 
-A scheduler that knows no costs, and can't move a task that was begun, only chooses when a rank begins none.  So "stopping"
-and "hindsight" tell what a map of unknown costs can reach, and "largest first" one of known costs.
+A scheduler that knows no costs, and cannot move a task that has begun, can only decide when a slow rank stops taking tasks.
+So "stopping" and "hindsight" show what a map of unknown costs can reach, and "largest first" one of known costs.
 """
 
 from __future__ import annotations
