@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,6 +92,34 @@ def host() -> Iterator[Host]:
         process.stdin.close()
         assert process.wait(30) == 0
     assert limit.bearers(mark) == set()
+
+
+def test_a_killed_host_leaves_no_process_behind_that_finds_its_facts(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(600)\n")  # host.py itself imports no site
+    mark, env = limit.marked({**os.environ, "PYTHONPATH": str(tmp_path)})
+    with started(commands.argv(sys.executable, "host"), cwd=ROOT, env=env, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(f"{mark}\n")
+        process.stdin.flush()
+        while not any(b"facts" in commands_of(pid) for pid in limit.bearers(mark)):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        given_up = time.monotonic() + 30.0
+        while limit.bearers(mark) and time.monotonic() < given_up:
+            time.sleep(0.01)
+        left = limit.bearers(mark)
+        limit.end(mark)
+        assert left == set()
+
+
+def commands_of(pid: int) -> bytes:
+    """Its command line; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def begun(number: str) -> str:

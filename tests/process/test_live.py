@@ -132,10 +132,24 @@ def test_it_ends_with_the_run(
     assert [line.partition(":")[0] for line in told.err.splitlines()] == ["4 s", "8 s", "9 s"]
 
 
+def test_the_folder_of_records_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed = []
+
+    def remove(path: str, *, ignore_errors: bool) -> None:
+        removed.append((path, ignore_errors))
+
+    monkeypatch.setattr("shutil.rmtree", remove)
+    with progress.scratch(str(tmp_path)) as folder:
+        Path(folder, "rank0.lbrec").touch()
+    ((other, _),) = removed
+    assert not Path(folder).exists()
+    assert [one.name for one in Path(other).iterdir()] == ["rank0.lbrec"]
+
+
 def test_the_records_of_a_process_that_was_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     make = f"import os, tempfile; from lb_mpi.cli.run import progress; tempfile.tempdir = {str(tmp_path)!r}"
-    killed = f"{make}; folder = progress.scratch(); os.kill(os.getpid(), 9)"
+    killed = f"{make}; scratch = progress.scratch(); scratch.__enter__(); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", killed], cwd=ROOT).returncode == -9
     with progress.scratch() as mine:
         assert len([*tmp_path.iterdir()]) == 2

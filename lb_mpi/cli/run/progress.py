@@ -53,11 +53,20 @@ def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) 
                 process.wait()
 
 
-def scratch(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder in `place` (None: that of temporary files) for records that nobody wants to keep: a context manager."""
-    # On a host that is gone, a rank may still write there.
-    prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
-    return tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+@contextlib.contextmanager
+def scratch(place: str | None = None) -> Iterator[str]:
+    """Make a folder in `place` (None: that of temporary files) for records that nobody wants to keep, and remove it.
+
+    It disappears at once: a rank that ends meanwhile finds no folder, rather than a folder without its file, and is silent.
+    """
+    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{socket.gethostname()}-{os.getpid()}-", dir=place)
+    try:
+        yield folder
+    finally:
+        gone = f"{folder}.removed"
+        with contextlib.suppress(OSError):
+            os.rename(folder, gone)
+        shutil.rmtree(gone, ignore_errors=True)  # on a host that is gone, a rank may still write there
 
 
 def remove_scratch() -> None:
