@@ -5,9 +5,11 @@ processing time first (Graham 1969), on unequal machines: each large task, from 
 finish it first; small ones fill the ranks up.  A rank's own tasks are adjacent in the order of a map, largest first, so that
 thieves take small ones from the back.
 
-A rank begins a chunk of tasks between two looks at its messages.  A chunk should last about `TARGET_S`: short compared with
-the wait at the end, long compared with the cost of taking it.  Wall-clock time counts, since a task may also sleep, or wait
-for a file or a GPU.  But a lost time slice can make a chunk look a hundred times longer, so a chunk shrinks by half at most.
+A rank begins a chunk of tasks between two looks at its messages.  A chunk is a part of what the rank owns (guided
+self-scheduling, Polychronopoulos and Kuck 1987): long ones cost less, and what has begun can't be stolen.  It should last for
+at least `SHORTEST_S`, which is long compared with the cost of taking it, and at most `LONGEST_S`, since a rank answers no
+messages meanwhile.  Wall-clock time counts, since a task may also sleep, or wait for a file or a GPU.  But a lost time slice
+can make a chunk look a hundred times longer, so the time of a task is believed to be at most twice as long as before.
 """
 
 from __future__ import annotations
@@ -97,22 +99,29 @@ def _relative(speeds: Sequence[float]) -> Floats:
     return values.clip(min=sys.float_info.min)
 
 
-TARGET_S = 0.5e-3
+SHORTEST_S, LONGEST_S = 0.5e-3, 4e-3  # of a chunk
+PART = 8  # of the tasks that a rank owns, it begins one in so many together
 
 
 class Pace:
     """The length of the next chunk, from the time of the last one; always `fixed` if that is not 0."""
 
     def __init__(self, fixed: int = 0) -> None:
-        self.n = fixed or 1
         self._fixed = fixed
+        self._task_s = math.inf  # of a task
+        self._most = 1  # twice as many as the longest chunk had
+
+    def n(self, owned: int) -> int:
+        """Return how many of the tasks that a rank owns are its next chunk."""
+        if self._fixed:
+            return min(self._fixed, owned)
+        fitting = min(max(SHORTEST_S / self._task_s, owned // PART), LONGEST_S / self._task_s)
+        return min(max(1, int(fitting)), self._most, owned)
 
     def observe(self, n: int, seconds: float) -> None:
-        """Observe a chunk of n tasks: the next has at most twice, at least half its length."""
-        if self._fixed:
-            return
-        fitting = n * TARGET_S / max(seconds, 1e-9)
-        self.n = max(1, int(min(max(fitting, self.n / 2), 2 * max(n, self.n))))
+        """Observe a chunk of n tasks."""
+        self._task_s = max(1e-9, min(seconds / n, 2 * self._task_s))
+        self._most = max(self._most, 2 * n)
 
 
 def share(n: int, mine: float, theirs: float) -> int:

@@ -1,8 +1,8 @@
 """Learning while tasks run: speeds within a map, when to leave the last tasks to faster ranks, and costs.   (pure)
 
-Nothing is known of a task before it has run.  Three things are learned from the seconds of each chunk:
+Nothing is known of a task before it has run.  Three things are learned from the seconds of each chunk of tasks:
 
-- Speeds.  In a pool on one host, each rank publishes how many chunks it has run, and in which time, where the others read
+- Speeds.  In a pool on one host, each rank publishes how many tasks it has run, and in which time, where the others read
   it.  The first map therefore steals by measured speeds, too.
 - The end of a map.  A long task that a slow rank begins late is what all others wait for.  So a rank that is slower than
   most leaves the remaining tasks to the others, as soon as they need less time for all of them than it would lose by one
@@ -20,19 +20,19 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.pooling.deal import TARGET_S, Floats
+from lb_mpi.pooling.deal import SHORTEST_S, Floats
 
 # --- the end of a map -------------------------------------------------------------------------------------------------
 
-PRIOR, NOISE = 4.0, 8.0  # chunks assumed to have run before; as many more for each unit of variation
-TAIL = 5 / 6  # the longest chunk under way is 1 + TAIL * log2(ranks) * variation times as long as an average one
-NEAR = 16  # a rank with more chunks of its own is not near the end
-LONG_S = 2 * TARGET_S  # shorter chunks cost nothing at the end
+PRIOR, NOISE = 4.0, 8.0  # tasks assumed to have run before; as many more for each unit of variation
+TAIL = 5 / 6  # the longest task under way is 1 + TAIL * log2(ranks) * variation times as long as an average one
+NEAR = 16  # a rank with more tasks of its own is not near the end
+LONG_S = 2 * SHORTEST_S  # shorter tasks cost nothing at the end
 LEAST_S, SLOWEST = 1e-9, 1e-9  # seconds of work, and a speed, below which nothing is estimated
 
 
 class Timing(NamedTuple):
-    """The chunks that a rank has run in a map."""
+    """The tasks that a rank has run in a map."""
 
     epoch: int = -1  # of the map
     n: float = 0
@@ -40,7 +40,7 @@ class Timing(NamedTuple):
     squares: float = 0.0  # sum of the squares of the seconds of each
 
     def added(self, seconds: float, n: float = 1) -> Timing:
-        """Return the timing with another chunk, or with `n` equal ones that took `seconds` together."""
+        """Return the timing with another task, or with `n` equal ones that took `seconds` together."""
         return Timing(self.epoch, self.n + n, self.seconds + seconds, self.squares + seconds * seconds / n)
 
 
@@ -61,26 +61,26 @@ class Timings(Protocol):
 
 
 class Estimate(NamedTuple):
-    """The speeds and the chunks of a host, in the middle of a map."""
+    """The speeds and the tasks of a host, in the middle of a map."""
 
     speeds: dict[int, float]
     typical: float  # speed at which an average piece of work is done
-    chunk_s: float  # of an average chunk at speed 1
-    variation: float  # of chunks at speed 1: variance / mean**2
+    task_s: float  # of an average task at speed 1
+    variation: float  # of tasks at speed 1: variance / mean**2
 
 
 def estimate(timings: dict[int, Timing], believed: dict[int, float]) -> Estimate | None:
-    """Estimate speeds and chunks from what ran so far, and speeds `believed` before; None: too few chunks to tell.
+    """Estimate speeds and tasks from what ran so far, and speeds `believed` before; None: too few tasks to tell.
 
-    Each rank is assumed to have run some chunks before at the speed believed: more of them if chunks differ much, since long
+    Each rank is assumed to have run some tasks before at the speed believed: more of them if tasks differ much, since long
     ones may have met a rank by chance.
     """
     n = sum(timing.n for timing in timings.values())
     if n < len(timings) or not _work_s(timings, believed) > LEAST_S:
         return None
-    chunk_s, prior = _work_s(timings, believed) / n, PRIOR + NOISE * _variation(timings, believed)
+    task_s, prior = _work_s(timings, believed) / n, PRIOR + NOISE * _variation(timings, believed)
     speeds = {
-        rank: max(SLOWEST, (timing.n + prior) * chunk_s / (timing.seconds + prior * chunk_s / believed[rank]))
+        rank: max(SLOWEST, (timing.n + prior) * task_s / (timing.seconds + prior * task_s / believed[rank]))
         for rank, timing in timings.items()
     }
     typical = sum(speed * speed for speed in speeds.values()) / sum(speeds.values())
@@ -118,11 +118,11 @@ class Ending:
         if self._learns:
             self._timings[self.rank] = self._mine
 
-    def observe(self, seconds: float) -> None:
-        """Publish another chunk."""
+    def observe(self, n: int, seconds: float) -> None:
+        """Publish a chunk of n tasks."""
         self.until, self._decided = 0.0, False
         if self._learns:
-            self._mine = self._timings[self.rank] = self._mine.added(seconds)
+            self._mine = self._timings[self.rank] = self._mine.added(seconds, n)
 
     def estimate(self) -> Estimate | None:
         """Return what is known of the ranks on this host; None: nothing beyond what was believed before."""
@@ -131,33 +131,33 @@ class Ending:
         timings = {rank: timing for rank in self._host if (timing := self._timings[rank]).epoch == self._mine.epoch}
         return estimate(timings, {rank: self._believed[rank] for rank in timings})
 
-    def leaves(self, now: float, chunks: Callable[[], float]) -> bool:
-        """Return whether this rank, which could begin one of the `chunks()` not begun on its host, leaves them to others.
+    def leaves(self, now: float, tasks: Callable[[], float]) -> bool:
+        """Return whether this rank, which could begin one of the `tasks()` not begun on its host, leaves them to others.
 
-        The others need chunks / (sum of the speeds) times an average chunk for all of them.  If this rank begins a long
+        The others need tasks / (sum of the speeds) times an average task for all of them.  If this rank begins a long
         one instead, all wait for it: tail / speed, where a typical rank would need tail / typical.
         """
         if not self._decided:
-            self.until, self._decided = now + self._wait_s(chunks), True
+            self.until, self._decided = now + self._wait_s(tasks), True
         return now < self.until
 
-    def _wait_s(self, chunks: Callable[[], float]) -> float:
+    def _wait_s(self, tasks: Callable[[], float]) -> float:
         if not self._mine.seconds > LONG_S * self._mine.n or (known := self.estimate()) is None:
             return 0.0
-        return wait_s(known, self.rank, chunks())
+        return wait_s(known, self.rank, tasks())
 
 
-def wait_s(known: Estimate, rank: int, chunks: float, longest: float = 1.0) -> float:
-    """Return for how many seconds a rank leaves the `chunks` not yet begun to the others; 0: it begins one now.
+def wait_s(known: Estimate, rank: int, tasks: float, longest: float = 1.0) -> float:
+    """Return for how many seconds a rank leaves the `tasks` not yet begun to the others; 0: it begins one now.
 
-    `longest`: expected length of the next chunk, in average ones.  See `Ending.leaves`.
+    `longest`: expected length of the next task, in average ones.  See `Ending.leaves`.
     """
     speed = known.speeds[rank]
     tail = longest * (1.0 + TAIL * math.log2(len(known.speeds)) * known.variation)
-    rest = chunks / sum(known.speeds.values())
+    rest = tasks / sum(known.speeds.values())
     if rest >= tail * (1.0 / speed - 1.0 / known.typical):
         return 0.0
-    return (2.0 * rest + tail / known.typical) * known.chunk_s
+    return (2.0 * rest + tail / known.typical) * known.task_s
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ class Scheduler:
             return 1, math.inf
         speed = known.speeds[rank]
         share = speed / sum(known.speeds[one] for one in queue.ranks) / AHEAD
-        return min(BATCH_MOST, math.ceil(len(queue) * share)), BATCH_S * speed / known.chunk_s
+        return min(BATCH_MOST, math.ceil(len(queue) * share)), BATCH_S * speed / known.task_s
 
     def _may_have_two(self, rank: int) -> bool:
         """Return whether a rank that has a batch may have another one."""
@@ -315,12 +315,12 @@ class Scheduler:
         """Return how long a rank is expected to need for a batch, of which it may be in a long task."""
         assert self._known is not None
         units = sum(task.cost for task in batch.tasks) + self._known.variation
-        return units * self._known.chunk_s / self._known.speeds[rank]
+        return units * self._known.task_s / self._known.speeds[rank]
 
     def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
         """Return whether a rank leaves the tasks to faster ones, which need less time for them than it would lose."""
         known = self._known
-        if known is None or self.at[rank] or len(queue.ranks) == 1 or known.chunk_s < LONG_S * known.speeds[rank]:
+        if known is None or self.at[rank] or len(queue.ranks) == 1 or known.task_s < LONG_S * known.speeds[rank]:
             return False
         speeds = {one: known.speeds[one] for one in queue.ranks}
         typical = sum(speed * speed for speed in speeds.values()) / sum(speeds.values())

@@ -183,7 +183,7 @@ class Worker:
         elif job == self.chunk:
             self.chunk = None
             self._pace.observe(job.n, result)
-            self._ending.observe(result + rest_s)
+            self._ending.observe(job.n, result + rest_s)
         else:
             raise ProtocolError(f"{job} is done, the chunk is {self.chunk}")
         return self._take_sends()
@@ -229,9 +229,9 @@ class Worker:
             elif now < self._ending.until:
                 self._leaving = True
             else:
-                swap = Swap(self.rank, own, take_front(own, min(self._pace.n, n))) if n else self._steal(self._host)
+                swap = Swap(self.rank, own, take_front(own, self._pace.n(n))) if n else self._steal(self._host)
                 if swap is not None:
-                    self._leaving = n <= NEAR * self._pace.n and self._ending.leaves(now, self._chunks_left)
+                    self._leaving = n <= NEAR and self._ending.leaves(now, self._tasks_left)
                     if not self._leaving:
                         return swap
         if self._rest is not None:
@@ -285,9 +285,9 @@ class Worker:
                 left.append((rank, word, n))
         return left
 
-    def _chunks_left(self) -> float:
-        """Return how many chunks on this host have not been begun."""
-        return sum(n for _, _, n in self._left([self.rank, *self._host])) / self._pace.n
+    def _tasks_left(self) -> int:
+        """Return how many tasks on this host have not been begun."""
+        return sum(n for _, _, n in self._left([self.rank, *self._host]))
 
     def _speeds(self) -> ByRank[float]:
         """Return the speeds on this host as far as they are known now."""
@@ -295,7 +295,7 @@ class Worker:
         return self.speeds if known is None or len(known.speeds) <= len(self._host) else known.speeds
 
     def _begin_stolen(self, stolen: Interval) -> None:
-        begun = min(self._pace.n, stolen.n)
+        begun = self._pace.n(stolen.n)
         self.chunk = stolen._replace(hi=stolen.lo + begun)
         self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None
 

@@ -125,14 +125,14 @@ def asking(worker: Worker) -> Worker:
     class Told(ending):  # type: ignore[misc]
         answer = False
 
-        def observe(self, seconds: float) -> None:
+        def observe(self, n: int, seconds: float) -> None:
             pass
 
         def estimate(self) -> None:
             return None
 
-        def leaves(self, now: float, chunks: Any) -> bool:
-            assert chunks() > 0, "there is nothing to leave"
+        def leaves(self, now: float, tasks: Any) -> bool:
+            assert tasks() > 0, "there is nothing to leave"
             return self.answer
 
     class Chosen(hosts):  # type: ignore[misc]

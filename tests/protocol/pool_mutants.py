@@ -13,7 +13,8 @@ MUTANTS = [
     # shares and chunks
     (deal, "share", "return more if end(more) <= end(fewer) else fewer", "return more + 1"),
     (deal, "share", "return more if end(more) <= end(fewer) else fewer", "return -1"),
-    (deal, "Pace.__init__", "self.n = fixed or 1", "self.n = fixed"),
+    (deal, "Pace.n", "min(max(1, int(fitting)), self._most, owned)", "min(int(fitting), self._most, owned)"),
+    (deal, "Pace.n", "self._most, owned)", "self._most)"),
     # the map's number
     (worker, "Worker._left", " and unpack(word).epoch == epoch", ""),
     (worker, "Worker._interval", "return Interval(self.epoch % EPOCHS, lo, hi)", "return Interval(0, lo, hi)"),
@@ -34,7 +35,7 @@ MUTANTS = [
     (worker, "Worker.done", "            if result:\n", "            if not result:\n                self._rest = None\n            else:\n"),
     # stealing
     (worker, "Worker._begin_stolen", "self.chunk = stolen._replace(hi=stolen.lo + begun)", "self.chunk = None"),
-    (worker, "Worker._begin_stolen", "        begun = min(self._pace.n, stolen.n)\n        self.chunk = stolen._replace(hi=stolen.lo + begun)\n        self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None", "        self._rest = stolen"),
+    (worker, "Worker._begin_stolen", "        begun = self._pace.n(stolen.n)\n        self.chunk = stolen._replace(hi=stolen.lo + begun)\n        self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None", "        self._rest = stolen"),
     (worker, "Worker._begin_stolen", "self._rest = stolen._replace(lo=stolen.lo + begun) if", "self._rest = stolen if"),
     (worker, "Worker._begin_stolen", "self._rest = stolen._replace(lo=stolen.lo + begun) if", "self._rest = stolen._replace(lo=stolen.lo + begun + 1) if"),
     (worker, "Worker._begin_stolen", "if begun < stolen.n else None", "if begun + 1 < stolen.n else None"),
@@ -45,12 +46,12 @@ MUTANTS = [
     (worker, "Worker._steal", "best, longest = Swap(rank, word, take_back(word, taken)), n /", "best, longest = Swap(rank, word, word), n /"),
     (worker, "Worker._swapped", "self._interval(old.lo, new.lo)", "self._interval(old.lo, old.lo + 1)"),
     (worker, "Worker._swapped", "self._interval(old.lo, new.lo)", "self._interval(old.lo, old.hi)"),
-    (worker, "Worker._propose", "take_front(own, min(self._pace.n, n))", "take_front(own, self._pace.n)"),
+    (worker, "Worker._propose", "take_front(own, self._pace.n(n))", "take_front(own, n + 1)"),
     (worker, "Worker._steal", "(taken := share(n, speed, speeds[rank])):", "(taken := share(n, speed, speeds[rank])) >= 0:"),
     # leaving tasks to others
     (worker, "Worker._propose", "                    if not self._leaving:\n", "                    if True:\n"),
     (worker, "Worker.wake_at", "        return self._ending.until if self._leaving else self._hosts.ready_at", "        return self._hosts.ready_at"),
-    (worker, "Worker.done", "            self._ending.observe(result + rest_s)\n", ""),
+    (worker, "Worker.done", "            self._ending.observe(job.n, result + rest_s)\n", ""),
     (learning, "Ending.leaves", "return now < self.until", "return True"),
     (learning, "Ending.leaves", "        if not self._decided:\n", "        if True:\n"),
     (learning, "Ending.observe", "        self.until, self._decided = 0.0, False\n        if self._learns:\n            self._mine = self", "        if self._learns:\n            self._mine = self"),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb_mpi.__main__ import main
-from lb_mpi.pooling.deal import TARGET_S, Floats, Pace, Speeds, deal, share
+from lb_mpi.pooling.deal import LONGEST_S, SHORTEST_S, Floats, Pace, Speeds, deal, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, synchronizes, take_back, take_front, unpack
 from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, Timing, correlation, costs_at_speed_1, estimate
 from lb_mpi.pooling.simulate import MapRun, SimulatedPool, bound_s, counter_s, task_costs
@@ -49,22 +49,37 @@ def test_a_slow_thief_leaves_the_last_task_to_a_fast_victim() -> None:
     assert share(1, 0.8, 0.2) == share(1, 1.0, 1.0) == 1
 
 
-def test_chunks_take_half_a_millisecond_and_shrink_by_half_at_most() -> None:
-    pace, lengths = Pace(), []
-    for _ in range(8):
-        lengths.append(pace.n)
-        pace.observe(pace.n, pace.n * 10e-6)
-    assert lengths == [1, 2, 4, 8, 16, 32, 50, 50]
-    pace.observe(50, 1.0)  # a lost time slice
-    assert pace.n == 25
+def lengths(pace: Pace, owned: int, task_s: float, chunks: int = 1000) -> list[int]:
+    found = []
+    while owned and len(found) < chunks:
+        found.append(n := pace.n(owned))
+        pace.observe(n, n * task_s)
+        owned -= n
+    return found
+
+
+def test_chunks_grow_and_get_shorter_towards_the_end() -> None:
+    assert lengths(Pace(), 64, 1e-3) == [1, 2, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3, 2, 2, 2, 2, *[1] * 15]
+    assert lengths(Pace(), 6, 1e-3) == [1] * 6
+    assert set(lengths(Pace(), 6000, LONGEST_S)) == {1}
+    many = lengths(Pace(), 100_000, 10e-6)
+    assert max(many) * 10e-6 <= LONGEST_S * 1.001
+    assert sum(n * 10e-6 < 0.99 * SHORTEST_S for n in many) <= 7  # the first ones, which grow, and the last one
+
+
+def test_a_lost_time_slice_halves_a_chunk_at_most() -> None:
+    pace = Pace()
+    lengths(pace, 10_000, 10e-6, 20)
+    assert pace.n(100) == 50
+    pace.observe(50, 1.0)
+    assert pace.n(100) == 25
     pace.observe(3, 3 * 10e-6)  # the last tasks of an interval
-    assert pace.n in (49, 50)
-    pace.n = 50
+    assert pace.n(100) in (49, 50)
     pace.observe(1, 0.0)
-    assert pace.n == 100
+    assert pace.n(10_000) > 400
     fixed = Pace(7)
-    fixed.observe(7, 100 * TARGET_S)
-    assert fixed.n == 7
+    fixed.observe(7, 100 * SHORTEST_S)
+    assert (fixed.n(100), fixed.n(3)) == (7, 3)
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=8), st.integers(0, 60), st.booleans(), st.integers(0, 99))
@@ -134,7 +149,7 @@ def test_speeds_are_estimated_within_a_map() -> None:
     assert same is not None
     assert [same.speeds[rank] for rank in range(3)] == pytest.approx([1.0, 1.0, 0.5])
     assert same.variation == pytest.approx(0.0)
-    assert same.chunk_s == pytest.approx(1e-2)
+    assert same.task_s == pytest.approx(1e-2)
     slow = estimate(timings([4000, 1000, 4000], [1e-2, 4e-2, 1e-2]), believed)
     assert slow is not None
     assert [slow.speeds[rank] / slow.speeds[0] for rank in range(3)] == pytest.approx([1.0, 0.25, 1.0], rel=0.1)
