@@ -6,10 +6,10 @@ finish it first; small ones fill the ranks up.  A rank's own tasks are adjacent 
 thieves take small ones from the back.
 
 A rank begins a chunk of tasks between two looks at its messages.  A chunk is a part of what the rank owns (guided
-self-scheduling, Polychronopoulos and Kuck 1987): long ones cost less, and what has begun can't be stolen.  It should last for
-at least `SHORTEST_S`, which is long compared with the cost of taking it, and at most `LONGEST_S`, since a rank answers no
-messages meanwhile.  Wall-clock time counts, since a task may also sleep, or wait for a file or a GPU.  But a lost time slice
-can make a chunk look a hundred times longer, so the time of a task is believed to be at most twice as long as before.
+self-scheduling, Polychronopoulos and Kuck 1987): long ones cost less, but what has begun can't be stolen.  It should last
+for at least `SHORTEST_S`, which is long compared with the cost of taking it, and at most `LONGEST_S`, since a rank answers
+no messages meanwhile.  Wall-clock time counts, since a task may also sleep, or wait for a file or a GPU.  But a lost time
+slice can make a chunk look a hundred times longer, so the time of a task is believed to be at most twice as long as before.
 """
 
 from __future__ import annotations
@@ -38,11 +38,16 @@ class Deal(NamedTuple):
     bounds: NDArray[np.int64]  # shape (ranks + 1,)
 
 
+def shares(n: int, speeds: Sequence[float]) -> list[int]:
+    """Return the bounds (ranks + 1,) of n tasks of unknown costs; plain Python, since a map of a few must be cheap."""
+    a_task = n / math.fsum(speeds)
+    return [0, *(round(a_task * speed) for speed in accumulate(speeds))]
+
+
 def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.float64] | None = None) -> Deal:
     """Deal task numbers to ranks of these speeds; `costs` (of the tasks, in their order) are optional."""
-    if costs is None:  # plain Python: a map of a few tasks on a few ranks must be cheap
-        a_task = len(tasks) / math.fsum(speeds)
-        return Deal(tasks, np.array([0, *(round(a_task * speed) for speed in accumulate(speeds))], dtype=np.int64))
+    if costs is None:
+        return Deal(tasks, np.array(shares(len(tasks), speeds)))
     speed, free_at = np.asarray(speeds, dtype=np.float64), np.zeros(len(speeds))
     owner = np.zeros(len(tasks), dtype=np.int64)
     by_cost = np.argsort(-costs, kind="stable")

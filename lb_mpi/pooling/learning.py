@@ -183,6 +183,14 @@ class Memory:
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, Remembered] = OrderedDict()  # by function
 
+    def has(self, function: Hashable, n: int) -> bool:
+        """Return whether the last map of a function had n items, whose costs are known."""
+        return function in self._kept and len(self._kept[function].costs) == n
+
+    def forget(self, function: Hashable) -> None:
+        """Forget a function, whose tasks are too short to matter."""
+        self._kept.pop(function, None)
+
     def predict(self, function: Hashable, items: bytes, n: int) -> Floats | None:
         """Return the expected costs of n items; None: unknown."""
         last = self._kept.get(function)

@@ -6,6 +6,7 @@ Items are sent in the order of their positions in the map, in pickled blocks, of
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import pickle
 import struct
@@ -13,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.checks import show
@@ -45,11 +46,15 @@ class MapOptions(TypedDict, total=False):
     timeout: float | None
 
 
-def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[int, Progress | None]:
-    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback.
+class Checked(NamedTuple):
+    """What is found of the options of a map."""
 
-    `alone`: the other ranks serve.
-    """
+    chunksize: int  # 0: adaptive
+    progress: Progress | None
+
+
+def check_options(function: Any, options: MapOptions, *, alone: bool) -> Checked:
+    """Check the arguments that all ranks pass to a map; `alone`: the other ranks serve."""
     if alone and options.get("to") == "all":
         raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
     if unknown := options.keys() - MapOptions.__annotations__.keys():
@@ -71,7 +76,7 @@ def check_options(function: Any, options: MapOptions, *, alone: bool) -> tuple[i
         checks.integer("buffersize", buffersize, least=1)
     if isinstance(progress := options.get("progress"), bool):
         progress = _progress_line() if progress else None
-    return chunksize or 0, checks.function("progress", progress, optional=True)
+    return Checked(chunksize or 0, checks.function("progress", progress, optional=True))
 
 
 def _progress_line() -> Progress:
@@ -180,37 +185,46 @@ def sample_of(items: Any) -> bytes:
 
 # --- items, as they are sent ------------------------------------------------------------------------------------------
 
-BLOCK = 256  # items in a block, at most
+BLOCK, SMALL_BYTES = 256, 4096  # items in a block, at most; blocks of about so many bytes are not divided further
 BLOCKS_A_RANK = 8  # at least, if there are enough items
 _BLOCKS = struct.Struct("<qq")  # items in a block, blocks; their ends follow, and then the blocks
 
 
-def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes]:
+def encode(items: Any, order: Sequence[int], size: int) -> list[bytes]:
     """Encode a range, an array, or a list by position, for `size` ranks; TypeError, naming the item, if pickling fails."""
-    n_block = max(1, min(BLOCK, len(order) // (size * BLOCKS_A_RANK)))
-    as_given = isinstance(items, range) and np.array_equal(order, np.arange(len(order)))
-    blocks = []
-    for lo in range(0, len(order), n_block):
-        some = items[lo : lo + n_block] if as_given else _some(items, order[lo : lo + n_block])
+    blocks: list[bytes] = []
+    n_block, lo = 1, 0  # the first item alone says how long a block may be
+    while lo < len(order):
+        places = order[lo : lo + n_block]
+        some = _some(items, places)
         try:
             plain = isinstance(some, range) or (isinstance(some, list) and all(map(is_unchanging, some)))
-            blocks.append(pickled(pickle, some, None if plain else IN_MEMORY_ORDER))  # a pickler with reducers costs 10 us
+            block = pickled(pickle, some, None if plain else IN_MEMORY_ORDER)  # a pickler with reducers costs 10 us
         except Exception:
-            _name_unpicklable(items, order[lo : lo + n_block])
+            _name_unpicklable(items, places)
             raise
-    ends = np.cumsum([0, *map(len, blocks)])
-    return [_BLOCKS.pack(n_block, len(blocks)), ends.astype(np.int64).tobytes(), *blocks]
+        if not blocks and n_block == 1:
+            n_block = max(1, min(BLOCK, max(len(order) // (size * BLOCKS_A_RANK), SMALL_BYTES // len(block))))
+            if n_block > 1:
+                continue
+        blocks.append(block)
+        lo += n_block
+    ends = [0, *itertools.accumulate(map(len, blocks))]
+    return [_BLOCKS.pack(n_block, len(blocks)), struct.pack(f"<{len(ends)}q", *ends), *blocks]
 
 
-def _some(items: Any, places: NDArray[np.int64]) -> Any:
-    if not isinstance(items, np.ndarray):
-        return [items[k] for k in places.tolist()]
-    layout = Layout.of(items, rows=True)
-    return layout.restored(layout.compact(items)[places])
+def _some(items: Any, places: Sequence[int]) -> Any:
+    """Return the items at these places."""
+    if isinstance(items, np.ndarray):
+        layout = Layout.of(items, rows=True)
+        return layout.restored(layout.compact(items)[np.asarray(places)])
+    if isinstance(places, range):
+        return items[places.start : places.stop]
+    return [items[k] for k in places]
 
 
-def _name_unpicklable(items: Any, places: NDArray[np.int64]) -> None:
-    for k in places.tolist():
+def _name_unpicklable(items: Any, places: Sequence[int]) -> None:
+    for k in places:
         try:
             pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
         except Exception as error:
@@ -222,7 +236,7 @@ class ReceivedItems:
 
     def __init__(self, data: memoryview) -> None:
         self._n_block, n = _BLOCKS.unpack_from(data)
-        self._ends = np.frombuffer(data, np.int64, n + 1, offset=_BLOCKS.size)
+        self._ends = data[_BLOCKS.size : _BLOCKS.size + 8 * (n + 1)].cast("q")
         self._data = data[_BLOCKS.size + self._ends.nbytes :]
         self._block: Any = []
         self._block_number = -1
@@ -233,7 +247,7 @@ class ReceivedItems:
         while lo < hi:
             number, first = divmod(lo, self._n_block)
             if number != self._block_number:
-                begin, end = self._ends[number : number + 2].tolist()
+                begin, end = self._ends[number : number + 2]
                 self._block, self._block_number = pickle.loads(self._data[begin:end]), number
             n = min(hi - lo, self._n_block - first)
             found.extend(self._block[first : first + n])

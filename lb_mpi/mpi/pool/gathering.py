@@ -6,14 +6,12 @@ The loop calls `put`, and asks whether something is `due`.  It then returns to t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from lb_mpi.mpi.pool.arguments import Progress
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
+from lb_mpi.mpi.pool.plan import Run
 from lb_mpi.pooling.account import Collector
 
 REPORT_S = 0.25
@@ -36,16 +34,15 @@ class Gathering:
     def __init__(
         self,
         epoch: int,
-        order: NDArray[np.int64],
+        order: Sequence[int],
         *,
         callback: Callable[[Any], object] | None,
         progress: Progress | None,
         file: CheckpointFile | None,
         keep_exceptions: bool,
     ) -> None:
-        self.seconds = np.zeros(len(order), dtype=np.float32)  # of each task, by position
-        self.by = np.full(len(order), -1, dtype=np.int32)  # the rank that has run it; -1: none
-        self.fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
+        self.runs: list[Run] = []  # in order of arrival
+        self.fresh: list[tuple[Sequence[int], list[Any]]] = []  # (task numbers, values), in order of arrival
         if file is not None:
             self.fresh.append((list(file.done), list(file.done.values())))
         self._epoch, self._order, self._collector = epoch, order, Collector(epoch, len(order))
@@ -69,7 +66,7 @@ class Gathering:
 
     def put(self, source: int, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """Take the results of the tasks at positions lo..hi-1 from rank `source`; together they took `seconds`."""
-        self.seconds[lo:hi], self.by[lo:hi] = seconds / (hi - lo), source
+        self.runs.append(Run(lo, hi, seconds, source))
         if self._file is None and self._callback is None:
             self._count(lo, hi, values)
         else:
@@ -89,7 +86,7 @@ class Gathering:
         if came:
             self._deliver_at = time.perf_counter() + FLUSH_S
         if came and self._file is not None:
-            tasks = [task for lo, hi, _ in came for task in self._order[lo:hi].tolist()]
+            tasks = [task for lo, hi, _ in came for task in self._order[lo:hi]]
             pairs = [*zip(tasks, [value for results in came for value in results.values], strict=True)]
             if self._keep_exceptions:
                 pairs = [(task, value) for task, value in pairs if not isinstance(value, Exception)]
@@ -114,7 +111,7 @@ class Gathering:
             self._n_reported = self.missing
             self._progress(len(self._order) - self._n_reported, len(self._order))
 
-    def take_fresh(self) -> list[tuple[list[int], list[Any]]]:
+    def take_fresh(self) -> list[tuple[Sequence[int], list[Any]]]:
         """Return the results that have not been taken."""
         fresh, self.fresh = self.fresh, []
         return fresh
@@ -126,4 +123,4 @@ class Gathering:
 
     def _count(self, lo: int, hi: int, values: list[Any]) -> None:
         self._collector.take(self._epoch, lo, hi)
-        self.fresh.append((self._order[lo:hi].tolist(), values))
+        self.fresh.append((self._order[lo:hi], values))

@@ -27,10 +27,10 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import (
+    Checked,
     MapOptions,
     ReceivedItems,
     check_items,
-    check_options,
     encode,
     name_of,
 )
@@ -84,10 +84,7 @@ class Arrived(NamedTuple):
     """Results from another rank, which the root is to unpickle."""
 
     source: int  # rank
-    lo: int  # positions lo..hi-1
-    hi: int
-    data: memoryview
-    seconds: float
+    frames: list[Frame]
 
 
 class MapPort(SessionPort):
@@ -110,12 +107,15 @@ class MapPort(SessionPort):
         return run_tasks(self.session, self._call, self.session.account.phase(job.lo), job, self._items.some)
 
 
-def unpickled(job: Arrived) -> tuple[list[Any], Exception | None]:
-    """Return results of another rank, or the error of unpickling them."""
+def unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
+    """Return the results in each frame from another rank, up to the first that can't be unpickled, and that error."""
+    values: list[list[Any]] = []
     try:
-        return pickle.loads(job.data), None
+        for frame in job.frames:
+            values.append(pickle.loads(frame.data))
     except Exception as error:
-        return [], error
+        return values, error
+    return values, None
 
 
 class LocalMap(SessionActor):
@@ -296,11 +296,19 @@ class RootTasks(LocalMap):
         if epoch != self._epoch:
             return
         self._rank_tasks[source] = done
-        for lo, hi, data, seconds in frames:
-            if lo == hi:
-                self.fail_task(pickle.loads(data), None)
-            else:
-                self._arrived.append(Arrived(source, lo, hi, memoryview(data), seconds))
+        if frames and frames[-1].lo == frames[-1].hi:  # after a failure, a rank sends no more
+            self.fail_task(pickle.loads(frames.pop().data), None)
+        if frames:
+            self._arrived.append(Arrived(source, frames))
+
+    def unpacked(self, outcome: tuple[list[list[Any]], Exception | None]) -> Iterator[tuple[int, Frame, list[Any]]]:
+        """Yield (rank, frame, its results) of the first that arrived, which were unpickled; note the failure of that."""
+        source, frames = self._arrived.popleft()
+        values, error = outcome
+        for frame, some in zip(frames, values, strict=False):
+            yield source, frame, some
+        if error is not None:
+            self.fail_task(failure_of(error, source, frames[len(values)].lo), None)
 
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
@@ -360,11 +368,11 @@ class RootMap(RootTasks):
     """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing."""
 
     def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, opened: contextlib.ExitStack
-    ) -> None:
+        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, checked: Checked,
+        opened: contextlib.ExitStack,
+    ) -> None:  # fmt: skip
         super().__init__(maps, call)
         session, path, file = maps.session, options.get("checkpoint"), None
-        chunksize, progress = check_options(call.function, options, alone=session.ranks.alone)
         given = check_items(items, ordered=path is not None)
         if path is not None:
             file = CheckpointFile(path, call.function, given, star=call.star, key=options.get("key"))
@@ -374,12 +382,12 @@ class RootMap(RootTasks):
         self._plan = plan = MapPlan.of(name, given, options.get("costs"), done, speeds.tolist(), maps.memory)
         function, digest = sent_function(session, call)
         self._parts = [speeds.tobytes(), function, *encode(given, plan.order, session.ranks.size)]
-        how = chunksize, plan.costs is not None, call.star, call.keep_exceptions, False, len(function), digest
+        how = checked.chunksize, plan.costs is not None, call.star, call.keep_exceptions, False, len(function), digest
         limits = call.retries, call.timeout_s
-        self._starts = [StartOrder(0, lo, hi, *how, *limits) for lo, hi in itertools.pairwise(plan.bounds.tolist())]
+        self._starts = [StartOrder(0, lo, hi, *how, *limits) for lo, hi in itertools.pairwise(plan.bounds)]
         self._to_all = options.get("to") == "all"
         self._gather = partial(
-            Gathering, order=plan.order, callback=options.get("callback"), progress=progress, file=file,
+            Gathering, order=plan.order, callback=options.get("callback"), progress=checked.progress, file=file,
             keep_exceptions=call.keep_exceptions,
         )  # fmt: skip
         self._until_fresh = False  # it stops working when there are results
@@ -397,7 +405,7 @@ class RootMap(RootTasks):
 
     def task_at(self, position: int) -> int:
         """See `RootTasks`."""
-        return int(self._plan.order[position])
+        return self._plan.order[position]
 
     def collect(self) -> list[Any]:
         """Complete the map; return all results in the order of the items."""
@@ -470,12 +478,8 @@ class RootMap(RootTasks):
         """See `LocalMap`; count results."""
         if not isinstance(job, Arrived):
             return super().done(job, result)
-        self._arrived.popleft()
-        values, error = result
-        if error is not None:
-            self.fail_task(failure_of(error, job.source, job.lo), None)
-        else:
-            self._gathering.put(job.source, job.lo, job.hi, values, job.seconds)
+        for source, frame, values in self.unpacked(result):
+            self._gathering.put(source, frame.lo, frame.hi, values, frame.seconds)
         return []
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
@@ -519,7 +523,7 @@ class RootMap(RootTasks):
         self.tell_end(payload)
         seconds, found, maps = time.perf_counter() - self._began, self._gathering, self._maps
         n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
-        self._plan.learn(name_of(self._call.function), found.seconds, found.by, n, busy_s, maps.speeds, maps.memory)
+        self._plan.learn(found.runs, n, busy_s, maps.speeds, maps.memory)
         maps.ended(report(len(self._plan.order), seconds, self._rank_tasks, session.ranks.emulated_speeds))
 
     def _keep_rest(self) -> None:

@@ -55,24 +55,24 @@ class Frame(NamedTuple):
 
 START = struct.Struct("<iiii????q16sid")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
+_FRAME = struct.Struct("<qqqd")  # lo, hi, bytes, seconds
 STEAL = struct.Struct("<iqqqd")
 NO_MAP = -1  # as the epoch of results: those of an executor's tasks
 
 
 def results_parcel(epoch: int, done: RankTasks, frames: Sequence[Frame]) -> Buffer:
     """Make the parcel of one rank's results, with all its work in this map so far."""
-    table = np.array([(lo, hi, len(data), round(1e9 * seconds)) for lo, hi, data, seconds in frames], dtype=np.int64)
-    return parcel(_RESULTS.pack(epoch, len(frames), *done), [table.tobytes(), *(frame.data for frame in frames)])
+    table = b"".join(_FRAME.pack(lo, hi, len(data), seconds) for lo, hi, data, seconds in frames)
+    return parcel(_RESULTS.pack(epoch, len(frames), *done), [table, *(frame.data for frame in frames)])
 
 
 def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     """Read the number of the map, the rank's work so far, and its results."""
     epoch, n, *done = _RESULTS.unpack_from(buffer.data)
     rest = body(buffer)
-    table = np.frombuffer(rest, np.int64, count=4 * n).reshape(n, 4)
-    frames, at = [], table.nbytes
-    for lo, hi, n_bytes, nanoseconds in table.tolist():
-        frames.append(Frame(lo, hi, rest[at : at + n_bytes], 1e-9 * nanoseconds))
+    frames, at = [], n * _FRAME.size
+    for lo, hi, n_bytes, seconds in _FRAME.iter_unpack(rest[:at]):
+        frames.append(Frame(lo, hi, rest[at : at + n_bytes], seconds))
         at += n_bytes
     return epoch, RankTasks(*done), frames
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lb_mpi.mpi.pool.arguments import check_costs, sample_of
-from lb_mpi.pooling.deal import Floats, Speeds, deal
-from lb_mpi.pooling.learning import Memory, costs_at_speed_1, sums_by_rank
+from lb_mpi.pooling.deal import Floats, Speeds, deal, shares
+from lb_mpi.pooling.learning import LONG_S, Memory, costs_at_speed_1, sums_by_rank
+
+
+class Run(NamedTuple):
+    """A chunk of a map, which has been run."""
+
+    lo: int  # positions lo..hi-1
+    hi: int
+    seconds: float  # of its tasks together
+    rank: int  # that has run it
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,10 +27,11 @@ class MapPlan:
     """Position k of a map is task order[k]; rank r owns the positions bounds[r]..bounds[r + 1] - 1."""
 
     items: Any  # a range, an array or a list
-    sample: bytes  # of the items, by which their costs are remembered; b"": they are not
+    function: Hashable  # of whose last map the costs are remembered
     costs: Floats | None  # (items,); None: unknown
-    order: NDArray[np.int64]  # (tasks,)
-    bounds: NDArray[np.int64]  # (ranks + 1,)
+    given: bool  # the costs, by the user
+    order: Sequence[int]  # (tasks,)
+    bounds: list[int]  # (ranks + 1,)
 
     @classmethod
     def of(
@@ -32,30 +41,35 @@ class MapPlan:
 
         ValueError for wrong costs.
         """
-        n, sample = len(items), b""
-        costs = check_costs(given, n)
-        if costs is None and len(speeds) > 1:
-            sample = sample_of(items)
-            costs = memory.predict(function, sample, n)
-        tasks = np.arange(n, dtype=np.int64)
-        if done:
-            tasks = np.array([task for task in range(n) if task not in done], dtype=np.int64)
-        return cls(items, sample, costs, *deal(tasks, speeds, None if costs is None else costs[tasks]))
+        n, costs = len(items), check_costs(given, len(items))
+        if costs is None and memory.has(function, n):
+            costs = memory.predict(function, sample_of(items), n)
+        tasks: Sequence[int] = [task for task in range(n) if task not in done] if done else range(n)
+        order, bounds = tasks, shares(len(tasks), speeds)
+        if costs is not None:
+            places = np.array(tasks, dtype=np.int64)
+            order, bounds = (array.tolist() for array in deal(places, speeds, costs[places]))
+        return cls(items, function, costs, given is not None, order, bounds)
 
-    def learn(
-        self, function: Hashable, seconds: NDArray[np.float32], by: NDArray[np.int32], n: Floats, busy_s: Floats,
-        speeds: Speeds, memory: Memory,
-    ) -> None:  # fmt: skip
+    def learn(self, runs: Sequence[Run], n: Floats, busy_s: Floats, speeds: Speeds, memory: Memory) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank.
 
-        seconds, by : of each position, seconds and the rank that has run it; -1: none.
         n, busy_s : (ranks,) tasks of each rank, and its seconds in them.
         """
-        done, costs_done = by >= 0, None
-        if self.costs is not None:
-            costs_done = sums_by_rank(self.costs[self.order][done], by[done], len(n))
-        speeds.observe(n, costs_done, busy_s)
-        if self.sample and done.all() and len(self.order) == len(self.items):
+        complete = sum(run.hi - run.lo for run in runs) == len(self.items)
+        short = sum(run.seconds for run in runs) <= LONG_S * len(self.items)
+        if self.costs is None and (short or not complete):
+            speeds.observe(n, None, busy_s)
+            if complete:
+                memory.forget(self.function)
+            return
+        order, lengths = np.array(self.order, dtype=np.int64), [run.hi - run.lo for run in runs]
+        places = np.array([place for run in runs for place in range(run.lo, run.hi)], dtype=np.int64)
+        by = np.repeat(np.array([run.rank for run in runs], dtype=np.int64), lengths)
+        seconds = np.repeat([run.seconds / (run.hi - run.lo) for run in runs], lengths)
+        done = order[places]
+        speeds.observe(n, None if self.costs is None else sums_by_rank(self.costs[done], by, len(n)), busy_s)
+        if complete and not self.given and len(n) > 1 and (sample := sample_of(self.items)):
             costs = np.empty(len(self.items))
-            costs[self.order] = costs_at_speed_1(seconds, by, busy_s, speeds.values)
-            memory.observe(function, self.sample, costs)
+            costs[done] = costs_at_speed_1(seconds, by, busy_s, speeds.values)
+            memory.observe(self.function, sample, costs)

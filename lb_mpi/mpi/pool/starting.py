@@ -30,15 +30,15 @@ def begin_map(
 
         def plan() -> RootTasks | None:
             with interrupts().allowed():  # the items may come from the user's code
-                check_options(call.function, options, alone=session.ranks.alone)
+                checked = check_options(call.function, options, alone=session.ranks.alone)
                 limited = call._replace(retries=options.get("retries") or 0, timeout_s=options.get("timeout") or 0.0)
                 if not lazy and "buffersize" in options:
                     raise TypeError("a map got an unexpected keyword argument 'buffersize': expected it with imap")
                 if not session.ranks.is_root:
                     return None
                 if lazy and reads_lazily(items, options):
-                    return RootStream(maps, limited, items, options, ordered=ordered)
-                return RootMap(maps, limited, items, options, opened)
+                    return RootStream(maps, limited, items, options, checked, ordered=ordered)
+                return RootMap(maps, limited, items, options, checked, opened)
 
         if session.ranks.alone:
             planned = plan()

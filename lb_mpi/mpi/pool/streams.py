@@ -23,14 +23,13 @@ import numpy as np
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.pool.arguments import MapOptions, check_options, iterate
+from lb_mpi.mpi.pool.arguments import Checked, MapOptions, iterate
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, WorkerMap, sent_function, unpickled
 from lb_mpi.mpi.pool.messages import (
     IN_MEMORY_ORDER,
     ItemBatch,
     StartOrder,
     batch_parcel,
-    failure_of,
     is_unchanging,
     pickled,
     read_batch,
@@ -73,15 +72,15 @@ class RootStream(RootTasks):
     """
 
     def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, *, ordered: bool
-    ) -> None:
+        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, checked: Checked, *,
+        ordered: bool,
+    ) -> None:  # fmt: skip
         super().__init__(maps, call)
         ranks = self.session.ranks
-        chunksize, _ = check_options(call.function, options, alone=ranks.alone)
-        self._chunksize, self._callback, self._ordered = chunksize, options.get("callback"), ordered
+        self._chunksize, self._callback, self._ordered = checked.chunksize, options.get("callback"), ordered
         self._items: Iterator[Any] | None = iterate(items)  # None: all are read
         order = [ranks.root, *(rank for rank in range(ranks.size) if rank != ranks.root)]
-        self._feeder = Feeder(order, buffersize=options.get("buffersize") or 0, chunksize=chunksize)
+        self._feeder = Feeder(order, buffersize=options.get("buffersize") or 0, chunksize=checked.chunksize)
         self._function = sent_function(self.session, call)
         self._port = StreamPort(self.session, call)
         self._going: list[PoolSend] = []  # batches for other ranks
@@ -246,13 +245,9 @@ class RootStream(RootTasks):
     def done(self, job: ItemBatch | Arrived, result: Any) -> list[PoolSend]:  # type: ignore[override]
         """See `LocalMap`."""
         if isinstance(job, Arrived):
-            self._arrived.popleft()
-            values, error = result
-            if error is not None:
-                self.fail_task(failure_of(error, job.source, job.lo), None)
-                return []
-            self._feeder.done(job.source, job.seconds / self.session.ranks.emulated_speeds[job.source])
-            self._came.append((job.lo, values))
+            for source, frame, values in self.unpacked(result):
+                self._feeder.done(source, frame.seconds / self.session.ranks.emulated_speeds[source])
+                self._came.append((frame.lo, values))
             return []
         self._mine.popleft()
         ran: Ran = result
