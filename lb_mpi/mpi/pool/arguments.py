@@ -46,14 +46,14 @@ class MapOptions(TypedDict, total=False):
     timeout: float | None
 
 
-class Checked(NamedTuple):
-    """What is found of the options of a map."""
+class CheckedOptions(NamedTuple):
+    """Options of a map, after their check."""
 
     chunksize: int  # 0: adaptive
     progress: Progress | None
 
 
-def check_options(function: Any, options: MapOptions, *, alone: bool) -> Checked:
+def check_options(function: Any, options: MapOptions, *, alone: bool) -> CheckedOptions:
     """Check the arguments that all ranks pass to a map; `alone`: the other ranks serve."""
     if alone and options.get("to") == "all":
         raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
@@ -76,7 +76,7 @@ def check_options(function: Any, options: MapOptions, *, alone: bool) -> Checked
         checks.integer("buffersize", buffersize, least=1)
     if isinstance(progress := options.get("progress"), bool):
         progress = _progress_line() if progress else None
-    return Checked(chunksize or 0, checks.function("progress", progress, optional=True))
+    return CheckedOptions(chunksize or 0, checks.function("progress", progress, optional=True))
 
 
 def _progress_line() -> Progress:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lb_mpi.mpi.pool.arguments import Progress
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
-from lb_mpi.mpi.pool.plan import Run
+from lb_mpi.mpi.pool.plan import ChunkRun
 from lb_mpi.pooling.account import Collector
 
 REPORT_S = 0.25
@@ -41,7 +41,7 @@ class Gathering:
         file: CheckpointFile | None,
         keep_exceptions: bool,
     ) -> None:
-        self.runs: list[Run] = []  # in order of arrival
+        self.runs: list[ChunkRun] = []  # in order of arrival
         self.fresh: list[tuple[Sequence[int], list[Any]]] = []  # (task numbers, values), in order of arrival
         if file is not None:
             self.fresh.append((list(file.done), list(file.done.values())))
@@ -66,7 +66,7 @@ class Gathering:
 
     def put(self, source: int, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """Take the results of the tasks at positions lo..hi-1 from rank `source`; together they took `seconds`."""
-        self.runs.append(Run(lo, hi, seconds, source))
+        self.runs.append(ChunkRun(lo, hi, seconds, source))
         if self._file is None and self._callback is None:
             self._count(lo, hi, values)
         else:

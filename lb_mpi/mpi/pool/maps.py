@@ -27,7 +27,7 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import (
-    Checked,
+    CheckedOptions,
     MapOptions,
     ReceivedItems,
     check_items,
@@ -368,7 +368,7 @@ class RootMap(RootTasks):
     """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing."""
 
     def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, checked: Checked,
+        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, checked: CheckedOptions,
         opened: contextlib.ExitStack,
     ) -> None:  # fmt: skip
         super().__init__(maps, call)

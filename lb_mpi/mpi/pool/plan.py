@@ -13,7 +13,7 @@ from lb_mpi.pooling.deal import Floats, Speeds, deal, shares
 from lb_mpi.pooling.learning import LONG_S, Memory, costs_at_speed_1, sums_by_rank
 
 
-class Run(NamedTuple):
+class ChunkRun(NamedTuple):
     """A chunk of a map, which has been run."""
 
     lo: int  # positions lo..hi-1
@@ -51,7 +51,7 @@ class MapPlan:
             order, bounds = (array.tolist() for array in deal(places, speeds, costs[places]))
         return cls(items, function, costs, given is not None, order, bounds)
 
-    def learn(self, runs: Sequence[Run], n: Floats, busy_s: Floats, speeds: Speeds, memory: Memory) -> None:
+    def learn(self, runs: Sequence[ChunkRun], n: Floats, busy_s: Floats, speeds: Speeds, memory: Memory) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank.
 
         n, busy_s : (ranks,) tasks of each rank, and its seconds in them.

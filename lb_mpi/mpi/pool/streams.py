@@ -23,7 +23,7 @@ import numpy as np
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.pool.arguments import Checked, MapOptions, iterate
+from lb_mpi.mpi.pool.arguments import CheckedOptions, MapOptions, iterate
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, WorkerMap, sent_function, unpickled
 from lb_mpi.mpi.pool.messages import (
     IN_MEMORY_ORDER,
@@ -72,7 +72,7 @@ class RootStream(RootTasks):
     """
 
     def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, checked: Checked, *,
+        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, checked: CheckedOptions, *,
         ordered: bool,
     ) -> None:  # fmt: skip
         super().__init__(maps, call)
