@@ -16,8 +16,9 @@ What happens, and what the caller does then:
     cancel      the tasks returned are cancelled
     break_      the executor has failed: the tasks returned get its error, and no more are sent
 
-Tasks differ, and so do ranks.  Their speeds are learned from the seconds of all batches (`lb_mpi.pooling.learning`).  Near
-the end a slow rank leaves long tasks to faster ones, as in a map, but for a limited time.
+Tasks differ, and so do ranks.  Their speeds are learned from the seconds of all batches (`lb_mpi.pooling.learning`).  Where
+costs are known, a rank of unknown speed begins with a cheap task.  Near the end a slow rank leaves long tasks to faster
+ones, as in a map, but for a limited time.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ AHEAD = 2  # batches at a rank: the running one, and the next
 AHEAD_S = 20e-3  # a rank that is expected to run its batch for longer gets no second one, which it would keep from others
 SLOWER = 0.75  # a rank leaves tasks to others only if it is that much slower than a typical one: estimates are rough
 PATIENCE = 4.0  # and so many times as long as the others should need
+CHEAP = 0.25  # a rank begins with the cheapest task, if that costs less than so much of the most expensive one
 HORIZON = 64  # tasks of each rank, by which speeds are estimated; older ones count less
 
 
@@ -120,6 +122,11 @@ class TaskQueue:
         if rank in self.forgets:
             return Batch(self, BatchKind.FORGET, keys=tuple(self.forgets.pop(rank)))
         return None
+
+    def begin_cheapest(self) -> None:
+        """Let the last task go first, the cheapest one, for a rank of unknown speed; unless all cost about the same."""
+        if not self.due and self.waiting and self.waiting[-1].cost < CHEAP * self.waiting[0].cost:
+            self.waiting.rotate(1)
 
     def take(self, rank: int, most: int, most_units: float) -> Batch | None:
         """Remove and return tasks for a rank, at least one if there is any: at most so many, of about this cost.
@@ -292,6 +299,8 @@ class Scheduler:
                 return errand
             if not len(queue) or self._leaves(rank, queue, now):
                 continue
+            if not self._timings[rank].n:
+                queue.begin_cheapest()
             if (batch := queue.take(rank, *self._most(rank, queue))) is not None:
                 return batch
         return None

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from mpi4py.futures import MPIPoolExecutor
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
-from lb_mpi.mpi.pool import arrays
+from lb_mpi.mpi.pool import arrays, dispatcher
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
+from lb_mpi.pooling.scheduler import Scheduler
 from tests.misbehaviour import NotForPickling
 
 COMM = MPI.COMM_WORLD
@@ -436,6 +437,27 @@ def test_several_executors_of_a_script() -> None:
     initialized.clear()
     in_script(script)
     assert COMM.allreduce(initialized.count(9)) == 1
+
+
+def test_an_executor_begins_with_the_speeds_that_the_one_before_has_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedulers = list[Scheduler]()
+    began = list[list[float]]()
+
+    class Noted(Scheduler):
+        def __init__(self, size: int, root: int, speeds: Sequence[float]) -> None:
+            super().__init__(size, root, speeds)
+            schedulers.append(self)
+            began.append([*speeds])
+
+    def script() -> None:
+        for _ in range(2):
+            with lb_mpi.Executor() as executor:
+                assert [*executor.map(slow_rank, range(3 * SIZE))]
+        assert began == [[1.0] * SIZE, schedulers[0].speeds]
+        assert began[1] != began[0]
+
+    monkeypatch.setattr(dispatcher, "Scheduler", Noted)
+    in_script(script)
 
 
 def await_file(path: str) -> bool:

@@ -151,7 +151,7 @@ class Dispatcher(SessionActor):
         self._process = Process.now()
         self._closes = closes  # the session, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
-        self._scheduler = Scheduler(session.ranks.size, session.ranks.root, [1.0] * session.ranks.size)
+        self._scheduler = Scheduler(session.ranks.size, session.ranks.root, session.speeds)
         self._open: dict[TaskQueue, Submissions] = {}  # executors, until they have ended
         self._came = deque[tuple[int, RankTasks, list[Frame]]]()  # (rank, its work, results)
         self._settles = deque[Settle]()
@@ -264,6 +264,7 @@ class Dispatcher(SessionActor):
         self._own.end(wait_s)
         for made in self._open.values():  # after a failure
             made.arrays.close()
+        session.learn(self._scheduler.speeds)
         session.end()
         dispatchers.remove(self)
         if self._closes:

@@ -209,9 +209,9 @@ class Session:
         for rank, first in enumerate(firsts):
             hosts.setdefault(first, []).append(rank)
         others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
-        self._speeds = [1.0] * comm.size  # of all ranks, as measured by the root
+        self.speeds = [1.0] * comm.size  # of all ranks, as measured by the root
         timings = self.intervals.timings
-        self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, speeds=self._speeds)
+        self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, speeds=self.speeds)
         self.shared = False  # by all pools and executors of a script
         self.has_helped = False  # another rank has sent results, to the root
         self.operation: SessionActor | None = None  # under way
@@ -273,7 +273,7 @@ class Session:
 
     def learn(self, speeds: Sequence[float]) -> None:
         """Note the speeds of all ranks, as measured by the root."""
-        self._speeds[:] = speeds
+        self.speeds[:] = speeds
 
     # What all ranks do.
 
