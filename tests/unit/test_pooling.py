@@ -59,7 +59,7 @@ def lengths(pace: Pace, owned: int, task_s: float, chunks: int = 1000) -> list[i
 
 
 def test_chunks_grow_and_get_shorter_towards_the_end() -> None:
-    assert lengths(Pace(), 64, 1e-3) == [1, 2, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3, 2, 2, 2, 2, *[1] * 15]
+    assert lengths(Pace(), 64, 1e-3) == [1, 2, 4, 8, 8, 8, 6, 5, 4, 3, 3, 2, 2, *[1] * 8]
     assert lengths(Pace(), 6, 1e-3) == [1] * 6
     assert set(lengths(Pace(), 6000, LONGEST_S)) == {1}
     many = lengths(Pace(), 100_000, 10e-6)
