@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
@@ -65,19 +65,17 @@ class Alarm:
             raise TimeoutError(f"not finished after {self.seconds:g} s")
 
 
-@contextmanager
-def _caller(call: MapCall) -> Iterator[Callable[..., Any]]:
-    """Give a function that calls the user's with an item: with a timeout, and again after an exception, as `call` says."""
-    with Alarm(call.timeout_s) if call.timeout_s else nullcontext() as alarm:
-        once = call.function if alarm is None else partial(alarm.call, call.function)
+def _caller(call: MapCall, alarm: Alarm | None) -> Callable[..., Any]:
+    """Return a function that calls the user's with an item: with a timeout, and again after an exception, as `call` says."""
+    once = call.function if alarm is None else partial(alarm.call, call.function)
 
-        def attempts(*args: Any) -> Any:
-            for _ in range(call.retries):
-                with suppress(Exception):
-                    return once(*args)
-            return once(*args)
+    def attempts(*args: Any) -> Any:
+        for _ in range(call.retries):
+            with suppress(Exception):
+                return once(*args)
+        return once(*args)
 
-        yield attempts if call.retries else once
+    return attempts if call.retries else once
 
 
 class Ran(NamedTuple):
@@ -102,7 +100,8 @@ def run_tasks(
     session.record.enter(phase, before.wall_s)
     try:
         arguments = some(tasks.lo, tasks.hi)
-        with _caller(call) as function:
+        with Alarm(call.timeout_s) if call.timeout_s else nullcontext() as alarm:
+            function = _caller(call, alarm)
             for argument in arguments:
                 try:
                     value = function(*argument) if call.star else function(argument)
