@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.cli.dispatch import GRAPH, Command, draw
+from lb_mpi.cli.report.page import label
 from lb_mpi.diffusion.diffusion import Balance, balance
 from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
 from lb_mpi.graph import Floats
@@ -103,9 +103,7 @@ def answer(name: str, setup: Setup, loads: Floats, found: Balance) -> dict[str, 
         "edges": graph.n_edges,
         "scheme": setup.scheme,
         "tau": setup.tau_rule,
-        "steps": found.steps,
-        "converged": found.converged,
-        "imbalance": found.imbalance,
+        **{name: getattr(found, name) for name in ("steps", "converged", "imbalance")},
         "speeds": speeds.tolist(),
         "times": (loads / speeds).tolist(),
         "times_after": (found.loads / speeds).tolist(),
@@ -198,7 +196,7 @@ APART = (180.0, 112.0)  # between the centres of two boxes
 CURVE = (640.0, 220.0)
 LEFT, BELOW = 60.0, 44.0  # margins of the curve
 STYLE = (
-    "text{font:13px sans-serif;text-anchor:middle;fill:#1c2430}.soft{fill:#5b6675;font-size:12px}.move{fill:#0b5cad}"
+    "text{font:13px sans-serif;fill:#1c2430}.soft{fill:#5b6675;font-size:12px}.move{fill:#0b5cad}"
     ".link{stroke:#c3cad3}.arrow{stroke:#0b5cad;marker-end:url(#tip)}.axis{stroke:#5b6675;fill:none}"
     ".curve{stroke:#d55e00;stroke-width:2;fill:none}"
 )
@@ -215,7 +213,7 @@ def picture(result: dict[str, Any]) -> str:
         height = float(high[1] - low[1]) + 34.0
         spots = spots - low + np.array([(width - float(high[0] - low[0])) / 2, 34.0])
         title = f"{result['graph']}, {result['scheme']}: time before and after, speed; arrows: units of work that move"
-        parts += [f'<text x="{width / 2:.0f}" y="22">{escape(title)}</text>', *_links(result, spots), *_nodes(result, spots)]
+        parts += [label(width / 2, 22, title), *_links(result, spots), *_nodes(result, spots)]
     parts += _curve_drawn(result["imbalance"], height)
     height += CURVE[1] + BELOW + 40.0
     tip = (
@@ -245,13 +243,13 @@ def _nodes(result: dict[str, Any], spots: Floats) -> list[str]:
     parts = []
     for k, (x, y) in enumerate(spots.tolist()):
         shade = 245 - round(90 * float(times[k]) / high)
-        parts.append(
+        parts += [
             f'<rect x="{x - BOX[0] / 2:.1f}" y="{y - BOX[1] / 2:.1f}" width="{BOX[0]:g}" height="{BOX[1]:g}" rx="6" '
-            f'fill="rgb(255,{shade},{shade - 40})" stroke="#5b6675"/>'
-            f'<text class="soft" x="{x:.1f}" y="{y - 15:.1f}">rank {k}</text>'
-            f'<text x="{x:.1f}" y="{y + 3:.1f}">{times[k]:.2f} → {result["times_after"][k]:.2f}</text>'
-            f'<text class="soft" x="{x:.1f}" y="{y + 21:.1f}">speed {result["speeds"][k]:.2f}</text>'
-        )
+            f'fill="rgb(255,{shade},{shade - 40})" stroke="#5b6675"/>',
+            label(x, y - 15, f"rank {k}", kind="soft"),
+            label(x, y + 3, f"{times[k]:.2f} → {result['times_after'][k]:.2f}"),
+            label(x, y + 21, f"speed {result['speeds'][k]:.2f}", kind="soft"),
+        ]
     return parts
 
 
@@ -272,7 +270,7 @@ def _links(result: dict[str, Any], spots: Floats) -> list[str]:
             across = np.array([-way[1], way[0]]) / float(np.hypot(*way))
             across = across if (-across[1], across[0]) > (0.0, 0.0) else -across  # up, or to the right
             x, y = ((from_ + to) / 2 + (11.0 + 11.0 * abs(float(across[0]))) * across + np.array([0.0, 4.0])).tolist()
-            parts.append(f'<text class="move" x="{x:.1f}" y="{y:.1f}">{amount:.1f}</text>')
+            parts.append(label(x, y, f"{amount:.1f}", kind="move"))
     return parts
 
 
@@ -282,31 +280,26 @@ def _curve_drawn(imbalance: list[float], top: float) -> list[str]:
     most, last = max(*imbalance, 1e-300), max(1, len(imbalance) - 1)
     y0 = top + 30.0 + high
     points = " ".join(f"{LEFT + wide * k / last:.1f},{y0 - high * one / most:.1f}" for k, one in enumerate(imbalance))
-    parts = [
+    steps = sorted({0, last // 4, last // 2, 3 * last // 4, last})
+    return [
         f'<path class="axis" d="M{LEFT:g} {top + 30:.1f}V{y0:.1f}H{LEFT + wide:g}"/>'
         f'<polyline class="curve" points="{points}"/>',
-        f'<text x="{LEFT + wide / 2:.1f}" y="{y0 + 36:.1f}">steps</text>',
-        f'<text x="{LEFT + wide / 2:.1f}" y="{top + 22:.1f}">imbalance I_m, %, before each step and after the last</text>',
+        label(LEFT + wide / 2, y0 + 36, "steps"),
+        label(LEFT + wide / 2, top + 22, "imbalance I_m, %, before each step and after the last"),
+        *(label(LEFT + wide * k / last, y0 + 18, f"{k}", kind="soft") for k in steps),
+        *(label(LEFT - 26, y0 - p * high + 4, f"{100 * p * most:.3g}", kind="soft") for p in (0.0, 0.5, 1.0)),
     ]
-    for k in sorted({0, last // 4, last // 2, 3 * last // 4, last}):
-        parts.append(f'<text class="soft" x="{LEFT + wide * k / last:.1f}" y="{y0 + 18:.1f}">{k}</text>')
-    for share in (0.0, 0.5, 1.0):
-        value = f"{100 * share * most:.3g}"
-        parts.append(f'<text class="soft" x="{LEFT - 26:g}" y="{y0 - share * high + 4:.1f}">{value}</text>')
-    return parts
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the graph and all options."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH)
     add_options(parser, (*SCHEMES, AUTO))
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Balance as the options say; ValueError for odd values, OSError for files."""
+def _run(options: argparse.Namespace) -> dict[str, Any]:
     graph = as_graph(options.graph)
     ranks, scheme = read_ranks(options, graph.n), chosen_scheme(graph, options.scheme)
     setup = assemble(graph, check_speeds(ranks.speeds, graph.n), scheme, tau_rule(scheme, options.tau))
@@ -322,4 +315,4 @@ def finish(options: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any
     return result
 
 
-COMMANDS = {"balance": Command(add_arguments, run, describe)}
+COMMANDS = {"balance": Command(_add_arguments, _run, describe)}

@@ -12,10 +12,10 @@ import numpy as np
 from lb_mpi import checks
 from lb_mpi.checks import comma_list
 from lb_mpi.cli.dispatch import GRAPH, Command, draw, progress
-from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
+from lb_mpi.cli.run.hosts import format_hosts, read_hosts
 from lb_mpi.distributing.allocation import METHODS as ALLOCATION_METHODS
 from lb_mpi.distributing.allocation import allocate
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Graph, Ints
 from lb_mpi.graph_files import as_graph, write_parts
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import check_speeds
@@ -25,6 +25,7 @@ from lb_mpi.table import counted
 
 SHOWN = 20  # parts or nodes, in the text output
 PARTITION_SETTINGS = ("imbalance", "effort", "seed", "method", "coarsening", "threshold")
+PREDICTED = ("p_before", "p", "tolerance", "steps_before", "steps_predicted", "note")  # of an arrangement
 
 
 def _some(values: Sequence[object], unit: str) -> str:
@@ -35,8 +36,7 @@ def _some(values: Sequence[object], unit: str) -> str:
 # --- partition --------------------------------------------------------------------------------------------------------
 
 
-def add_partition(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `partition`."""
+def _add_partition(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("graph", metavar="GRAPH", help=GRAPH)
     add("-k", type=int, required=True, metavar="K", help="number of parts")
@@ -66,7 +66,7 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="FILE.part", help="write the part of each vertex to this file, one per line")
 
 
-def run_partition(options: argparse.Namespace) -> dict[str, Any]:
+def _partition(options: argparse.Namespace) -> dict[str, Any]:
     """Partition as the options say; ValueError for odd values and malformed files.
 
     `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
@@ -89,12 +89,8 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
         "graph": options.graph,
         "vertices": graph.n,
         "edges": graph.n_edges,
-        "k": options.k,
-        "method": options.method,
-        "effort": options.effort,
-        "cut": figures.cut,
-        "volume": figures.volume,
-        "imbalance": figures.imbalance,
+        **{name: getattr(options, name) for name in ("k", "method", "effort")},
+        **{name: getattr(figures, name) for name in ("cut", "volume", "imbalance")},
         "sizes": figures.sizes.tolist(),
         "weights": figures.weights.tolist(),
         "connected": bool(figures.connected.all()),
@@ -108,13 +104,11 @@ def _shown(graph: Graph, parts: Ints, k: int) -> dict[str, Any]:
     from lb_mpi.partitioning.spectral import fiedler  # late: needs numba
 
     found = fiedler(graph)
-    value, vector = found.value, found.vector
     sides = [(1 + np.flatnonzero(parts == part)).tolist() for part in range(k)]
-    return {"lambda_2": value, "v_2": vector.tolist(), "parts": sides}
+    return {"lambda_2": found.value, "v_2": found.vector.tolist(), "parts": sides}
 
 
-def describe_partition(result: dict[str, Any]) -> list[str]:
-    """Summarise a partition."""
+def _describe_partition(result: dict[str, Any]) -> list[str]:
     sizes, broken = result["sizes"], result["disconnected"]
     pieces = f"{counted(len(broken), 'part is', 'parts are')} in several pieces" if broken else "every part is in one piece"
     lines = [
@@ -136,8 +130,7 @@ def describe_partition(result: dict[str, Any]) -> list[str]:
 # --- allocate ---------------------------------------------------------------------------------------------------------
 
 
-def add_allocate(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `allocate`."""
+def _add_allocate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tasks", type=int, required=True, metavar="N", help="the number of tasks")
     add("--time", required=True, metavar="S,S,...", help="expected seconds of one task on each node")
@@ -154,7 +147,7 @@ def add_allocate(parser: argparse.ArgumentParser) -> None:
         help="exact: the optimum in whole tasks; paper: the method of Chen et al., rounded, for comparison (%(default)s)")
 
 
-def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
+def _allocate(options: argparse.Namespace) -> dict[str, Any]:
     """Allocate as the options say; return a dictionary ready for JSON.  ValueError for odd values.
 
     `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time.
@@ -164,20 +157,14 @@ def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
     given["cap"] = None if options.cap is None else _same(comma_list("cap", options.cap))
     how = {**given, "edge_probability": options.edge_probability, "method": options.method}
     result = allocate(options.tasks, comma_list("time", options.time), **how)
-    return {
-        "method": result.method,
-        "counts": result.counts.tolist(),
-        "makespan": result.makespan,
-        "lower_bound": result.lower_bound,
-    }
+    return {**vars(result), "counts": result.counts.tolist()}
 
 
 def _same(values: list[float]) -> list[float] | float:
     return values[0] if len(values) == 1 else values
 
 
-def describe_allocation(result: dict[str, Any]) -> list[str]:
-    """Summarise an allocation."""
+def _describe_allocation(result: dict[str, Any]) -> list[str]:
     counts = _some(result["counts"], "nodes")
     makespan, least = result["makespan"], result["lower_bound"]
     best = "the optimum" if makespan <= least else f"{makespan / least - 1:.2%} more than the optimum, {least:.6g} s"
@@ -187,8 +174,7 @@ def describe_allocation(result: dict[str, Any]) -> list[str]:
 # --- arrange ----------------------------------------------------------------------------------------------------------
 
 
-def add_arrange(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `arrange`."""
+def _add_arrange(parser: argparse.ArgumentParser) -> None:
     from lb_mpi.arranging import arrange as arranging  # late: needs numba
 
     add = parser.add_argument
@@ -207,7 +193,7 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
         "anneal: in this order ever better and slower (%(default)s)")
 
 
-def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
+def _arrange(options: argparse.Namespace) -> dict[str, Any]:
     """Arrange as the options say; return a dictionary ready for JSON.  ValueError for odd values, OSError for files.
 
     `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T,
@@ -218,14 +204,12 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
     from lb_mpi.arranging.arrange import MAX_EXHAUSTIVE, arrange, place  # late: needs numba
 
     graph = as_graph(options.graph)
-    checks.seed(options.seed)
-    hosts: list[Host] = []
-    if options.hosts is None:
-        rng = np.random.default_rng(options.seed)
-        speeds = check_speeds(draw("speeds", options.speeds or "uniform:1:10", graph.n, rng), graph.n)
-    else:
-        hosts = read_hosts(options.hosts)
-        speeds = _speeds_of(hosts, graph, options.hosts)
+    hosts = [] if options.hosts is None else read_hosts(options.hosts)
+    rng = np.random.default_rng(checks.seed(options.seed))
+    if hosts and len(hosts) != graph.n:
+        raise ValueError(f"{options.hosts}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph")
+    given = [host.slots * host.speed for host in hosts] or draw("speeds", options.speeds or "uniform:1:10", graph.n, rng)
+    speeds = check_speeds(given, graph.n)
     with progress() as line:
         settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
 
@@ -237,30 +221,20 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
         "graph": options.graph,
         "ranks": graph.n,
         "edges": graph.n_edges,
-        "objective": found.objective,
-        "method": found.method,
-        "seed": options.seed,
-        "p_before": found.p_before,
-        "p": found.p,
+        **settings,
+        **{name: getattr(found, name) for name in PREDICTED},
         "positions": found.positions.tolist(),
         "speeds": speeds[found.positions].tolist(),
-        "tolerance": found.tolerance,
-        "steps_before": found.steps_before,
-        "steps_predicted": found.steps_predicted,
-        "note": found.note,
     }
     if options.method == "paper" and graph.n <= MAX_EXHAUSTIVE:
-        found_place = place(graph, speeds, found.p)
-        shares = {"relative": found_place.relative, "percentile": found_place.percentile}
-        result["place"] = {**found_place._asdict(), **shares}
+        at = place(graph, speeds, found.p)
+        result["place"] = {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
     if hosts:
         result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
     return result
 
 
-def describe_arrangement(result: dict[str, Any]) -> list[str]:
-    """Summarise an arrangement; mpiexec also accepts a host list."""
-    comment = "# " if "hosts" in result else ""
+def _describe_arrangement(result: dict[str, Any]) -> list[str]:
     lines = [
         f"{result['graph']}: {counted(result['ranks'], 'rank')}, {counted(result['edges'], 'edge')}; "
         f"{result['method']} for the {result['objective']} tau",
@@ -277,20 +251,13 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
             f"of all {at['n']:,} arrangements: p from {at['least']:.2f} to {at['greatest']:.2f}; {at['below']:,} are below "
             f"this one, {at['above']:,} above; Pr {at['relative']:.1%}, Pct {at['percentile']:.2%}"
         )
-    if not comment:
-        lines.append("ranks at vertices 0, 1, ...: " + " ".join(map(str, result["positions"])))
-    hosts: list[str] = result.get("hosts", [])
-    return [comment + line for line in lines] + hosts
-
-
-def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
-    if len(hosts) != graph.n:
-        raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph")
-    return np.array([host.slots * host.speed for host in hosts])
+    if "hosts" not in result:
+        return [*lines, "ranks at vertices 0, 1, ...: " + " ".join(map(str, result["positions"]))]
+    return [*(f"# {line}" for line in lines), *result["hosts"]]  # which is a host list, too
 
 
 COMMANDS = {
-    "partition": Command(add_partition, run_partition, describe_partition),
-    "allocate": Command(add_allocate, run_allocate, describe_allocation),
-    "arrange": Command(add_arrange, run_arrange, describe_arrangement),
+    "partition": Command(_add_partition, _partition, _describe_partition),
+    "allocate": Command(_add_allocate, _allocate, _describe_allocation),
+    "arrange": Command(_add_arrange, _arrange, _describe_arrangement),
 }

@@ -27,20 +27,17 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
     parser.add_argument("--as", dest="names", metavar="NAME,NAME,...", default="", help="replace the pools and executors "
         "that the script imports from concurrent.futures, joblib, mpi4py.futures, multiprocessing or schwimmbad, so that it "
         "needs no change")
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")
-    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's sys.argv[1:]")
-    options = parser.parse_args(arguments)
+    options = _parse(parser, "SCRIPT", arguments)
     try:
         from lb_mpi.adapters import names as pool_names
         from lb_mpi.mpi.pool import script as pool_script
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         return mistake(f"no MPI: {error}", prog)
     try:
-        sys.argv = [options.script, *options.arguments]  # before the record begins, which has it
+        sys.argv = [options.program, *options.arguments]  # before the record begins, which has it
         replaced = [name for name in options.names.split(",") if name]
         script = pool_script.open_script(
-            options.script, module=options.module, prepare=lambda: pool_names.replace(replaced)
+            options.program, module=options.module, prepare=lambda: pool_names.replace(replaced)
         )
     except (ValueError, OSError, SyntaxError, ImportError, Error) as error:
         return mistake(error, prog)
@@ -51,13 +48,24 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
             raise
     if script.ran_alone:
         how = "expected lb_mpi.Pool() or lb_mpi.Executor(), or --as NAME for the pool that it uses"
-        print(f"{prog}: no other rank has run a task of {options.script}: {how}", file=sys.stderr)
+        print(f"{prog}: no other rank has run a task of {options.program}: {how}", file=sys.stderr)
     return 0
 
 
 def run_profile(arguments: Sequence[str], prog: str) -> int:
     """Run the program; its exceptions, including SystemExit, end this rank as they would end python."""
-    options = _parse(arguments, prog)
+    parser = Parser(prog=prog,
+        usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--fail-below N] [--json] [-m] PROGRAM [ARGUMENTS ...]",
+        description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
+        "and for which rank. The table goes to standard error; the output of the program is unchanged.",
+        epilog="One-sided communication, MPI file access, and calls of MPI from other languages are not measured. If the "
+        "program uses one of the first two, the table has a note.")
+    parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks; default: those of throttle; "
+        "measured, if there are several hosts; else equal")
+    parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "
+        "efficiency is below N percent")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    options = _parse(parser, "PROGRAM", arguments)
     try:
         from lb_mpi.cli.profile.script import ProfiledProgram
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
@@ -86,25 +94,13 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
     return FAILED
 
 
-def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
-    parser = Parser(prog=prog,
-        usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--fail-below N] [--json] [-m] PROGRAM [ARGUMENTS ...]",
-        description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
-        "and for which rank. The table goes to standard error; the output of the program is unchanged.",
-        epilog="One-sided communication, MPI file access, and calls of MPI from other languages are not measured. If the "
-        "program uses one of the first two, the table has a note.")
-    parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks; default: those of throttle; "
-        "measured, if there are several hosts; else equal")
-    parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "
-        "efficiency is below N percent")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="PROGRAM is the name of a module, as with python -m"
-    )
-    parser.add_argument("program", metavar="PROGRAM", help="a Python file")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the program's sys.argv[1:]"
-    )
+def _parse(parser: argparse.ArgumentParser, program: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Add the program, called `program`, and its arguments; parse on all ranks, of which one prints."""
+    parser.add_argument("-m", dest="module", action="store_true",
+        help=f"{program} is the name of a module, as with python -m")
+    parser.add_argument("program", metavar=program, help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS",
+        help=f"the {program.lower()}'s sys.argv[1:]")
     if not speaks():
         parser.print_usage = parser.print_help = lambda file=None: None  # type: ignore[method-assign]
     return parser.parse_args(arguments)

@@ -22,19 +22,19 @@ from lb_mpi.files import write_whole
 from lb_mpi.table import Table, counted
 
 T = TypeVar("T")
+FOLDER = "folder of the record, as given to run --record or in LB_MPI_RECORD"
 
 # --- report ---------------------------------------------------------------------------------------------------------
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `report`."""
+def _add_report(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
+    add("folder", metavar="FOLDER", help=FOLDER)
     add("-o", dest="output", default="report.html", metavar="FILE", help="file for the page (%(default)s)")
     add("--trace", metavar="FILE", help="also write a trace for Perfetto or chrome://tracing")
 
 
-def run_report(options: argparse.Namespace) -> dict[str, Any]:
+def _report(options: argparse.Namespace) -> dict[str, Any]:
     """Write the page; ValueError if no record can be read, OSError for files.
 
     Returns the headline's numbers (None: unknown), `notes` on missing data, the `file` written, the page's `bytes`, the
@@ -42,7 +42,7 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
     """
     began = time.process_time()
     found = gather(Path(options.folder))
-    head = headline(found, gain(found), lambda: _advice(found))
+    head = headline(found, gain(found), lambda: _conclusion(found))
     text = page(found, head)
     write_whole(options.output, text)
     if options.trace is not None:
@@ -58,29 +58,26 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def describe_report(answer: dict[str, Any]) -> list[str]:
-    """Summarise a report."""
-    known = answer["gain"] is not None
+def _describe_report(answer: dict[str, Any]) -> list[str]:
+    gain, trace_file, next_step = answer["gain"], answer["trace"], answer["next_step"]
     ratio = "" if answer["ratio"] is None else f": {answer['ratio']:.2f} times as long"
     efficiencies = [answer[name] for name in ("parallel", "balance", "communication")]
-    return [
-        *([f"{times(answer['gain'])} times as fast as without balancing (predicted)"] if known else []),
+    lines = [
+        "" if gain is None else f"{times(gain)} times as fast as without balancing (predicted)",
         f"{counted(answer['ranks'], 'rank')}, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
         f"(lower bound) {answer['bound_s']:.3f} s{ratio}",
-        *(
-            []
-            if None in efficiencies
-            else ["parallel efficiency {:.1%} = load balance {:.1%} * communication {:.1%}".format(*efficiencies)]
-        ),
+        "" if None in efficiencies
+        else "parallel efficiency {:.1%} = load balance {:.1%} * communication {:.1%}".format(*efficiencies),
         answer["words"],
-        *([f"Next: {answer['next_step']}"] if answer["next_step"] else []),
+        f"Next: {next_step}" if next_step else "",
         *(f"note: {note}" for note in answer["notes"]),
         f"{answer['file']} ({answer['bytes'] / 1e3:,.0f} kB)",
-        *([f"{answer['trace']}: open it at https://ui.perfetto.dev"] if answer["trace"] else []),
-    ]
+        f"{trace_file}: open it at https://ui.perfetto.dev" if trace_file else "",
+    ]  # fmt: skip
+    return [line for line in lines if line]
 
 
-def _advice(run: Run) -> str:
+def _conclusion(run: Run) -> str:
     """Return the conclusion of `advise` for the driver with the longest calls; "" if nothing can be replayed."""
     with contextlib.suppress(ValueError):
         found = max(replays(run), key=lambda one: one.measured_s, default=None)
@@ -94,13 +91,17 @@ def _advice(run: Run) -> str:
 # --- advise ----------------------------------------------------------------------------------------------------------
 
 
-def add_advise(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `advise`."""
-    add = parser.add_argument
-    add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
+NOTHING = (
+    "the record contains nothing that can be replayed: expected a call of map_rows, a map of a pool, or exchanges, which "
+    "must have ended on all ranks"
+)
 
 
-def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
+def _add_advise(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help=FOLDER)
+
+
+def _advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Replay a record in other variants; ValueError if none can be read, or none has enough data.
 
     Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions,
@@ -113,12 +114,7 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
             run = gather(folder)
             found = [advise(one, line.show) for one in replays(run)]
             if not found:
-                raise ValueError(
-                    SEARCHES
-                    if searched(run)
-                    else "the record contains nothing that can be replayed: expected a call of map_rows, a map of a pool, "
-                    "or exchanges, which must have ended on all ranks"
-                )
+                raise ValueError(SEARCHES if searched(run) else NOTHING)
             found[0].notes.extend(run.notes + [SEARCHES] * searched(run))
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
@@ -129,7 +125,9 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
         lines: list[dict[str, Any]] = [
             {
                 **{name: _known(getattr(line, name)) for name in ("predicted_s", "measured_s", "spread_s")},
-                **{"driver": advice.of.driver, "what": line.variant.what, "change": line.variant.change},
+                "driver": advice.of.driver,
+                "what": line.variant.what,
+                "change": line.variant.change,
             }
             for line in advice.lines
         ]
@@ -138,8 +136,7 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     return answer
 
 
-def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
-    """Format advice: the conclusion, and a table with notes if it is reliable."""
+def _describe_advice(answer: list[dict[str, Any]]) -> list[str]:
     said: list[str] = []
     for driver, group in groupby(answer, key=lambda line: line["driver"]):
         of_driver = list(group)
@@ -172,6 +169,6 @@ def _part(one: float, whole: float, digits: str, unit: str) -> str:
 
 
 COMMANDS = {
-    "report": Command(add_report, run_report, describe_report),
-    "advise": Command(add_advise, run_advise, describe_advice),
+    "report": Command(_add_report, _report, _describe_report),
+    "advise": Command(_add_advise, _advise, _describe_advice),
 }

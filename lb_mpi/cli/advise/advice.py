@@ -123,27 +123,17 @@ def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
     return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})
 
 
-class Worked:
-    """The seconds that a rank was at work by a time, including its rests as an emulated slow rank; times are its own."""
-
-    def __init__(self, one: Stored) -> None:
-        self._ends = one.about.clock_s + one.width_s * np.arange(len(one.seconds) + 1)
-        self._ends[-1] = max(float(self._ends[-2]), one.until)
-        self._sums = np.concatenate([[0.0], np.cumsum(one.seconds[:, list(USEFUL)].sum(axis=1))])
-
-    def between(self, begin: float, end: float) -> float:
-        """Return the seconds at work between two times."""
-        both = np.interp([begin, end], self._ends, self._sums)
-        return float(both[1] - both[0])
-
-    def within(self, steps: Rows) -> float:
-        """Return the seconds at work in all these calls."""
-        return sum(self.between(began, ended) for began, ended in steps[["began", "ended"]].tolist())
+def worked_s(one: Stored, steps: Rows) -> float:
+    """Return the seconds that a rank was at work in its calls `steps`, with its rests as an emulated slow rank."""
+    ends = one.about.clock_s + one.width_s * np.arange(len(one.seconds) + 1)
+    ends[-1] = max(float(ends[-2]), one.until)
+    sums = np.concatenate([[0.0], np.cumsum(one.seconds[:, list(USEFUL)].sum(axis=1))])
+    return float((np.interp(steps["ended"], ends, sums) - np.interp(steps["began"], ends, sums)).sum())
 
 
 def core_share(ranks: Sequence[Stored], tables: Sequence[Rows]) -> Floats:
     """Return (P,) useful time / time at work in the calls: below 1 after waits for a core; NaN: no work."""
-    worked = np.array([Worked(one).within(table) for one, table in zip(ranks, tables, strict=True)])
+    worked = np.array([worked_s(one, table) for one, table in zip(ranks, tables, strict=True)])
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     busy = (worked > 0.0) & (useful > 0.0)
     share = np.minimum(1.0, useful / np.where(busy, worked, 1.0))
@@ -164,11 +154,9 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
     hosts: dict[str, list[int]] = {}
     for rank, one in enumerate(ranks):
         hosts.setdefault(one.about.host, []).append(rank)
+    kind = "host "
     if len(hosts) == 1:
-        hosts = {f"rank {rank}": [rank] for rank in range(len(ranks))}
-        kind = ""
-    else:
-        kind = "host "
+        hosts, kind = {f"rank {rank}": [rank] for rank in range(len(ranks))}, ""
     if len(hosts) < 2:
         return []
     slowest = min(hosts, key=lambda host: float(speeds[hosts[host]].mean()))

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from lb_mpi.cli.run import commands, limit
 from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, Hang, Start, stopped
-from lb_mpi.cli.run.host import Constant, is_stopped
+from lb_mpi.cli.run.host import is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
@@ -109,29 +109,6 @@ def command(
     return [*argv, "-n", str(len(ranks))]
 
 
-class Watched:
-    """Processes of this machine, by name, that may be stopped (SIGSTOP)."""
-
-    def __init__(self, pids: Mapping[str, int]) -> None:
-        self._pids, self._clocks = pids, {name: Constant(0.0) for name in pids}
-
-    def lines(self, now: float, limit_s: float) -> list[str]:
-        """Return a line for each that has been stopped for `limit_s` seconds."""
-        found = []
-        for name, clock in self._clocks.items():
-            stopped = is_stopped(self._pids[name])
-            if (seconds := clock.constant_s(now, stopped)) >= limit_s and stopped:
-                found.append(f"{name} on host {socket.gethostname()} hangs: stopped for {seconds:.0f} s")
-        return found
-
-    def wake(self, name: str) -> bool:
-        """Continue one if it is stopped; return whether it was."""
-        stopped = is_stopped(self._pids[name])
-        if stopped:
-            os.kill(self._pids[name], signal.SIGCONT)
-        return stopped
-
-
 DEATH_S = 10.0  # time for mpiexec to end the other ranks after a death
 STACK_S = 5.0
 NEWEST_S = 0.4  # for the ranks' last reports: after Ctrl-C all is over within a second
@@ -163,7 +140,8 @@ class _Run:
         self._gone: list[str] = []
         self._hung: list[Hang] = []
         self._late: set[str] = set()  # ranks that were named as late
-        self._here = Watched({"mpiexec": process.pid, "host.py": watch.here.pid})
+        self._here = {"mpiexec": process.pid, "host.py": watch.here.pid}  # processes of this machine, which may be stopped
+        self._stopped_at: dict[str, float] = {}  # of these: when each was first seen stopped
         self._start = Start(hosts, self._hang_s)
         self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.tell(f"ask {question}"))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
@@ -185,10 +163,20 @@ class _Run:
         self._hung = stopped(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
         self._warn_of_late()
         if self._hang_s:
-            self._wrong = self._here.lines(now, self._hang_s)
+            self._wrong = self._stopped_here(now)
             if self._n_regular == len(self._hosts) and now > self._last_s + self._hang_s and not self._wrong:
                 self._wrong = [f"all ranks have ended, but mpiexec has not for {now - self._last_s:.0f} s"]
         return not self._hung and not self._wrong
+
+    def _stopped_here(self, now: float) -> list[str]:
+        found = []
+        for name, pid in self._here.items():
+            stopped_s = now - self._stopped_at.setdefault(name, now)
+            if not is_stopped(pid):
+                del self._stopped_at[name]
+            elif stopped_s >= self._hang_s:
+                found.append(f"{name} on host {socket.gethostname()} hangs: stopped for {stopped_s:.0f} s")
+        return found
 
     def _warn_of_late(self) -> None:
         for hang in self._awaited.late:
@@ -199,7 +187,8 @@ class _Run:
     def outcome(self) -> Outcome:
         """Return how it ended, after all hosts have reported."""
         code = self._process.poll()
-        if self._here.wake("host.py"):  # it has reports of the ranks
+        if is_stopped(self._watch.here.pid):  # it has reports of the ranks
+            os.kill(self._watch.here.pid, signal.SIGCONT)
             say("host.py was stopped, and has been continued")
         if code is not None:
             self._gone = self._watch.silent()  # Open MPI's mpiexec may exit with 0 after a host has died
