@@ -21,7 +21,7 @@ from lb_mpi.cli.advise.advice import (
     collapsed,
     conclude,
     core_share,
-    ranked,
+    in_rank_order,
 )
 from lb_mpi.cli.advise.replay import (
     SEARCHES,
@@ -35,7 +35,7 @@ from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import SimulatedPool, task_costs
 from lb_mpi.record.events import Driver, Phase, Step
-from lb_mpi.record.record import VERSION, Record, Stored, place, virtual_files
+from lb_mpi.record.record import VERSION, Record, place, virtual_files
 
 SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
 
@@ -48,9 +48,9 @@ def run_of(records: Sequence[Record], now: float) -> Run:
     return assemble(virtual_files(records, now, ["virtual"] * len(records), "program"))
 
 
-def advice_on(replay: Callable[[Run, list[Stored]], Replayed | None], run: Run) -> Advice:
+def advice_on(replay: Callable[[Run], Replayed | None], run: Run) -> Advice:
     """Advice on one driver."""
-    found = replay(run, ranked(run))
+    found = replay(in_rank_order(run))
     assert found is not None
     return advise(found, quiet)
 
@@ -196,11 +196,11 @@ def test_a_busy_machine_is_noticed() -> None:
     record.step(Step(Driver.TASKS, 0.0, 4.0, 1.0, 10.0))
     record.task(0, 10, 1.0)
     run = run_of([record, Record(0.0)], 4.0)
-    assert core_share(run.ranks[:1], [run.ranks[0].steps]) == pytest.approx([0.25], rel=1e-3)
+    assert core_share(run.ranks[:1], run.ranks[0].steps[None]) == pytest.approx([0.25], rel=1e-3)
     record = Record(0.0)
     record.step(Step(Driver.TASKS, 0.0, 4.0, 0.0, 0.0))
     idle = run_of([Record(0.0)], 4.0)
-    assert replay_tasks(idle, ranked(idle)) is None
+    assert replay_tasks(idle) is None
     with pytest.raises(ValueError, match="no tasks that took time"):
         advice_on(replay_tasks, run_of([record], 4.0))
 
@@ -209,6 +209,23 @@ def pool_files() -> list[tuple[str, bytes]]:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = SimulatedPool([4], SPEEDS, records=records).map(task_costs("constant", 400, 5e-3)).seconds
     return list(virtual_files(records, took_s, ["a", "a", "b", "b"], "program"))
+
+
+def test_each_host_has_its_own_clock() -> None:
+    run = assemble(pool_files())
+    late_s = 1000.0  # by which the clock of the second host is ahead
+    ranks, offsets_s = list(run.ranks), list(run.offsets_s)
+    for k in (2, 3):
+        one, steps = ranks[k], ranks[k].steps.copy()
+        steps["began"] += late_s
+        steps["ended"] += late_s
+        about = one.about._replace(clock_s=one.about.clock_s + late_s)
+        ranks[k] = one._replace(about=about, steps=steps, until=one.until + late_s)
+        offsets_s[k] -= late_s
+    found = advice_on(replay_tasks, run._replace(ranks=ranks, offsets_s=offsets_s))
+    expected = advice_on(replay_tasks, run)
+    assert found.lines[0].measured_s == pytest.approx(expected.lines[0].measured_s)
+    assert found.lines[1].predicted_s == pytest.approx(expected.lines[1].predicted_s)
 
 
 def folder_of(path: Path, content: list[tuple[str, bytes]]) -> str:

@@ -94,28 +94,22 @@ class OtherMachine(NamedTuple):
     words: str  # what to do
 
 
-def ranked(run: Run) -> list[Stored]:
-    """Return the records in the order of the ranks; ValueError if one is missing."""
+def in_rank_order(run: Run) -> Run:
+    """Return the run with its ranks in order; ValueError if the record of one is missing."""
     if len(run.ranks) < run.size:
         raise ValueError(
             f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to replay the run"
         )
-    return sorted(run.ranks, key=lambda one: one.about.rank)
+    order = np.argsort([one.about.rank for one in run.ranks]).tolist()
+    return run._replace(ranks=[run.ranks[k] for k in order], offsets_s=[run.offsets_s[k] for k in order])
 
 
-def calls(ranks: Sequence[Stored], driver: Driver) -> list[Rows]:
-    """Return one driver's steps on each rank, those that all ranks have ended; none if ranks merged them differently."""
+def calls(ranks: Sequence[Stored], driver: Driver) -> Rows:
+    """Return one driver's (P, K) steps, those that all ranks have ended; (P, 0) if ranks merged them differently."""
     tables = [one.steps[one.steps["driver"] == driver] for one in ranks]
     n = min(map(len, tables))
-    tables = [table[:n] for table in tables]
-    alike = all((table["n"] == tables[0]["n"]).all() for table in tables)
-    return tables if alike else [table[:0] for table in tables]
-
-
-def took_s(tables: Sequence[Rows]) -> float:
-    """Return the sum of the calls' seconds: each from its first rank's start to its last rank's end."""
-    ended, began = (np.stack([table[name] for table in tables]) for name in ("ended", "began"))
-    return float((ended.max(axis=0) - began.min(axis=0)).sum())
+    found = np.stack([table[:n] for table in tables])
+    return found if (found["n"] == found[0]["n"]).all() else found[:, :0]
 
 
 def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
@@ -131,10 +125,10 @@ def worked_s(one: Stored, steps: Rows) -> float:
     return float((np.interp(steps["ended"], ends, sums) - np.interp(steps["began"], ends, sums)).sum())
 
 
-def core_share(ranks: Sequence[Stored], tables: Sequence[Rows]) -> Floats:
-    """Return (P,) useful time / time at work in the calls: below 1 after waits for a core; NaN: no work."""
-    worked = np.array([worked_s(one, table) for one, table in zip(ranks, tables, strict=True)])
-    useful = np.array([float(table["useful_s"].sum()) for table in tables])
+def core_share(ranks: Sequence[Stored], steps: Rows) -> Floats:
+    """Return (P,) useful time / time at work in the (P, K) steps: below 1 after waits for a core; NaN: no work."""
+    worked = np.array([worked_s(one, mine) for one, mine in zip(ranks, steps, strict=True)])
+    useful = steps["useful_s"].sum(axis=1, dtype=float)
     busy = (worked > 0.0) & (useful > 0.0)
     share = np.minimum(1.0, useful / np.where(busy, worked, 1.0))
     return np.where(busy, share, np.nan)

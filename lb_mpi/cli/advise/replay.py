@@ -1,7 +1,7 @@
 """Replay a recorded run on a virtual clock: with other ways of balancing, and on other machines.   (pure)
 
-Each driver has a function `replay_...(run, ranks)`: it returns None if the run has no calls of the driver, and raises
-ValueError if the record has too little data.  A replay uses the objects that run on MPI.
+Each driver has a function `replay_...(run)`, whose ranks are in order: it returns None if the run has no calls of the
+driver, and raises ValueError if the record has too little data.  A replay uses the objects that run on MPI.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from lb_mpi.cli.advise.advice import (
     beyond,
     calls,
     core_share,
+    in_rank_order,
     machines,
     over_seeds,
-    ranked,
     settings,
-    took_s,
 )
-from lb_mpi.cli.report.run import Run
+from lb_mpi.cli.report.run import Run, spans
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.record.events import Driver
-from lb_mpi.record.record import Rows, Stored
+from lb_mpi.record.record import Stored
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 # The record has, for each call and rank, the seconds that the rank needs for its own rows (`home_s`) and spends outside
@@ -60,9 +59,9 @@ class RecordedRows(NamedTuple):
     how: dict[str, Any]  # scheme, tolerance, when, every
 
 
-def replay_rows(run: Run, ranks: list[Stored]) -> Replayed | None:
+def replay_rows(run: Run) -> Replayed | None:
     """Replay the calls of map_rows."""
-    recorded = _recorded_rows(ranks)
+    recorded = _recorded_rows(run.ranks)
     if recorded is None:
         return None
     scheme = str(recorded.how["scheme"])
@@ -79,7 +78,7 @@ def replay_rows(run: Run, ranks: list[Stored]) -> Replayed | None:
             for other in ROWS_SCHEMES
             if other != scheme
         ),
-        *(way(other.what, other.words, True, other_machine=other) for other in machines(ranks, recorded.speeds)),
+        *(way(other.what, other.words, True, other_machine=other) for other in machines(run.ranks, recorded.speeds)),
     ]
     notes = [
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call"
@@ -122,18 +121,19 @@ def _play_rows(
 
 def _recorded_rows(ranks: list[Stored]) -> RecordedRows | None:
     how = settings(ranks, "map_rows")
-    tables = calls(ranks, Driver.ROWS)
-    if not how or not len(tables[0]):
+    steps = calls(ranks, Driver.ROWS)
+    if not how or not steps.size:
         return None
-    counts = tables[0]["n"].astype(float)
-    home, outside = (np.array(some).T / counts[:, None] for some in zip(*map(_seconds, tables), strict=True))
+    counts, began, ended = steps[0]["n"].astype(float), steps["began"], steps["ended"]
+    before = began - np.pad(ended[:, :-1], ((0, 0), (1, 0)), constant_values=np.nan)  # since the previous call
+    home, outside = (steps["home_s"] / counts).T, ((before + steps["between_s"]) / counts).T
     known = np.isfinite(outside).all(axis=1)
     outside[~known] = np.median(outside[known], axis=0) if known.any() else 0.0
     home = np.where(np.isfinite(home), home, np.nanmedian(home, axis=0)) if np.isfinite(home).any() else home
     if not np.isfinite(home).all():
         raise ValueError("map_rows: rows were not timed in any recorded call: expected two calls or more")
-    speeds = np.array([float(np.median(table["speed"])) for table in tables])
-    seconds = _measured_s(tables, outside)
+    speeds = np.median(steps["speed"].astype(float), axis=1)
+    seconds = float((ended[:, -1] - began[:, 0] + outside[0]).max())
     picked, stands = _some(counts)
     neighbours = [one.settings["map_rows"]["neighbours"] for one in ranks]
     tails = np.repeat(np.arange(len(ranks)), [len(mine) for mine in neighbours])
@@ -141,18 +141,6 @@ def _recorded_rows(ranks: list[Stored]) -> RecordedRows | None:
     graph = Graph.from_edges(len(ranks), tails[tails < heads], heads[tails < heads])
     shapes = [_shape(one.costs) for one in ranks]
     return RecordedRows(home[picked], outside[picked], stands, speeds / speeds.mean(), shapes, seconds, graph, how)
-
-
-def _seconds(table: Rows) -> tuple[Floats, Floats]:
-    """Return the seconds for a rank's own rows, and those spent outside before its calls; NaN: unknown."""
-    before = table["began"] - np.append(np.nan, table["ended"][:-1])
-    return table["home_s"].astype(float), before + table["between_s"]
-
-
-def _measured_s(tables: list[Any], outside: Floats) -> float:
-    """Return the seconds of all calls and of the time outside; before the first, as much as before the second."""
-    took = [float(table["ended"][-1] - table["began"][0]) for table in tables]
-    return float((np.array(took) + outside[0]).max())
 
 
 def _some(counts: Floats) -> tuple[Any, Floats]:
@@ -192,9 +180,9 @@ class RecordedTasks(NamedTuple):
     measured_s: float  # of all maps
 
 
-def replay_tasks(run: Run, ranks: list[Stored]) -> Replayed | None:
+def replay_tasks(run: Run) -> Replayed | None:
     """Replay the maps of a pool."""
-    recorded = _recorded_tasks(ranks)
+    recorded = _recorded_tasks(run)
     if recorded is None:
         return None
     names = {False: "pool", True: "pool with costs"}
@@ -205,7 +193,7 @@ def replay_tasks(run: Run, ranks: list[Stored]) -> Replayed | None:
         return Variant(what, partial(over_seeds, play), change, **more)
 
     bare = "for item in items[begin:end], without a pool"
-    equal, by_speed = np.ones(len(ranks)), recorded.speeds
+    equal, by_speed = np.ones(run.size), recorded.speeds
     variants = [
         way(f"as recorded: {names[here]}", "", partial(_play_tasks, recorded, here)),
         way(names[other], changes[other], partial(_play_tasks, recorded, other)),
@@ -213,12 +201,10 @@ def replay_tasks(run: Run, ranks: list[Stored]) -> Replayed | None:
         way("a fixed share each, by speed", bare, partial(_fixed_s, recorded, by_speed)),
         *(
             way(change.what, change.words, partial(_play_tasks, recorded, here, change=change), elsewhere=True)
-            for change in machines(ranks, recorded.speeds)
+            for change in machines(run.ranks, recorded.speeds)
         ),
     ]  # fmt: skip
-    notes = [
-        "with costs: uses the measured costs; real predictions of costs are less good",
-    ]
+    notes = ["with costs: uses the measured costs; real predictions of costs are less good"]
     if recorded.with_costs:
         notes.append("without costs: the order of the items is not recorded, so they are shuffled")
     if len(set(recorded.hosts)) > 1 and len(set(recorded.speeds.tolist())) == 1:
@@ -255,9 +241,9 @@ def _listed(recorded: RecordedTasks, seed: int) -> Floats:
     return np.random.default_rng(seed).permutation(recorded.costs)
 
 
-def _recorded_tasks(ranks: list[Stored]) -> RecordedTasks | None:
-    tables = calls(ranks, Driver.TASKS)
-    if not len(tables[0]):
+def _recorded_tasks(run: Run) -> RecordedTasks | None:
+    ranks, steps = run.ranks, calls(run.ranks, Driver.TASKS)
+    if not steps.size:
         return None
     chunks = np.concatenate([one.tasks for one in ranks])
     chunks = chunks[np.argsort(chunks["first"], kind="stable")]
@@ -265,16 +251,16 @@ def _recorded_tasks(ranks: list[Stored]) -> RecordedTasks | None:
     costs = np.repeat(chunks["seconds"].astype(float) / np.maximum(n, 1), n)
     if not len(costs) or not costs.sum() > 0.0:
         raise ValueError("pool: the last recorded map has no tasks that took time: expected some")
-    work = sum(float((table["useful_s"] * table["speed"]).sum()) for table in tables)
-    core = core_share(ranks, tables)
-    own = np.array([float(np.median(table["speed"])) for table in tables])
-    speeds = own * np.where(np.isfinite(core), core, np.nanmean(core) if np.isfinite(core).any() else 1.0)
+    work = float((steps["useful_s"] * steps["speed"]).sum(dtype=float))
+    core = core_share(ranks, steps)
+    speeds = np.median(steps["speed"].astype(float), axis=1)
+    speeds *= np.where(np.isfinite(core), core, np.nanmean(core) if np.isfinite(core).any() else 1.0)
     how = settings(ranks, "pool")
     believed = how.get("speeds")
     known = [float(speed) for speed in believed] if isinstance(believed, list) and len(believed) == len(ranks) else []
     hosts = [one.about.host for one in ranks]
     share = max(1.0, work / float(costs.sum()))
-    return RecordedTasks(costs, speeds, core, hosts, known, bool(how.get("costs")), share, took_s(tables))
+    return RecordedTasks(costs, speeds, core, hosts, known, bool(how.get("costs")), share, float(spans(run, steps).sum()))
 
 
 # --- a task graph, distributed ----------------------------------------------------------------------------------------
@@ -284,23 +270,23 @@ def _recorded_tasks(ranks: list[Stored]) -> RecordedTasks | None:
 IMBALANCE = 0.03  # default of `distribute`: half of it is expected
 
 
-def replay_exchange(run: Run, ranks: list[Stored]) -> Replayed | None:
+def replay_exchange(run: Run) -> Replayed | None:
     """Replay the exchanges of a task graph."""
-    tables = calls(ranks, Driver.EXCHANGE)
-    if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
+    ranks, steps = run.ranks, calls(run.ranks, Driver.EXCHANGE)
+    if not steps.size or not all("exchange" in one.settings for one in ranks):
         return None
-    if len(calls(ranks, Driver.REBALANCE)[0]):
+    if calls(ranks, Driver.REBALANCE).size:
         raise ValueError("exchange: vertices have moved (plan.rebalance) in the record: expected one distribution")
     weights = np.array([float(one.settings["exchange"]["weight"]) for one in ranks])
-    useful = np.array([float(table["useful_s"].sum()) for table in tables])
+    useful = steps["useful_s"].sum(axis=1, dtype=float)
     busy = (weights > 0.0) & (useful > 0.0)
     if not busy.any():
         raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
-    share = core_share(ranks, tables)
+    share = core_share(ranks, steps)
     took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the recorded machine
     speeds = weights / took  # weight per second, in all exchanges together
     speeds = np.where(busy, speeds, np.nanmean(speeds))
-    measured_s = took_s(tables)
+    measured_s = float(spans(run, steps).sum())
     talk_s = beyond(measured_s, float(np.nanmax(took)))  # beyond the slowest rank's computation
 
     def dealt(what: str, change: str, speeds: Floats, elsewhere: bool = False) -> Variant:
@@ -345,10 +331,8 @@ def searched(run: Run) -> bool:
 
 def replays(run: Run) -> Iterator[Replayed]:
     """Yield what can be replayed of each driver; ValueError if the record of a rank is missing, or has too little data."""
-    ranks = ranked(run)
-    for replay in REPLAYS:
-        if (found := replay(run, ranks)) is not None:
-            yield found
+    run = in_rank_order(run)
+    yield from filter(None, (replay(run) for replay in REPLAYS))
 
 
 MOST_RANKS = 256  # of a run whose gain is predicted for the page: a replay of more takes long

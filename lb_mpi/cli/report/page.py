@@ -34,6 +34,7 @@ from lb_mpi.cli.report.run import (
     bounds,
     headline,
     matrix,
+    spans,
     spent,
     steps,
     timeline,
@@ -405,13 +406,6 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
             _mean(first["before"][some]), _mean(first["after"][some]), words,
         ])  # fmt: skip
     return lines
-
-
-def spans(run: Run, calls: Rows) -> Floats:
-    """Return (calls,) seconds from the first rank's start of each entry to the last rank's end."""
-    offsets = np.array(run.offsets_s)[:, None]
-    took: Floats = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
-    return took
 
 
 def slices(run: Run, calls: Rows) -> int:

@@ -125,6 +125,13 @@ def steps(run: Run) -> Rows:
     return found if (found["driver"] == found[0]["driver"]).all() else found[:, :0]
 
 
+def spans(run: Run, calls: Rows) -> Floats:
+    """Return (calls,) seconds from the first rank's start of each of the (ranks, calls) steps to the last rank's end."""
+    offsets = np.array(run.offsets_s)[:, None]
+    took: Floats = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
+    return took
+
+
 def timeline(run: Run, columns: int, begin_s: float = 0.0, end_s: float | None = None) -> Floats:
     """Return (ranks, columns, phases) fractions of each column's time; they add up to 1, or less if some time is unknown."""
     end_s = run.seconds if end_s is None else end_s
