@@ -116,8 +116,7 @@ class Program:
         """End its remaining processes, and dismiss the guard."""
         self.send(signal.SIGCONT)
         limit.end(self._mark)
-        left = limit.end_found(self._remaining)  # those that have removed their mark
-        sys.stderr.write("".join(map(limit.cannot_be_ended, sorted(left))))
+        sys.stderr.write(limit.cannot_be_ended(limit.end_found(self._remaining)))  # those that have removed their mark
         with contextlib.suppress(OSError):  # another process may have killed it
             os.write(self._leash, b"done")
             os.waitpid(self._guard, 0)

@@ -153,7 +153,7 @@ class EmulatedCluster(NamedTuple):
         """Remove all parts of the cluster, and nothing else; repeated calls do no harm."""
         with limit.uninterrupted():
             if left := limit.end_found(self.processes):
-                raise ClusterError("".join(map(limit.cannot_be_ended, sorted(left))).strip())
+                raise ClusterError(limit.cannot_be_ended(left).strip())
             for namespace in self.namespaces():
                 _ip("netns", "delete", namespace)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -182,8 +182,6 @@ def _ip(*arguments: str) -> str:
 
 # --- for an ordinary user ----------------------------------------------------------------------------------------------
 
-
-
 _PROC = Path("/proc")
 # By kernel setting: the value that forbids ordinary users to make user namespaces, and one that allows it.
 SETTINGS = {
@@ -208,8 +206,8 @@ def act_as_user(name: str, command: str, arguments: Sequence[str]) -> int:
     try:
         code = _call(argv)
     finally:
-        if (code and found is None) or (not code and command == "down"):
-            end_keeper(keeper)
+        if (code and found is None) or (not code and command == "down"):  # nothing runs in its namespaces any more
+            limit.end_found(lambda: {keeper} if (_PROC / str(keeper) / "exe").exists() else set())
     return code
 
 
@@ -260,11 +258,6 @@ def missing(settings: Path) -> str:
     return ""
 
 
-def end_keeper(keeper: int) -> None:
-    """End the keeper, and so its namespaces, in which nothing runs any more."""
-    limit.end_found(lambda: {keeper} if (_PROC / str(keeper) / "exe").exists() else set())
-
-
 def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
     """Be a keeper."""
     for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # the cluster has its own shared memory
@@ -275,7 +268,6 @@ def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
 
 
 # --- the command line --------------------------------------------------------------------------------------------------
-
 
 
 def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
@@ -310,18 +302,13 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return top
 
 
-def act(cluster: EmulatedCluster, options: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Do what the command line says; `rest` is for launch/run.  ValueError for unusable numbers, or ClusterError."""
-    if options.command == "up":
-        if not 0 <= options.delay_ms <= 1000:
-            raise ValueError(f"--delay-ms {options.delay_ms:g}: expected 0 to 1000")
-        hosts = wanted_hosts(options.hosts, options.slots, options.speeds)
-        cluster.up(hosts, options.delay_ms / 1000)
-        print(f"cluster {cluster.name}: {', '.join(host.name for host in hosts)} in {cluster.folder}/hosts.txt")
-    elif options.command == "run":
-        cluster.run(rest)
-    else:
-        cluster.down()
+def up(cluster: EmulatedCluster, options: argparse.Namespace) -> None:
+    """Create the cluster as the options say; ValueError for unusable numbers, or ClusterError."""
+    if not 0 <= options.delay_ms <= 1000:
+        raise ValueError(f"--delay-ms {options.delay_ms:g}: expected 0 to 1000")
+    hosts = wanted_hosts(options.hosts, options.slots, options.speeds)
+    cluster.up(hosts, options.delay_ms / 1000)
+    print(f"cluster {cluster.name}: {', '.join(host.name for host in hosts)} in {cluster.folder}/hosts.txt")
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -330,6 +317,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     given = list(arguments)
     mine = given.index("run") + 1 if "run" in given else len(given)  # the rest is for launch/run
     options = top.parse_args(given[:mine])
+    cluster = EmulatedCluster(options.name)
     with limit.interruptible():
         try:
             if not re.fullmatch("[a-z0-9]{1,20}", options.name):
@@ -337,7 +325,12 @@ def main(arguments: Sequence[str], prog: str) -> int:
             check()
             if os.geteuid() != 0:
                 return act_as_user(options.name, options.command, given)
-            act(EmulatedCluster(options.name), options, given[mine:])
+            if options.command == "up":
+                up(cluster, options)
+            elif options.command == "run":
+                cluster.run(given[mine:])
+            else:
+                cluster.down()
         except ValueError as error:
             print(f"{top.prog}: error: {error}", file=sys.stderr)
             return 2

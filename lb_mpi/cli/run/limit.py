@@ -71,7 +71,7 @@ def end(
 
     with uninterrupted():
         left = end_found(find)
-        sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))
+        sys.stderr.write(cannot_be_ended(left))
         remove_orphans(theirs)
         if process and process.pid not in left:
             process.wait()
@@ -105,9 +105,9 @@ def end_found(find: Callable[[], set[int]]) -> set[int]:
     return left
 
 
-def cannot_be_ended(pid: int) -> str:
-    """Return a line that names the remaining process."""
-    return f"left behind: process {pid} is still there {LEFT_S:g} s after SIGKILL\n"
+def cannot_be_ended(pids: Iterable[int]) -> str:
+    """Return a line for each remaining process."""
+    return "".join(f"left behind: process {pid} is still there {LEFT_S:g} s after SIGKILL\n" for pid in sorted(pids))
 
 
 def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
