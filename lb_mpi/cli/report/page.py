@@ -27,7 +27,6 @@ from lb_mpi.cli.report.run import (
     NAMES,
     NO_CORE,
     SHORT,
-    UNITS,
     WAYS,
     Headline,
     Run,
@@ -213,13 +212,12 @@ def drawn(
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
 
-    parts = []
+    parts = [label((WIDTH + LEFT) / 2, HEIGHT - 4, "call" + (f" (means of {each})" if each > 1 else ""))]
     for level in (most * k / 4 for k in range(5)):
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
         parts.append(label(LEFT - 6, y(level) + 4, write(level, most), "end"))
     for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
         parts.append(label(x(call), HEIGHT - BOTTOM + 22, f"{call:,}"))
-    parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call" + (f" (means of {each})" if each > 1 else "")))
     for name, values in smooth.items():
         middles = numbers[np.minimum(np.arange(len(values)) * each + each // 2, len(numbers) - 1)]
         known = [(call, value) for call, value in zip(middles, values, strict=True) if math.isfinite(value)]
@@ -270,7 +268,7 @@ def page(run: Run, head: Headline | None = None) -> str:
     """Return the page of a run, with this summary or one without predictions."""
     calls, moved = steps(run), {way: matrix(run, way) for way in Way}
     parts = [
-        _head(run, head or headline(run)), _strips(run, timeline(run, slices(run, calls))), _calls(run, calls),
+        _head(run, head or headline(run)), _strips(run, timeline(run, slices(calls))), _calls(run, calls),
         _moves(moved), _ranks(run, moved), _machine(run),
     ]  # fmt: skip
     style, script = (resources.files("lb_mpi.cli.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
@@ -352,8 +350,8 @@ def _strips(run: Run, parts: Floats) -> str:
         if len(run.ranks) > MOST_ROWS // 4
         else "One strip per rank. The height of each colour is its share of that time slice"
     )
-    many = f" Each line stands for {each} ranks." if each > 1 else ""
-    caption = f"{how}. Ranks are grouped by host; {picture.width} time slices.{many}"
+    caption = f"{how}. Ranks are grouped by host; {picture.width} time slices."
+    caption += f" Each line stands for {each} ranks." if each > 1 else ""
     return f"<h2>What each rank did when</h2>{key}{_figure(picture, data, caption)}"
 
 
@@ -376,18 +374,15 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
     first, took = calls[0], spans(run, calls)
     ideal, ends, reasons = bounds(calls), np.cumsum(first["n"]), run.ranks[0].reasons
     lines = []
-    groups = [
-        (int(driver), [*group])
-        for (driver, _), group in groupby(range(len(ends)), key=lambda k: (first["driver"][k], first["reason"][k]))
-    ]
+    drivers, decisions = first["driver"].tolist(), first["reason"].tolist()
+    groups = [[*group] for _, group in groupby(range(len(ends)), key=lambda k: (drivers[k], decisions[k]))]
     if len(groups) > LINES:
-        by_driver = [[*group] for _, group in groupby(range(len(ends)), key=lambda k: first["driver"][k])]
+        by_driver = [[*group] for _, group in groupby(range(len(ends)), key=lambda k: drivers[k])]
         each = -(-len(ends) // LINES)
-        groups = [
-            (int(first["driver"][some[0]]), some[k : k + each]) for some in by_driver for k in range(0, len(some), each)
-        ]
-    for driver, some in groups:
-        decided = [int(one) for one in first["reason"][some] if one >= 0]
+        groups = [some[k : k + each] for some in by_driver for k in range(0, len(some), each)]
+    for some in groups:
+        driver = Driver(drivers[some[0]])
+        decided = [decisions[k] for k in some if decisions[k] >= 0]
         reason = max(decided, key=decided.count, default=-1)
         words = reasons[reason] if 0 <= reason < len(reasons) else ""
         words += f" ({decided.count(reason)} of {len(some)})" if len({*decided}) > 1 else ""
@@ -397,7 +392,7 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
         # the same exchanges.
         done = calls["units"][:1] if driver == Driver.EXCHANGE else calls["units"]
         moved = calls["moved"][:1] if driver in (Driver.ROWS, Driver.MIGRATE, Driver.REBALANCE) else calls["moved"]
-        name, unit, what = DRIVERS[Driver(int(driver))]
+        name, unit, what = DRIVERS[driver]
         n, amount = done[:, some].sum(dtype=float), moved[:, some].sum(dtype=float)
         lines.append([
             f"{begin:,}" if begin == end else f"{begin:,}\N{EN DASH}{end:,}",
@@ -408,7 +403,7 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
     return lines
 
 
-def slices(run: Run, calls: Rows) -> int:
+def slices(calls: Rows) -> int:
     """Return the number of time slices of the strips: fewer if calls are shorter than a slice, or the strips are noise."""
     n = int(calls[0]["n"].sum()) if calls.size else 0
     return COLUMNS if n < COLUMNS // 4 else SMOOTH
@@ -416,22 +411,20 @@ def slices(run: Run, calls: Rows) -> int:
 
 def _moves(moves: Mapping[Way, Floats]) -> str:
     """Return the work that each rank gave to each other."""
-    parts: list[str] = []
+    parts = ["<h2>Work moved between ranks</h2>"]
     for way, moved in moves.items():
         if not moved.any():
             continue
-        picture = square(moved)
-        data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
+        picture, (words, unit) = square(moved), WAYS[way]
+        data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": unit}
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
         top = binned(moved)[0].max()
-        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, blank: none."
+        caption = f"{moved.sum():,.0f} {words}; yellow: few, violet: up to {top:,.0f}, blank: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
         parts.append(_figure(picture, data, caption, "paper"))
-    if not parts:
-        return ""
-    return f"<h2>Work moved between ranks</h2>{''.join(parts)}"
+    return "".join(parts) if len(parts) > 1 else ""
 
 
 def _ranks(run: Run, moves: Mapping[Way, Floats]) -> str:
@@ -509,10 +502,10 @@ def seconds(value: float) -> str:
     """Write seconds in a suitable unit."""
     if not np.isfinite(value):
         return "not known"
-    for least, unit, factor in ((100.0, "s", 1.0), (1.0, "s", 1.0), (1e-3, "ms", 1e3)):
-        if value >= least:
-            return f"{value * factor:,.{0 if value * factor >= 100 else 1 if value * factor >= 10 else 2}f} {unit}"
-    return f"{1e6 * value:.0f} us"
+    if value < 1e-3:
+        return f"{1e6 * value:.0f} us"
+    number, unit = (value, "s") if value >= 1.0 else (1e3 * value, "ms")
+    return f"{number:,.{0 if number >= 100 else 1 if number >= 10 else 2}f} {unit}"
 
 
 def percent(value: float) -> str:
@@ -520,7 +513,6 @@ def percent(value: float) -> str:
     return f"{value:.1%}" if np.isfinite(value) else "-"
 
 
-def _mean(values: Any) -> str:
+def _mean(values: Floats) -> str:
     """Write the mean of the known values."""
-    known = values[np.isfinite(values)]
-    return f"{known.mean():.1%}" if len(known) else "-"
+    return percent(float(_means(values, len(values))[0]))

@@ -46,12 +46,11 @@ NAMES = {
 NO_CORE, NOTICED = "at work without a core", 0.01
 SHORT = {**NAMES, Phase.OWN: "own", Phase.FOREIGN: "others'", Phase.RESTING: "resting", Phase.OUTSIDE: "outside"}
 WAYS = {
-    Way.DRAFT: "parts of work, by drafts",
-    Way.LOAN: "rows lent",
-    Way.STEAL: "tasks stolen",
-    Way.MOVE: "vertices given away",
-}
-UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.MOVE: "vertices"}
+    Way.DRAFT: ("parts of work, by drafts", "parts"),
+    Way.LOAN: ("rows lent", "rows"),
+    Way.STEAL: ("tasks stolen", "tasks"),
+    Way.MOVE: ("vertices given away", "vertices"),
+}  # words for what has moved, and its unit
 
 
 class Run(NamedTuple):
@@ -110,10 +109,9 @@ def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
     if killed:
         notes.append(f"{_ranks(killed)}: the record breaks off: killed, still running, or unable to write (a full disk)")
     offsets, clock = _align(kept)
-    begins = [one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True)]
-    ends = [one.until + offset for one, offset in zip(kept, offsets, strict=True)]
-    offsets = [offset - min(begins) for offset in offsets]
-    return Run(kept, newest.size, offsets, max(ends) - min(begins), clock, notes)
+    began = min(one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True))
+    ended = max(one.until + offset for one, offset in zip(kept, offsets, strict=True))
+    return Run(kept, newest.size, [offset - began for offset in offsets], ended - began, clock, notes)
 
 
 def steps(run: Run) -> Rows:
