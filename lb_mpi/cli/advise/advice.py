@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.cli.report.run import USEFUL, Run
+from lb_mpi.cli.report.run import USEFUL, Run, spent_by
 from lb_mpi.record.events import Driver
 from lb_mpi.record.record import Rows, Stored
 from lb_mpi.table import counted
@@ -117,17 +117,10 @@ def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
     return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})
 
 
-def worked_s(one: Stored, steps: Rows) -> float:
-    """Return the seconds that a rank was at work in its calls `steps`, with its rests as an emulated slow rank."""
-    ends = one.about.clock_s + one.width_s * np.arange(len(one.seconds) + 1)
-    ends[-1] = max(float(ends[-2]), one.until)
-    sums = np.concatenate([[0.0], np.cumsum(one.seconds[:, list(USEFUL)].sum(axis=1))])
-    return float((np.interp(steps["ended"], ends, sums) - np.interp(steps["began"], ends, sums)).sum())
-
-
 def core_share(ranks: Sequence[Stored], steps: Rows) -> Floats:
     """Return (P,) useful time / time at work in the (P, K) steps: below 1 after waits for a core; NaN: no work."""
-    worked = np.array([worked_s(one, mine) for one, mine in zip(ranks, steps, strict=True)])
+    spent = [spent_by(one, mine["ended"]) - spent_by(one, mine["began"]) for one, mine in zip(ranks, steps, strict=True)]
+    worked = np.array([phases[:, list(USEFUL)].sum() for phases in spent])  # with the rests of an emulated slow rank
     useful = steps["useful_s"].sum(axis=1, dtype=float)
     busy = (worked > 0.0) & (useful > 0.0)
     share = np.minimum(1.0, useful / np.where(busy, worked, 1.0))

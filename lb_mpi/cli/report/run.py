@@ -134,15 +134,18 @@ def timeline(run: Run, columns: int, begin_s: float = 0.0, end_s: float | None =
     """Return (ranks, columns, phases) fractions of each column's time; they add up to 1, or less if some time is unknown."""
     end_s = run.seconds if end_s is None else end_s
     edges = np.linspace(begin_s, end_s, columns + 1)
-    parts = np.zeros((len(run.ranks), columns, N_PHASES))
-    for k, (one, offset) in enumerate(zip(run.ranks, run.offsets_s, strict=True)):
-        begin = one.about.clock_s + offset
-        ends = begin + one.width_s * np.arange(len(one.seconds) + 1)
-        ends[-1] = max(ends[-2], one.until + offset) if len(ends) > 1 else begin
-        sums = np.vstack([np.zeros(N_PHASES), np.cumsum(one.seconds, axis=0)])
-        for phase in range(N_PHASES):
-            parts[k, :, phase] = np.diff(np.interp(edges, ends, sums[:, phase]))
+    ranks = zip(run.ranks, run.offsets_s, strict=True)
+    parts: Floats = np.diff([spent_by(one, edges - offset) for one, offset in ranks], axis=1)
     return parts * (columns / (end_s - begin_s)) if end_s > begin_s else parts
+
+
+def spent_by(one: Stored, times: Floats) -> Floats:
+    """Return the (T, phases) seconds that a rank has spent in each phase by the (T,) times of its own clock."""
+    ends = one.about.clock_s + one.width_s * np.arange(len(one.seconds) + 1)
+    if len(ends) > 1:
+        ends[-1] = max(ends[-2], one.until)
+    sums = np.cumsum(np.vstack([np.zeros(N_PHASES), one.seconds]), axis=0)
+    return np.stack([np.interp(times, ends, phase) for phase in sums.T], axis=1)
 
 
 def _align(kept: list[Stored]) -> tuple[list[float], str]:
