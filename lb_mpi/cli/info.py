@@ -23,8 +23,7 @@ LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
 MOST_LINES = 64  # of ranks
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `info`."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", action="store_true",
         help="measure the speeds of the ranks, and the latency and bandwidth of messages")
     parser.add_argument("-o", dest="output", metavar="FILE",
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank")
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def _run(options: argparse.Namespace) -> dict[str, Any]:
     """Return the facts on rank 0; None on the others, which exit with code 2 if it raises ValueError or OSError."""
     versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
     try:
@@ -46,8 +45,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return info.run(versions, options.measure, options.speeds, options.output)
 
 
-def describe(answer: dict[str, Any]) -> list[str]:
-    """Return the answer as lines for people."""
+def _describe(answer: dict[str, Any]) -> list[str]:
     lines = [", ".join(f"{name} {version}" for name, version in answer["versions"].items())]
     if answer["mpi"] is None:
         return [*lines, f"no MPI: {answer['reason']}"]
@@ -58,14 +56,14 @@ def describe(answer: dict[str, Any]) -> list[str]:
         f"{counted(size, 'rank')} on {counted(n_hosts, 'host')}",
     ]
     if "machine" in answer:
-        return lines + table(Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)}))
+        return lines + _table(Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)}))
     for host in dict.fromkeys(hosts):
         lines.append(f"  {host}: {_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
     return lines
 
 
-def table(machine: Machine) -> list[str]:
-    """Return the machine as lines for people: one per rank, and one per pair of hosts."""
+def _table(machine: Machine) -> list[str]:
+    """Return a line per rank, and one per pair of hosts."""
     top = machine.speeds.max()
     ranks = [
         (str(rank), host, f"{speed / top:.3f}", f"{speed:,.0f}")
@@ -119,12 +117,11 @@ def compile_all() -> dict[str, float]:
     return {"seconds": time.perf_counter() - began}
 
 
-def describe_kernels(answer: dict[str, Any]) -> list[str]:
-    """Return the answer of `warmup` as a line for people."""
+def _describe_kernels(answer: dict[str, Any]) -> list[str]:
     return [f"all kernels are compiled ({answer['seconds']:.1f} s); later runs read them from the cache"]
 
 
 COMMANDS = {
-    "info": Command(add_arguments, run, describe),
-    "warmup": Command(lambda _parser: None, lambda _options: compile_all(), describe_kernels),
+    "info": Command(_add_arguments, _run, _describe),
+    "warmup": Command(lambda _parser: None, lambda _options: compile_all(), _describe_kernels),
 }
