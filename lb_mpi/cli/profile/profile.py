@@ -98,26 +98,21 @@ class Busy(NamedTuple):
         return f"{_short_path(self.file)}:{self.line} in {self.function}".removesuffix(" in <module>")
 
 
-class Kept(NamedTuple):
-    """The collective calls of a stream as arrays: one entry per call, in order."""
-
-    kinds: array[int]  # TOGETHER, ..
-    posted: array[int]  # when this rank arrived: from then on, the others don't wait for it
-    entered: array[int]  # when it began to wait
-    left: array[int]  # when it continued
-    places: array[int]  # indices in `Calls.lines`
-
-
 class Stream:
     """The collective calls of one set of ranks, on any communicator: all its ranks make them in the same order."""
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members  # ascending
-        self.kept = Kept(array("h"), array("q"), array("q"), array("q"), array("l"))
         self.needs: list[tuple[int, ...]] = []  # ranks that neighbourhood collectives wait for
+        # One entry per call, in order.
+        self.kinds = array("h")  # TOGETHER, ..
+        self.posted = array("q")  # when this rank arrived: from then on, the others don't wait for it
+        self.entered = array("q")  # when it began to wait
+        self.left = array("q")  # when it continued
+        self.places = array("l")  # indices in `Calls.lines`
 
     def __len__(self) -> int:
-        return len(self.kept.kinds)
+        return len(self.kinds)
 
     def kind_of(self, neighbours: Sequence[int]) -> int:
         """Return the kind of a collective that waits for these ranks."""
@@ -128,7 +123,7 @@ class Stream:
 
     def waited(self, index: int, entered: int, left: int, place: int) -> None:
         """Record the wait, at `place`, for the earlier call `index`."""
-        self.kept.entered[index], self.kept.left[index], self.kept.places[index] = entered, left, place
+        self.entered[index], self.left[index], self.places[index] = entered, left, place
 
 
 class Calls:
@@ -174,13 +169,12 @@ class Calls:
             self.n_lost += 1
             return -1
         self._room -= 1
-        kept = stream.kept
-        kept.kinds.append(kind)
-        kept.posted.append(posted)
-        kept.entered.append(entered)
-        kept.left.append(left)
-        kept.places.append(place)
-        return len(kept.kinds) - 1
+        stream.kinds.append(kind)
+        stream.posted.append(posted)
+        stream.entered.append(entered)
+        stream.left.append(left)
+        stream.places.append(place)
+        return len(stream) - 1
 
 
 class ClockModel(NamedTuple):

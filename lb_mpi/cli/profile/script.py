@@ -226,7 +226,8 @@ def _digest(members: tuple[int, ...]) -> bytes:
 
 def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tuple[Ints, Ints]:
     """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
-    kinds, posted, entered, left = (np.array(column[:n], dtype=np.int64) for column in stream.kept[:4])
+    columns = stream.kinds, stream.posted, stream.entered, stream.left
+    kinds, posted, entered, left = (np.array(column[:n], dtype=np.int64) for column in columns)
     mine = np.stack([kinds, clock.common(posted), clock.common(entered), clock.common(left)])
     group = comm.Get_group().Incl(stream.members)
     members = comm.Create_group(group, Tag.PROFILE)
@@ -242,7 +243,7 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tu
 
 
 def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
-    places = np.array(stream.kept.places[: len(waits)], dtype=np.int64)
+    places = np.array(stream.places[: len(waits)], dtype=np.int64)
     pairs, inverse = np.unique(np.stack([places, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
     sums = np.zeros(pairs.shape[1], dtype=np.int64)
     np.add.at(sums, inverse.reshape(-1), waits[whom != NOBODY])
