@@ -289,17 +289,8 @@ def say(text: str) -> None:
     os.write(1, f"lb_mpi {text}\n".encode())
 
 
-class Datagram(NamedTuple):
-    """A datagram that has been received, and its sender."""
-
-    pid: int  # of the sender
-    uid: int  # of its user
-    data: bytes
-    files: list[int]  # open here from now on
-
-
-def receive(from_ranks: socket.socket) -> Datagram:
-    """Receive a datagram."""
+def receive(from_ranks: socket.socket) -> tuple[int, int, bytes, list[int]]:
+    """Receive a datagram; return the process and the user that have sent it, its data, and its files, now open here."""
     space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_FILE.size)
     data, about, _, _ = from_ranks.recvmsg(MOST_BYTES, space, socket.MSG_CMSG_CLOEXEC)
     pid, uid, files = 0, -1, []
@@ -308,7 +299,7 @@ def receive(from_ranks: socket.socket) -> Datagram:
             pid, uid, _ = _CREDENTIALS.unpack(value)
         elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             files += [file for (file,) in _FILE.iter_unpack(value[: len(value) // _FILE.size * _FILE.size])]
-    return Datagram(pid, uid, data, files)
+    return pid, uid, data, files
 
 
 class Side:
@@ -325,22 +316,21 @@ class Side:
 
     def hear_rank(self, from_ranks: socket.socket) -> None:
         """Process a report of rank.py, that a rank starts or how it ended; ignore all other senders."""
-        came = receive(from_ranks)
-        if came.uid == os.getuid() and limit.may_bear(came.pid, self._mark):
+        pid, uid, data, files = receive(from_ranks)
+        if uid == os.getuid() and limit.may_bear(pid, self._mark):
             with contextlib.suppress(ValueError):  # junk
-                if came.files:
-                    self._begin(came)
-                elif came.pid in self._pids:
-                    self._end(read(End, came.data))
-        for file in came.files:
+                if files:
+                    self._begin(read(Begin, data).rank, pid, files.pop(0))
+                elif pid in self._pids:
+                    self._end(read(End, data))
+        for file in files:
             os.close(file)
 
-    def _begin(self, came: Datagram) -> None:
-        number = read(Begin, came.data).rank
-        self._pids.add(came.pid)
+    def _begin(self, number: str, pid: int, file: int) -> None:
+        self._pids.add(pid)
         with contextlib.suppress(OSError):
-            self.parents.add(_stat(came.pid).parent)
-        self._ranks[number] = Rank(number, came.pid, came.files.pop(0))
+            self.parents.add(_stat(pid).parent)
+        self._ranks[number] = Rank(number, pid, file)
 
     def _end(self, end: End) -> None:
         if end.rank in self._ranks:
