@@ -1,46 +1,73 @@
-"""The exploring carrier: every state that some actors can reach, in all orders of deliveries, turns and jobs.
+"""The exploring carrier: the loop of `lb_mpi.actor` in all orders, with messages in memory.
 
-What an exploration says is which states are the first, what may be chosen beside those orders, and what the law is.
+From each state, each rank may go on:
+
+    post(actor.turn(now, arrived))                  for one message under way to it, for all of them, or for none
+    post(actor.done(actor.job, outcome))            for each outcome that the job may have; `fail` if it is an exception
+
+An exploration states how actors are told apart, the law, and what its port does: the outcomes of jobs, which messages
+overtake others, and what an actor reads beside messages.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from lb_mpi.balancing.neighbours import ALL
 from tests.protocol.reach import Reached, reach
 
-Wires = dict[tuple[int, int], tuple[Any, ...]]
+ANY = -1  # instead of a source: messages that keep no order.  ALL answers all ranks when each has sent it a message
 CONTAINERS = (list, dict, set, deque, bytearray)
 WHOLE = (tuple, Enum, BaseException, FunctionType, random.Random)  # never changed, or not to be told apart
 _parts: dict[type, bool] = {}  # by type: its objects are parts of an actor, which change
 
-
-Outcome = tuple[Any, list[tuple[int, Any]]]  # an actor, and what it sends
+Wires = dict[tuple[int, int], tuple[Any, ...]]
+Sends = Sequence[tuple[int, Any]]
+Arrived = Sequence[tuple[int, Any]]
 
 
 class State(NamedTuple):
     """All actors, none of which changes: one that acts is cloned first."""
 
     actors: tuple[Any, ...]
-    wires: Wires  # (source, destination): messages under way, in order; where none is kept, sorted, from -1
+    wires: Wires  # (source, destination): messages under way, in order; from ANY sorted
     rest: Any = None  # what else there is
 
 
-class Exploration:
-    """All that may happen next: messages arrive, a rank takes a turn or does its job, or what `more` says.
+class Choices:
+    """Picks of an actor: those of a script, and the first one after it."""
 
-    Of the actors of a rank that can't be told apart one is kept; what becomes of it when the same happens is looked up.
+    def __init__(self, script: tuple[int, ...]) -> None:
+        self.script, self.choices = script, []  # choices: how many there were to choose from
+
+    def __call__(self, n: int) -> int:
+        at = len(self.choices)
+        self.choices.append(n)
+        return self.script[at] if at < len(self.script) else 0
+
+    def others(self) -> Iterator[tuple[int, ...]]:
+        """The scripts that differ from this one for the first time behind its end."""
+        for at in range(len(self.script), len(self.choices)):
+            behind = (*self.script, *[0] * (at - len(self.script)))
+            yield from ((*behind, pick) for pick in range(1, self.choices[at]))
+
+
+class Exploration:
+    """The loop, and what an exploration may state beside it.
+
+    Actors of a rank that can't be told apart are one; what becomes of it when the same happens is looked up.
     """
 
-    ordered = True  # messages of one rank to another keep their order
-    batches = True  # all that is under way to a rank may arrive at once, too
+    batches = True  # all messages under way to a rank may also arrive at once
     _kept: dict[Hashable, Any]  # by rank and key
-    _known: dict[Hashable, list[Outcome]]  # by actor, and what has happened to it
+    _known: dict[Hashable, list[tuple[Any, Sends]]]  # by actor, and what has happened to it
+
+    # Actors, and the law.
 
     def key_of(self, actor: Any) -> Hashable:
         """Equal for actors that can't be told apart."""
@@ -53,8 +80,11 @@ class Exploration:
         return rest
 
     def law(self, state: State) -> None:
-        """AssertionError when it is broken."""
-        raise NotImplementedError
+        """AssertionError when it is broken; so are the next two, after a turn and after a job."""
+
+    def check_turn(self, before: Any, after: Any, arrived: Arrived, sends: Sends) -> None: ...
+
+    def check_done(self, after: Any, job: Any, outcome: Any, sends: Sends) -> None: ...
 
     def is_end(self, state: State) -> bool:
         return all(actor.over for actor in state.actors)
@@ -63,87 +93,131 @@ class Exploration:
         """True for a state that is not looked at, which has a way to an end."""
         return False
 
-    def hears(self, state: State, rank: int, message: Any) -> bool:
-        """A rank may serve this message now."""
+    # The port: what it may do.
+
+    def wire(self, source: int, destination: int, message: Any) -> tuple[int, int]:
+        return source, destination
+
+    def answer(self, everyone: Sequence[Any]) -> Any:
+        """What all ranks get, once each has sent a message to ALL."""
+        raise NotImplementedError
+
+    def hears(self, state: State, rank: int, arrived: Arrived) -> bool:
+        """True if a rank may take a turn now, with these messages."""
         return True
 
-    def turns(self, state: State, rank: int, arrived: list[tuple[int, Any]]) -> Iterable[State]:
-        """What becomes of a state, whose wires are without what has `arrived`, with a turn of one rank."""
-        return [self.act(state, rank, lambda actor: actor.turn(0.0, arrived), ("turn", *arrived))]
+    def times(self, actor: Any) -> Sequence[float]:
+        """When a turn without messages may come."""
+        return (0.0,)
 
-    def jobs(self, state: State, rank: int, job: Any) -> Iterable[State]:
-        """What becomes of a state when a rank has done its job."""
+    def memory(self, state: State, rank: int) -> Hashable:
+        """What an actor reads in a turn, beside messages."""
+
+    def enter(self, actor: Any, memory: Any, choose: Choices) -> None:
+        """Give an actor what it reads in a turn, and what it picks with."""
+
+    def run(self, state: State, rank: int, job: Any) -> Iterable[tuple[Any, State]]:
+        """Each outcome that a job may have, and the state in which the actor gets it."""
         raise NotImplementedError
 
     def more(self, state: State) -> Iterable[State]:
+        """What else may happen."""
         return ()
 
+    # The loop.
+
+    def successors(self, state: State) -> Iterator[State]:
+        for rank, arrived, wires in self.deliveries(state):
+            if self.hears(state, rank, arrived):
+                yield from self.turn(state._replace(wires=wires), rank, arrived)
+        for rank, actor in enumerate(state.actors):
+            if not actor.over and self.hears(state, rank, ()):
+                yield from self.turn(state, rank, ())
+            if actor.job is not None:
+                yield from self.job(state, rank, actor.job)
+        yield from self.more(state)
+
+    def turn(self, state: State, rank: int, arrived: Arrived) -> Iterator[State]:
+        before, memory = state.actors[rank], self.memory(state, rank)
+        messages = [(source, self.key_of_message(message)) for source, message in arrived]
+        for now in (0.0,) if arrived else self.times(before):
+
+            def turn(actor: Any, choose: Choices, now: float = now) -> Sends:
+                self.enter(actor, memory, choose)
+                sends: Sends = actor.turn(now, arrived)
+                self.check_turn(before, actor, arrived, sends)
+                return sends
+
+            yield from self.act(state, rank, turn, ("turn", now, memory, *messages))
+
+    def job(self, state: State, rank: int, job: Any) -> Iterator[State]:
+        for outcome, then in self.run(state, rank, job):
+
+            def end(actor: Any, _choose: Choices, outcome: Any = outcome) -> Sends:
+                raised = isinstance(outcome, BaseException)
+                sends: Sends = actor.fail(outcome) if raised else actor.done(job, outcome)
+                self.check_done(actor, job, outcome, sends)
+                return sends
+
+            yield from self.act(then, rank, end, ("job", repr(outcome)))
+
     def act(
-        self, state: State, rank: int, do: Callable[[Any], list[tuple[int, Any]]], event: Hashable = None
-    ) -> State:
-        """The state in which one rank has done something, and what it sends is under way.
-
-        `event`: all that what it does depends on, beside itself; None when that is more.
-        """
-        outcomes = self.outcomes(state.actors[rank], event, lambda: [self.outcome(state.actors[rank], rank, do)])
-        return self.after(state, rank, outcomes[0])
-
-    def outcomes(self, actor: Any, event: Hashable, find: Callable[[], list[Outcome]]) -> list[Outcome]:
-        """The possible outcomes for an actor, looked up if they are known."""
-        if event is None:
-            return find()
+        self, state: State, rank: int, do: Callable[[Any, Choices], Sends], event: Hashable
+    ) -> Iterator[State]:
+        """The states in which a rank has done something, whatever it chooses.  `event`: all that this depends on."""
+        actor = state.actors[rank]
         if (known := self._known.get((id(actor), event))) is None:
-            known = self._known[id(actor), event] = find()
-        return known
+            known = self._known[id(actor), event] = [*self._outcomes(actor, rank, do)]
+        for new, sends in known:
+            yield self.post(state._replace(actors=put(state.actors, rank, new)), rank, sends)
 
-    def outcome(self, actor: Any, rank: int, do: Callable[[Any], list[tuple[int, Any]]]) -> Outcome:
-        """The outcome for an actor, which is cloned first."""
-        actor = clone(actor)
-        sends = do(actor)
-        return self.keep(actor, rank), sends
+    def _outcomes(self, actor: Any, rank: int, do: Callable[[Any, Choices], Sends]) -> Iterator[tuple[Any, Sends]]:
+        scripts: list[tuple[int, ...]] = [()]
+        while scripts:
+            new, choices = clone(actor), Choices(scripts.pop())
+            sends = do(new, choices)
+            scripts += choices.others()
+            yield self._keep(new, rank), sends
 
-    def keep(self, actor: Any, rank: int) -> Any:
+    def _keep(self, actor: Any, rank: int) -> Any:
         """The actor, or the one that can't be told from it."""
         return self._kept.setdefault((rank, self.key_of(actor)), actor)
 
-    def after(self, state: State, rank: int, outcome: Outcome) -> State:
-        """The state after what one rank has done."""
-        actor, sends = outcome
-        return self.post(state._replace(actors=put(state.actors, rank, actor)), rank, sends)
+    # The transport.
 
-    def post(self, state: State, source: int, sends: Iterable[tuple[int, Any]]) -> State:
+    def post(self, state: State, source: int, sends: Sends) -> State:
         wires = dict(state.wires)
-        for destination, message in sends:
-            pair = (source if self.ordered else -1, destination)
+
+        def put_on(pair: tuple[int, int], message: Any) -> None:
             wire = (*wires.get(pair, ()), message)
-            wires[pair] = wire if self.ordered else tuple(sorted(wire))
+            wires[pair] = tuple(sorted(wire)) if pair[0] == ANY else wire
+
+        for destination, message in sends:
+            put_on(self.wire(source, destination, message), message)
+        ranks = range(len(state.actors))
+        while all(wires.get((rank, ALL)) for rank in ranks):
+            heads = [wires[rank, ALL][0] for rank in ranks]
+            for rank in ranks:
+                wires[rank, ALL] = wires[rank, ALL][1:]
+                put_on((ALL, rank), self.answer(heads))
         return state._replace(wires=wires)
 
-    def deliveries(self, state: State) -> Iterator[tuple[int, list[tuple[int, Any]], Wires]]:
+    def deliveries(self, state: State) -> Iterator[tuple[int, Arrived, Wires]]:
         """(rank, what arrives there, the wires without it)."""
         to: dict[int, list[tuple[int, Any]]] = {}
         for (source, rank), wire in state.wires.items():
-            for at, message in enumerate(wire):
+            for at, message in enumerate(wire) if rank != ALL else ():
                 to.setdefault(rank, []).append((source, message))
-                if not at or not (self.ordered or message == wire[at - 1]):
+                if not at or (source == ANY and message != wire[at - 1]):
                     yield rank, [(source, message)], {**state.wires, (source, rank): (*wire[:at], *wire[at + 1 :])}
         for rank, batch in to.items() if self.batches else ():
             if len(batch) > 1:
                 rest = {pair: wire for pair, wire in state.wires.items() if pair[1] != rank}
                 yield rank, batch, rest
-                if not self.ordered:
+                if batch[0][0] == ANY:
                     yield rank, batch[::-1], rest
 
-    def successors(self, state: State) -> Iterator[State]:
-        for rank, arrived, wires in self.deliveries(state):
-            if self.hears(state, rank, arrived[0][1]):
-                yield from self.turns(state._replace(wires=wires), rank, arrived)
-        for rank, actor in enumerate(state.actors):
-            if not actor.over:
-                yield from self.turns(state, rank, [])
-            if actor.job is not None:
-                yield from self.jobs(state, rank, actor.job)
-        yield from self.more(state)
+    # All states.
 
     def key(self, state: State) -> Hashable:
         wires = [(pair, tuple(map(self.key_of_message, wire))) for pair, wire in state.wires.items() if wire]
@@ -161,7 +235,7 @@ class Exploration:
                 yield None if self.is_beyond(new) else new
 
         self._kept, self._known = {}, {}
-        first = first._replace(actors=tuple(self.keep(actor, rank) for rank, actor in enumerate(first.actors)))
+        first = first._replace(actors=tuple(self._keep(actor, rank) for rank, actor in enumerate(first.actors)))
         return reach([first], bounded, key=self.key, look=self.look, most_states=most_states)
 
 

@@ -1,7 +1,7 @@
 """Every reachable state of a small search: on the ring, where it may be saved, too; and with walking drafts."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lb_mpi.searching import walking
@@ -9,12 +9,12 @@ from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.drafting import State as Is
 from lb_mpi.searching.guard import Options
-from lb_mpi.searching.saves import do
+from lb_mpi.searching.saves import SaveJob, do
 from lb_mpi.searching.searcher import Job, Searcher, Work
 from lb_mpi.searching.walking import Draft
 from tests.pile import Broken, Heap, Pile, children
 from tests.protocol.disk import Disk, MemoryStore
-from tests.protocol.explore import Exploration, Outcome, State, clone
+from tests.protocol.explore import ANY, Arrived, Choices, Exploration, State, clone
 from tests.protocol.law import check_law
 
 
@@ -41,21 +41,20 @@ class Searches(Exploration):
     def is_beyond(self, state: State) -> bool:
         return any(searcher.drafting.seq > self.most_drafts for searcher in state.actors)
 
-    def jobs(self, state: State, rank: int, job: Job) -> Iterable[State]:
-        def work(searcher: Searcher) -> list[Send]:
-            try:
+    def job(self, state: State, rank: int, job: Job) -> Iterator[State]:
+        def work(searcher: Searcher, _choose: Choices) -> list[Send]:
+            try:  # the problem is part of the actor
                 return searcher.done(job, searcher.problem.work(1))
             except Broken as error:
                 return searcher.fail(error)
 
-        return [self.act(state, rank, work, "work")] if isinstance(job, Work) else self.writes(state, rank, job)
+        return self.act(state, rank, work, "work") if isinstance(job, Work) else super().job(state, rank, job)
 
-    def writes(self, state: State, rank: int, job: Job) -> Iterator[State]:
+    def run(self, state: State, rank: int, job: SaveJob) -> Iterator[tuple[Any, State]]:
         """What a save asks for is done, or can't be."""
         for well in (True, False):
-            new = state._replace(rest=clone(state.rest))
-            store = MemoryStore(new.rest, rank, size=len(state.actors), full=not well)
-            yield self.act(new, rank, lambda searcher: searcher.done(job, do(job, store)))  # noqa: B023
+            disk = clone(state.rest)
+            yield do(job, MemoryStore(disk, rank, size=len(state.actors), full=not well)), state._replace(rest=disk)
 
 
 def raised(searcher: Searcher) -> None:
@@ -83,25 +82,18 @@ class Ring(Searches):
     def key_of_rest(self, disk: Disk) -> tuple[object, ...]:
         return disk.key()
 
-    def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterable[State]:
-        before = state.actors[rank].sharing
-
-        def turn(searcher: Searcher) -> list[Send]:
-            sends = searcher.turn(0.0, arrived)
-            if before is not None:
-                check_told(searcher, before.bound.best, before.known, sends)
-            raised(searcher)
-            return sends
-
-        return [self.act(state, rank, turn, ("turn", *arrived))]
+    def check_turn(self, before: Searcher, after: Searcher, _arrived: Arrived, sends: list[Send]) -> None:
+        if before.sharing is not None:
+            check_told(after, before.sharing.bound.best, before.sharing.known, sends)
+        raised(after)
 
     def more(self, state: State) -> Iterator[State]:
         """It is time for a save, or to end."""
         root = state.actors[0]
         if self.limited and not (root.over or root._timed_out) and root.limit_at > 0.0:
-            yield self.act(state, 0, lambda searcher: setattr(searcher, "limit_at", 0.0) or [])
+            yield from self.act(state, 0, lambda searcher, _: setattr(searcher, "limit_at", 0.0) or [], "limit")
         if root.saves is not None and not root.over and root.saves.number < self.most_saves and root.saves.at > 0.0:
-            yield self.act(state, 0, lambda searcher: setattr(searcher.saves, "at", 0.0) or [])
+            yield from self.act(state, 0, lambda searcher, _: setattr(searcher.saves, "at", 0.0) or [], "save")
 
 
 def cut_key(cut: Any) -> tuple[object, ...]:
@@ -148,28 +140,11 @@ def explore(first: State, *, most_drafts: int, most_states: int = 200_000, **key
     return Ring(most_drafts, **keywords).reach(first, most_states)[:2]
 
 
-class Route:
-    """Picks as in a script, and the first one after it; notes how many there were to choose from."""
-
-    def __init__(self, script: tuple[int, ...]) -> None:
-        self.script, self.choices = script, []
-
-    def __call__(self, n: int) -> int:
-        at = len(self.choices)
-        self.choices.append(n)
-        return self.script[at] if at < len(self.script) else 0
-
-    def others(self) -> Iterator[tuple[int, ...]]:
-        """The scripts that differ from this one for the first time behind its end."""
-        for at in range(len(self.script), len(self.choices)):
-            behind = (*self.script, *[0] * (at - len(self.script)))
-            yield from ((*behind, pick) for pick in range(1, self.choices[at]))
-
-
 class Walks(Searches):
-    """Drafts walk, and messages keep no order."""
+    """Drafts walk, each way that they may take, and messages keep no order."""
 
-    ordered = False
+    def wire(self, source: int, destination: int, message: Message) -> tuple[int, int]:
+        return ANY, destination
 
     def key_of(self, s: Searcher) -> tuple[object, ...]:
         d, t, p = s.drafting, s.termination, s.problem
@@ -180,26 +155,13 @@ class Walks(Searches):
             tuple(p.items), tuple(sorted(p.done)), tuple(getattr(p, "out", ())),
         )  # fmt: skip
 
-    def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterable[State]:
-        """A turn of one rank, once with each way that drafts may take from it."""
-        before, scripts = state.actors[rank], [()]  # type: tuple[Searcher, list[tuple[int, ...]]]
+    def enter(self, searcher: Searcher, memory: None, choose: Choices) -> None:
+        searcher.drafting.terms = searcher.drafting.terms._replace(pick=choose)
 
-        def turn(searcher: Searcher) -> list[Send]:
-            route = Route(scripts.pop())
-            searcher.drafting.terms = searcher.drafting.terms._replace(pick=route)
-            sends = searcher.turn(0.0, arrived)
-            scripts.extend(route.others())
-            raised(searcher)
-            if not searcher.over and not searcher._ending:
-                check_turn(before, searcher, [message for _, message in arrived], sends)
-            return sends
-
-        def find() -> Iterator[Outcome]:
-            while scripts:
-                yield self.outcome(before, rank, turn)
-
-        outcomes = self.outcomes(before, ("turn", *arrived), lambda: list(find()))
-        return [self.after(state, rank, outcome) for outcome in outcomes]
+    def check_turn(self, before: Searcher, after: Searcher, arrived: Arrived, sends: list[Send]) -> None:
+        raised(after)
+        if not after.over and not after._ending:
+            check_turn(before, after, [message for _, message in arrived], sends)
 
 
 def check_turn(before: Searcher, after: Searcher, arrived: list[Message], sends: list[Send]) -> None:

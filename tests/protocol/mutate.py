@@ -3,6 +3,8 @@
     with mutated(drafting, "Drafting.take", "self.seq += 1", "pass"):
         ...                               # whoever calls the function calls the mutant
 
+    test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS)
+
 A mutant is a function or a constant, by its qualified name, and a piece of its text that occurs there once.  Only the
 code of the function is replaced: classes stay the same, so the mutant's messages are those of everybody else.
 """
@@ -12,10 +14,32 @@ from __future__ import annotations
 import ast
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from lb_mpi.errors import ProtocolError
+
+Mutant = tuple[types.ModuleType, str, str, str]  # the arguments of `mutated`
+
+
+def rejects(
+    find_fault: Callable[[], object], mutants: Sequence[Mutant], *others: type[BaseException]
+) -> Callable[[int | None], None]:
+    """Return a test: `find_fault` raises AssertionError, ProtocolError or one of `others` for each mutant, else nothing."""
+
+    @pytest.mark.parametrize("number", [*range(len(mutants)), None])
+    def test(number: int | None) -> None:
+        if number is None:
+            find_fault()
+            return
+        with mutated(*mutants[number]), pytest.raises((AssertionError, ProtocolError, pytest.fail.Exception, *others)):
+            find_fault()
+
+    return test
 
 
 @contextmanager

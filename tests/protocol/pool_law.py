@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, synchronizes, unpack
+from lb_mpi.pooling.learning import Ending
 from lb_mpi.pooling.simulate import ResultBatch, SimulatedPool
-from lb_mpi.pooling.worker import BeginMap, EndMap, Send, StealKind, StealMessage, Swap, Worker
-from tests.protocol.explore import Exploration, State, clone, put
+from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker, _Hosts
+from tests.protocol.explore import Arrived, Choices, Exploration, Sends, State, put
 
-ACCOUNT = -1  # who begins and ends maps, and counts results: no rank, so that nothing is taken for granted of the root
 UnderWay = Iterable[tuple[int, int, Any]]  # source, destination, message
 
 
@@ -55,7 +57,7 @@ def check_law(
         assert asks == asked, f"ASK and GIVE {asks}, asked {asked}"
 
 
-def check_swap(rank: int, swap: Swap, worker: Worker, sends: Iterable[Send]) -> None:
+def check_swap(rank: int, swap: Swap, worker: Worker, sends: Sends) -> None:
     """AssertionError unless a swap of `rank` that has succeeded, and that it has heard of, was one of the three."""
     old, new = unpack(swap.old), unpack(swap.new)
     if swap.rank == rank and (old.epoch != new.epoch or old.n == 0):
@@ -117,36 +119,79 @@ class Small(NamedTuple):
         return len(self.maps) > 1
 
 
-def asking(worker: Worker) -> Worker:
-    """The worker, which asks another host, and leaves tasks to others, when the exploration says so."""
-    hosts: Any = type(worker._hosts)
-    ending: Any = type(worker._ending)
+class Told(Ending):
+    """Leaves tasks to others when the exploration chooses so."""
 
-    class Told(ending):  # type: ignore[misc]
-        answer = False
+    choose: Choices
 
-        def observe(self, n: int, seconds: float) -> None:
-            pass
+    def observe(self, n: int, seconds: float) -> None:
+        pass
 
-        def estimate(self) -> None:
-            return None
+    def estimate(self) -> None:
+        return None
 
-        def leaves(self, now: float, tasks: Any) -> bool:
-            assert tasks() > 0, "there is nothing to leave"
-            return self.answer
+    def leaves(self, now: float, tasks: Callable[[], float]) -> bool:
+        assert tasks() > 0, "there is nothing to leave"
+        return bool(self.choose(2))
 
-    class Chosen(hosts):  # type: ignore[misc]
-        choice: int | None = None
 
-        def ask(self, now: float) -> int | None:
-            if self.choice is None or self.choice in self.asked:
-                return None
-            self.asked.add(self.choice)
-            return self.choice
+class Chosen(_Hosts):
+    """Asks nobody, or a rank of another host, as the exploration chooses."""
 
-    worker._hosts.__class__ = Chosen
-    worker._ending.__class__ = Told
-    return worker
+    choose: Choices
+
+    def ask(self, now: float) -> int | None:
+        ranks = [rank for host in self._others for rank in host if rank not in self.asked]
+        rank = [None, *ranks][self.choose(1 + len(ranks))]
+        self.asked |= {rank} - {None}
+        return rank
+
+
+class Account:
+    """Begins and ends maps, may give some up, and counts results: an actor that is no rank."""
+
+    wake_at = math.inf
+
+    def __init__(self, small: Small) -> None:
+        self.small, self.size = small, sum(map(len, small.hosts))
+        self.number, self.left, self.abandons = small.first - 1, len(small.maps) + 1, small.abandons
+        self.collector = Collector(0, 0)
+
+    @property
+    def over(self) -> bool:
+        return not self.left
+
+    @property
+    def job(self) -> str | None:
+        return "abandon" if self.abandons and self.left else None
+
+    def turn(self, _now: float, arrived: Iterable[tuple[int, Interval]]) -> list[tuple[int, Any]]:
+        sends = []
+        for _, part in arrived:
+            missing = self.collector.missing
+            self.collector.take(*part)
+            if missing and not self.collector.missing and self.left and self.small.late:
+                sends += self.next_map()
+        return sends
+
+    def done(self, _job: str, _outcome: None) -> list[tuple[int, Any]]:
+        self.abandons -= 1
+        return self.next_map()
+
+    def next_map(self) -> list[tuple[int, Any]]:
+        """End the map, and begin the next one that has tasks, if there is one."""
+        sends: list[tuple[int, Any]] = []
+        n = 0
+        while self.left and not n:
+            ends = self.number >= self.small.first
+            self.number, self.left = self.number + 1, self.left - 1
+            for rank in range(self.size):
+                sends += [(rank, EndMap())] if ends else []
+                if self.left:
+                    lo, n = n, n + self.small.maps[-self.left][rank]
+                    sends.append((rank, BeginMap(self.number, lo, n, self.small.chunksize)))
+        self.collector = Collector(self.number % EPOCHS, n)
+        return sends
 
 
 class Around(NamedTuple):
@@ -154,10 +199,6 @@ class Around(NamedTuple):
 
     words: tuple[int, ...]
     due: tuple[bool, ...]  # ranks that have done a job, and not taken the turn that follows it
-    number: int  # of the map
-    collector: Collector
-    maps_left: int
-    abandons: int  # maps that may still be given up
 
 
 class Maps(Exploration):
@@ -167,120 +208,84 @@ class Maps(Exploration):
 
     def __init__(self, small: Small) -> None:
         self.small = small
-        self.size = sum(map(len, small.hosts))
-        speeds = small.speeds or dict.fromkeys(range(self.size), 1.0)
-        self.others: list[list[int]] = []
+        account = Account(small)
+        self.account = account.size  # its place among the actors
+        speeds = small.speeds or dict.fromkeys(range(self.account), 1.0)
         workers = []
         for host in small.hosts:
             others = [other for other in small.hosts if other is not host]
             for rank in host:
-                workers.append(asking(Worker(rank, host, others, words=(), timings={}, speeds=speeds)))
-                self.others.append([other for ranks in others for other in ranks])
-        none = (0,) * self.size, (False,) * self.size
-        around = Around(*none, small.first - 1, Collector(0, 0), len(small.maps) + 1, small.abandons)
-        self.start = self.next_map(State(tuple(workers), {}, around))
+                worker = Worker(rank, host, others, words=(), timings={}, speeds=speeds)
+                worker._hosts, worker._ending = Chosen(others, random.Random(0)), Told(rank, host, {}, speeds)
+                workers.append(worker)
+        around = Around((0,) * self.account, (False,) * self.account)
+        sends = account.next_map()
+        self.start = self.post(State((*workers, account), {}, around), self.account, sends)
 
-    def key_of(self, w: Worker) -> Hashable:
-        asked = frozenset(w._hosts.asked)
+    def key_of(self, actor: Worker | Account) -> Hashable:
+        if isinstance(actor, Account):
+            return actor.number, bytes(actor.collector._done), actor.left, actor.abandons
+        w, asked = actor, frozenset(actor._hosts.asked)
         return w.epoch, w.chunk, w._swap, w._rest, tuple(w._given), tuple(w._asks), w._answering, asked
 
-    def key_of_rest(self, around: Around) -> Hashable:
-        return around._replace(collector=bytes(around.collector._done))  # type: ignore[arg-type]
-
     def law(self, state: State) -> None:
-        under_way = [(*ends, mail) for ends, wire in state.wires.items() if ends[1] != ACCOUNT for mail in wire]
-        done = [part for ends, wire in state.wires.items() if ends[1] == ACCOUNT for part in wire]
-        check_law(state.rest.number, state.actors, state.rest.words, under_way, done, state.rest.collector)
+        *workers, account = state.actors
+        under_way = [(*ends, mail) for ends, wire in state.wires.items() if ends[1] != self.account for mail in wire]
+        done = [part for ends, wire in state.wires.items() if ends[1] == self.account for part in wire]
+        check_law(account.number, workers, state.rest.words, under_way, done, account.collector)
 
     def is_end(self, state: State) -> bool:
         """All ranks have heard that the last map is over; of a single map, all is done."""
         if not self.small.late:
-            return not state.rest.collector.missing
-        return not state.rest.maps_left and not any(state.wires.values()) and super().is_end(state)
+            return not state.actors[self.account].collector.missing
+        return not any(state.wires.values()) and super().is_end(state)
 
-    def next_map(self, state: State) -> State:
-        """End the map, and begin the next one, if there is one."""
-        around = state.rest
-        left, number = around.maps_left - 1, around.number + 1
-        tasks = self.small.maps[len(self.small.maps) - left] if left else [0] * self.size
-        lo = 0
-        for rank in range(self.size):
-            ended = [(rank, EndMap())] if around.number >= self.small.first else []
-            begun = [(rank, BeginMap(number, lo, lo + tasks[rank], self.small.chunksize))] if left else []
-            state = self.post(state, ACCOUNT, [*ended, *begun])
-            lo += tasks[rank]
-        around = around._replace(number=number, collector=Collector(number % EPOCHS, lo), maps_left=left)
-        new = state._replace(rest=around)
-        return self.next_map(new) if left and not lo else new
-
-    def hears(self, state: State, rank: int, mail: Any) -> bool:
+    def hears(self, state: State, rank: int, arrived: Arrived) -> bool:
         """False in the middle of a swap or a chunk; and while a map can't begin, since a rank is in the one before."""
-        if rank != ACCOUNT and state.actors[rank].job is not None and not state.rest.due[rank]:
+        if rank == self.account:
+            return bool(arrived)
+        if state.actors[rank].job is not None and not state.rest.due[rank]:
             return False
-        if not isinstance(mail, BeginMap) or not synchronizes(mail.epoch):
-            return True
-        wires = [wire for (source, _), wire in state.wires.items() if source == ACCOUNT]
-        return not any(isinstance(one, BeginMap) and one.epoch == mail.epoch for wire in wires for one in wire[1:])
+        begins = [mail for _, mail in arrived if isinstance(mail, BeginMap) and synchronizes(mail.epoch)]
+        wires = [wire for (source, _), wire in state.wires.items() if source == self.account]
+        behind = [mail for wire in wires for mail in wire[1:] if isinstance(mail, BeginMap)]
+        return not any(mail.epoch == one.epoch for one in begins for mail in behind)
 
-    def turns(self, state: State, rank: int, arrived: list[tuple[int, Any]]) -> Iterator[State]:
-        """A turn, in which the rank leaves tasks to others, or asks nobody, or one of the others."""
-        if rank == ACCOUNT:
-            yield self.account(state, arrived[0][1])
-            return
-        if not arrived and state.actors[rank].job is not None and not state.rest.due[rank]:
-            return
-        state = state._replace(rest=state.rest._replace(due=put(state.rest.due, rank, False)))
+    def memory(self, state: State, rank: int) -> tuple[int, ...]:
+        return state.rest.words
 
-        def act(choice: int | None, *, leaves: bool) -> State:
-            def turn(worker: Worker) -> list[Any]:
-                worker.words, worker._hosts.choice = state.rest.words, choice  # type: ignore[attr-defined]
-                worker._ending.answer = leaves  # type: ignore[attr-defined]
-                return worker.turn(0.0, arrived)
+    def enter(self, actor: Worker | Account, words: tuple[int, ...], choose: Choices) -> None:
+        if isinstance(actor, Worker):
+            actor.words, actor._hosts.choose, actor._ending.choose = words, choose, choose
 
-            return self.act(state, rank, turn, (choice, leaves, state.rest.words, *arrived))
+    def turn(self, state: State, rank: int, arrived: Arrived) -> Iterator[State]:
+        return super().turn(self.set_due(state, rank, False), rank, arrived)
 
-        new = act(None, leaves=True)
-        if new.actors[rank]._leaving:
-            yield new
-        for choice in (None, *self.others[rank]):
-            yield (new := act(choice, leaves=False))
-            if new.actors[rank].job is not None:
-                return
+    def set_due(self, state: State, rank: int, due: bool) -> State:
+        if rank == self.account:
+            return state
+        return state._replace(rest=state.rest._replace(due=put(state.rest.due, rank, due)))
 
-    def jobs(self, state: State, rank: int, job: Swap | Interval) -> Iterator[State]:
-        if state.rest.due[rank]:
-            return
-        around = state.rest._replace(due=put(state.rest.due, rank, True))
-        if isinstance(job, Interval):
-            new = self.act(state._replace(rest=around), rank, lambda worker: worker.done(job, 1.0), "done")
-            yield self.post(new, rank, [(ACCOUNT, job)]) if self.small.late else self.account(new, job)
-            return
-        succeeded = self.compare(around.words[job.rank], job)
-        if succeeded:
-            around = around._replace(words=put(around.words, job.rank, job.new))
+    def run(self, state: State, rank: int, job: Swap | Interval | str) -> Iterator[tuple[Any, State]]:
+        if rank == self.account:
+            yield None, state
+        elif not state.rest.due[rank]:
+            state = self.set_due(state, rank, True)
+            if isinstance(job, Swap):
+                words = state.rest.words
+                if succeeded := self.compare(words[job.rank], job):
+                    state = state._replace(rest=state.rest._replace(words=put(words, job.rank, job.new)))
+                yield succeeded, state
+            elif self.small.late:
+                yield 1.0, self.post(state, rank, [(self.account, job)])
+            else:
+                yield from ((1.0, then) for then in self.turn(state, self.account, [(rank, job)]))
 
-        def swapped(worker: Worker) -> list[Any]:
-            sends = worker.done(job, succeeded)
-            if succeeded:
-                check_swap(rank, job, worker, sends)
-            return sends
+    def check_done(self, after: Worker | Account, job: Swap | Interval | str, outcome: Any, sends: Sends) -> None:
+        if isinstance(job, Swap) and outcome:
+            check_swap(after.rank, job, after, sends)
 
-        yield self.act(state._replace(rest=around), rank, swapped, ("swap", succeeded))
-
-    def more(self, state: State) -> Iterator[State]:
-        """The map is given up."""
-        if state.rest.abandons and state.rest.maps_left:
-            yield self.next_map(state._replace(rest=state.rest._replace(abandons=state.rest.abandons - 1)))
-
-    def account(self, state: State, part: Interval) -> State:
-        collector = clone(state.rest.collector)
-        collector.take(*part)
-        new = state._replace(rest=state.rest._replace(collector=collector))
-        over = not collector.missing and state.rest.maps_left and state.rest.collector.missing
-        return self.next_map(new) if over and self.small.late else new
-
-    @staticmethod
-    def compare(word: int, swap: Swap) -> bool:
+    def compare(self, word: int, swap: Swap) -> bool:
         """True when the swap succeeds."""
         return word == swap.old
 

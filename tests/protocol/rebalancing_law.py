@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from lb_mpi.rebalancing.actor import Build, Built, Choose, Pack, RankLoad, Rebal
 from lb_mpi.rebalancing.greedy import give
 from tests.protocol.explore import Exploration, State
 
-Sends = Iterable[tuple[int, RebalanceMessage]]
+Sends = Sequence[tuple[int, RebalanceMessage]]
 
 
 class Case(NamedTuple):
@@ -117,15 +117,8 @@ def reduced(everyone: Sequence[Reduction]) -> Reduction:
     return Reduction(sum(one.sums for one in everyone), np.max([one.maxima for one in everyone], axis=0))
 
 
-class Rest(NamedTuple):
-    """What all ranks have contributed to reductions, in order, and how many jobs may still fail."""
-
-    asked: tuple[tuple[Reduction, ...], ...]
-    failures: int
-
-
 class Explored(Exploration):
-    """All orders of deliveries, turns and jobs of a case."""
+    """All orders of deliveries, turns and jobs of a case, `rest` of which may fail."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -146,35 +139,17 @@ class Explored(Exploration):
     def key_of_message(self, message: RebalanceMessage) -> Hashable:
         return message.kind, _bytes_of(message.payload)
 
-    def key_of_rest(self, rest: Rest) -> Hashable:
-        return tuple(map(len, rest.asked)), rest.failures
+    def answer(self, everyone: Sequence[RebalanceMessage]) -> RebalanceMessage:
+        return RebalanceMessage(RebalanceKind.REDUCE, reduced([one.payload for one in everyone]))
 
     def post(self, state: State, source: int, sends: Sends) -> State:
-        sends = list(sends)
         self.case.check_sends(state.actors, source, sends)
-        state = super().post(state, source, [one for one in sends if one[0] != ALL])
-        asked = list(state.rest.asked)
-        for _, message in (one for one in sends if one[0] == ALL):
-            asked[source] = (*asked[source], message.payload)
-            n = len(asked[source])
-            if all(len(theirs) >= n for theirs in asked):
-                answer = RebalanceMessage(RebalanceKind.REDUCE, reduced([theirs[n - 1] for theirs in asked]))
-                wires = dict(state.wires)
-                for rank in range(self.case.size):
-                    wires[ALL, rank] = (*wires.get((ALL, rank), ()), answer)
-                state = state._replace(wires=wires)
-        return state._replace(rest=state.rest._replace(asked=tuple(asked)))
+        return super().post(state, source, sends)
 
-    def turns(self, state: State, rank: int, arrived: list[tuple[int, Any]]) -> Iterable[State]:
-        event = ("turn", *((source, self.key_of_message(message)) for source, message in arrived))
-        return [self.act(state, rank, lambda actor: actor.turn(0.0, arrived), event)]
-
-    def jobs(self, state: State, rank: int, job: Any) -> Iterator[State]:
-        result = self.case.outcome(state.actors[rank], job)
-        yield self.act(state, rank, lambda actor: actor.done(actor.job, result), "done")
-        if state.rest.failures:
-            fewer = state._replace(rest=state.rest._replace(failures=state.rest.failures - 1))
-            yield self.act(fewer, rank, lambda actor: actor.fail(ZeroDivisionError()), "fail")
+    def run(self, state: State, rank: int, job: Any) -> Iterator[tuple[Any, State]]:
+        yield self.case.outcome(state.actors[rank], job), state
+        if state.rest:
+            yield ZeroDivisionError(), state._replace(rest=state.rest - 1)
 
     def law(self, state: State) -> None:
         self.case.check(state.actors)
@@ -183,8 +158,7 @@ class Explored(Exploration):
 
     def explore(self, failures: int = 0, most_states: int = 200_000) -> tuple[int, int]:
         """Hold the law against every state; return how many there are, and how many ends."""
-        rest = Rest(((),) * self.case.size, failures)
-        found = self.reach(State(tuple(self.case.actors()), {}, rest), most_states)
+        found = self.reach(State(tuple(self.case.actors()), {}, failures), most_states)
         return found.states, found.ends
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from lb_mpi.balancing import round as round_module
 from lb_mpi.balancing.round import (
-    ROOT,
     Computed,
     Job,
     Packing,
@@ -22,7 +23,7 @@ from lb_mpi.balancing.round import (
     count,
     numbers,
 )
-from tests.protocol.explore import Exploration, State
+from tests.protocol.explore import ALL, Exploration, State
 
 UnderWay = Iterable[tuple[int, int, RoundMessage]]  # source, destination, message
 
@@ -121,7 +122,7 @@ def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
 
 
 class Rounds(Exploration):
-    """Jobs may fail, `rest` of them; what all ranks tell the root, and its answer, are no messages but a choice."""
+    """Jobs may fail, `rest` of them; LEARNED and SETTLED go to ALL, which answers when all ranks have sent theirs."""
 
     batches = False
 
@@ -149,39 +150,22 @@ class Rounds(Exploration):
         if self.is_end(state):
             check_end(state.actors, self.n_rows)
 
-    def hears(self, state: State, rank: int, message: RoundMessage) -> bool:
-        return not all(round.ended for round in state.actors)  # what comes later means nothing, see check_law
+    def wire(self, source: int, destination: int, message: RoundMessage) -> tuple[int, int]:
+        return source, ALL if message.kind in (RoundKind.LEARNED, RoundKind.SETTLED) else destination
 
-    def post(self, state: State, source: int, sends: Iterable[tuple[int, RoundMessage]]) -> State:
-        ends = (RoundKind.LEARNED, RoundKind.SETTLED)
-        return super().post(state, source, [send for send in sends if send[1].kind not in ends])
+    def answer(self, everyone: Sequence[RoundMessage]) -> RoundMessage:
+        report = any(one.kind is RoundKind.SETTLED and one.payload.failed for one in everyone)
+        return RoundMessage(RoundKind.REPORT if report else RoundKind.OVER)
 
-    def turns(self, state: State, rank: int, arrived: list[tuple[int, RoundMessage]]) -> Iterable[State]:
-        """A turn now, or after a long time."""
-        late = not arrived and state.actors[rank].asking.at == math.inf
-        event = [(source, self.key_of_message(message)) for source, message in arrived]
-        return [
-            self.act(state, rank, lambda round: round.turn(now, arrived), (now, *event))  # noqa: B023
-            for now in ([0.0, math.inf] if late else [0.0])
-        ]
+    def times(self, round: Round) -> Sequence[float]:
+        """Now, or after a long time."""
+        return (0.0, math.inf) if round.asking.at == math.inf else (0.0,)
 
-    def jobs(self, state: State, rank: int, job: Job | Packing | Unpacking) -> Iterator[State]:
-        if state.actors[rank].to_lend is not None:
-            return
-        yield self.act(state, rank, lambda round: round.done(job, Computed(1.0, 1.0)), ("done", type(job)))
-        if state.rest:
-            yield self.act(state._replace(rest=state.rest - 1), rank, lambda round: round.fail(), "fail")
-
-    def more(self, state: State) -> Iterator[State]:
-        """The root has heard of all, or all have been added up."""
-        rounds = state.actors
-        if not all(round.ended for round in rounds):
-            return
-        report = any(round.learned.failed for round in rounds) and not all(round.reported for round in rounds)
-        for rank, round in enumerate(rounds):
-            if not (round.reported if report else round.over):
-                kind = RoundKind.REPORT if report else RoundKind.OVER
-                yield from super().turns(state, rank, [(ROOT, RoundMessage(kind))])
+    def run(self, state: State, rank: int, job: Job | Packing | Unpacking) -> Iterator[tuple[Any, State]]:
+        if state.actors[rank].to_lend is None:
+            yield Computed(1.0, 1.0), state
+            if state.rest:
+                yield ZeroDivisionError(), state._replace(rest=state.rest - 1)
 
 
 def _rows(rows: object) -> tuple[int, ...]:
@@ -194,7 +178,6 @@ def first_state(
     plan: dict[tuple[int, int], int] | None = None,
     *,
     failures: int = 0,
-    round_class: type[Round] = Round,
     near: bool = False,
     objects: bool = False,
     quick: bool = False,
@@ -213,7 +196,7 @@ def first_state(
                 lent[borrower] = np.arange(first, first + rows)
                 first += rows
         rounds.append(
-            round_class(
+            Round(
                 rank,
                 [slice(row, row + 1) for row in range(first, n)],
                 lent=lent,
@@ -229,6 +212,5 @@ def first_state(
 
 def explore(first: State, *, most_states: int = 100_000) -> tuple[int, int]:
     """Check the law in every reachable state, and that the end can be reached from each; (states, ends among them)."""
-    constants = type(first.actors[0]).turn.__globals__  # of a mutant's module, too
-    with patch.dict(constants, PAUSE_S=math.inf):  # a turn "late" is after any pause, all others are before it
+    with patch.object(round_module, "PAUSE_S", math.inf):  # a turn "late" is after any pause, all others are before it
         return Rounds(first).reach(first, most_states)[:2]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 import random
-import types
 
 import numpy as np
 import pytest
@@ -34,7 +32,9 @@ from lb_mpi.balancing.simulate import World, _Clock
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.virtual import Network, Raised
+from tests.protocol.mutate import rejects
 from tests.protocol.round_law import check_end, check_law, explore, first_state
+from tests.protocol.round_mutants import MUTANTS
 
 PAIR, PATH, TRIANGLE = [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (1, 2), (0, 2)]
 SMALL = [
@@ -124,7 +124,7 @@ class Failing(World):
         return super().end(rank, job)
 
 
-def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9), round_class: type[Round] = Round) -> World:
+def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9)) -> World:
     """A round of random ranks, speeds, rows and plans under the law; delays log-uniform over three decades."""
     rng = random.Random(seed)
     size = rng.choice(sizes)
@@ -142,7 +142,7 @@ def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9), round_class:
     speeds = np.exp([rng.uniform(-2.0, 0.0) for _ in range(size)])
     objects = seed % 3 == 0
     rounds = [
-        round_class(
+        Round(
             rank,
             [slice(row, min(row + width, n_rows[rank])) for row in range(first[rank], n_rows[rank], width)],
             lent=lent[rank],
@@ -192,123 +192,20 @@ def test_many_ranks_and_help() -> None:
     assert helped > 0
 
 
-MUTANTS = [
-    # what is lent, and to whom
-    ("                sends += self._lend(borrower, RoundMessage(RoundKind.PLANNED, rows))\n", "                pass\n"),
-    ("            self.to_lend = None\n", ""),
-    ("        del self.home[-n:]\n", ""),
-    ("        del self.home[-n:]\n", "        del self.home[:n]\n"),
-    ("        del self.home[-n:]\n", "        del self.home[-n - 1:]\n"),
-    ("if self.home and rank not in self.away:", "if self.home:"),
-    ("for rank in self.dry:\n            if", "for rank in range(len(self.speeds)):\n            if"),
-    ("        self.away[borrower] = Loan(rows, message.kind is RoundKind.HELP)\n", ""),
-    ("self._lend(rank, RoundMessage(RoundKind.HELP, rows))", "self._lend(rank, RoundMessage(RoundKind.PLANNED, rows))"),
-    ("return self._lend(rank, RoundMessage(RoundKind.HELP, rows))", "return []"),
-    ("        if not self.objects:\n            return [(borrower, message)]\n", "        return [(borrower, message)]\n"),
-    ("        self.parcels.append(Packing(borrower, message))\n", ""),
-    # objects
-    ("            self.parcels.popleft()\n            return [(job.borrower", "            return [(job.borrower"),
-    ("return [(job.borrower, job.message._replace(payload=result))]", "return []"),
-    ("            self._back(job.borrower, job.message)\n            return []", "            return []"),
-    ("                self.parcels.append(Unpacking(source, message))\n", "                pass\n"),
-    ("            loan = self.away.pop(parcel.borrower)\n", "            loan = self.away[parcel.borrower]\n"),
-    ("                if not loan.helps:\n", "                if loan.helps:\n"),
-    ("        self.parcels.clear()\n", ""),
-    ("[cut(block, rows, count(block)), cut(block, 0, rows)]", "[cut(block, 0, rows)]"),
-    ("[cut(block, rows, count(block)), cut(block, 0, rows)]", "[block, cut(block, 0, rows)]"),
-    # who is dry, and who is told
-    ("idle = not (self.home or self.borrowed or", "idle = not (self.borrowed or"),
-    ("idle = not (self.home or self.borrowed or", "idle = bool(self.dry) or not (self.home or self.borrowed or"),
-    ("self.begun, self.at = True, now + PAUSE_S if", "self.at = now + PAUSE_S if"),
-    ("        self.next, self.at = self.next + 1, now + PAUSE_S\n        self._skip()\n",
-     "        self.next, self.at = self.next + 1, now + PAUSE_S\n"),
-    ("        self.next, self.at = self.next + 1, now + PAUSE_S\n", "        self.at = now + PAUSE_S\n"),
-    ("or self.next >= self._n_ranks:\n            return []", "or self.next > self._n_ranks:\n            return []"),
-    ("            self.dry[source] = None\n", ""),
-    # when it is over
-    ("not (self.home or self.away or self.lenders)", "not (self.home or self.away)"),
-    ("not (self.home or self.away or self.lenders)", "not (self.home or self.lenders)"),
-    ("not (self.home or self.away or self.lenders)", "not (self.away or self.lenders)"),
-    ("not (self.home or self.away or self.lenders)",
-     "not (self.home or self.away or self.lenders or self.borrowed or self.dry)"),
-    ("        self.over = True\n", ""),
-    ("            self.lenders.remove(source)\n", ""),
-    # what arrives
-    ("loan = self.away.pop(borrower)\n        if", "loan = self.away[borrower]\n        if"),
-    ("self.learned.timed.append(Timed(loan.rows, borrower", "self.learned.timed.append(Timed(loan.rows[:0], borrower"),
-    ("        if answer.kind is RoundKind.DONE:\n", "        if False:\n"),
-    ("self.borrowed.append(Job(source, rows, message.kind is RoundKind.HELP, message.payload))", "pass"),
-    ("        if rows is None or not count(rows):\n            return []\n", ""),
-    # what is computed
-    ("            self.home.pop()\n", ""),
-    ("        self.borrowed.popleft()\n", ""),
-    ("[(job.owner, RoundMessage(RoundKind.DONE, ticks=ticks, payload=payload))]", "[]"),
-    ("self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))", "pass"),
-    # what is told
-    ("if self.settled and not (self.borrowed or self.ended)", "if not (self.borrowed or self.ended)"),
-    ("if self.settled and not (self.borrowed or self.ended)",
-     "if not (self.home or self.away or self.borrowed or self.ended)"),
-    ("if self.settled and not (self.borrowed or self.ended)", "if self.settled and not self.ended"),
-    ("self.ended, self.reported = True, not self.quick", "self.reported = not self.quick"),
-    # quick calls: it forgets a failure; a rank leaves, and is helped; it does not report; it reports twice
-    ("        if kind is RoundKind.REPORT and self.ended and", "        if kind is RoundKind.REPORT and self.over and"),
-    ("self.ended, self.reported = True, not self.quick", "self.ended = self.over = True"),
-    ("self.ended, self.reported = True, not self.quick", "self.ended = True; self.over = self.quick"),
-    ("            self.reported = True\n", "            self.over = True\n"),
-    ("            self.reported = True\n", ""),
-    ("            self.learned.late_ticks += ticks\n", "            pass\n"),
-    ("            self.learned.late_ticks += ticks\n",
-     "            self.learned.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),
-    ("            self.learned.planned_ticks += ticks\n", "            pass\n"),
-    ("elif known:\n            self.learned.planned_ticks", "if known:\n            self.learned.planned_ticks"),
-    ("            self.learned.failed = True\n", "            pass\n"),
-    ("self.learned.failed = self.learned.failed or not self.ended", "pass"),
-    # failures
-    ("        self.home.clear()\n", ""),
-    ("        self.borrowed.clear()\n", ""),
-    ("sends = [(job.owner, RoundMessage(RoundKind.FAILED)) for job in self.borrowed]", "sends = []"),
-    ("            return [(source, RoundMessage(RoundKind.FAILED))]\n", "            return []\n"),
-    ("        if self.failed:\n            return [(source, RoundMessage(RoundKind.FAILED))]\n", ""),
-    ("home[-2:] = [join(home[-2:])]", "home[-2:] = home[-1:]"),
-    ("home[-2:] = [join(home[-2:])]", "home[-2:] = home[-2:-1]"),
-    ("home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]", "home[-1:] = [cut(block, 0, rows)]"),
-]  # fmt: skip
-
-
-def mutant(before: str, after: str) -> type[Round]:
-    """The class `Round` with one change in its source; the types of its messages stay the same."""
-    source = inspect.getsource(round_module)
-    assert source.count(before) >= 1, f"no such place: {before!r}"
-    changed = types.ModuleType("mutant")
-    vars(changed)["__name__"] = round_module.__name__  # for its dataclass
-    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    # Not Asking: it may be the one that is changed.
-    for name in ("RoundKind", "RoundMessage", "Job", "Packing", "Unpacking", "Computed"):
-        setattr(changed, name, getattr(round_module, name))
-    mutated: type[Round] = changed.Round
-    return mutated
-
-
-def find_fault(round_class: type[Round]) -> Exception | None:
+def find_fault() -> None:
     """What is wrong with it: every state of the smallest rounds, simulations, every state of the others."""
-    try:
-        for number, (*setting, failures) in enumerate(SMALL):
-            if number == QUICK:
-                for seed in range(60):
-                    play(seed, round_class=round_class)
-            quick = number % 2 == 0
-            explore(first_state(*setting, failures=failures, round_class=round_class), most_states=20_000)
-            explore(first_state(*setting, failures=1, round_class=round_class, quick=quick), most_states=20_000)
-            if number < QUICK:
-                explore(first_state(*setting, failures=1, round_class=round_class, objects=True), most_states=20_000)
-    except (AssertionError, ProtocolError, IndexError, TypeError) as fault:
-        return fault
-    return None
+    for number, (*setting, failures) in enumerate(SMALL):
+        if number == QUICK:
+            for seed in range(60):
+                play(seed)
+        quick = number % 2 == 0
+        explore(first_state(*setting, failures=failures), most_states=20_000)
+        explore(first_state(*setting, failures=1, quick=quick), most_states=20_000)
+        if number < QUICK:
+            explore(first_state(*setting, failures=1, objects=True), most_states=20_000)
 
 
-@pytest.mark.parametrize("number", range(len(MUTANTS)))
-def test_known_wrong_variants_are_caught(number: int) -> None:
-    assert find_fault(mutant(*MUTANTS[number])) is not None, MUTANTS[number]
+test_known_wrong_variants_are_caught = rejects(find_fault, [(round_module, *one) for one in MUTANTS], IndexError, TypeError)
 
 
 def test_messages_outside_the_table_are_protocol_errors() -> None:

@@ -17,7 +17,7 @@ from lb_mpi.saving import rows as real
 from lb_mpi.saving.folder import Folder, Saved
 from lb_mpi.saving.rows import check_arrays, check_options, compare_options, describe_rows, differ, shares
 from tests.protocol.memory_disk import MemoryDisk
-from tests.protocol.mutate import mutated
+from tests.protocol.mutate import rejects
 from tests.protocol.saving_mutants import ROW_MUTANTS
 
 dtypes = st.one_of(
@@ -107,14 +107,8 @@ def check_all(rows: Any) -> None:
             rows.check_arrays({"a": refused})
 
 
-def test_small_arrays_and_what_is_refused() -> None:
-    check_all(real)
-
-
-@pytest.mark.parametrize("number", range(len(ROW_MUTANTS)))
-def test_known_wrong_variants_are_caught(number: int) -> None:
-    with mutated(real, *ROW_MUTANTS[number]), pytest.raises((Exception, pytest.fail.Exception)):  # whatever it breaks
-        check_all(real)
+mutants = [(real, *one) for one in ROW_MUTANTS]
+test_known_wrong_variants_are_caught = rejects(lambda: check_all(real), mutants, Exception)  # whatever it breaks
 
 
 def test_shares_are_equal() -> None:
