@@ -119,7 +119,7 @@ class Small(NamedTuple):
         return len(self.maps) > 1
 
 
-class Told(Ending):
+class ChosenEnding(Ending):
     """Leaves tasks to others when the exploration chooses so."""
 
     choose: Choices
@@ -135,7 +135,7 @@ class Told(Ending):
         return bool(self.choose(2))
 
 
-class Chosen(_Hosts):
+class ChosenHosts(_Hosts):
     """Asks nobody, or a rank of another host, as the exploration chooses."""
 
     choose: Choices
@@ -216,7 +216,7 @@ class Maps(Exploration):
             others = [other for other in small.hosts if other is not host]
             for rank in host:
                 worker = Worker(rank, host, others, words=(), timings={}, speeds=speeds)
-                worker._hosts, worker._ending = Chosen(others, random.Random(0)), Told(rank, host, {}, speeds)
+                worker._hosts, worker._ending = ChosenHosts(others, random.Random(0)), ChosenEnding(rank, host, {}, speeds)
                 workers.append(worker)
         around = Around((0,) * self.account, (False,) * self.account)
         sends = account.next_map()
