@@ -183,7 +183,7 @@ def search(
 
 def lines(result: lb_mpi.SearchResult) -> list[str]:
     """Say for people how the time was spent."""
-    busy = " ".join(f"{rank.busy_fraction:.2f}" for rank in result.ranks)
+    busy = " ".join(f"{rank.useful_s / rank.seconds:.2f}" for rank in result.ranks)
     return [
         f"{result.seconds:.3f} s; lower bound {result.lower_bound_s:.3f} s (CPU seconds of work / sum of speeds)",
         f"work was moved {counted(result.balances, 'time')}; messages: "
@@ -202,8 +202,7 @@ def figures(result: lb_mpi.SearchResult) -> dict[str, Any]:
         "balances": result.balances,
         "messages": result.messages,
         "timed_out": result.timed_out,
-        "busy_fraction": [rank.busy_fraction for rank in result.ranks],
-        "poll_fraction": [rank.poll_fraction for rank in result.ranks],
+        "busy_fraction": [rank.useful_s / rank.seconds for rank in result.ranks],
     }
 
 

@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.rows.process_graph import reorder_ranks as reorder_ranks
     from lb_mpi.mpi.save.save import load as load
     from lb_mpi.mpi.save.save import save as save
-    from lb_mpi.mpi.search.search import RankStats as RankStats
     from lb_mpi.mpi.search.search import SearchResult as SearchResult
     from lb_mpi.mpi.search.search import search as search
     from lb_mpi.partitioning.partition import partition as partition
@@ -117,7 +116,7 @@ _PUBLIC = {  # public names by module, imported at first use; type checkers read
     "mpi.rows.balancer": "Balancer",
     "mpi.rows.process_graph": "reorder_ranks",
     "mpi.save.save": "load save",
-    "mpi.search.search": "RankStats SearchResult search",
+    "mpi.search.search": "SearchResult search",
     "partitioning.partition": "partition",
     "partitioning.quality": "MappingCost PartitionMetrics partition_metrics",
     "partitioning.spectral": "Fiedler fiedler",

@@ -322,11 +322,10 @@ class DraftRecord:
         self._messages: dict[str, int] = dict(earlier)  # in all searches of this program
         record.use("search", {**{name: getattr(options, name) for name in names}, "messages": self._messages})
 
-    def by_kind(self) -> dict[str, int]:
-        """Return the number of messages sent, of each kind that was sent; add it to the record."""
+    def by_kind(self) -> None:
+        """Record the number of messages sent, of each kind that was sent."""
         found = {kind.name: self.n_sent[kind] for kind in Kind if self.n_sent[kind]}
         self._messages.update({kind: self._messages.get(kind, 0) + n for kind, n in found.items()})
-        return found
 
     def sent(self, sends: Iterable[Send]) -> None:
         """Count messages."""

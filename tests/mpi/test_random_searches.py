@@ -114,7 +114,7 @@ def one(seed: int) -> None:
         assert len(set(result.value)) == len(result.value)
     else:
         assert sorted(result.value) == everything
-    assert sum(rank.units for rank in result.ranks) == len(result.value)
+    assert sum(rank.done for rank in result.ranks) == len(result.value)
     if sense is not None and result.value:
         assert tree.bound.best == (min if sense == "min" else max)(map(value_of, result.value))
 

@@ -1,7 +1,6 @@
 """The driver of the search on real MPI."""
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -83,18 +82,18 @@ def test_every_item_is_done_once(balance: bool, route: str) -> None:
     assert sorted(result.value) == list(range(1, 3001))
     assert not result.found
     assert len(result.ranks) == COMM.size
-    assert sum(rank.units for rank in result.ranks) == 3000
+    assert sum(rank.done for rank in result.ranks) == 3000
     assert 0 < result.lower_bound_s <= result.cpu_s <= 1.01 * COMM.size * result.seconds
     report = result.report()
     _, *lines, last, messages = str(report).splitlines()
-    assert result.messages == dict(sum((Counter(one.messages) for one in result.ranks), Counter()))
+    assert sum(result.messages.values()) == sum(one.messages for one in result.ranks)
     assert messages == f"messages: {', '.join(f'{n:,} {kind}' for kind, n in result.messages.items()) or 'none'}"
-    assert [line.split()[:2] for line in lines] == [[str(k), f"{one.units:,}"] for k, one in enumerate(result.ranks)]
+    assert [line.split()[:2] for line in lines] == [[str(k), f"{one.done:,}"] for k, one in enumerate(result.ranks)]
     assert last.startswith(f"{result.seconds:.3f} s; {result.lower_bound_s:.3f} s if no rank had been idle")
     if balance and COMM.size > 1:
         assert result.balances > 0
     if not balance:
-        assert all(rank.balances <= 1 for rank in result.ranks)
+        assert all(rank.received <= 1 for rank in result.ranks)
 
 
 @pytest.mark.parametrize(("host", "route"), [("one", "ring"), ("h{}", "random")])

@@ -74,9 +74,9 @@ def searches(comm: MPI.Intracomm, folder: Path) -> int:
         result: lb_mpi.SearchResult = lb_mpi.search(comm, problem, bound=bound, save=folder / "search")
     except (lb_mpi.ProtocolError, lb_mpi.SearchError, lb_mpi.SaveError):
         return 0
-    stats: list[lb_mpi.RankStats] = result.ranks
+    work: list[lb_mpi.RankWork] = result.ranks
     print(result.found, result.seconds)
-    return sum(rank.units for rank in stats)
+    return sum(rank.done for rank in work)
 
 
 def resumed(problem: lb_mpi.Savable, states: list[bytes]) -> lb_mpi.Savable:

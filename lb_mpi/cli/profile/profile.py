@@ -446,7 +446,7 @@ def _of_neighbours(profile: Profile) -> list[str]:
     counts = [len(ranks) for ranks in profile.neighbours]
     if profile.load_balance > 1.0 - GAIN or min(counts) < 1 or max(counts) > MOST_NEIGHBOURS:
         return []
-    few = f"{min(counts)} to {max(counts)} others" if min(counts) < max(counts) else _count(max(counts), "other")
+    few = f"{min(counts)} to {max(counts)} others" if min(counts) < max(counts) else counted(max(counts), "other")
     return [
         f"each rank waits again and again for messages of the same {few}, and the ranks compute for unequal times",
         "if their work is on a mesh or graph, plan.rebalance (lb_mpi.distribute) can move it between such neighbours",

@@ -246,7 +246,8 @@ def _run(
     )  # fmt: skip
     record.step(whole)
     align(comm, record)
-    return collect(comm, searcher, _stats(whole, port.drafts.by_kind()), saving)
+    port.drafts.by_kind()
+    return collect(comm, searcher, whole, port.drafts.n_sent, saving)
 
 
 # --- saves: each rank writes its state, and rank 0 commits when all have written (see `lb_mpi.saving.folder`) -----------
@@ -383,22 +384,6 @@ def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, meta: dict[str, Any
 
 
 @dataclass(frozen=True)
-class RankStats:
-    """The work of one rank in a search."""
-
-    units: int  # units of work done
-    balances: int  # parts of work received from others
-    drafts: int  # DRAFTING tokens started
-    messages: dict[str, int]  # messages sent, by kind (see `lb_mpi.searching.drafting.Kind`)
-    seconds: float  # wall-clock time from the common start to the end
-    emulated_speed: float  # relative, 1.0: none
-    cpu_s: float  # CPU time of the user's work
-    busy_fraction: float  # cpu_s / emulated_speed / seconds
-    poll_fraction: float  # p / (p + time of the work quanta), where p is the time spent on messages between quanta
-    busy_s: float = 0.0  # wall-clock time of the user's work
-
-
-@dataclass(frozen=True)
 class SearchResult:
     """The result of a search, the same on all ranks."""
 
@@ -406,41 +391,30 @@ class SearchResult:
     found: bool  # True if an answer ended the search
     seconds: float  # wall-clock time of the slowest rank
     lower_bound_s: float  # CPU seconds of user work in this run / sum of speeds
-    ranks: list[RankStats]  # of each rank, in order
+    ranks: list[RankWork]  # of each rank, in order
+    messages: dict[str, int]  # messages sent on all ranks, by kind (see `lb_mpi.searching.drafting.Kind`)
     timed_out: bool = False  # True if `limit_s` ended the search: a better result may exist
 
     @property
     def balances(self) -> int:
         """The number of parts of work that were moved between ranks."""
-        return sum(rank.balances for rank in self.ranks)
-
-    @property
-    def messages(self) -> dict[str, int]:
-        """The number of messages sent on all ranks, by kind."""
-        total = sum((Counter(rank.messages) for rank in self.ranks), Counter[str]())
-        return {kind.name: total[kind.name] for kind in Kind if total[kind.name]}
+        return sum(rank.received for rank in self.ranks)
 
     @property
     def cpu_s(self) -> float:
         """The CPU seconds of the user's work on all ranks."""
-        return sum(rank.cpu_s for rank in self.ranks)
+        return sum(rank.useful_s * rank.speed for rank in self.ranks)
 
     def report(self) -> Report:
         """Return the work of each rank; prints as a table."""
-        ranks = [
-            RankWork(
-                rank, done=one.units, received=one.balances, messages=sum(one.messages.values()),
-                busy_s=max(one.busy_s, one.cpu_s / one.emulated_speed), useful_s=one.cpu_s / one.emulated_speed,
-                speed=one.emulated_speed, seconds=one.seconds,
-            )
-            for rank, one in enumerate(self.ranks)
-        ]  # fmt: skip
         messages = ", ".join(f"{n:,} {kind}" for kind, n in self.messages.items())
         limited = f"\n{LIMITED}" if self.timed_out else ""
-        return Report(Driver.SEARCH, 1, tuple(ranks), note=f"messages: {messages or 'none'}{limited}")
+        return Report(Driver.SEARCH, 1, tuple(self.ranks), note=f"messages: {messages or 'none'}{limited}")
 
 
-def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: Saving | None) -> SearchResult:
+def collect(
+    comm: MPI.Intracomm, searcher: Searcher, whole: Step, sent: Counter[Kind], saving: Saving | None
+) -> SearchResult:
     """Collective, after all ranks have ended the search: return the result, or raise the error.
 
     Only rank 0 merges, so that there is one value and one failure; results are sent as pickles.
@@ -452,18 +426,25 @@ def collect(comm: MPI.Intracomm, searcher: Searcher, stats: RankStats, saving: S
     mine = None
     if searcher.error is None and not stopped:
         mine = searcher.attempt(_called, lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL))
-    everyone = gather(comm, (mine, stats), ROOT)
-    results = [result for result, _ in everyone if result is not None]
+    work = RankWork(
+        comm.rank, done=int(whole.units), received=int(whole.moved), messages=sent.total(),
+        busy_s=max(whole.busy_s, whole.useful_s), useful_s=whole.useful_s, speed=whole.speed, seconds=whole.seconds,
+    )  # fmt: skip
+    everyone = gather(comm, (mine, work, sent), ROOT)
+    results = [result for result, _, _ in everyone if result is not None]
     merged = searcher.attempt(_called, lambda: _merged(searcher, results)) if len(results) == comm.size else None
-    pickled, ranks = bcast(comm, (merged, [one for _, one in everyone]), ROOT)
+    total = sum((counts for _, _, counts in everyone), Counter[Kind]())
+    messages = {kind.name: total[kind] for kind in Kind if total[kind]}
+    pickled, ranks, messages = bcast(comm, (merged, [one for _, one, _ in everyone], messages), ROOT)
     value = None if pickled is None else searcher.attempt(_called, lambda: pickle.loads(pickled))
     _raise_on_all(comm, searcher)
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
         seconds=max(each.seconds for each in ranks),
-        lower_bound_s=sum(each.cpu_s for each in ranks) / sum(each.emulated_speed for each in ranks),
+        lower_bound_s=sum(each.useful_s * each.speed for each in ranks) / sum(each.speed for each in ranks),
         ranks=ranks,
+        messages=messages,
         timed_out=searcher.reason is Reason.TIMED_OUT,
     )
 
@@ -483,22 +464,6 @@ def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
 
 def _raise_on_all(comm: MPI.Intracomm, searcher: Searcher) -> None:
     raise_on_all(comm, None if searcher.error is None else of_search(searcher.error, searcher.rank))
-
-
-def _stats(step: Step, messages: dict[str, int]) -> RankStats:
-    cpu_s, at_work_s = step.useful_s * step.speed, step.serving_s + step.busy_s
-    return RankStats(
-        units=int(step.units),
-        balances=int(step.moved),
-        drafts=int(step.asked),
-        messages=messages,
-        seconds=step.seconds,
-        emulated_speed=step.speed,
-        cpu_s=cpu_s,
-        busy_fraction=step.useful_s / step.seconds,
-        poll_fraction=step.serving_s / at_work_s if step.busy_s else 0.0,
-        busy_s=step.busy_s,
-    )
 
 
 # --- messages as parcels: a header, then the payload ------------------------------------------------------------------
