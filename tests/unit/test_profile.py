@@ -1,7 +1,11 @@
 """Profiles without MPI: who waited for whom, metrics, table; on times that are made up, with known answers."""
 
 import json
+import sys
+import threading
+import time
 from array import array
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +30,7 @@ from lb_mpi.cli.profile.profile import (
     table,
     until_the_end,
 )
-from lb_mpi.cli.profile.samples import IN_MPI, Samples, busy_lines, in_bins
+from lb_mpi.cli.profile.samples import IN_MPI, Sampler, Samples, busy_lines, in_bins
 
 S = 1_000_000_000
 
@@ -244,6 +248,35 @@ def test_a_line_is_awaited_while_others_are_in_mpi() -> None:
     assert in_bins(samples, edges).tolist() == [1.0, 0.0, 1.0, 1.0, 1.0]
     others = np.array([0.5, 1.0, 1.0, 0.0, 0.25])
     assert busy_lines(samples, edges, others) == [("b.py", 2, "g", 2.0, 1.0, 1), ("a.py", 1, "f", 2.0, 0.75, 2)]
+
+
+def _short() -> object:
+    return np.arange(10.0)  # lets other threads run
+
+
+def _long() -> float:
+    found = 0.0
+    for k in range(20_000):
+        found = 0.5 * found + k
+    return found
+
+
+def test_samples_are_of_the_code_that_takes_the_time() -> None:
+    """Those of a short call of numpy had the time of all the Python before it."""
+    main = threading.get_ident()
+
+    def look() -> tuple[str, int, str]:
+        return "a.py", 1, sys._current_frames()[main].f_code.co_name
+
+    before_s, sampler, over = sys.getswitchinterval(), Sampler(look), time.thread_time() + 0.3
+    sampler.start()
+    while time.thread_time() < over:
+        _short()
+        _long()
+    samples = sampler.stop()
+    counts = Counter(samples.names[place][2] for place in samples.places if place != IN_MPI)
+    assert counts["_long"] > 3 * counts["_short"], counts
+    assert sys.getswitchinterval() == before_s
 
 
 def test_json_has_the_metrics() -> None:

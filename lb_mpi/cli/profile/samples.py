@@ -8,6 +8,7 @@ Adhianto, Mellor-Crummey, Scalable identification of load imbalance in parallel 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from array import array
@@ -25,6 +26,9 @@ MOST_SAMPLES = 1 << 18  # then every second one is dropped: 12 bytes each
 BINS = 1 << 13  # of the time of the program
 MOST_LINES = 100  # of a rank, sent to rank 0
 IN_MPI = -1
+# After this time the main thread lets the sampler run.  By Python's 5 ms, it ran only where the main thread waited or was in
+# a function that lets other threads run, so a short call of numpy got the time of all the Python before it.
+SWITCH_S = 1e-5
 Place = tuple[str, int, str]  # file, line, function
 
 
@@ -43,19 +47,21 @@ class Sampler:
         self._look = look
         self._names: dict[Place, int] = {}
         self._times, self._places = array("q"), array("l")
-        self._period_s, self._over = PERIOD_S, threading.Event()
+        self._period_s, self._over, self._before_s = PERIOD_S, threading.Event(), sys.getswitchinterval()
         self._thread = threading.Thread(target=self._run, name="lb_mpi profile", daemon=True)
 
     def start(self) -> None:
         """Begin to take samples."""
         self._times.append(time.perf_counter_ns())
         self._places.append(IN_MPI)
+        sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     def stop(self) -> Samples:
         """End; return the samples, of which the first is the start."""
         self._over.set()
         self._thread.join()
+        sys.setswitchinterval(self._before_s)
         return Samples(np.array(self._times, np.int64), np.array(self._places, np.int64), [*self._names])
 
     def _run(self) -> None:

@@ -105,6 +105,8 @@ def place(error: BaseException) -> str:
         frames = []
     if isinstance(error, KeyboardInterrupt) and (not frames or frames[-1].filename.startswith(_OURS)):
         return "(in lb_mpi)"  # it was held back
+    if isinstance(error, ValueError | TypeError | Error):  # of a wrong argument: the caller's line, not our check
+        frames = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames
     return f"({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else "(where is not known)"
 
 
