@@ -14,8 +14,6 @@ from lb_mpi.record.events import Driver, Phase, Step, Way, merged
 from lb_mpi.record.record import Record
 from lb_mpi.record.report import RankWork, Report
 
-ONE_RANK = "one rank has run all tasks: start the program with mpiexec -n N for N ranks"
-
 
 class RankTasks(NamedTuple):
     """The work of one rank in a map."""
@@ -41,7 +39,7 @@ def report(n: int, seconds: float, ranks: Sequence[RankTasks], speeds: Sequence[
         )
         for rank, (one, speed) in enumerate(zip(ranks, speeds, strict=True))
     ]  # fmt: skip
-    return Report(Driver.TASKS, n, tuple(rows), note=ONE_RANK if len(rows) == 1 else "")
+    return Report(Driver.TASKS, n, tuple(rows))
 
 
 class Collector:
