@@ -190,7 +190,7 @@ def _add_arrange(parser: argparse.ArgumentParser) -> None:
         "are smaller at slow nodes (paper) (%(default)s)")
     add("--method", choices=arranging.METHODS, default="swap",
         help="exhaustive: try all arrangements (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, "
-        "anneal: in this order ever better and slower (%(default)s)")
+        "anneal: each is better and slower than the one before (%(default)s)")
 
 
 def _arrange(options: argparse.Namespace) -> dict[str, Any]:

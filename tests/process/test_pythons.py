@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,9 @@ def test_it_runs_on_a_newer_python(tmp_path: Path, version: str) -> None:
     for name in SOURCES:  # a copy, since a build writes beside its sources
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
-    install = ["install", "--quiet", "--disable-pip-version-check", "--no-input", f"{source}[mpich]"]
-    for argv in ([python, "-m", "venv", str(environment.path)], [str(environment.python), "-m", "pip", *install]):
+    pip = [sys.executable, "-m", "pip", "--python", str(environment.python), "--disable-pip-version-check", "--no-input"]
+    install = [*pip, "install", "--quiet", "--no-compile", f"{source}[mpich]"]
+    for argv in ([python, "-m", "venv", "--without-pip", str(environment.path)], install):
         assert limited.run(argv, LIMIT_S, env=environment.variables(), cwd=tmp_path) == 0
     (tmp_path / "program.py").write_text(PROGRAM)
     argv, variables = environment.job(2, [str(environment.python), "-W", "error", "-m", "mpi4py", "program.py"])
