@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
@@ -154,3 +155,24 @@ def test_a_timeout_needs_the_main_thread() -> None:
             thread.start()
             thread.join()
             assert said == ["timeout = 1 in a thread: expected the main thread, the only one that can be stopped"]
+
+
+@pytest.mark.every_size
+@pytest.mark.parametrize("kind", ["pool", "executor"])
+def test_ranks_that_serve_raise_the_error_by_which_the_root_leaves(kind: str) -> None:
+    """They went on with the program, and waited for the root in its next collective call."""
+
+    def leave(error: BaseException) -> None:
+        with lb_mpi.Pool(COMM, root=0) if kind == "pool" else lb_mpi.Executor(COMM) as tasks:
+            if tasks:
+                assert [*tasks.map(abs, range(-3, 0))] == [3, 2, 1]
+                raise error
+
+    root_only = ValueError if COMM.rank == 0 else lb_mpi.Error
+    with pytest.raises(root_only, match="mine" if COMM.rank == 0 else "rank 0: ValueError: mine"):
+        leave(ValueError("mine"))
+    with pytest.raises(SystemExit) if COMM.rank == 0 else contextlib.nullcontext():
+        leave(SystemExit(3))  # no error, but the end of the root's part
+    leave_regularly = lb_mpi.Pool(COMM)
+    assert leave_regularly.map(abs, [-5], to="all") == [5]
+    leave_regularly.close()

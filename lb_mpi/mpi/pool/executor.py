@@ -295,6 +295,8 @@ class Executor(MPIPoolExecutor):
             return
         if isinstance(error, KeyboardInterrupt) and self._dispatcher is not None:
             self._dispatcher.interrupt()
+        if error is not None:
+            self._session.left(error)
         self.shutdown()
 
     def _check(self, what: str) -> None:

@@ -378,8 +378,8 @@ class Pool:
             error.add_note("On this rank `map` returns None; put `if pool.is_root:` before what uses its results.")
         with in_call("") as interrupts:
             try:
-                if error is not None and not self._closed and not self._session.ranks.alone:
-                    self._session.presence.send_failure(error)
+                if error is not None and not self._closed:
+                    self._session.left(error)
                 if self._executor is not None:
                     with interrupts.allowed():
                         self._executor.__exit__(kind, error, trace)

@@ -217,6 +217,7 @@ class Session:
         self.operation: SessionActor | None = None  # under way
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self._n_maps = self._n_tasks = 0
+        self._left_by: Exception | None = None  # by which the root, alone, has left the user's block
 
     # What is under way.
 
@@ -311,6 +312,17 @@ class Session:
         """Mark an error that all ranks raise if all of them call the pool's methods."""
         return error if self.ranks.alone else self.presence.on_all(error, getattr(error, "rank", self.ranks.rank))
 
+    def left(self, error: BaseException) -> None:
+        """Note that this rank leaves the user's block by an error, which the others raise, now or instead of CLOSE.
+
+        Ranks that serve would go on as after a regular end, and may wait for this one for ever.  But in a script they serve
+        the next pool, too; and SystemExit, or Ctrl-C, which reaches all ranks, is no error.
+        """
+        if not self.ranks.alone:
+            self.presence.send_failure(error)
+        elif isinstance(error, Exception) and not self.shared:
+            self._left_by = error
+
     def close(self) -> None:
         """Free everything; nothing after a failure of one rank alone."""
 
@@ -325,6 +337,8 @@ class Session:
             self._host.Free()
 
         with in_call(""):
+            if self._left_by is not None:
+                self.presence.send_failure(self._left_by)
             if self.ranks.alone and self.ranks.is_root and not self.presence.failed:
                 self.orders.send_all(Tag.CLOSE, [b""] * self.ranks.size)
             self.clocks.end()
