@@ -241,14 +241,14 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
 
 
 @pytest.mark.parametrize("n", [20, 40, 2000])
-@pytest.mark.parametrize(("call_s", "noise"), [(0.0, 0.02), (0.1e-3, 0.02), (2e-3, 0.02), (2e-3, 0.3)])
+@pytest.mark.parametrize(("call_s", "noise"), [(0.0, 0.02), (0.1e-3, 0.02), (2e-3, 0.02), (2e-3, 0.1)])
 def test_a_function_whose_calls_have_a_cost_is_called_less(n: int, call_s: float, noise: float) -> None:
     """Numpy on a few rows takes as long as on many: blocks of one row took ten times as long as all rows in one."""
     rng = np.random.default_rng(n)
     costs = rng.uniform(0.5, 1.5, n)
     costs *= 10e-3 / costs.sum()
     knowledge = Knowledge(0, range(2), [1])
-    for number in range(6):
+    for number in range(12):
         round = knowledge.begin(n, 0, warm=number > 0)
         total_s = 0.0
         for block in round.home:
