@@ -77,7 +77,7 @@ class CallCost:
     def observe(self, missing: Floats, excess: Floats) -> None:
         """Observe (m,) blocks: the part of a call that their expected ticks lack, and the ticks in excess of these."""
         self._sums *= FORGET
-        self._sums += len(missing), missing @ missing, missing @ excess, excess @ excess
+        self._sums += np.array([len(missing), missing @ missing, missing @ excess, excess @ excess])
         n, square, product, variation = self._sums.tolist()
         if n > 1.0 and square > 0.0:
             error = math.sqrt(max(0.0, variation - product**2 / square) / (n - 1.0) / square)
