@@ -129,7 +129,7 @@ def by_metis(graph: Graph, event: Event, seed: int) -> Ints:
 
 
 METHODS: dict[str, Method] = {
-    "rebalance": lambda graph, parts, event, seed: rebalance(graph, parts, event.speeds, costs=event.costs, seed=seed),
+    "rebalance": lambda graph, parts, event, seed: rebalance(graph, parts, event.speeds, costs=event.costs),
     "fresh + remap": lambda graph, parts, event, seed: relabelled(parts, fresh(graph, event, seed), event),
     "METIS + remap": lambda graph, parts, event, seed: relabelled(parts, by_metis(graph, event, seed), event),
 }

@@ -104,7 +104,6 @@ def compile_all() -> dict[str, float]:
     from lb_mpi.arranging.arrange import arrange
     from lb_mpi.partitioning.partition import EFFORTS, partition
     from lb_mpi.problems import uts
-    from lb_mpi.rebalancing import greedy
     from lb_mpi.rebalancing.rebalance import rebalance
 
     began = time.perf_counter()
@@ -112,7 +111,6 @@ def compile_all() -> dict[str, float]:
         partition("mesh:20x20", 4, effort=effort)
     rebalance("mesh:20x20", np.arange(400) // 100, [1, 1, 1, 2])
     arrange("mesh:2x2", [1, 2, 3, 4])
-    greedy.compile_kernels()
     uts.compile_kernels()
     return {"seconds": time.perf_counter() - began}
 

@@ -5,20 +5,25 @@ Law.
 - Messages go to old neighbours only: ranks whose parts touch, and rank - 1 and rank + 1 where one of the two touches nobody.
 - A flow is the same at both ends of an edge, to the bit, but for its sign (`lb_mpi.rebalancing.flow`).
 - Rows of the graph move once.  What arrives with a vertex is right: its owner knows the new owners of its neighbours.
+- Vertices are chosen in steps (`lb_mpi.rebalancing.pairs`), which are the same in any order of arrivals.
 - All ranks move, or none: a rank keeps its old part until the commit says that no rank has failed.  A rank that fails at any
   time takes part until then, with empty messages, so that nobody waits for it.
 - Of ranks that are not its neighbours, a rank learns nothing but a few sums and maxima over all ranks.
 
-A message of one kind goes to each neighbour, and one comes from each, in every exchange.  So ranks need no numbers on their
-messages: the next one of a neighbour belongs to the next exchange.
+A message of one kind goes to each neighbour, and one comes from each, in every exchange.  In the choice, both ends of a pair
+know the steps.  So ranks need no numbers on their messages: the next one of a neighbour belongs to the next exchange.  A
+rank that gives the choice up sends an empty message instead of the next one; it may come after a neighbour's last step.
 
     stage     waits for                        does then
     REPORT    the maxima of all ranks          asks for the sums; ends if a rank has failed, or the ranks' values differ
     SUM       the sums of all ranks            decides, the same on all ranks: ends, or greets its neighbours
-    HELLO     HELLO of neighbours, and ring    begins the flow
+    REPAIR    its job                          greets its neighbours, tells them the work of stray pieces
+    HELLO     HELLO of neighbours, and ring    begins the flow; first learns its component, if there may be several
+    SPREAD    whether a component has grown    greets again, or begins the flow
     FLOW      FLOW of neighbours               makes a step; every `period` steps asks for the largest residual
     CHECK     the largest residual             makes the next steps, or requests `Choose`
-    CHOOSE    its job                          sends the new owners of its vertices
+    CHOOSE    its job                          sends what the choice sends; at its end, the new owners of its vertices
+    PAIR      what the choice awaits           requests `Choose`; gives the choice up if a neighbour has failed
     LABEL     LABEL of neighbours              requests `Pack`; sends ROWS without content if it has failed
     PACK      its job                          sends the rows to their new owners
     ROWS      ROWS of neighbours               requests `Build`; reports a failure if a neighbour's rows have no content
@@ -30,7 +35,7 @@ messages: the next one of a neighbour belongs to the next exchange.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -40,19 +45,22 @@ from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
 from lb_mpi.balancing.neighbours import ALL, UNIT, Reduction
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
-from lb_mpi.graph import Ints
+from lb_mpi.graph import Floats, Ints
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
-from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now
+from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
+
+FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
 
 
 class RebalanceKind(IntEnum):
     """The kinds of messages."""
 
     REDUCE = 0  # to ALL: this rank's numbers; from ALL: those of all ranks
-    HELLO = 1  # whether the sender has no neighbours
+    HELLO = 1  # (3,) the sender's component and speed, the work of stray pieces for the receiver; labels as in LABEL
     FLOW = 2  # a number of `Flow`
-    LABEL = 3  # the new owners of the receiver's ghosts
-    ROWS = 4  # rows of the graph, with their values; None: the sender has failed
+    PAIR = 3  # of a choice of vertices; None: the sender has given it up
+    LABEL = 4  # the new owners of the receiver's ghosts; None: the sender has failed
+    ROWS = 5  # rows of the graph, with their values; None: the sender has failed
 
 
 class RebalanceMessage(NamedTuple):
@@ -62,10 +70,38 @@ class RebalanceMessage(NamedTuple):
     payload: Any = None
 
 
-class Choose(NamedTuple):
-    """A job: choose vertices for the flows to neighbours; its outcome: (n_local,) the new owner of each vertex."""
+Arrays = tuple[Any, ...]  # of integers and doubles, in one dimension
 
-    flows: dict[int, float]
+
+class ChoiceStep(NamedTuple):
+    """A step of the choice of vertices: a rank's messages for neighbours, and the ranks that it waits for."""
+
+    sends: Mapping[int, Arrays]
+    sources: Sequence[int] = ()
+
+
+class Links(NamedTuple):
+    """A rank's neighbours, and its loads."""
+
+    flows: dict[int, float]  # by neighbour: work to send; < 0: to receive
+    speeds: dict[int, float]  # of the neighbours
+    speed: float
+    load: float  # present work, >= 0
+    bound: float  # most work afterwards
+
+
+class Repair(NamedTuple):
+    """A job: find stray pieces; its outcome: (n_local,) new owners, and the work for each rank that gets some."""
+
+
+class Choose(NamedTuple):
+    """A job: a step of the choice of vertices; its outcome: an `ChoiceStep`, or in the end (n_local,) the new owners."""
+
+    links: Links
+    repaired: Owners  # without stray pieces
+    most_vertices: int  # of any rank
+    step: int
+    received: dict[int, Arrays] | None  # by neighbour; None: nothing, in step 0
 
 
 class Pack(NamedTuple):
@@ -95,26 +131,31 @@ class Stage(IntEnum):
 
     REPORT = 0
     SUM = 1
-    HELLO = 2
-    FLOW = 3
-    CHECK = 4
-    CHOOSE = 5
-    LABEL = 6
-    PACK = 7
-    ROWS = 8
-    BUILD = 9
-    COMMIT = 10
-    CUT = 11
-    OVER = 12
+    REPAIR = 2
+    HELLO = 3
+    SPREAD = 4
+    FLOW = 5
+    CHECK = 6
+    CHOOSE = 7
+    PAIR = 8
+    LABEL = 9
+    PACK = 10
+    ROWS = 11
+    BUILD = 12
+    COMMIT = 13
+    CUT = 14
+    OVER = 15
 
 
-REDUCING = (Stage.REPORT, Stage.SUM, Stage.CHECK, Stage.COMMIT, Stage.CUT)
+REDUCING = (Stage.REPORT, Stage.SUM, Stage.SPREAD, Stage.CHECK, Stage.COMMIT, Stage.CUT)
 EXCHANGING = {
     Stage.HELLO: RebalanceKind.HELLO,
     Stage.FLOW: RebalanceKind.FLOW,
+    Stage.PAIR: RebalanceKind.PAIR,
     Stage.LABEL: RebalanceKind.LABEL,
     Stage.ROWS: RebalanceKind.ROWS,
 }
+Job = Repair | Choose | Pack | Build
 
 
 class RankLoad(NamedTuple):
@@ -151,30 +192,41 @@ class RebalanceOutcome(NamedTuple):
 class Rebalancing:
     """One rank of a rebalancing: an actor.
 
-    `trigger` has the same state on all ranks.  `tolerance`: the imbalance at which the flow ends.
+    `trigger` has the same state on all ranks.  `imbalance`: what may be left.  `connected`: the graph is in one piece; then
+    all parts with vertices are connected, too.
     """
 
     wake_at = math.inf
 
     def __init__(
-        self, rank: int, size: int, part: GraphPart, mine: RankLoad, trigger: Trigger, *, tolerance: float = 0.02
-    ) -> None:
+        self, rank: int, size: int, part: GraphPart, mine: RankLoad, trigger: Trigger, *, imbalance: float = 0.03,
+        connected: bool = True,
+    ) -> None:  # fmt: skip
         self.rank, self.size, self.part, self.mine = rank, size, part, mine
         self.stage = Stage.REPORT
-        self.job: Choose | Pack | Build | None = None
+        self.job: Job | None = None
         self.failed = mine.failed
         self.error: BaseException | None = None
         self.outcome = RebalanceOutcome()
         self.built: Built | None = None  # valid if `committed`
         self.owners = owners_now(part, rank)
-        self._trigger, self._tolerance = trigger, tolerance
+        self._trigger, self._imbalance, self._tolerance = trigger, imbalance, FLOW_PART * imbalance
         self._inbox: list[tuple[int, RebalanceMessage]] = []  # not handled yet, in order for each source
         self._began = False
         self._now = self._decided_at = 0.0
         self._slowest_s = self._mean_s = 0.0  # times of the ranks
         self._units: list[float] = []  # of the sums of loads and speeds
         self._unmeasured = False
+        self._most_vertices = 0  # of a rank
+        self._connected = connected
+        self._component = -1 if connected and len(part.ranks) else rank  # the lowest rank known in that of this rank
+        self._grown, self._greetings = False, 0
+        self._hello: dict[int, Floats] = {}  # by neighbour
+        self._repaired, self._repairs = self.owners, dict[int, float]()  # work of stray pieces, by rank
+        self._load = mine.load  # without these pieces, and with those of others
         self._links: list[int] = []  # neighbours in all exchanges after HELLO
+        self._awaited: Sequence[int] = ()  # by the choice
+        self._step = 0
         self._flow: Flow | None = None
         self._number, self._rounds = 0.0, 0  # the last number of the flow, and how many were received
         self._asked = False  # a residual is being reduced
@@ -209,11 +261,13 @@ class Rebalancing:
             sends += self._handle(received)
         return sends
 
-    def done(self, job: Choose | Pack | Build, result: Any) -> list[tuple[int, RebalanceMessage]]:
+    def done(self, job: Job, result: Any) -> list[tuple[int, RebalanceMessage]]:
         """See `lb_mpi.actor`."""
         self.job = None
+        if isinstance(job, Repair):
+            return self._greet(*result)
         if isinstance(job, Choose):
-            return self._label(result)
+            return self._go_on(result)
         if isinstance(job, Pack):
             return self._send_rows(result)
         self.built = result
@@ -223,8 +277,10 @@ class Rebalancing:
         """See `lb_mpi.actor`."""
         self.error, self.failed = self.error or error, True
         job, self.job = self.job, None
+        if isinstance(job, Repair):
+            return self._greet(self.owners.local, {})
         if isinstance(job, Choose):
-            return self._label(self.owners.local)
+            return self._give_up()
         if isinstance(job, Pack):
             return self._send_rows({})
         return [] if job is None else self._ask_commit()
@@ -234,7 +290,13 @@ class Rebalancing:
         if self.over:
             return None
         kind = EXCHANGING.get(self.stage, RebalanceKind.REDUCE)
-        sources = [ALL] if self.stage in REDUCING else self.neighbours if self.stage is Stage.HELLO else self._links
+        sources: Sequence[int] = self.neighbours if self.stage is Stage.HELLO else self._links
+        if self.stage in REDUCING:
+            sources = [ALL]
+        if self.stage is Stage.PAIR:
+            sources = self._awaited
+        if self.stage is Stage.LABEL:
+            self._inbox = [one for one in self._inbox if not self._is_void(one[1])]
         first: dict[int, tuple[int, RebalanceMessage]] = {}  # the next message of each source
         for place, (source, message) in enumerate(self._inbox):
             if source in sources:
@@ -248,6 +310,10 @@ class Rebalancing:
                 raise ProtocolError(f"rank {self.rank}, {self.stage.name}: {message} of rank {source}, expected {kind.name}")
         return {source: message.payload for source, (_, message) in first.items()}
 
+    def _is_void(self, message: RebalanceMessage) -> bool:
+        """Return whether a message belongs to a choice that one of its two ranks has given up."""
+        return message.kind is RebalanceKind.PAIR and (self.failed or message.payload is None)
+
     def _handle(self, received: dict[int, Any]) -> list[tuple[int, RebalanceMessage]]:
         match self.stage:
             case Stage.REPORT:
@@ -255,11 +321,15 @@ class Rebalancing:
             case Stage.SUM:
                 return self._decide(received[ALL])
             case Stage.HELLO:
-                return self._begin_flow(received)
+                return self._know(received)
+            case Stage.SPREAD:
+                return self._spread(bool(received[ALL].maxima[0]))
             case Stage.FLOW:
-                return self._step(received)
+                return self._flow_on(received)
             case Stage.CHECK:
                 return self._check(float(received[ALL].maxima[0]))
+            case Stage.PAIR:
+                return self._pair(received)
             case Stage.LABEL:
                 return self._pack(received)
             case Stage.ROWS:
@@ -278,15 +348,18 @@ class Rebalancing:
         known = not math.isnan(speed)
         seconds = load / speed if known else 0.0
         unmeasured = not known and load > 0.0
-        return self._reduce(maxima=(self.failed, mark, -mark, unmeasured, seconds, load, speed if known else 0.0))
+        known_speed = speed if known else 0.0
+        return self._reduce(
+            maxima=(self.failed, mark, -mark, unmeasured, self.part.n_local, seconds, load, known_speed)
+        )
 
     def _sum(self, most: Reduction) -> list[tuple[int, RebalanceMessage]]:
-        failed, mark, minus_mark, unmeasured, self._slowest_s, *units = most.maxima.tolist()
+        failed, mark, minus_mark, unmeasured, n_local, self._slowest_s, *units = most.maxima.tolist()
         if failed or mark != -minus_mark:
             problem = RebalanceProblem.FAILED if failed else RebalanceProblem.DIFFER
             return self._end(self.outcome._replace(problem=problem))
         self._units = [UNIT * unit for unit in units]
-        self._unmeasured = bool(unmeasured)
+        self._unmeasured, self._most_vertices = bool(unmeasured), int(n_local)
         self.stage = Stage.SUM
         speed = 0.0 if math.isnan(self.mine.speed) else self.mine.speed
         parts = zip((self.mine.load, speed), self._units, strict=True)
@@ -310,24 +383,60 @@ class Rebalancing:
         if not decision.act or before == 0.0:
             return self._end(self.outcome)
         self._decided_at = self._now
+        self.stage, self.job = Stage.REPAIR, Repair()
+        return []
+
+    # --- the neighbours ---
+
+    def _greet(self, labels: Ints, repairs: Mapping[int, float]) -> list[tuple[int, RebalanceMessage]]:
+        self._repaired, self._repairs = self.owners._replace(local=labels), dict(repairs)
         self.stage = Stage.HELLO
-        alone = not len(self.part.ranks)
-        return [(other, RebalanceMessage(RebalanceKind.HELLO, alone)) for other in self.neighbours]
+        return self._send_hello()
+
+    def _send_hello(self) -> list[tuple[int, RebalanceMessage]]:
+        about = {other: (self._component, self.mine.speed, self._repairs.get(other, 0.0)) for other in self.neighbours}
+        labels = {other: labels_for(self.part, self._repaired.local, other) for other in about}
+        return [
+            (other, RebalanceMessage(RebalanceKind.HELLO, (np.array(each), labels[other]))) for other, each in about.items()
+        ]
+
+    def _know(self, received: Mapping[int, Arrays]) -> list[tuple[int, RebalanceMessage]]:
+        self._hello = {other: about for other, (about, _) in received.items()}
+        ghosts = [received[other][1] for other in self.part.ranks.tolist()]
+        self._repaired = self._repaired._replace(ghosts=np.concatenate([*ghosts, self.owners.ghosts[:0]]))
+        if self._connected:
+            return self._begin_flow()
+        lowest = min([self._component, *(int(self._hello[other][0]) for other in self.part.ranks.tolist())])
+        self._grown, self._component = self._grown or lowest < self._component, lowest
+        self._greetings += 1
+        if self._greetings % self._period:
+            return self._send_hello()
+        self.stage = Stage.SPREAD
+        return self._reduce(maxima=[self._grown])
+
+    def _spread(self, grown: bool) -> list[tuple[int, RebalanceMessage]]:
+        """Greet again, until no component has grown: then all ranks know their own and those of their neighbours."""
+        if not grown:
+            return self._begin_flow()
+        self._grown, self.stage = False, Stage.HELLO
+        return self._send_hello()
 
     # --- the flow ---
 
-    def _begin_flow(self, alone: Mapping[int, bool]) -> list[tuple[int, RebalanceMessage]]:
-        touching = set(self.part.ranks.tolist())
-        self._links = sorted(touching | {other for other in alone if alone[other] or not touching})
-        load, speed, *_ = self.mine
-        self._flow = Flow(self.rank, self._links, load, speed, self._mean_s, size=self.size, tolerance=self._tolerance)
+    def _begin_flow(self) -> list[tuple[int, RebalanceMessage]]:
+        apart = {other for other, (component, *_) in self._hello.items() if int(component) != self._component}
+        self._links = sorted({*self.part.ranks.tolist(), *apart})
+        self._load += sum(float(work) for _, _, work in self._hello.values()) - sum(self._repairs.values())
+        near = sorted(still_touching(self.part, self._repaired, self.rank) | apart)
+        load, speed = self._load, self.mine.speed
+        self._flow = Flow(self.rank, near, load, speed, self._mean_s, size=self.size, tolerance=self._tolerance)
         self.stage, self._number = Stage.FLOW, self._flow.start()
         return self._send_number()
 
     def _send_number(self) -> list[tuple[int, RebalanceMessage]]:
         return [(other, RebalanceMessage(RebalanceKind.FLOW, self._number)) for other in self._links]
 
-    def _step(self, received: Mapping[int, float]) -> list[tuple[int, RebalanceMessage]]:
+    def _flow_on(self, received: Mapping[int, float]) -> list[tuple[int, RebalanceMessage]]:
         flow = self._flow
         assert flow is not None
         self._number = flow.step(received)
@@ -350,21 +459,50 @@ class Rebalancing:
         self.outcome = self.outcome._replace(steps=flow.steps)
         self.stage = Stage.CHOOSE
         if self.failed:
-            return self._label(self.owners.local)
-        self.job = Choose(dict(flow.flows))
+            return self._give_up()
+        return self._request(None)
+
+    # --- the choice ---
+
+    def _request(self, received: dict[int, Arrays] | None) -> list[tuple[int, RebalanceMessage]]:
+        assert self._flow is not None
+        speed = self.mine.speed
+        links = Links(
+            dict(self._flow.flows), {other: float(self._hello[other][1]) for other in self._flow.flows}, speed, self._load,
+            (1.0 + self._imbalance) * speed * self._mean_s,
+        )  # fmt: skip
+        self.stage = Stage.CHOOSE
+        self.job = Choose(links, self._repaired, self._most_vertices, self._step, received)
+        self._step += 1
         return []
+
+    def _go_on(self, result: ChoiceStep | Ints) -> list[tuple[int, RebalanceMessage]]:
+        if not isinstance(result, ChoiceStep):
+            return self._label(result)
+        self.stage, self._awaited = Stage.PAIR, result.sources
+        return [(other, RebalanceMessage(RebalanceKind.PAIR, arrays)) for other, arrays in result.sends.items()]
+
+    def _pair(self, received: dict[int, Arrays | None]) -> list[tuple[int, RebalanceMessage]]:
+        known = {other: arrays for other, arrays in received.items() if arrays is not None}
+        return self._give_up() if self.failed or len(known) < len(received) else self._request(known)
+
+    def _give_up(self) -> list[tuple[int, RebalanceMessage]]:
+        self.failed = True
+        sends = [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in self._links]
+        return sends + self._label(self.owners.local)
 
     # --- the move ---
 
     def _label(self, labels: Ints) -> list[tuple[int, RebalanceMessage]]:
         self.owners = self.owners._replace(local=labels)
         self.stage = Stage.LABEL
-        return [
-            (other, RebalanceMessage(RebalanceKind.LABEL, labels_for(self.part, labels, other))) for other in self._links
-        ]
+        theirs = {other: None if self.failed else labels_for(self.part, labels, other) for other in self._links}
+        return [(other, RebalanceMessage(RebalanceKind.LABEL, each)) for other, each in theirs.items()]
 
-    def _pack(self, labels: Mapping[int, Ints]) -> list[tuple[int, RebalanceMessage]]:
-        ghosts = [labels[other] for other in self.part.ranks.tolist()]
+    def _pack(self, labels: Mapping[int, Ints | None]) -> list[tuple[int, RebalanceMessage]]:
+        if any(each is None for each in labels.values()):
+            self.failed = True
+        ghosts = [] if self.failed else [labels[other] for other in self.part.ranks.tolist()]
         self.owners = self.owners._replace(ghosts=np.concatenate([*ghosts, np.zeros(0, dtype=np.int64)]).astype(np.int64))
         self.stage = Stage.PACK
         if self.failed:

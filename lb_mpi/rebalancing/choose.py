@@ -4,10 +4,11 @@ A rank is the home of its vertices, which stay there until a round of rebalancin
 the ranks that will own them.  A vertex moves to a neighbour of its home at most, so all of its edges are at hand:
 
     zone       each of two neighbours: its vertices near their border, with the edges between the two parts
-    join       one of them: both zones as one graph, with a fixed vertex on each side for the rest of the part
+    settle     one of them, which gets the other's zone: what is known there of its own vertices may be old
+    join       and there: both zones as one graph, with a fixed vertex on each side for the rest of the part
     two_way    and there: let work change sides, then make the cut lighter (Fiduccia & Mattheyses 1982)
 
-Two pairs of ranks that share none don't affect each other.  Between dependent pairs, labels are exchanged with neighbours.
+Two pairs of ranks that share none don't affect each other (`lb_mpi.rebalancing.pairs`).
 A vertex is tied to its home by an edge of weight `stay` times its cost: the cut and the moved work are minimised together
 (Schloegel, Karypis & Kumar, "Multilevel diffusion schemes for repartitioning of adaptive meshes", 1997).
 
@@ -39,6 +40,8 @@ class Shard(NamedTuple):
     graph: Csr  # (n_local + n_ghosts,) vertices
     n_local: int
     numbers: Ints  # (n_local + n_ghosts,) of the vertices, the same on all ranks
+    send: dict[int, Ints]  # by rank: the owned vertices that it has as ghosts
+    ghosts: dict[int, slice]  # by rank: its vertices among the ghosts, in the order of its `send`
 
 
 def shard_of(part: GraphPart, costs: Floats) -> Shard:
@@ -46,10 +49,17 @@ def shard_of(part: GraphPart, costs: Floats) -> Shard:
     none = np.zeros(part.n_ghosts)
     indptr = np.concatenate([part.indptr, np.full(part.n_ghosts, part.indptr[-1])])
     graph = Csr(indptr, part.indices.copy(), part.weights.copy(), np.concatenate([costs, none]))
-    return Shard(graph, part.n_local, np.concatenate([part.vertices, part.ghosts]))
+    sent, received = part.send_indptr.tolist(), (part.n_local + part.receive_indptr).tolist()
+    send = {other: part.send[sent[k] : sent[k + 1]] for k, other in enumerate(part.ranks.tolist())}
+    ghosts = {other: slice(received[k], received[k + 1]) for k, other in enumerate(part.ranks.tolist())}
+    return Shard(graph, part.n_local, np.concatenate([part.vertices, part.ghosts]), send, ghosts)
 
 
 # --- Two parts --------------------------------------------------------------------------------------------------------
+
+# The other end of an edge of a zone: on side 0 or 1, where it stays; in this zone; a vertex of the other home on side 0 or
+# 1; one of the other home in a third part.
+INSIDE, OTHER, ELSEWHERE = 2, 3, 5
 
 
 class Zone(NamedTuple):
@@ -58,74 +68,123 @@ class Zone(NamedTuple):
     numbers: Ints  # (m,) ascending
     sides: Ints  # (m,) 0: labelled the lower rank; 1: the higher one
     costs: Floats  # (m,)
-    indptr: Ints  # (m + 1,) where each vertex's edges to vertices of the two parts begin
-    heads: Ints  # (nnz,) numbers of these
-    head_sides: Ints  # (nnz,)
+    indptr: Ints  # (m + 1,) where each vertex's edges to vertices of the two parts, or of the other home, begin
+    heads: Ints  # (nnz,) the other ends: numbers, or places in this zone if INSIDE
+    kinds: Ints  # (nnz,) 0, 1, INSIDE, OTHER, OTHER + 1, ELSEWHERE
     weights: Floats  # (nnz,)
 
 
-def zone(shard: Shard, labels: Ints, pair: tuple[int, int], layers: int, flow: float = 0.0) -> Zone:
-    """Return the zone of the home with this shard: up to `layers` edges away from the border between the two parts.
+def zone(shard: Shard, labels: Ints, rank: int, other: int, layers: int, work: float = 0.0) -> tuple[Ints, Zone]:
+    """Return the vertices of `rank`, the home, near the border of its part with the other rank's: local numbers, and rows.
 
-    labels (n_local + n_ghosts,) : the ranks that will own the vertices.  pair : the two ranks, ascending, one of them the
-    home.  flow : work that is to get from the first to the second; if there is some, but no border, all vertices are in.
+    labels (n_local + n_ghosts,) : the ranks that will own the vertices.  layers : edges from the border, at least as many as
+    vertices with this `work` need; if there is some, but no border, the zone begins at the vertex with the fewest edges.
+    One vertex that stays at home is left out, so that a rank keeps its place between its neighbours.
     """
-    found = near_border(shard.graph, shard.n_local, labels, pair[0], pair[1], layers)
-    if flow and len(found) == 0:
-        found = np.flatnonzero(np.isin(labels[: shard.n_local], pair))
-    return rows_between(shard.graph, shard.numbers, labels, pair[0], pair[1], found)
+    low, high = min(rank, other), max(rank, other)
+    found = near_border(shard.graph, shard.n_local, labels, rank, other, layers, work)
+    theirs = shard.ghosts.get(other, slice(0, 0))
+    rows = rows_between(shard.graph, shard.n_local, shard.numbers, labels, low, high, theirs.start, theirs.stop, found)
+    return found, rows
 
 
 @njit(cache=True)
-def rows_between(graph: Csr, numbers: Ints, labels: Ints, low: int, high: int, found: Ints) -> Zone:
-    """Return the rows of the vertices `found`, without the neighbours in third parts."""
+def rows_between(
+    graph: Csr, n_local: int, numbers: Ints, labels: Ints, low: int, high: int, start: int, stop: int, found: Ints
+) -> Zone:
+    """Return the rows of the vertices `found`, without those in third parts; start, stop: the other home's ghosts."""
+    place = np.full(n_local, -1)
     most = 0
-    for v in found:
-        most += graph.indptr[v + 1] - graph.indptr[v]
-    indptr = np.zeros(len(found) + 1, np.int64)
-    heads, sides, weights = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+    for k in range(len(found)):
+        place[found[k]] = k
+        most += graph.indptr[found[k] + 1] - graph.indptr[found[k]]
+    indptr, sides = np.zeros(len(found) + 1, np.int64), np.empty(len(found), np.int64)
+    heads, kinds, weights = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
     end = 0
     for k in range(len(found)):
+        sides[k] = labels[found[k]] == high
         for e in range(graph.indptr[found[k]], graph.indptr[found[k] + 1]):
             u = graph.indices[e]
-            if labels[u] == low or labels[u] == high:
-                heads[end], sides[end], weights[end] = numbers[u], labels[u] == high, graph.weights[e]
-                end += 1
+            within = labels[u] == low or labels[u] == high
+            if u < n_local and place[u] >= 0:
+                heads[end], kinds[end] = place[u], INSIDE
+            elif start <= u < stop:
+                heads[end], kinds[end] = numbers[u], OTHER + (labels[u] == high) if within else ELSEWHERE
+            elif within:
+                heads[end], kinds[end] = numbers[u], labels[u] == high
+            else:
+                continue
+            weights[end] = graph.weights[e]
+            end += 1
         indptr[k + 1] = end
-    side = np.empty(len(found), np.int64)
-    for k in range(len(found)):
-        side[k] = labels[found[k]] == high
-    own, costs = numbers[found], graph.vertex_weights[found]
-    return Zone(own, side, costs, indptr, heads[:end].copy(), sides[:end].copy(), weights[:end].copy())
+    costs = graph.vertex_weights[found]
+    return Zone(numbers[found], sides, costs, indptr, heads[:end].copy(), kinds[:end].copy(), weights[:end].copy())
 
 
 @njit(cache=True)
-def near_border(graph: Csr, n_local: int, labels: Ints, low: int, high: int, layers: int) -> Ints:
-    """Return the owned vertices labelled low or high up to `layers` edges away from one beside the other part, ascending."""
+def near_border(graph: Csr, n_local: int, labels: Ints, rank: int, other: int, layers: int, work: float) -> Ints:
+    """Return the owned vertices of a zone, ascending; see `zone`."""
     seen = np.zeros(n_local, np.bool_)
     queue, depth = np.empty(n_local, np.int64), np.zeros(n_local, np.int64)
-    end = 0
+    end, n_home, outermost = 0, 0, -1
     for v in range(n_local):
-        if labels[v] == low or labels[v] == high:
-            other = low + high - labels[v]
+        n_home += labels[v] == rank
+        if labels[v] == rank or labels[v] == other:
+            opposite = rank + other - labels[v]
             for e in range(graph.indptr[v], graph.indptr[v + 1]):
-                if labels[graph.indices[e]] == other:
+                if labels[graph.indices[e]] == opposite:
                     seen[v] = True
                     queue[end] = v
                     end += 1
                     break
-    head = 0
-    while head < end and depth[queue[head]] < layers:
+            degree = graph.indptr[v + 1] - graph.indptr[v]
+            if labels[v] == rank and (outermost < 0 or degree < graph.indptr[outermost + 1] - graph.indptr[outermost]):
+                outermost = v
+    if end == 0 and work > 0.0 and outermost >= 0:
+        seen[outermost] = True
+        queue[0] = outermost
+        end = 1
+    head, last, found, n_found, unseen = 0, -1, 0.0, 0, 0
+    while head < end:
         v = queue[head]
+        if depth[v] >= layers and found >= work:
+            break
         head += 1
+        if labels[v] == rank:
+            last = v
+            n_found += 1
+            found += graph.vertex_weights[v]
         for e in range(graph.indptr[v], graph.indptr[v + 1]):
             u = graph.indices[e]
-            if u < n_local and not seen[u] and (labels[u] == low or labels[u] == high):
+            if u < n_local and not seen[u] and (labels[u] == rank or labels[u] == other):
                 seen[u] = True
                 depth[u] = depth[v] + 1
                 queue[end] = u
                 end += 1
+        while head == end and found < work and unseen < n_local:  # another piece of the part
+            if not seen[unseen] and labels[unseen] == rank:
+                seen[unseen] = True
+                queue[end] = unseen
+                end += 1
+            unseen += 1
+    for v in queue[head:end]:
+        if labels[v] == rank:
+            last = v
+            n_found += 1
+    if n_found == n_home and last >= 0:
+        seen[last] = False
     return np.nonzero(seen)[0]
+
+
+@njit(cache=True)
+def settle(theirs: Zone, numbers: Ints, labels: Ints, low: int, high: int) -> Ints:
+    """Return the right kinds of the edges of the other home's zone; numbers (n_local,) and labels are those of this home."""
+    kinds = theirs.kinds.copy()
+    for e in range(len(theirs.heads)):
+        if kinds[e] >= OTHER:
+            label = labels[find(numbers, theirs.heads[e])]
+            kinds[e] = OTHER + (label == high) if label in (low, high) else ELSEWHERE
+    return kinds
 
 
 class Pair(NamedTuple):
@@ -150,40 +209,57 @@ def join(low: Zone, high: Zone, stay: float) -> Pair:
     costs, side = np.zeros(m + 2), np.ones(m + 2, np.int64)
     side[0] = 0
     rest = np.zeros((m + 2, 2))  # weight of the edges to what else each part has
-    room = len(low.heads) + len(high.heads) + 4 * m
-    heads, weights = np.empty(room, np.int64), np.empty(room)
-    indptr = np.zeros(m + 3, np.int64)
-    for fixed_too in (False, True):  # the rows of the fixed vertices come first, when their lengths are known
-        end = 0
-        for k in range(2 if fixed_too else 0):
-            for v in range(2, m + 2):
-                if rest[v, k] > 0.0:
-                    heads[end], weights[end] = v, rest[v, k]
-                    end += 1
-            indptr[k + 1] = end
-        for v in range(2, m + 2):
-            home = 0 if v < n_low + 2 else 1
-            one, k = (low, v - 2) if home == 0 else (high, v - 2 - n_low)
-            if fixed_too:
-                for p in range(2):
-                    if rest[v, p] > 0.0:
-                        heads[end], weights[end] = p, rest[v, p]
-                        end += 1
-            else:
-                costs[v], side[v] = one.costs[k], one.sides[k]
-                rest[v, home] += stay * one.costs[k]
+    inner = np.empty(len(low.heads) + len(high.heads), np.int64)  # the other end, if it is in a zone; or -1
+    n_edges = n_rest = 0
+    first = 0
+    for home in range(2):
+        one, another = (low, high) if home == 0 else (high, low)
+        begin, other_begin = (2, n_low + 2) if home == 0 else (n_low + 2, 2)
+        for k in range(len(one.numbers)):
+            v = begin + k
+            costs[v], side[v] = one.costs[k], one.sides[k]
+            rest[v, home] += stay * one.costs[k]
             for e in range(one.indptr[k], one.indptr[k + 1]):
-                u = find(low.numbers, one.heads[e])
-                if u < 0:
-                    u = find(high.numbers, one.heads[e])
-                    u = u + n_low if u >= 0 else -1
-                if u < 0 and not fixed_too:
-                    rest[v, one.head_sides[e]] += one.weights[e]
-                if u >= 0 and fixed_too:
-                    heads[end], weights[end] = u + 2, one.weights[e]
+                kind, u = one.kinds[e], -1
+                if kind == INSIDE:
+                    u = begin + one.heads[e]
+                elif kind == OTHER or kind == OTHER + 1:
+                    place = find(another.numbers, one.heads[e])
+                    if place >= 0:
+                        u = other_begin + place
+                    else:
+                        rest[v, kind - OTHER] += one.weights[e]
+                elif kind < INSIDE:
+                    rest[v, kind] += one.weights[e]
+                inner[first + e] = u
+                n_edges += u >= 0
+            n_rest += (rest[v, 0] > 0.0) + (rest[v, 1] > 0.0)
+        first += len(one.heads)
+    heads, weights = np.empty(n_edges + 2 * n_rest, np.int64), np.empty(n_edges + 2 * n_rest)
+    indptr = np.zeros(m + 3, np.int64)
+    end = 0
+    for k in range(2):
+        for v in range(2, m + 2):
+            if rest[v, k] > 0.0:
+                heads[end], weights[end] = v, rest[v, k]
+                end += 1
+        indptr[k + 1] = end
+    first = 0
+    for home in range(2):
+        one, begin = (low, 2) if home == 0 else (high, n_low + 2)
+        for k in range(len(one.numbers)):
+            v = begin + k
+            for p in range(2):
+                if rest[v, p] > 0.0:
+                    heads[end], weights[end] = p, rest[v, p]
+                    end += 1
+            for e in range(one.indptr[k], one.indptr[k + 1]):
+                if inner[first + e] >= 0:
+                    heads[end], weights[end] = inner[first + e], one.weights[e]
                     end += 1
             indptr[v + 1] = end
-    return Pair(indptr, heads[:end].copy(), weights[:end].copy(), costs, side, np.arange(m + 2) < 2)
+        first += len(one.heads)
+    return Pair(indptr, heads, weights, costs, side, np.arange(m + 2) < 2)
 
 
 @inlined
@@ -245,15 +321,16 @@ def two_way(
 def give_work(graph: Csr, part: Ints, bounds: Floats) -> None:
     """Move vertices at the border out of the side above its bound (2,): cheapest in cut first, of equals the earliest.
 
-    A vertex that would bring the side farther below its bound than it is above stays.
+    A vertex that would bring the side farther below its bound than it is above stays.  When a piece of the side has left,
+    the others follow, from the vertices with the weakest edges on.
     """
     parts = find_parts(graph, part, bounds)
     source = 0 if parts.weights[0] - bounds[0] > parts.weights[1] - bounds[1] else 1
-    if parts.weights[source] <= bounds[source] or len(graph.weights) == 0:
+    if parts.weights[source] <= bounds[source]:
         return
     connections = find_connections(graph, part, 2)
     heap = make_heap(len(part))
-    step, bonus = LATEST * graph.weights.max(), 0.0
+    step, bonus = LATEST * graph.weights.max() if len(graph.weights) else 0.0, 0.0
     weakest = -1
     for v in range(2, len(part)):
         if part[v] == source:
@@ -264,8 +341,19 @@ def give_work(graph: Csr, part: Ints, bounds: Floats) -> None:
                 weakest = v
     if heap.size[0] == 0 and weakest >= 0:
         put(heap, weakest, 0.0)
-    while heap.size[0] > 0 and parts.weights[source] > bounds[source]:
+    last_piece = False
+    tried = np.zeros(len(part), np.bool_)
+    while parts.weights[source] > bounds[source]:
+        if heap.size[0] == 0:
+            if last_piece:
+                break
+            last_piece = True
+            for v in range(2, len(part)):
+                if part[v] == source and not tried[v]:
+                    put(heap, v, -connections.inner[v])
+            continue
         v = pop(heap)
+        tried[v] = True
         if graph.vertex_weights[v] > 2.0 * (parts.weights[source] - bounds[source]):
             continue
         move(graph, parts, connections, v, 1 - source)
@@ -281,10 +369,10 @@ def give_work(graph: Csr, part: Ints, bounds: Floats) -> None:
 LARGE = 0.2  # of a part's work: a piece that has more stays
 
 
-def stray(shard: Shard, homes: Ints, rank: int) -> Ints:
-    """Return (n_local,) labels that give small pieces of a part away, each to the rank with the strongest connection.
+def stray(shard: Shard, rank: int) -> Ints:
+    """Return (n_local,) labels that give small pieces of a rank's part away, each to the rank with the strongest connection.
 
-    homes (n_local + n_ghosts,) : the owners of the vertices; `rank` owns the first n_local.  The piece with most work stays.
+    The piece with most work stays.
     """
     graph, n = shard.graph, shard.n_local
     labels = np.full(n, rank)
@@ -294,7 +382,7 @@ def stray(shard: Shard, homes: Ints, rank: int) -> Ints:
     work = np.bincount(piece, graph.vertex_weights[:n], minlength=count)
     tails = np.repeat(np.arange(n), np.diff(graph.indptr[: n + 1]))
     away = graph.indices >= n
-    at, to = piece[tails[away]], homes[graph.indices[away]]
+    at, to = piece[tails[away]], owners_of_ghosts(shard)[graph.indices[away] - n]
     for one in np.flatnonzero(work <= LARGE * work.sum()).tolist():
         weights = np.bincount(to[at == one], graph.weights[away][at == one])
         if one != int(work.argmax()) and len(weights) and weights.max() > 0.0:
@@ -352,13 +440,29 @@ def multilevel_within(shard: Shard, labels: Ints, seed: int) -> tuple[Ints, int]
     return (group, count) if count <= SHRINK * n else (np.arange(n), n)
 
 
-def coarser(shard: Shard, group: Ints, count: int, first: int, ghost_numbers: Ints) -> Shard:
-    """Return the shard of the groups.
+def coarser(shard: Shard, group: Ints, count: int, rank: int, ghost_groups: Ints) -> tuple[Shard, Ints]:
+    """Return the shard of the groups, and (n_local + n_ghosts,) its vertex or ghost for each one here.
 
-    group, count : of the owned vertices.  first : the number of group 0 among those of all ranks.  ghost_numbers
-    (n_ghosts,) : the numbers of the ghosts' groups.
+    group, count : of the owned vertices.  rank : that owns them.  ghost_groups (n_ghosts,) : the groups of the ghosts on
+    their own ranks.
     """
-    numbers, ghosts = np.unique(ghost_numbers, return_inverse=True)
+    numbers, ghosts = np.unique(group_numbers(owners_of_ghosts(shard), ghost_groups), return_inverse=True)
     both = np.concatenate([group, count + ghosts])
     graph = contract(shard.graph, both, count + len(numbers))
-    return Shard(graph, count, np.concatenate([first + np.arange(count), numbers]))
+    send = {other: np.unique(group[index]) for other, index in shard.send.items()}
+    begin = (count + np.searchsorted(numbers, group_numbers(np.array([*shard.ghosts, MOST_RANKS]), 0))).tolist()
+    of_ranks = {other: slice(begin[k], begin[k + 1]) for k, other in enumerate(shard.ghosts)}
+    return Shard(graph, count, np.concatenate([group_numbers(rank, np.arange(count)), numbers]), send, of_ranks), both
+
+
+def owners_of_ghosts(shard: Shard) -> Ints:
+    """Return (n_ghosts,) the homes of the ghosts."""
+    return np.repeat(np.array([*shard.ghosts], dtype=np.int64), [one.stop - one.start for one in shard.ghosts.values()])
+
+
+MOST_RANKS = 1 << 22
+
+
+def group_numbers(rank: int | Ints, group: int | Ints) -> Ints:
+    """Return the numbers of groups on a rank: different on all ranks, ascending by rank."""
+    return np.asarray((rank << 40) + group)

@@ -16,8 +16,20 @@ from lb_mpi.distributing.halo import Pieces, part_of
 from lb_mpi.graph import Graph, Ints
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing import moving as moving_module
-from lb_mpi.rebalancing.actor import Build, Built, Choose, Pack, RankLoad, RebalanceKind, RebalanceMessage, Stage
-from lb_mpi.rebalancing.greedy import give
+from lb_mpi.rebalancing import pairs as pairs_module
+from lb_mpi.rebalancing.actor import (
+    Build,
+    Built,
+    Choose,
+    Pack,
+    RankLoad,
+    RebalanceKind,
+    RebalanceMessage,
+    Repair,
+    Stage,
+)
+from lb_mpi.rebalancing.choose import shard_of, stray
+from lb_mpi.rebalancing.rebalance import quotient_graph
 from tests.protocol.explore import Exploration, State
 
 Sends = Sequence[tuple[int, RebalanceMessage]]
@@ -32,6 +44,7 @@ class Case(NamedTuple):
     speeds: np.ndarray
     actor: ModuleType = actor_module  # or a mutant
     moving: ModuleType = moving_module
+    pairs: ModuleType = pairs_module
 
     @property
     def size(self) -> int:
@@ -43,15 +56,22 @@ class Case(NamedTuple):
         for rank in range(self.size):
             part = part_of(pieces[rank], rank)
             load = RankLoad(float(self.costs[part.vertices].sum()), float(self.speeds[rank]), mark=7)
-            found.append(self.actor.Rebalancing(rank, self.size, part, load, Trigger(when)))
+            found.append(self.actor.Rebalancing(rank, self.size, part, load, Trigger(when), connected=self.connected))
         return found
 
-    def outcome(self, actor: Any, job: Any) -> Any:
+    @property
+    def connected(self) -> bool:
+        return self.graph.components()[0] == 1
+
+    def outcome(self, actor: Any, job: Any, choices: PairChoices) -> Any:
         """The outcome of a job, with payloads that are rows of the graph."""
         part, rank, moving = actor.part, actor.rank, self.moving
         costs = self.costs[part.vertices]
+        if isinstance(job, Repair):
+            labels = stray(shard_of(part, costs), rank) if self.connected else np.full(part.n_local, rank)
+            return labels, {other: costs[labels == other].sum() for other in set(labels.tolist()) - {rank}}
         if isinstance(job, Choose):
-            return give(part, costs, job.flows, rank)
+            return choices.step(rank, shard_of(part, costs), job)
         if isinstance(job, Pack):
             return {other: moving.rows_of(part, costs, job.owners, index) for other, index in job.leaving.items()}
         assert isinstance(job, Build)
@@ -67,14 +87,15 @@ class Case(NamedTuple):
         assert not at_commit or not any(actor.outcome.problem for actor in over)
 
     def check_sends(self, actors: Sequence[Any], source: int, sends: Sends) -> None:
-        """Messages go to old neighbours, or along the ring to or from a rank that has none; HELLO always."""
+        """Messages go to old neighbours, or along the ring between parts that no path connects; HELLO always."""
         for destination, message in sends:
             if destination == ALL or message.kind is RebalanceKind.HELLO:
                 continue
-            part, other = actors[source].part, actors[destination].part
-            touching = destination in part.ranks
+            touching = destination in actors[source].part.ranks
             beside = (source - destination) % self.size in (1, self.size - 1)
-            assert touching or (beside and not (len(part.ranks) and len(other.ranks))), f"{source} sends to {destination}"
+            _, component = quotient_graph(self.graph, self.owners, self.size).components()
+            apart = component[source] != component[destination]
+            assert touching or (beside and apart), f"{source} sends to {destination}"
 
     def check_end(self, actors: Sequence[Any]) -> None:
         """All ranks are over: the parts are those of a fresh distribution, or all are the old ones."""
@@ -107,9 +128,34 @@ class Case(NamedTuple):
             for other, flow in theirs.items():
                 assert flow == -flows[other][rank]
         speeds = np.where(np.isnan(self.speeds), np.nanmean(self.speeds), self.speeds)
-        loads = np.bincount(self.owners, self.costs, self.size)
+        loads = np.array([actor._load for actor in actors])  # stray pieces are with others already
+        assert loads.sum() == self.costs.sum()
         after = (loads - [sum(theirs.values()) for theirs in flows]) / speeds
         assert after.max() <= (1.0 + tolerance) * loads.sum() / speeds.sum() * (1.0 + 1e-9), "ranks that are not level"
+
+
+class PairChoices:
+    """The choices of all ranks, in steps; one that has been made before, in another order, must be the same again."""
+
+    def __init__(self, pairs: ModuleType = pairs_module) -> None:
+        self._pairs = pairs
+        self._running: dict[int, Any] = {}
+        self._steps: dict[int, list[tuple[Hashable, Any]]] = {}  # by rank: what has arrived, and the outcome
+
+    def step(self, rank: int, shard: Any, job: Any) -> Any:
+        arrived = tuple(sorted((source, _bytes_of(arrays)) for source, arrays in (job.received or {}).items()))
+        steps = self._steps.setdefault(rank, [])
+        if job.step < len(steps):
+            assert steps[job.step][0] == arrived, "the choice depends on the order of arrivals"
+            return steps[job.step][1]
+        if job.step == 0:
+            self._running[rank] = self._pairs.choose(rank, shard, np.concatenate(job.repaired), job.links, job.most_vertices)
+        try:
+            outcome = self._running[rank].send(job.received)
+        except StopIteration as end:
+            outcome = end.value
+        steps.append((arrived, outcome))
+        return outcome
 
 
 def reduced(everyone: Sequence[Reduction]) -> Reduction:
@@ -121,7 +167,7 @@ class Explored(Exploration):
     """All orders of deliveries, turns and jobs of a case, `rest` of which may fail."""
 
     def __init__(self, case: Case) -> None:
-        self.case = case
+        self.case, self.choices = case, PairChoices(case.pairs)
 
     def key_of(self, actor: Any) -> Hashable:
         flow = None if actor._flow is None else (actor._flow.time, tuple(actor._flow.flows.items()))
@@ -134,6 +180,7 @@ class Explored(Exploration):
         labels = tuple(one.tobytes() for one in actor.owners)
         built = None if actor.built is None else actor.built.part.vertices.tobytes()
         state = actor.stage, type(actor.job), actor.failed, repr(actor.error), actor._rounds, actor._asked, actor._number
+        state = *state, actor._step, actor._component, actor._grown, actor._greetings
         return (*state, flow, inbox, labels, built, repr(actor.outcome), actor._began)
 
     def key_of_message(self, message: RebalanceMessage) -> Hashable:
@@ -147,7 +194,7 @@ class Explored(Exploration):
         return super().post(state, source, sends)
 
     def run(self, state: State, rank: int, job: Any) -> Iterator[tuple[Any, State]]:
-        yield self.case.outcome(state.actors[rank], job), state
+        yield self.case.outcome(state.actors[rank], job, self.choices), state
         if state.rest:
             yield ZeroDivisionError(), state._replace(rest=state.rest - 1)
 
@@ -170,7 +217,7 @@ def _bytes_of(payload: Any) -> Hashable:
 
 def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: float = 0.0) -> list[Any]:
     """Run all ranks in a drawn order of deliveries, turns and jobs; each job fails with this chance."""
-    actors = case.actors(when)
+    actors, choices = case.actors(when), PairChoices(case.pairs)
     wires: dict[tuple[int, int], list[RebalanceMessage]] = {}
     asked: list[list[Reduction]] = [[] for _ in actors]
 
@@ -196,8 +243,8 @@ def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: 
         k = int(rng.integers(len(busy) + len(under_way)))
         if k < len(busy):
             actor, job = actors[busy[k]], actors[busy[k]].job
-            failed = rng.random() < chance
-            post(busy[k], actor.fail(ZeroDivisionError()) if failed else actor.done(job, case.outcome(actor, job)))
+            failed = rng.random() < (chance / 20 if isinstance(job, Choose) else chance)  # of many steps
+            post(busy[k], actor.fail(ZeroDivisionError()) if failed else actor.done(job, case.outcome(actor, job, choices)))
             post(busy[k], actor.turn(0.0, []))
         else:
             source, rank = under_way[k - len(busy)]

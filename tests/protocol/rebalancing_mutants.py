@@ -17,14 +17,21 @@ MUTANTS = [
     # the commit
     ("actor", "        if failed:\n            return self._end(self.outcome._replace(problem=RebalanceProblem.FAILED))\n        self._trigger", "        self._trigger"),
     ("actor", "maxima=[self.failed, 0.0, 0.0, 0.0]", "maxima=[False, 0.0, 0.0, 0.0]"),
-    ("actor", "            return self._label(self.owners.local)\n        if isinstance(job, Pack)", "            return []\n        if isinstance(job, Pack)"),  # nobody is told
+    ("actor", "            return self._give_up()\n        if isinstance(job, Pack)", "            return []\n        if isinstance(job, Pack)"),  # nobody is told
     ("actor", "return [] if job is None else self._ask_commit()", "return []"),
     # the flow
-    ("actor", "Flow(self.rank, self._links, load, speed,", "Flow(self.rank, self._links, load, 1.0,"),  # an old speed
-    ("actor", "Flow(self.rank, self._links, load, speed,", "Flow(self.rank, self._links, load / 2.0, speed,"),
-    ("actor", "alone[other] or not touching", "False"),  # a rank without vertices never gets any
-    ("actor", "alone[other] or not touching", "alone[other]"),  # one end only
-    ("actor", "alone[other] or not touching", "True"),  # to ranks that do not touch
+    ("actor", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load, 1.0,"),  # an old speed
+    ("actor", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load / 2.0, speed,"),
+    ("actor", "if int(component) != self._component}", "if False}"),  # a rank without vertices never gets any
+    ("actor", "if int(component) != self._component}", "if int(component) > self._component}"),  # one end only
+    ("actor", "if int(component) != self._component}", "if True}"),  # to ranks that do not touch
+    ("actor", "        if not grown:\n            return self._begin_flow()\n", "        return self._begin_flow()\n"),  # too early
+    ("actor", "- sum(self._repairs.values())", ""),  # stray pieces count on both ranks
+    # the choice
+    ("actor", "sends = [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in self._links]", "sends = []"),  # nobody learns of it
+    ("actor", "return self._give_up() if self.failed or len(known) < len(received) else", "return"),
+    ("pairs", "lambda other: (pair_number(rank, other), other)", "lambda other: other ^ rank & 1"),  # an order of its own
+    ("pairs", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
     ("actor", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
     # the sums
     ("actor", "speed *= self.size / n_known", "pass"),

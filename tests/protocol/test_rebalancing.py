@@ -13,6 +13,7 @@ from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing import moving as moving_module
+from lb_mpi.rebalancing import pairs as pairs_module
 from lb_mpi.rebalancing.actor import RankLoad, RebalanceKind, RebalanceMessage, RebalanceProblem
 from tests.protocol.rebalancing_law import Case, Explored, play
 from tests.protocol.rebalancing_mutants import MUTANTS
@@ -128,11 +129,11 @@ def test_a_load_is_a_plain_tuple() -> None:
 
 def mutant(place: str, before: str, after: str) -> dict[str, types.ModuleType]:
     """The modules of which one is wrong."""
-    modules = {"actor": actor_module, "moving": moving_module}
+    modules = {"actor": actor_module, "moving": moving_module, "pairs": pairs_module}
     source = inspect.getsource(modules[place])
     assert source.count(before) == 1, before
     changed = _executed(modules[place], source.replace(before, after))
-    if place == "actor":
+    if place != "moving":
         return {place: changed}
     actor = _executed(actor_module, inspect.getsource(actor_module))
     for name in ("labels_for", "cut_of", "owners_now"):  # the actor uses what is wrong
@@ -145,7 +146,10 @@ def _executed(module: types.ModuleType, source: str) -> types.ModuleType:
     vars(changed)["__name__"] = module.__name__
     exec(compile(source, "mutant", "exec"), vars(changed))
     if module is actor_module:
-        shared = ("Stage", "RebalanceKind", "RebalanceMessage", "Choose", "Pack", "Build", "Built", "RebalanceProblem")
+        shared = (
+            "Stage", "RebalanceKind", "RebalanceMessage", "Repair", "Choose", "Pack", "Build", "Built", "RebalanceProblem",
+            "ChoiceStep", "Links",
+        )  # fmt: skip
         for name in (*shared, "REDUCING", "EXCHANGING"):
             setattr(changed, name, getattr(actor_module, name))
     return changed
@@ -156,6 +160,8 @@ def find_fault(modules: dict[str, types.ModuleType]) -> None:
     for seed in range(60):
         case, rng = drawn(seed, **modules)
         actors = play(case, rng, chance=0.2 if seed % 3 == 0 else 0.0)
+        failed = any(actor.error for actor in actors)
+        assert (actors[0].outcome.problem is RebalanceProblem.FAILED) == failed
         if actors[0]._flow is not None and case.graph.components()[0] == 1:
             case.check_flows(actors, 0.02)
     case = SMALL["a path of three"]._replace(**modules)

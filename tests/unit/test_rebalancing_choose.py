@@ -7,7 +7,19 @@ from hypothesis import strategies as st
 
 from lb_mpi.distributing.halo import Pieces, part_of
 from lb_mpi.graph import Floats, Graph, Ints, mesh
-from lb_mpi.rebalancing.choose import Pair, Shard, coarser, join, multilevel_within, shard_of, stray, two_way, zone
+from lb_mpi.rebalancing.choose import (
+    Pair,
+    Shard,
+    coarser,
+    group_numbers,
+    join,
+    multilevel_within,
+    settle,
+    shard_of,
+    stray,
+    two_way,
+    zone,
+)
 
 ALL = 10**6
 
@@ -42,8 +54,24 @@ def random_case(seed: int, size: int) -> tuple[Graph, Ints, Ints]:
 def zones_of(
     shards: list[Shard], labels: Ints, pair: tuple[int, int], layers: int, stay: float = 0.0
 ) -> tuple[Ints, Pair]:
-    low, high = (zone(shards[rank], labels[shards[rank].numbers], pair, layers) for rank in pair)
+    low, high = (
+        zone(shards[rank], labels[shards[rank].numbers], rank, sum(pair) - rank, layers)[1] for rank in pair
+    )
     return np.concatenate([low.numbers, high.numbers]), join(low, high, stay)
+
+
+def test_a_zone_with_old_labels_of_the_other_home_is_settled_there() -> None:
+    graph, homes, labels = random_case(3, 3)
+    shards, numbers = shards_of(graph, homes, 3), np.arange(72)
+    old = np.where(homes == 0, 0, labels)  # rank 1 does not know what rank 0 gives away
+    theirs = zone(shards[1], old[shards[1].numbers], 1, 0, ALL)[1]
+    now = zone(shards[1], labels[shards[1].numbers], 1, 0, ALL)[1]
+    mine = shards[0].numbers[: shards[0].n_local]
+    settled = settle(theirs, mine, labels[mine], 0, 1)
+    assert (np.array(theirs.numbers) == now.numbers).all()
+    assert (settled == now.kinds).all()
+    assert (theirs.kinds != now.kinds).any()
+    assert len(numbers) == graph.n
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.sampled_from([0, 1, 2, ALL]))
@@ -124,10 +152,10 @@ def test_small_stray_pieces_go_to_the_rank_with_the_strongest_connection() -> No
     homes[[10, 30, 31]] = 1, 2, 2  # rank 1 has a stray vertex amid rank 0's; all of rank 2 is one piece
     homes[35] = 2  # and another one in a corner
     shards = shards_of(mesh(6, 6), homes, 3)
-    assert (stray(shards[0], homes[shards[0].numbers], 0) == 0).all()
-    labels = stray(shards[1], homes[shards[1].numbers], 1)
+    assert (stray(shards[0], 0) == 0).all()
+    labels = stray(shards[1], 1)
     assert shards[1].numbers[: shards[1].n_local][labels == 0].tolist() == [10]
-    assert (stray(shards[2], homes[shards[2].numbers], 2) == 2).all()  # a third of its work: too much
+    assert (stray(shards[2], 2) == 2).all()  # a third of its work: too much
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4))
@@ -146,10 +174,21 @@ def test_coarse_shards_are_those_of_the_coarse_graph_and_keep_labels_apart(seed:
     gather[group, np.arange(graph.n)] = 1
     coarse = gather @ dense @ gather.T
     np.fill_diagonal(coarse, 0)
-    for one, (mine, count), start in zip(shards, found, first.tolist(), strict=False):
-        small = coarser(one, mine, count, start, group[one.numbers[one.n_local :]])
+    number = np.empty(first[-1], dtype=np.int64)  # of each group
+    for rank, (_, count) in enumerate(found):
+        number[first[rank] : first[rank + 1]] = group_numbers(rank, np.arange(count))
+    place = {one: k for k, one in enumerate(number.tolist())}
+    for rank, (one, (mine, count)) in enumerate(zip(shards, found, strict=True)):
+        start, ghosts = int(first[rank]), one.numbers[one.n_local :]
+        small, of_all = coarser(one, mine, count, rank, group[ghosts] - first[homes[ghosts]])
+        columns = np.array([place[each] for each in small.numbers.tolist()])
+        assert (columns[of_all] == group[one.numbers]).all()
         rows = np.zeros((count, first[-1]))
         tails = np.repeat(np.arange(len(small.numbers)), np.diff(small.graph.indptr))
-        np.add.at(rows, (tails, small.numbers[small.graph.indices]), small.graph.weights)
+        np.add.at(rows, (tails, columns[small.graph.indices]), small.graph.weights)
         assert np.allclose(rows, coarse[start : start + count])
         assert np.allclose(small.graph.vertex_weights[:count], gather[start : start + count] @ graph.vertex_weights)
+        for other, index in small.send.items():  # in the order of the other rank's ghosts of this one
+            theirs = np.unique(group[shards[other].numbers[shards[other].ghosts[rank]]])
+            assert (start + index == theirs).all()
+            assert (homes[one.numbers[: one.n_local]] == rank).all()

@@ -177,7 +177,8 @@ def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Alloc
             by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
             owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed)
     cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
-    return owners, Pieces(graph, owners, size), Worth(cut(graph, owners, size), cost, by_cut), allocation
+    worth = Worth(cut(graph, owners, size), cost, by_cut, graph.components()[0] == 1)
+    return owners, Pieces(graph, owners, size), worth, allocation
 
 
 def _by_cut(graph: Graph, allocation: Allocation, options: _Options) -> Ints:

@@ -68,6 +68,7 @@ class Worth(NamedTuple):
     cut: float  # weights of all edges between parts
     cost: MappingCost | None = None  # seconds of computing and communicating; None: unknown
     cost_by_cut: MappingCost | None = None  # of the partition by cut alone, if the aim was another
+    connected: bool = False  # the graph is known to be in one piece
 
 
 class HaloPlan:
@@ -116,7 +117,7 @@ class HaloPlan:
     ) -> None:
         """Make the plan of this rank's part; collective; works on a duplicate of `comm`."""
         self._take(part)
-        self.cut, self.cost, self.cost_by_cut = worth  # on all ranks
+        self.cut, self.cost, self.cost_by_cut, self._connected = worth  # on all ranks
         self.allocation = allocation  # target numbers of vertices of mean weight; None: not computed
         self.parts = parts
         own = duplicate(comm)
@@ -229,7 +230,8 @@ class HaloPlan:
 
             with running(self._record):
                 moved = rebalance(
-                    self._presence.comm, part, balance, self._halos.own_s, check, self._slow, self._record, self.cut
+                    self._presence.comm, part, balance, self._halos.own_s, check, self._slow, self._record, self.cut,
+                    self._connected,
                 )
                 if moved is None:
                     return values

@@ -8,7 +8,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -20,7 +20,7 @@ from lb_mpi.balancing.neighbours import ALL, Reduction
 from lb_mpi.checks import number, show
 from lb_mpi.distributing.halo import GraphPart, Piece, part_of
 from lb_mpi.emulate import throttle
-from lb_mpi.graph import Floats
+from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
@@ -29,17 +29,20 @@ from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.graph.values import Reader, Values, chunk
+from lb_mpi.mpi.graph.values import Reader, Values, chunk, chunks_of
 from lb_mpi.rebalancing.actor import (
     Build,
     Built,
+    ChoiceStep,
     Choose,
+    Job,
     Pack,
     RankLoad,
     RebalanceKind,
     RebalanceMessage,
     RebalanceProblem,
     Rebalancing,
+    Repair,
 )
 from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
 from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
@@ -48,7 +51,7 @@ from lb_mpi.record.record import Record
 USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # calls before "auto" decides
 QUICK_S = 0.5e-3  # a waiting rank yields its core for so long, before it naps
-_HEADER = struct.Struct("<qqqd")  # kind, vertices or labels (-1: the sender has failed), entries of their rows, number
+_HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
 
 
@@ -153,10 +156,12 @@ class Moved(NamedTuple):
 def rebalance(
     comm: MPI.Intracomm, part: GraphPart, balance: PlanBalance, own_s: float,
     arguments: Callable[[], tuple[Arguments, Floats | None, Values]], slow: throttle, record: Record, cut: float,
+    connected: bool,
 ) -> Moved | None:  # fmt: skip
     """Collective: decide, and move; None: no vertex has moved.  What has happened is appended to the history.
 
-    `own_s`: seconds that this rank has computed so far.  `arguments` checks the caller's, and may raise.
+    `own_s`: seconds that this rank has computed so far.  `arguments` checks the caller's, and may raise.  `connected`: the
+    whole graph is in one piece.
     """
     presence, began = presence_of(comm), time.perf_counter()
     failed: Failed | None = None
@@ -177,8 +182,10 @@ def rebalance(
                 balance.given(given)
             balance.measure(own_s)
         mine = RankLoad(balance.load, balance.speed, _mark(checked, moving, given), failed is not None)
-        actor = Rebalancing(comm.rank, comm.size, part, mine, balance.trigger, tolerance=checked.imbalance * 2.0 / 3.0)
-        port = RebalancePort(comm, part, balance.costs, moving)
+        actor = Rebalancing(
+            comm.rank, comm.size, part, mine, balance.trigger, imbalance=checked.imbalance, connected=connected
+        )
+        port = RebalancePort(comm, part, balance.costs, moving, connected)
         try:
             carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
@@ -208,9 +215,9 @@ def rebalance(
 
 
 def _compile() -> None:
-    from lb_mpi.rebalancing.greedy import compile_kernels  # here, since it imports numba
+    from lb_mpi.rebalancing.rebalance import rebalance as all_ranks  # here, since it imports numba
 
-    compile_kernels()
+    all_ranks("mesh:20x20", np.arange(400) // 100, [1.0, 1.0, 1.0, 2.0])
 
 
 def _mark(arguments: Arguments, values: Values, costs: Floats | None) -> int:
@@ -238,11 +245,14 @@ class _Collecting(NamedTuple):
     requests: list[MPI.Request]
 
 
-class RebalancePort(Port[RebalanceMessage, Choose | Pack | Build]):
+class RebalancePort(Port[RebalanceMessage, Job]):
     """The messages and jobs of one call on a rank."""
 
-    def __init__(self, comm: MPI.Intracomm, part: GraphPart, costs: Floats, values: Values) -> None:
-        self._comm, self._part, self._costs, self._values = comm, part, costs, values
+    def __init__(
+        self, comm: MPI.Intracomm, part: GraphPart, costs: Floats, values: Values, connected: bool
+    ) -> None:  # fmt: skip
+        self._comm, self._part, self._costs, self._values, self._connected = comm, part, costs, values, connected
+        self._choice: Generator[ChoiceStep, Any, Ints] | None = None
         self._parcels = Parcels(comm, Tag.REBALANCE)
         self._reducing: deque[_Collecting] = deque()
         self.failed: Failed | None = None  # an error of the user's functions
@@ -264,17 +274,38 @@ class RebalancePort(Port[RebalanceMessage, Choose | Pack | Build]):
             else:
                 self._parcels.send(rank, Tag.REBALANCE, _parcel(message))
 
-    def run(self, job: Choose | Pack | Build) -> Any:
+    def run(self, job: Job) -> Any:
         """See `Port`; an error is kept with its place."""
         try:
+            if isinstance(job, Repair):
+                return self._repair()
             if isinstance(job, Choose):
-                from lb_mpi.rebalancing.greedy import give  # here, since it imports numba
-
-                return give(self._part, self._costs, job.flows, self._comm.rank)
+                return self._choose(job)
             return self._pack(job) if isinstance(job, Pack) else self._build(job)
         except BaseException as error:
             self.failed = of_rows(error, self._comm.rank, f"{_WORDS[type(job)]} vertices")
             raise
+
+    def _repair(self) -> tuple[Ints, dict[int, float]]:
+        from lb_mpi.rebalancing.choose import shard_of, stray  # here, since it imports numba
+
+        rank = self._comm.rank
+        labels = stray(shard_of(self._part, self._costs), rank) if self._connected else owners_now(self._part, rank).local
+        ranks = np.unique(labels[labels != rank]).tolist()
+        return labels, {other: float(self._costs[labels == other].sum()) for other in ranks}
+
+    def _choose(self, job: Choose) -> ChoiceStep | Ints:
+        from lb_mpi.rebalancing.choose import shard_of
+        from lb_mpi.rebalancing.pairs import choose
+
+        if self._choice is None:
+            shard = shard_of(self._part, self._costs)
+            self._choice = choose(self._comm.rank, shard, np.concatenate(job.repaired), job.links, job.most_vertices)
+        try:
+            return self._choice.send(job.received)  # type: ignore[arg-type]
+        except StopIteration as end:
+            labels: Ints = end.value
+            return labels
 
     def _pack(self, job: Pack) -> dict[int, Buffer]:
         payloads = {}
@@ -322,13 +353,16 @@ class RebalancePort(Port[RebalanceMessage, Choose | Pack | Build]):
         self._reducing.append(_Collecting(mine, answer, requests))
 
 
-_WORDS = {Choose: "choosing", Pack: "packing", Build: "unpacking"}
+_WORDS = {Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}
 
 
 def _parcel(message: RebalanceMessage) -> Buffer:
     kind, payload = message
-    if kind is RebalanceKind.LABEL:
-        return parcel(_HEADER.pack(*RebalanceHead(kind, len(payload))), [chunk(payload)] if len(payload) else [])
+    if kind in (RebalanceKind.HELLO, RebalanceKind.PAIR, RebalanceKind.LABEL):
+        if payload is None:
+            return parcel(_HEADER.pack(*RebalanceHead(kind, _BROKEN)))
+        arrays = (payload,) if kind is RebalanceKind.LABEL else payload
+        return parcel(_HEADER.pack(*RebalanceHead(kind, len(arrays))), chunks_of(arrays))
     if kind is RebalanceKind.ROWS:
         if payload is not None and len(payload):
             found: Buffer = payload
@@ -340,8 +374,11 @@ def _parcel(message: RebalanceMessage) -> Buffer:
 def _read(buffer: Buffer) -> RebalanceMessage:
     about = RebalanceHead(*_HEADER.unpack_from(buffer.data))
     kind = RebalanceKind(about.kind)
-    if kind is RebalanceKind.LABEL:
-        return RebalanceMessage(kind, Reader(buffer, UNIT_BYTES).integers(about.n))
+    if kind in (RebalanceKind.HELLO, RebalanceKind.PAIR, RebalanceKind.LABEL):
+        if about.n == _BROKEN:
+            return RebalanceMessage(kind)
+        arrays = Reader(buffer, UNIT_BYTES).arrays(about.n)
+        return RebalanceMessage(kind, arrays[0] if kind is RebalanceKind.LABEL else arrays)
     if kind is RebalanceKind.ROWS:
         return RebalanceMessage(kind, None if about.n == _BROKEN else buffer if about.n else b"")
     return RebalanceMessage(kind, about.number)

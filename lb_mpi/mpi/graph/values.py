@@ -50,6 +50,11 @@ class Reader:
         self._at += padded(n_bytes)
         return np.ndarray(shape, dtype, buffer=memory.data if n_bytes else b"").copy() if n_bytes else np.empty(shape, dtype)
 
+    def arrays(self, n: int) -> tuple[NDArray[Any], ...]:
+        """Return the next n arrays of `chunks_of`."""
+        kinds = self.integers(2 * n).reshape(n, 2).tolist()
+        return tuple(self.array(np.dtype(np.int64 if whole else float), (length,)) for whole, length in kinds)
+
     def integers(self, n: int) -> Ints:
         """Return the next chunk as (n,) integers."""
         return self.array(np.dtype(np.int64), (n,))
@@ -64,6 +69,12 @@ def chunk(array: NDArray[Any]) -> bytes:
     """Return an array as bytes, padded."""
     data = array.tobytes()
     return data + bytes(padded(len(data)) - len(data))
+
+
+def chunks_of(arrays: Sequence[NDArray[Any]]) -> list[bytes]:
+    """Return arrays of one dimension, of integers or doubles, as chunks that `Reader.arrays` reads."""
+    kinds = np.array([(array.dtype.kind != "f", len(array)) for array in arrays], dtype=np.int64)
+    return [one for one in map(chunk, (kinds, *arrays)) if one]
 
 
 class _Array:
