@@ -30,7 +30,6 @@ MUTANTS = [
     # the choice
     ("actor", "sends = [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in self._links]", "sends = []"),  # nobody learns of it
     ("actor", "return self._give_up() if self.failed or len(known) < len(received) else", "return"),
-    ("pairs", "lambda other: (pair_number(rank, other), other)", "lambda other: other ^ rank & 1"),  # an order of its own
     ("pairs", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
     ("actor", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
     # the sums
