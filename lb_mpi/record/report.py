@@ -85,7 +85,8 @@ class Report:
         word = CALLS.get(self.driver)
         calls = f"{counted(self.n, word)} in " if word else ""
         queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
-        notes = [f"{calls}{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle{queued}"]
+        alone = "" if len(self.ranks) > 1 else "; there is one rank only: mpiexec -n starts more"
+        notes = [f"{calls}{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle{queued}{alone}"]
         if self.driver is Driver.ROWS:
             notes += [
                 f"imbalance of the last call: {percent(self.imbalance)}, without lending {percent(self.imbalance_home)}",

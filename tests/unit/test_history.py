@@ -24,6 +24,7 @@ def test_calls_add_up() -> None:
     assert [one.done for one in found.ranks] == [300, 100]
     assert [round(one.idle, 12) for one in found.ranks] == [0.1, 0.5]
     assert (found.n, found.imbalance_home, found.imbalance) == (2, 1.0, 0.25)
+    assert "one rank" not in str(found)
 
 
 def test_shares_print_a_line_a_rank_and_say_what_imbalance_is() -> None:
@@ -31,6 +32,7 @@ def test_shares_print_a_line_a_rank_and_say_what_imbalance_is() -> None:
     call(loans, 0.0, 1000, 0.75, math.nan, 0.125, home=1000)
     lines = str(loans.report([loans.rank])).splitlines()
     assert lines[1].split() == ["0", "1,000", "1,000", "0.750", "25.0%"]
+    assert lines[2].endswith("; there is one rank only: mpiexec -n starts more")
     assert lines[3] == "imbalance of the last call: 12.5%, without lending ?"
 
 
