@@ -383,7 +383,7 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
     with progress() as line:
         line.show(f"partitioning {graph.n:,} vertices")
         first = partition(graph, size, targets=speeds, seed=seed)
-        run = meshes.SimulatedGraph(graph, first, size, network, seed, recorded=options.record is not None)
+        run = meshes.SimulatedGraph(graph, first, size, network, recorded=options.record is not None)
         for k in range(n_steps):
             run.step(next(states))
             line.show(f"step {k + 1} of {n_steps}: {_ratio(run.steps[-1].seconds, run.steps[-1].bound_s):.3f} of the bound")

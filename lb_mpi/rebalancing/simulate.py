@@ -76,11 +76,9 @@ def graph_states(
 class SimulatedGraph:
     """The parts of a graph from step to step.  Each step ends with a decision, as that of `plan.rebalance`."""
 
-    def __init__(
-        self, graph: Graph, first: Ints, size: int, network: Network, seed: int, *, recorded: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, graph: Graph, first: Ints, size: int, network: Network, *, recorded: bool) -> None:
         self.parts, self.steps, self.now = first, list[GraphStep](), 0.0
-        self._graph, self._first, self._size, self._seed = graph, first, size, seed
+        self._graph, self._first, self._size = graph, first, size
         self._latency_s, self._bytes_per_s = network.latency_s[1], network.bytes_per_s
         self._trigger = Trigger("auto")
         self._measured: deque[Floats] = deque(maxlen=REMEMBERED)
@@ -109,9 +107,7 @@ class SimulatedGraph:
         if decision.act:
             from lb_mpi.rebalancing.rebalance import rebalance  # late: needs numba
 
-            self.parts = rebalance(
-                self._graph, old, usual, costs=state.costs, tolerance=IMBALANCE, seed=self._seed + len(self.steps)
-            )
+            self.parts = rebalance(self._graph, old, usual, costs=state.costs, tolerance=IMBALANCE)
             moved, n_bytes, moving_s = self._moved(old)
             self._trigger.paid(moving_s)
             self._exchange_s = self._exchanged_s(self.parts) if moved else self._exchange_s
