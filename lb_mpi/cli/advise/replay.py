@@ -163,8 +163,8 @@ def _shape(costs: Floats) -> Floats:
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
-# The record has the tasks of the last map, chunk by chunk (a chunk lasts at most eight milliseconds, so a significant task is
-# a chunk by itself), in the rank's own seconds, and the ranks' speeds.  Earlier maps count in proportion to their work.
+# The record has the tasks of the last map, chunk by chunk (a chunk lasts at most eight milliseconds, so a significant task
+# is a chunk by itself), in the rank's own seconds, and the ranks' speeds.  Earlier maps count in proportion to their work.
 
 
 class RecordedTasks(NamedTuple):
