@@ -20,27 +20,29 @@ class Halos:
         self._first: float | None = None  # when the first exchange of the current Step began; None: none yet
         self._began = 0.0  # when the first one of all began
         self._last = 0.0  # when the last one ended
-        self._last_cpu_s = 0.0
+        self._last_cpu_s = self._last_queue_s = 0.0
         self.own_s, self.n = 0.0, 0  # computed between exchanges; number of exchanges
+        self.queued_s = 0.0  # of the time between exchanges, without a core
         self._stepped_s, self._stepped_n = 0.0, 0  # of those, in Steps that are recorded
 
-    def begin(self, now: float, cpu_s: float) -> None:
-        """Record that an exchange begins; this thread has used `cpu_s` of CPU time so far."""
+    def begin(self, now: float, cpu_s: float, queue_s: float = 0.0) -> None:
+        """Record that an exchange begins; so far, this thread has used `cpu_s`, and waited `queue_s` for a core."""
         if self._first is None:
             self._first = self._began = now
         else:
             self._compute(now, cpu_s)
+            self.queued_s += queue_s - self._last_queue_s
         self._record.enter(Phase.WAITING, now)
 
-    def end(self, now: float, cpu_s: float) -> None:
+    def end(self, now: float, cpu_s: float, queue_s: float = 0.0) -> None:
         """Record that the exchange has ended, successfully or not."""
         self.n += 1
         self._record.doing(self.n)
-        self.go_on(now, cpu_s)
+        self.go_on(now, cpu_s, queue_s)
 
-    def go_on(self, now: float, cpu_s: float) -> None:
+    def go_on(self, now: float, cpu_s: float, queue_s: float = 0.0) -> None:
         """Record that the rank computes again, after an exchange or a rebalancing."""
-        self._last, self._last_cpu_s = now, cpu_s
+        self._last, self._last_cpu_s, self._last_queue_s = now, cpu_s, queue_s
         self._record.enter(Phase.OWN, now)
 
     def moved(self, began: float, now: float, step: Step) -> None:

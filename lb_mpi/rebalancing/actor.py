@@ -41,14 +41,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running
 from lb_mpi.balancing.neighbours import ALL, UNIT, Reduction
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
-from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
+from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now
 
+SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
 
 
@@ -165,6 +166,13 @@ class RankLoad(NamedTuple):
     speed: float  # work per second; NaN: not measured yet
     mark: int = 0  # a checksum of what must be the same on all ranks
     failed: bool = False  # its arguments are wrong
+    queued_s: float = 0.0  # without a core, of `own_s`
+    own_s: float = 0.0  # computed since the last rebalancing
+
+    @property
+    def running(self) -> float:
+        """The part of its time in which it had a core."""
+        return running(self.queued_s / self.own_s if self.own_s > 0.0 else 0.0)
 
 
 class RebalanceProblem(IntEnum):
@@ -344,17 +352,20 @@ class Rebalancing:
     # --- the decision ---
 
     def _report(self) -> list[tuple[int, RebalanceMessage]]:
-        load, speed, mark, _ = self.mine
+        load, speed, mark, *_ = self.mine
         known = not math.isnan(speed)
         seconds = load / speed if known else 0.0
         unmeasured = not known and load > 0.0
         known_speed = speed if known else 0.0
         return self._reduce(
-            maxima=(self.failed, mark, -mark, unmeasured, self.part.n_local, seconds, load, known_speed)
+            maxima=(
+                self.failed, mark, -mark, unmeasured, self.part.n_local, seconds, seconds * self.mine.running, load,
+                known_speed,
+            )
         )
 
     def _sum(self, most: Reduction) -> list[tuple[int, RebalanceMessage]]:
-        failed, mark, minus_mark, unmeasured, n_local, self._slowest_s, *units = most.maxima.tolist()
+        failed, mark, minus_mark, unmeasured, n_local, self._slowest_s, self._free_s, *units = most.maxima.tolist()
         if failed or mark != -minus_mark:
             problem = RebalanceProblem.FAILED if failed else RebalanceProblem.DIFFER
             return self._end(self.outcome._replace(problem=problem))
@@ -362,23 +373,35 @@ class Rebalancing:
         self._unmeasured, self._most_vertices = bool(unmeasured), int(n_local)
         self.stage = Stage.SUM
         speed = 0.0 if math.isnan(self.mine.speed) else self.mine.speed
-        parts = zip((self.mine.load, speed), self._units, strict=True)
+        free, (load_unit, speed_unit) = speed / self.mine.running, self._units
+        parts = (
+            (self.mine.load, load_unit), (speed, speed_unit), (free, speed_unit), (self.mine.queued_s, UNIT),
+            (self.mine.own_s, UNIT),
+        )  # fmt: skip
         return self._reduce([*(round(of / unit) if unit > 0.0 else 0 for of, unit in parts), int(speed > 0.0)])
 
     def _decide(self, total: Reduction) -> list[tuple[int, RebalanceMessage]]:
-        load, speed = (n * unit for n, unit in zip(total.sums.tolist(), self._units, strict=False))
-        n_known = int(total.sums[2])
+        *whole, n_known = total.sums.tolist()
+        units = (*self._units, self._units[1], UNIT, UNIT)
+        load, speed, free, queued_s, own_s = (n * unit for n, unit in zip(whole, units, strict=True))
         if self.size == 1:
             return self._end(self.outcome._replace(decision=Decision(BalanceReason.ALONE)))
         before = balanced_s = math.nan
         if n_known and not self._unmeasured:
             self._trigger.come_true(self._slowest_s)
-            speed *= self.size / n_known  # a rank without vertices counts as one of mean speed, until it is measured
+            missing = self.size / n_known  # a rank without vertices counts as one of mean speed, until it is measured
+            speed, free = speed * missing, free * missing
             self._mean_s = balanced_s = load / speed
             before = max(0.0, self._slowest_s / balanced_s - 1.0) if balanced_s > 0.0 else 0.0
-            if math.isnan(self.mine.speed):
-                self.mine = self.mine._replace(speed=speed / self.size)
-        decision = self._trigger.decide(before, self._slowest_s, balanced_s)
+            mean = speed / self.size
+            known = mean if math.isnan(self.mine.speed) else max(self.mine.speed, SLOWEST * mean)
+            self.mine = self.mine._replace(speed=known)
+        queue = Queue(queued_s / own_s, self._free_s, load / free) if own_s > 0.0 and free > 0.0 else Queue()
+        if self._trigger.when == "auto" and queue.forbids:
+            self._trigger.skip()
+            decision = Decision(BalanceReason.CROWDED)
+        else:
+            decision = self._trigger.decide(before, self._slowest_s, balanced_s)
         self.outcome = self.outcome._replace(decision=decision, before=before, after=before)
         if not decision.act or before == 0.0:
             return self._end(self.outcome)
@@ -427,9 +450,8 @@ class Rebalancing:
         apart = {other for other, (component, *_) in self._hello.items() if int(component) != self._component}
         self._links = sorted({*self.part.ranks.tolist(), *apart})
         self._load += sum(float(work) for _, _, work in self._hello.values()) - sum(self._repairs.values())
-        near = sorted(still_touching(self.part, self._repaired, self.rank) | apart)
         load, speed = self._load, self.mine.speed
-        self._flow = Flow(self.rank, near, load, speed, self._mean_s, size=self.size, tolerance=self._tolerance)
+        self._flow = Flow(self.rank, self._links, load, speed, self._mean_s, size=self.size, tolerance=self._tolerance)
         self.stage, self._number = Stage.FLOW, self._flow.start()
         return self._send_number()
 
@@ -453,10 +475,10 @@ class Rebalancing:
         """Go on, or end the flow; the residual is that of `period` steps ago, so that no step waits for it."""
         flow = self._flow
         assert flow is not None
-        if residual > self._tolerance and flow.steps < MAX_STEPS:
+        if residual > self._tolerance and self._rounds < MAX_STEPS:
             self.stage = Stage.FLOW
             return self._reduce(maxima=[flow.residual]) + self._send_number()
-        self.outcome = self.outcome._replace(steps=flow.steps)
+        self.outcome = self.outcome._replace(steps=self._rounds - 1)
         self.stage = Stage.CHOOSE
         if self.failed:
             return self._give_up()

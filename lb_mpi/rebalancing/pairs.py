@@ -53,7 +53,7 @@ def pair_number(rank: int, other: int) -> int:
 
 
 def choose(rank: int, shard: Shard, labels: Ints, links: Links, most_vertices: int) -> Choice:
-    """Choose: a generator that yields an `ChoiceStep`, gets its messages by rank, and returns (n_local,) labels.
+    """Choose: a generator that yields a `ChoiceStep`, gets its messages by rank, and returns (n_local,) labels.
 
     labels (n_local + n_ghosts,) : the ranks that own the vertices at first: of stray ones, another rank than their home.
     most_vertices : of any rank.

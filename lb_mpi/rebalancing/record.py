@@ -51,6 +51,8 @@ def reason_of(outcome: RebalanceOutcome) -> str:
     decision = outcome.decision
     if decision.reason is BalanceReason.UNMEASURED:
         return "plan unchanged: not all ranks have been timed often enough"
+    if decision.reason is BalanceReason.CROWDED:
+        return "plan unchanged while the ranks queue for cores"
     if decision.act and not outcome.moved:
         return "plan unchanged: no vertex fits the flow"
     return decision.words

@@ -45,6 +45,7 @@ class Case(NamedTuple):
     actor: ModuleType = actor_module  # or a mutant
     moving: ModuleType = moving_module
     pairs: ModuleType = pairs_module
+    queued: float = 0.0  # part of its time in which a rank had no core
 
     @property
     def size(self) -> int:
@@ -55,7 +56,8 @@ class Case(NamedTuple):
         pieces, found = Pieces(self.graph, self.owners, self.size), []
         for rank in range(self.size):
             part = part_of(pieces[rank], rank)
-            load = RankLoad(float(self.costs[part.vertices].sum()), float(self.speeds[rank]), mark=7)
+            work, speed = float(self.costs[part.vertices].sum()), float(self.speeds[rank])
+            load = RankLoad(work, speed, mark=7, queued_s=self.queued, own_s=1.0)
             found.append(self.actor.Rebalancing(rank, self.size, part, load, Trigger(when), connected=self.connected))
         return found
 

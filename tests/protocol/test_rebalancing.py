@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,29 @@ def test_an_unexpected_message_is_refused() -> None:
 
 
 def test_a_load_is_a_plain_tuple() -> None:
-    assert RankLoad(1.0, 2.0) == (1.0, 2.0, 0, False)
+    assert RankLoad(1.0, 2.0) == (1.0, 2.0, 0, False, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("queued", "slow", "when", "acts"), [
+    (0.0, 0.8, "auto", True), (0.6, 0.8, "auto", False), (0.6, 0.1, "auto", True), (0.6, 0.8, 0.1, True),
+])  # fmt: skip
+def test_nothing_moves_while_ranks_queue_for_cores_unless_it_gains_more(
+    queued: float, slow: float, when: Any, acts: bool
+) -> None:
+    """What the queue makes slow is another rank in the next step."""
+    case = Case(parse("mesh:4x6"), np.arange(24) // 12, np.ones(24), np.array([1.0, slow]), queued=queued)
+    outcome = play(case, np.random.default_rng(0), when=when)[0].outcome
+    assert (outcome.decision.act, outcome.moved > 0) == (acts, acts)
+    assert acts or outcome.decision.reason is BalanceReason.CROWDED
+
+
+def test_a_rank_without_work_is_not_slow_beyond_measure() -> None:
+    """It had a fixed time in each step, and seemed a thousand times as slow: the flow took thousands of steps."""
+    owners = np.array([0, *[1] * 11, *[2] * 12])
+    case = Case(parse("mesh:4x6"), owners, np.ones(24), np.array([1e-6, 1.0, 1.0]))
+    outcome = play(case, np.random.default_rng(0))[0].outcome
+    assert outcome.decision.act
+    assert outcome.steps < 100
 
 
 # --- mutants ---

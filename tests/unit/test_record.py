@@ -178,8 +178,9 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
     halos = Halos(record, 0.5)
     halos.close(0.5, 0.1)  # there was none
     for at in (1.0, 2.0, 3.0):
-        halos.begin(at, at)
-        halos.end(at + 0.25, at + 0.25)
+        halos.begin(at, at, 0.1 * at)
+        halos.end(at + 0.25, at + 0.25, 0.1 * at + 0.05)
+    assert halos.queued_s == pytest.approx(0.1)  # not what it queued for in exchanges
     rank = halos.rank(7, 2, 1)
     assert (rank.rank, rank.owned, rank.received, rank.busy_s, rank.seconds, rank.speed) == (7, 2, 1, 1.5, 2.25, 0.5)
     assert rank.idle == pytest.approx(1 / 3)

@@ -35,6 +35,7 @@ from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import layout
 from lb_mpi.mpi.common.recorder import recorder, running, worlds
 from lb_mpi.mpi.common.tags import MOST, Tag
+from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.graph.rebalance import PlanBalance, check_arguments, check_costs, rebalance
 from lb_mpi.mpi.graph.values import Pack, Unpack, Values
 from lb_mpi.partitioning.quality import MappingCost
@@ -129,7 +130,7 @@ class HaloPlan:
         counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
         self._slow = slow or throttle(1.0)  # an emulated slow rank
         relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
-        self._halos = Halos(record, relative, lambda: self._slow.speed)
+        self._halos, self._clocks = Halos(record, relative, lambda: self._slow.speed), Clocks()
         self._record, self._worlds = record, worlds(own)
         self._balance = PlanBalance(part.vertex_weights)
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
@@ -162,14 +163,14 @@ class HaloPlan:
         that exchanges values of another kind, raise `lb_mpi.Error`.  After an error the plan can only be closed.
         """
         self._presence.check()
-        self._halos.begin(time.perf_counter(), time.thread_time())
+        self._halos.begin(*self._look())
         try:
             return self._exchange(values)
         except BaseException as error:
             self._presence.send_failure(error)
             raise
         finally:
-            self._halos.end(time.perf_counter(), time.thread_time())
+            self._halos.end(*self._look())
 
     def rebalance(
         self,
@@ -220,7 +221,7 @@ class HaloPlan:
         raised again on the rank where they were raised).  After these errors the old plan and all values are valid.
         """
         self._presence.check()
-        self._halos.begin(time.perf_counter(), time.thread_time())
+        self._halos.begin(*self._look())
         began, part, balance = time.perf_counter(), self.part, self._balance
         try:
 
@@ -230,8 +231,8 @@ class HaloPlan:
 
             with running(self._record):
                 moved = rebalance(
-                    self._presence.comm, part, balance, self._halos.own_s, check, self._slow, self._record, self.cut,
-                    self._connected,
+                    self._presence.comm, part, balance, (self._halos.own_s, self._halos.queued_s), check, self._slow,
+                    self._record, self.cut, self._connected,
                 )
                 if moved is None:
                     return values
@@ -245,7 +246,7 @@ class HaloPlan:
                 self._halos.moved(began, time.perf_counter(), self._step(began))
                 return moved.values
         finally:
-            self._halos.go_on(time.perf_counter(), time.thread_time())
+            self._halos.go_on(*self._look())
 
     def _step(self, began: float) -> Step:
         """Return the Step of the last call of `rebalance`."""
@@ -259,11 +260,11 @@ class HaloPlan:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Wait for other ranks in this block, as in a reduction: its time does not count as computing."""
-        self._halos.begin(time.perf_counter(), time.thread_time())
+        self._halos.begin(*self._look())
         try:
             yield
         finally:
-            self._halos.go_on(time.perf_counter(), time.thread_time())
+            self._halos.go_on(*self._look())
 
     @property
     def history(self) -> Rebalances:
@@ -370,7 +371,13 @@ class HaloPlan:
     def close(self) -> None:
         """Free the MPI resources; collective.  Further calls do nothing."""
         self._halos.close(time.perf_counter(), time.thread_time())
+        self._clocks.end()
         self._presence.close(self._free)
+
+    def _look(self) -> tuple[float, float, float]:
+        """Look at the clocks: seconds now, of CPU time, and waited for a core."""
+        self._clocks.begin()
+        return time.perf_counter(), time.thread_time(), self._clocks.queue_s() or 0.0
 
     def _take(self, part: GraphPart) -> None:
         self.part = part

@@ -80,19 +80,22 @@ class PlanBalance:
         self.history = Rebalances()
         self.take(costs)  # at first the weights of the vertices
         self._speeds: deque[float] = deque(maxlen=USUAL)  # work per second, in the last calls
-        self._own_s: float | None = None  # computed between exchanges until the last call; None: no call yet
+        self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
+        self.queued_s = self.own_s = 0.0  # since the call before
         self._arguments: Arguments | None = None  # of the last call
         self._given = False  # the costs are the caller's
         self.trigger = Trigger()
 
-    def measure(self, own_s: float) -> None:
-        """Learn this rank's speed: it has computed for `own_s` seconds so far, now with these vertices.
+    def measure(self, own_s: float, queued_s: float) -> None:
+        """Learn this rank's speed: it has computed for `own_s` seconds so far, `queued_s` of them without a core.
 
         The time before the first call does not count: functions may have been compiled in it.
         """
-        if self._own_s is not None and own_s > self._own_s and self.load > 0.0:
-            self._speeds.append(self.load / (own_s - self._own_s))
-        self._own_s = own_s
+        if self._before is not None:
+            self.own_s, self.queued_s = own_s - self._before[0], min(queued_s - self._before[1], own_s - self._before[0])
+            if self.own_s > 0.0 and self.load > 0.0:
+                self._speeds.append(self.load / self.own_s)
+        self._before = own_s, queued_s
 
     def use(self, arguments: Arguments) -> None:
         """Decide by these arguments from now on; a new trigger keeps the cost of the last rebalancing."""
@@ -154,14 +157,14 @@ class Moved(NamedTuple):
 
 
 def rebalance(
-    comm: MPI.Intracomm, part: GraphPart, balance: PlanBalance, own_s: float,
+    comm: MPI.Intracomm, part: GraphPart, balance: PlanBalance, spent: tuple[float, float],
     arguments: Callable[[], tuple[Arguments, Floats | None, Values]], slow: throttle, record: Record, cut: float,
     connected: bool,
 ) -> Moved | None:  # fmt: skip
     """Collective: decide, and move; None: no vertex has moved.  What has happened is appended to the history.
 
-    `own_s`: seconds that this rank has computed so far.  `arguments` checks the caller's, and may raise.  `connected`: the
-    whole graph is in one piece.
+    `spent`: seconds that this rank has computed so far, and those of them without a core.  `arguments` checks the
+    caller's, and may raise.  `connected`: the whole graph is in one piece.
     """
     presence, began = presence_of(comm), time.perf_counter()
     failed: Failed | None = None
@@ -180,8 +183,9 @@ def rebalance(
             balance.use(checked)
             if given is not None:
                 balance.given(given)
-            balance.measure(own_s)
-        mine = RankLoad(balance.load, balance.speed, _mark(checked, moving, given), failed is not None)
+            balance.measure(*spent)
+        mark = _mark(checked, moving, given)
+        mine = RankLoad(balance.load, balance.speed, mark, failed is not None, balance.queued_s, balance.own_s)
         actor = Rebalancing(
             comm.rank, comm.size, part, mine, balance.trigger, imbalance=checked.imbalance, connected=connected
         )
