@@ -47,7 +47,7 @@ from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
-from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now
+from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
 
 SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
@@ -238,6 +238,7 @@ class Rebalancing:
         self._flow: Flow | None = None
         self._number, self._rounds = 0.0, 0  # the last number of the flow, and how many were received
         self._asked = False  # a residual is being reduced
+        self._residual, self._stalled = math.nan, 0  # the last one, and the rounds since it has changed
         self._period = max(2, (size - 1).bit_length())
         self._n_leaving = 0
         self._cut, self._unit = 0.0, 1.0
@@ -450,8 +451,9 @@ class Rebalancing:
         apart = {other for other, (component, *_) in self._hello.items() if int(component) != self._component}
         self._links = sorted({*self.part.ranks.tolist(), *apart})
         self._load += sum(float(work) for _, _, work in self._hello.values()) - sum(self._repairs.values())
+        near = sorted(still_touching(self.part, self._repaired, self.rank) | apart)
         load, speed = self._load, self.mine.speed
-        self._flow = Flow(self.rank, self._links, load, speed, self._mean_s, size=self.size, tolerance=self._tolerance)
+        self._flow = Flow(self.rank, near, load, speed, self._mean_s, size=self.size, tolerance=self._tolerance)
         self.stage, self._number = Stage.FLOW, self._flow.start()
         return self._send_number()
 
@@ -472,10 +474,16 @@ class Rebalancing:
         return self._reduce(maxima=[flow.residual]) + self._send_number()
 
     def _check(self, residual: float) -> list[tuple[int, RebalanceMessage]]:
-        """Go on, or end the flow; the residual is that of `period` steps ago, so that no step waits for it."""
+        """Go on, or end the flow; the residual is that of `period` steps ago, so that no step waits for it.
+
+        It ends, too, if the residual stays the same for as long as a change needs to reach all ranks: a rank beside which
+        there are only stray pieces has no edge for its load in this call.
+        """
         flow = self._flow
         assert flow is not None
-        if residual > self._tolerance and self._rounds < MAX_STEPS:
+        self._stalled = self._stalled + self._period if residual == self._residual else 0
+        self._residual = residual
+        if residual > self._tolerance and self._rounds < MAX_STEPS and self._stalled <= self.size:
             self.stage = Stage.FLOW
             return self._reduce(maxima=[flow.residual]) + self._send_number()
         self.outcome = self.outcome._replace(steps=self._rounds - 1)

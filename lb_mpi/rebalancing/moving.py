@@ -44,6 +44,17 @@ def labels_for(part: GraphPart, labels: Ints, neighbour: int) -> Ints:
     return np.asarray(labels[part.send[part.send_indptr[place] : part.send_indptr[place + 1]]])
 
 
+def still_touching(part: GraphPart, owners: Owners, rank: int) -> set[int]:
+    """Return the neighbours with which this rank shares a border once vertices have these owners; both ends agree."""
+    away = part.indices >= part.n_local
+    ghosts = part.indices[away] - part.n_local
+    homes = owners_now(part, rank).ghosts[ghosts]
+    mine = np.repeat(owners.local, np.diff(part.indptr))[away]
+    theirs = owners.ghosts[ghosts]
+    beside = ((mine == rank) & (theirs == homes)) | ((mine == homes) & (theirs == rank))
+    return set(np.unique(homes[beside]).tolist())
+
+
 def rows_of(part: GraphPart, costs: Floats, owners: Owners, index: Ints) -> Moving:
     """Return the rows of the vertices with the local numbers `index`, ascending."""
     entries, indptr = _entries(part.indptr, index)

@@ -75,7 +75,7 @@ def _round(graph: Graph, homes: Ints, costs: Floats, speeds: Floats, tolerance: 
     for part, new in zip(parts, repaired, strict=True):
         labels[part.vertices] = new
     loads = np.bincount(labels, costs, minlength=size)
-    linked = with_bridges(quotient_graph(graph, homes, size))
+    linked = with_bridges(quotient_graph(graph, homes, size, labels))
     flows: list[dict[int, float]] = [{} for _ in range(size)]
     levelled = level(linked, loads, speeds, tolerance=FLOW_PART * tolerance).flows.tolist()
     for low, high, flow in zip(*(ends.tolist() for ends in linked.edges()), levelled, strict=True):
@@ -94,10 +94,16 @@ def _round(graph: Graph, homes: Ints, costs: Floats, speeds: Floats, tolerance: 
     return labels
 
 
-def quotient_graph(graph: Graph, parts: Ints, size: int) -> Graph:
-    """Return the graph of the `size` parts: two are neighbours if an edge joins them; weights are those of the cut."""
+def quotient_graph(graph: Graph, parts: Ints, size: int, labels: Ints | None = None) -> Graph:
+    """Return the graph of the `size` parts: two are neighbours if an edge joins them; weights are those of the cut.
+
+    labels : (n,) parts without stray pieces; only edges that join the same two parts there count, too.
+    """
     tails, heads = (parts[ends] for ends in graph.edges())
     low, high, across = np.minimum(tails, heads), np.maximum(tails, heads), tails != heads
+    if labels is not None:
+        new_tails, new_heads = (labels[ends] for ends in graph.edges())
+        across &= (np.minimum(new_tails, new_heads) == low) & (np.maximum(new_tails, new_heads) == high)
     pairs, place = np.unique(low[across] * size + high[across], return_inverse=True)
     weights = np.bincount(place, graph.edge_weights()[across], minlength=len(pairs))
     return Graph.from_edges(size, pairs // size, pairs % size, weights)

@@ -111,7 +111,7 @@ def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyP
     assert sum(given["vertices"]) == 17 * 23
     code, out, err = run(heat, monkeypatch, "mesh:17x23", *options, "--no-progress")
     assert (code, err) == (0, "")
-    assert COMM.rank > 0 or re.search("[1-9][0-9]* rebalancings? moved", out), out
+    assert COMM.rank > 0 or re.search("rebalancings? moved", out), out
 
 
 def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:

@@ -43,7 +43,7 @@ def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPat
 def test_lines_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run(particles, monkeypatch, *SMALL, "--rebalance", "--no-progress")
     assert (code, err) == (0, "")
-    assert COMM.rank > 0 or re.search("[1-9][0-9]* rebalancings? moved", out), out
+    assert COMM.rank > 0 or re.search("rebalancings? moved", out), out
 
 
 @pytest.mark.parametrize(
