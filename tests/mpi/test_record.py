@@ -137,11 +137,11 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         assert (steps["ended"] >= steps["began"]).all()
         assert steps["ended"].max() - steps["began"].min() <= told["seconds"] + 0.05
         search, tasks = steps[0], steps[-1]
-        assert search["units"] == told["ranks"][rank]["units"]
-        assert search["moved"] == told["ranks"][rank]["balances"]
-        assert search["messages"] == sum(told["ranks"][rank]["messages"].values())
-        assert one.settings["search"]["messages"] == told["ranks"][rank]["messages"]
-        assert search["useful_s"] * search["speed"] == pytest.approx(told["ranks"][rank]["cpu_s"], rel=1e-3)
+        assert search["units"] == told["ranks"][rank]["done"]
+        assert search["moved"] == told["ranks"][rank]["received"]
+        assert search["messages"] == told["ranks"][rank]["messages"]
+        assert sum(one.settings["search"]["messages"].values()) == told["ranks"][rank]["messages"]
+        assert search["useful_s"] == pytest.approx(told["ranks"][rank]["useful_s"], rel=1e-3)
         assert steps["moved"][1:5].tolist() == told["lent"]
         assert steps["home"][1:5].tolist() == [sizes[rank]] * 4
         assert (steps["units"][1:5].sum(), steps["busy_s"][1:5].sum()) == pytest.approx(told["shares"][rank], rel=1e-5)
