@@ -96,7 +96,7 @@ class Repair(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """A job: a step of the choice of vertices; its outcome: an `ChoiceStep`, or in the end (n_local,) the new owners."""
+    """A job: a step of the choice of vertices; its outcome: a `ChoiceStep`, or in the end (n_local,) the new owners."""
 
     links: Links
     repaired: Owners  # without stray pieces

@@ -61,7 +61,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def migrated(seed: int) -> str:
-    """What is wrong after some migrations of random rows; the same on all ranks."""
+    """Return what is wrong after some migrations of random rows, the same on all ranks; "": nothing."""
     rng = np.random.default_rng(seed)
     n_of = lengths(str(rng.choice(SIZES)), rng)
     kind, dtype = str(rng.choice(["array", "tuple", "objects"])), DTYPES[rng.integers(len(DTYPES))]

@@ -99,7 +99,7 @@ class Exploration:
         return source, destination
 
     def answer(self, everyone: Sequence[Any]) -> Any:
-        """What all ranks get, once each has sent a message to ALL."""
+        """Return the message that all ranks get, once each has sent one to ALL."""
         raise NotImplementedError
 
     def hears(self, state: State, rank: int, arrived: Arrived) -> bool:
@@ -107,21 +107,21 @@ class Exploration:
         return True
 
     def times(self, actor: Any) -> Sequence[float]:
-        """When a turn without messages may come."""
+        """Return when a turn without messages may come."""
         return (0.0,)
 
     def memory(self, state: State, rank: int) -> Hashable:
-        """What an actor reads in a turn, beside messages."""
+        """Return what an actor reads in a turn, beside messages."""
 
     def enter(self, actor: Any, memory: Any, choose: Choices) -> None:
         """Give an actor what it reads in a turn, and what it picks with."""
 
     def run(self, state: State, rank: int, job: Any) -> Iterable[tuple[Any, State]]:
-        """Each outcome that a job may have, and the state in which the actor gets it."""
+        """Yield each outcome that a job may have, and the state in which the actor gets it."""
         raise NotImplementedError
 
     def more(self, state: State) -> Iterable[State]:
-        """What else may happen."""
+        """Return the states after other events than turns and jobs."""
         return ()
 
     # The loop.

@@ -169,7 +169,7 @@ class OnCut:
 
 
 class Around(NamedTuple):
-    """What there is beside ranks and messages."""
+    """The state beside ranks and messages."""
 
     left: int  # WORK that may still be sent
     written: tuple[int | None, ...]  # what each rank has written for the save at hand

@@ -195,7 +195,7 @@ class Account:
 
 
 class Around(NamedTuple):
-    """What there is beside ranks and messages."""
+    """The state beside ranks and messages."""
 
     words: tuple[int, ...]
     due: tuple[bool, ...]  # ranks that have done a job, and not taken the turn that follows it

@@ -132,7 +132,7 @@ def test_a_load_is_a_plain_tuple() -> None:
 def test_nothing_moves_while_ranks_queue_for_cores_unless_it_gains_more(
     queued: float, slow: float, when: Any, acts: bool
 ) -> None:
-    """What the queue makes slow is another rank in the next step."""
+    """In each step, another rank is the slow one, since it queued for a core."""
     case = Case(parse("mesh:4x6"), np.arange(24) // 12, np.ones(24), np.array([1.0, slow]), queued=queued)
     outcome = play(case, np.random.default_rng(0), when=when)[0].outcome
     assert (outcome.decision.act, outcome.moved > 0) == (acts, acts)
