@@ -325,7 +325,7 @@ def test_variables_from_nothing_and_without_what_leads_away() -> None:
     bare = environment.variables({})
     assert bare["PATH"].split(os.pathsep)[0] == str(environment.path / "bin")
     assert bare["HOME"]
-    kept = environment.variables({"PYTHONPATH": "/x", "PMI_RANK": "3", "HOME": "/h", "PIP_CERT": "c"})
-    assert not {"PYTHONPATH", "PMI_RANK"} & set(kept)
+    kept = environment.variables({"PYTHONPATH": "/x", "PYTHONDONTWRITEBYTECODE": "1", "PMI_RANK": "3", "HOME": "/h", "PIP_CERT": "c"})
+    assert not {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PMI_RANK"} & set(kept)
     assert kept["HOME"] == "/h"
     assert kept["PIP_CERT"] == "c"
