@@ -12,6 +12,7 @@ gives the flow over each edge, and the work is transferred.  Steps and flow are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from lb_mpi.diffusion.setup import OneRank, Setup, Value, prepare
 from lb_mpi.graph import Floats, Ints, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.mpi.common.collective import agree, allgather, bcast
-from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
-from lb_mpi.mpi.rows.plans import exchange_rows
+from lb_mpi.mpi.common.communicator import Presence, duplicate, presence_of, wait
+from lb_mpi.mpi.common.tags import Tag
 
 PROG = "python -m apps.diffusion"
 
@@ -43,6 +44,22 @@ class _Ends(OneRank):
         """Add up in the order of the ranks, as on a whole graph."""
         found: list[float] = np.ascontiguousarray(np.array(allgather(self._comm, values)).T).sum(axis=1).tolist()
         return found
+
+
+def exchange_rows(presence: Presence, neighbours: Sequence[int], mine: Floats) -> Floats:
+    """Send (n,) numbers, or row k of (deg, n), to neighbour k; return (deg, n), row k from neighbour k.
+
+    Jin and Wang's exchange: a non-blocking send to each neighbour, then a receive from each.
+    """
+    comm, wait, tag = presence.comm, presence.wait, int(Tag.NEIGHBOUR)
+    rows = [mine] * len(neighbours) if mine.ndim == 1 else np.ascontiguousarray(mine)
+    theirs = np.empty((len(neighbours), mine.shape[-1]))
+    sends = [comm.Isend(row, rank, tag) for row, rank in zip(rows, neighbours, strict=True)]
+    for row, rank in zip(theirs, neighbours, strict=True):
+        wait(comm.Irecv(row, rank, tag).Test, (theirs, rows, sends))
+    for send in sends:
+        wait(send.Test, (rows, sends))
+    return theirs
 
 
 def diffuse(comm: MPI.Intracomm, setup: Setup, load: float, mean: float, tolerance: float, max_steps: int) -> Balance:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
+from apps.diffusion import exchange_rows
 from benchmarks.measuring import command, known, of_ranks, ratio, words
 from benchmarks.turns import in_turn
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
-from lb_mpi.mpi.rows.plans import exchange_rows
 from tools.others import Watch
 
 Exchange = Callable[[float], Floats]

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps import diffusion
-from apps.diffusion import diffuse
+from apps.diffusion import diffuse, exchange_rows
 from benchmarks import convergence
 from lb_mpi.__main__ import main
 from lb_mpi.cli.balance import STEPPING
@@ -20,7 +20,6 @@ from lb_mpi.diffusion.diffusion import edges_at
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
-from lb_mpi.mpi.rows.plans import exchange_rows
 from tests.mpi.test_apps import run
 
 COMM = MPI.COMM_WORLD

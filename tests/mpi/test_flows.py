@@ -15,8 +15,8 @@ from lb_mpi.balancing.transfers import ROWS, Plan, plan
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
-from lb_mpi.mpi.rows import plans
-from lb_mpi.mpi.rows.plans import Reducing, Root
+from lb_mpi.mpi.common.reducing import Reducing
+from lb_mpi.mpi.rows.plans import Root
 from tests.misbehaviour import RAISES
 
 COMM = MPI.COMM_WORLD
@@ -63,7 +63,7 @@ def test_numbers_of_all_ranks_are_the_same_for_few_and_for_many(own: MPI.Intraco
     numbers = np.random.default_rng(3).integers(-(2**60), 2**60, (SIZE, 8)) // SIZE
     mine = Reduction(numbers[RANK], np.array([0.1, -0.1]) * (RANK + 1))
     for few in (0, SIZE):
-        monkeypatch.setattr(plans, "FEW", few)
+        monkeypatch.setattr("lb_mpi.mpi.common.reducing.FEW", few)
         for sent in (mine, Reduction(maxima=mine.maxima), mine):
             reducing = Reducing(own, sent)
             presence_of(own).wait(reducing.done)

@@ -10,13 +10,13 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from apps.diffusion import exchange_rows
 from lb_mpi.graph import mesh
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
 from lb_mpi.mpi.graph.speed import multiply_add
-from lb_mpi.mpi.rows.plans import exchange_rows
 from tests.misbehaviour import RAISES, RETURNS
 
 COMM = MPI.COMM_WORLD

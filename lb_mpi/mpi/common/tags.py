@@ -28,7 +28,7 @@ class Tag(IntEnum):
     VALUE = 17  # gather: a large value
     CLOSING = 18  # every close: the sender, and those whose messages it has received, close
     REBALANCE = 19  # HaloPlan.rebalance: numbers, labels and vertices for neighbours
-    REDUCTION = 20  # Balancer: numbers for all ranks, where these are few
+    REDUCTION = 20  # Balancer and HaloPlan.rebalance: numbers for all ranks, where these are few
     HALO = 1000  # this and all tags above, up to MOST: a plan's exchange, by kind of values
 
 

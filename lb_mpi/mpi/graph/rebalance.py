@@ -16,7 +16,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.deciding import Trigger, When
-from lb_mpi.balancing.neighbours import ALL, Reduction
+from lb_mpi.balancing.neighbours import ALL
 from lb_mpi.checks import number, show
 from lb_mpi.distributing.halo import GraphPart, Piece, part_of
 from lb_mpi.emulate import throttle
@@ -28,6 +28,7 @@ from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
+from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.values import Reader, Values, chunk, chunks_of
 from lb_mpi.rebalancing.actor import (
@@ -241,14 +242,6 @@ def _raise_difference(comm: MPI.Intracomm, arguments: Arguments, values: Values,
     raise presence_of(comm).on_all(TypeError(wrong), rank)
 
 
-class _Collecting(NamedTuple):
-    """A reduction under way."""
-
-    mine: Reduction
-    answer: Reduction
-    requests: list[MPI.Request]
-
-
 class RebalancePort(Port[RebalanceMessage, Job]):
     """The messages and jobs of one call on a rank."""
 
@@ -258,14 +251,14 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         self._comm, self._part, self._costs, self._values, self._connected = comm, part, costs, values, connected
         self._choice: Generator[ChoiceStep, Any, Ints] | None = None
         self._parcels = Parcels(comm, Tag.REBALANCE)
-        self._reducing: deque[_Collecting] = deque()
+        self._reducing: deque[Reducing] = deque()
         self.failed: Failed | None = None  # an error of the user's functions
         self.moved: Moved | None = None  # valid once all have committed
 
     def arrived(self) -> list[tuple[int, RebalanceMessage]]:
         """See `Port`."""
         found = [(source, _read(buffer)) for source, _, buffer in self._parcels.take()]
-        while self._reducing and MPI.Request.Testall(self._reducing[0].requests):
+        while self._reducing and self._reducing[0].done():
             answer = self._reducing.popleft().answer
             found.append((ALL, RebalanceMessage(RebalanceKind.REDUCE, answer)))
         return found
@@ -274,7 +267,7 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         """See `Port`."""
         for rank, message in sends:
             if rank == ALL:
-                self._reduce(message.payload)
+                self._reducing.append(Reducing(self._comm, message.payload))
             else:
                 self._parcels.send(rank, Tag.REBALANCE, _parcel(message))
 
@@ -349,12 +342,6 @@ class RebalancePort(Port[RebalanceMessage, Job]):
             reader.array(double, (nnz,)), reader.array(double, (n,)),
         )  # fmt: skip
         return Moving(piece, reader.array(double, (n,))), self._values.read(reader, n)
-
-    def _reduce(self, mine: Reduction) -> None:
-        answer = Reduction(np.empty_like(mine.sums), np.empty_like(mine.maxima))
-        pairs = zip(mine, answer, (MPI.SUM, MPI.MAX), strict=True)
-        requests = [self._comm.Iallreduce(own, whole, of) for own, whole, of in pairs if len(own)]
-        self._reducing.append(_Collecting(mine, answer, requests))
 
 
 _WORDS = {Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}

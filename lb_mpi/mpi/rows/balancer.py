@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import Lock
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -131,7 +131,7 @@ class Balancer:
         self._migrated = 0, 0  # calls, rows on all ranks
         self._quick = Quick()
         self._form: Spec | None = None  # of the results of the last call
-        self._busy = False  # in a call, so that the user's function must not begin another one
+        self._calling = Lock()  # held in a call, since the user's function must not begin another one
 
     def __repr__(self) -> str:
         """Show this rank, the number of calls, and whether the Balancer is open."""
@@ -212,8 +212,7 @@ class Balancer:
             watch.warm = watch.warm and knowledge.knows(mine.spec.mark)
         except Exception as caught:
             failed = of_argument(caught)
-        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
-            self._busy = True  # not by `_call`, whose generator a short call would notice
+        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record), self._calling:
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options else function
@@ -241,8 +240,6 @@ class Balancer:
                 if self._presence.failed:
                     self._presence.keep(port, self._plans)
                 raise
-            finally:
-                self._busy = False
             ended, n_rows = time.perf_counter(), (mine.n, port.n_computed)
             busy_s, queued_s = watch.computing_s, watch.queued_s
             self._loans.mapped(began, ended, self.history[-1], knowledge, n_rows, busy_s, queued_s)
@@ -277,7 +274,7 @@ class Balancer:
         Errors as for `map_rows`; after an error no rank has lost or received a row.
         """
         comm, knowledge = self._open(), self._knowledge
-        with self._call("migrate"), self._presence.notifying():
+        with call("lb_mpi.Balancer.migrate"), self._calling, self._presence.notifying():
             mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
             agree(comm, lambda: choice("order", order, ORDERS))
@@ -298,7 +295,7 @@ class Balancer:
     def report(self) -> Report:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
         comm = self._open()
-        with self._call("report"), self._presence.notifying():
+        with call("lb_mpi.Balancer.report"), self._calling, self._presence.notifying():
             found = self._loans.report(allgather(comm, self._loans.rank))
         n_calls, n_rows = self._migrated
         if not n_calls:
@@ -331,18 +328,8 @@ class Balancer:
         return self._presence.comm
 
     def _check_idle(self) -> None:
-        if self._busy:
+        if self._calling.locked():
             raise Error("a call of this Balancer is under way: expected none (not in its function, pack or unpack)")
-
-    @contextmanager
-    def _call(self, name: str) -> Iterator[None]:
-        """Be in a call of this Balancer in this block."""
-        with call(f"lb_mpi.Balancer.{name}"):
-            self._busy = True
-            try:
-                yield
-            finally:
-                self._busy = False
 
     def _finish(self, round: Round, port: RoundPort, failed: Failed | None, scalars: str) -> None:
         knowledge, plans = self._knowledge, self._plans

@@ -39,9 +39,10 @@ from lb_mpi.emulate import throttle
 from lb_mpi.mpi.common.carrier import Meter, Port
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
+from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks, own_s, queued_s
-from lb_mpi.mpi.rows.plans import Neighbours, Reducing, Root
+from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 

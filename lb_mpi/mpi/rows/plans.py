@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from lb_mpi.balancing.deciding import (
     REPORT,
@@ -28,7 +27,7 @@ from lb_mpi.balancing.deciding import (
     decision_of,
 )
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.neighbours import ALL, NEAR, NeighbourDecider, Planning, Reduction
+from lb_mpi.balancing.neighbours import ALL, NEAR, NeighbourDecider, Planning
 from lb_mpi.balancing.transfers import ROWS, Plan, plan_of
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Graph
@@ -36,6 +35,7 @@ from lb_mpi.metrics import imbalance, lower_bound
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import agree, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, Presence, presence_of, wait
+from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.record.record import OFF
@@ -138,45 +138,6 @@ class Root:
         mine, everyone = np.array([number]), np.empty(self._comm.size)
         wait(self._comm, self._comm.Iallgather(mine, everyone), (mine, everyone))
         return everyone
-
-
-FEW = 8  # ranks that all send their numbers to all
-
-
-class Reducing:
-    """A reduction that is under way.
-
-    Each step of MPI's own waits until both ranks poll, which takes long where ranks share cores: few ranks exchange all
-    numbers in one step.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, mine: Reduction) -> None:
-        self._mine = mine
-        self._all: NDArray[np.int64] | None = None
-        self._answer = mine
-        if comm.size <= FEW:
-            numbers = np.concatenate([mine.sums, mine.maxima.view(np.int64)])
-            self._all = np.empty((comm.size, len(numbers)), dtype=np.int64)
-            self._all[comm.rank] = numbers
-            others = [rank for rank in range(comm.size) if rank != comm.rank]
-            self._requests = [comm.Irecv(self._all[rank], rank, int(Tag.REDUCTION)) for rank in others]
-            self._requests += [comm.Isend(numbers, rank, int(Tag.REDUCTION)) for rank in others]
-            return
-        self._answer = Reduction(np.empty_like(mine.sums), np.empty_like(mine.maxima))
-        pairs = zip(mine, self._answer, (MPI.SUM, MPI.MAX), strict=True)
-        self._requests = [comm.Iallreduce(own, whole, of) for own, whole, of in pairs if len(own)]
-
-    def done(self) -> bool:
-        """True when the answer is there."""
-        return MPI.Request.Testall(self._requests)
-
-    @property
-    def answer(self) -> Reduction:
-        """The answer, once `done`."""
-        if self._all is None:
-            return self._answer
-        n = len(self._mine.sums)
-        return Reduction(self._all[:, :n].sum(axis=0), self._all[:, n:].view(np.float64).max(axis=0))
 
 
 class Neighbours:
@@ -292,19 +253,3 @@ class _PlanningPort(Port[Any, None]):
             return []
         self._table = None
         return [(source, table)]
-
-
-def exchange_rows(presence: Presence, neighbours: Sequence[int], mine: Floats) -> Floats:
-    """Send (n,) numbers, or row k of (deg, n), to neighbour k; return (deg, n), row k from neighbour k.
-
-    Jin and Wang's exchange: a non-blocking send to each neighbour, then a receive from each.
-    """
-    comm, wait, tag = presence.comm, presence.wait, int(Tag.NEIGHBOUR)
-    rows = [mine] * len(neighbours) if mine.ndim == 1 else np.ascontiguousarray(mine)
-    theirs = np.empty((len(neighbours), mine.shape[-1]))
-    sends = [comm.Isend(row, rank, tag) for row, rank in zip(rows, neighbours, strict=True)]
-    for row, rank in zip(theirs, neighbours, strict=True):
-        wait(comm.Irecv(row, rank, tag).Test, (theirs, rows, sends))
-    for send in sends:
-        wait(send.Test, (rows, sends))
-    return theirs
