@@ -42,7 +42,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     """
     began = time.process_time()
     found = gather(Path(options.folder))
-    head = headline(found, gain(found), lambda: _conclusion(found))
+    head = headline(found, *gain(found), lambda: _conclusion(found))
     text = page(found, head)
     write_whole(options.output, text)
     if options.trace is not None:
@@ -82,9 +82,7 @@ def _conclusion(run: Run) -> str:
     with contextlib.suppress(ValueError):
         found = max(replays(run), key=lambda one: one.measured_s, default=None)
         if found is not None:
-            words, reliable = conclude(advise(found, lambda _: None))
-            start = "" if reliable else "give each call more to compute, or record the run on a quiet machine: "
-            return f"{start}{words.removeprefix('no advice: ')}."
+            return f"{conclude(advise(found, lambda _: None))[0]}."
     return ""
 
 

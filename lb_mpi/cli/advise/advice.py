@@ -161,24 +161,31 @@ TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
 LEAST_GAIN = 0.03  # a way with a smaller gain isn't mentioned
 
 
+def doubt(replayed: Replayed, model_s: float) -> str:
+    """Return why a record says nothing about other ways, if the model needs `model_s` for the recorded one; "": it does."""
+    measured_s = replayed.measured_s
+    off = 0.0 if not measured_s else model_s / measured_s - 1.0
+    if replayed.talk_s > 0.5 * measured_s:
+        return f"exchanges take {replayed.talk_s / measured_s:.0%} of the time, whatever the distribution"
+    if abs(off) <= TOO_FAR:
+        return ""
+    if off < 0.0 and measured_s < SMALL_S:
+        why = f"it is too small, so that messages and decisions dominate: {measured_s:.2g} s"
+    elif _core(replayed.core_share) < BUSY:
+        why = "the machine was busy: record it again on a quiet one"
+    elif off < 0.0:
+        why = "either it is too small, so that messages and decisions dominate, or the machine was busy"
+    else:
+        why = "the work does not fit the model"
+    return f"the model {_off(off)}; {why}"
+
+
 def conclude(advice: Advice) -> tuple[str, bool]:
     """Summarise advice in a line; return also whether its predictions are meaningful."""
     first = advice.lines[0]
     measured_s = first.measured_s
-    off = 0.0 if not measured_s else first.predicted_s / measured_s - 1.0
-    if advice.of.talk_s > 0.5 * measured_s:
-        share = advice.of.talk_s / measured_s
-        return f"too small: exchanges take {share:.0%} of the time, whatever the distribution", False
-    if abs(off) > TOO_FAR:
-        if off < 0.0 and measured_s < SMALL_S:
-            why = f"it is too small, so that messages and decisions dominate: {measured_s:.2g} s"
-        elif _core(advice.of.core_share) < BUSY:
-            why = "the machine was busy: record it again on a quiet one"
-        elif off < 0.0:
-            why = "either it is too small, so that messages and decisions dominate, or the machine was busy"
-        else:
-            why = "the work does not fit the model"
-        return f"no advice: the model {_off(off)}; {why}", False
+    if why := doubt(advice.of, first.predicted_s):
+        return f"no advice: {why}", False
     variants = _changes(advice.lines)
     best = min(variants, key=lambda line: line.predicted_s, default=first)
     if best.predicted_s < measured_s - max(LEAST_GAIN * measured_s, best.spread_s + first.spread_s):

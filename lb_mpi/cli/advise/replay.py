@@ -24,6 +24,7 @@ from lb_mpi.cli.advise.advice import (
     beyond,
     calls,
     core_share,
+    doubt,
     in_rank_order,
     machines,
     over_seeds,
@@ -338,19 +339,21 @@ def replays(run: Run) -> Iterator[Replayed]:
 MOST_RANKS = 256  # of a run whose gain is predicted for the page: a replay of more takes long
 
 
-def gain(run: Run) -> float:
+def gain(run: Run) -> tuple[float, str]:
     """Predict how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
 
-    As in `advise`, the time beyond the model is added to the time without balancing, and searches are left out.
+    Return also why it is unknown, if `advise` predicts nothing either ("": otherwise).  As in `advise`, the time beyond the
+    model is added to the time without balancing, and searches are left out.
     """
     without_s = measured_s = 0.0
-    if not 1 < run.size <= MOST_RANKS:
-        return math.nan
-    with suppress(ValueError):
-        for one in replays(run):
-            if without := [variant for variant in one.variants if variant.what in WITHOUT]:
-                model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without[0]))
+    if 1 < run.size <= MOST_RANKS:
+        with suppress(ValueError):
+            for one in replays(run):
+                without = next(variant for variant in one.variants if variant.what in WITHOUT)
+                model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without))
+                if why := doubt(one, model_s):
+                    return math.nan, why
                 without_s += alone_s + beyond(one.measured_s, model_s)
                 measured_s += one.measured_s
-        return without_s / measured_s if measured_s else math.nan
-    return math.nan
+            return (without_s / measured_s if measured_s else math.nan), ""
+    return math.nan, ""

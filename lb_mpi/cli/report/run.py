@@ -186,11 +186,14 @@ class Headline(NamedTuple):
     next_step: str
 
 
-def headline(run: Run, gain: float = math.nan, advice: Callable[[], str] = lambda: "") -> Headline:
+def headline(
+    run: Run, gain: float = math.nan, doubt: str = "", advice: Callable[[], str] = lambda: ""
+) -> Headline:
     """Summarise a run.
 
-    gain : the predicted time without balancing / its time (see `lb_mpi.cli.advise.replay.gain`); advice : returns the best
-    change, and its gain, in words; called only if nothing simpler is known.
+    gain, doubt : the predicted time without balancing / its time, and why it is unknown (see
+    `lb_mpi.cli.advise.replay.gain`); advice : returns the best change, and its gain, in words; called only if nothing
+    simpler is known.
     """
     totals = run.totals
     inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
@@ -210,7 +213,7 @@ def headline(run: Run, gain: float = math.nan, advice: Callable[[], str] = lambd
         words=words,
         next_step="",
     )
-    return head if cause is None else head._replace(next_step=_next_step(run, cause, head, advice))
+    return head if cause is None else head._replace(next_step=_next_step(run, cause, head, doubt, advice))
 
 
 def lower_bound(run: Run) -> float:
@@ -287,14 +290,16 @@ NEXT_STEPS = {
 }  # by the driver with the longest calls, and the biggest loss
 
 
-def _next_step(run: Run, cause: Phase, head: Headline, advice: Callable[[], str]) -> str:
-    """Return what to do next; `advice` as for `headline`."""
+def _next_step(run: Run, cause: Phase, head: Headline, doubt: str, advice: Callable[[], str]) -> str:
+    """Return what to do next; `doubt` and `advice` as for `headline`."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
-    if cause is Phase.OWN:
-        return "repeat the run on a quiet machine, with no more ranks than cores: these times say little about the program."
     if head.ratio < GOOD:
         return f"nothing: the time in lb_mpi is only {max(0.0, head.ratio - 1.0):.0%} longer than the ideal time."
-    if head.inside_s < SHORT_S:
+    if cause is Phase.OWN:
+        return "repeat the run on a quiet machine, with no more ranks than cores."
+    if doubt:
+        return f"let each call compute more, or record the run on a quiet machine; this record predicts nothing: {doubt}."
+    if head.inside_s < SHORT_S and math.isnan(head.gain):
         return f"try a larger problem: {head.inside_s:.2g} s is so short that start and end dominate."
     if outside > 0.5:
         return (
