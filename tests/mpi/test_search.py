@@ -100,8 +100,8 @@ def test_every_item_is_done_once(balance: bool, route: str) -> None:
 def test_drafts_walk_between_hosts(host: str, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
     monkeypatch.setattr(MPI, "Get_processor_name", lambda: host.format(COMM.rank))
-    searcher = driver._Traced
-    monkeypatch.setattr(driver, "_Traced", lambda *given: used.append(given[3].route) or searcher(*given))
+    searcher = driver.Searcher
+    monkeypatch.setattr(driver, "Searcher", lambda *given: used.append(given[3].route) or searcher(*given))
     result = lb_mpi.search(COMM, Pile(100), threshold=1.0)
     assert (len(result.value), used) == (100, ["ring" if COMM.size == 1 else route])
 

@@ -46,6 +46,7 @@ T = TypeVar("T")
 KIND = "search"  # of the saves
 Trace = Callable[[float, State, list[tuple[int, Message]], list[Send]], object]
 LIMITED = "limit_s ended the search: a better result may exist"
+Turn = tuple[float, State, list[tuple[int, Message]], list[Send]]  # what a `trace` is called with
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 
 
@@ -155,7 +156,7 @@ class _Settings(NamedTuple):
     trace: Trace | None
 
 
-class SearchPort(Port[Message, Job]):
+class SearchPort(Port[Message, Any]):
     """The messages and jobs of one rank of a search."""
 
     def __init__(
@@ -163,7 +164,7 @@ class SearchPort(Port[Message, Job]):
     ) -> None:
         self._rank, self._guard, self._parcels, self._saving = rank, guard, parcels, saving
         self._slow, self._quantum, self.record = settings.slow, settings.quantum, record
-        self._bound = settings.bound
+        self._bound, self._trace = settings.bound, settings.trace
         self.drafts = DraftRecord(record, rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
         self.units = 0  # of work
@@ -184,8 +185,19 @@ class SearchPort(Port[Message, Job]):
         send(self._parcels, sends)
         self.drafts.sent(sends)
 
-    def run(self, job: Job) -> Any:
-        """Work for a quantum, and return the units done; or do the job of a save."""
+    def show(self, turns: list[Turn]) -> None:
+        """Call the user's `trace` with these turns, each once; not a part of polling."""
+        began = time.perf_counter()
+        while turns and self._trace is not None:
+            now, state, arrived, sends = turns.pop(0)
+            self._trace(self.start + now, state, arrived, sends)
+        self._polls_since += time.perf_counter() - began
+
+    def run(self, job: Job | Shown) -> Any:
+        """Work for a quantum, and return the units done; or do the job of a save; show turns before that."""
+        if isinstance(job, Shown):
+            self.show(job.turns)
+            return None if job.job is None else self.run(job.job)
         if not isinstance(job, Work):
             assert self._saving is not None
             done = do(job, self._saving)
@@ -209,18 +221,38 @@ class SearchPort(Port[Message, Job]):
         return done
 
 
-class _Traced(Searcher):
-    """A searcher that shows each turn with messages to the user's `trace`."""
+class Shown(NamedTuple):
+    """A job: to call the user's `trace` with these turns, and then to do the searcher's own `job`, if any."""
 
-    trace: Trace | None = None
+    turns: list[Turn]
+    job: Job | None
+
+
+class _Traced(Searcher):
+    """A searcher whose turns with messages are shown to the user's `trace`."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.turns: list[Turn] = []  # not yet shown
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
         """See `Searcher`."""
         came = [*arrived]
         sends = super().turn(now, came)
-        if (trace := self.trace) is not None and (came or sends):
-            self.attempt(_called, lambda: trace(time.perf_counter(), self.drafting.state, came, sends))
+        if came or sends:
+            self.turns.append((now, self.drafting.state, came, sends))
         return sends
+
+    @property
+    def job(self) -> Any:
+        """See `Searcher`; the last turns are shown when the search is over, and none after an error."""
+        job = super().job
+        return Shown(self.turns, job) if self.turns and self.error is None else job
+
+    def done(self, job: Job | Shown, result: Any) -> list[Send]:
+        """See `Searcher`."""
+        own = job.job if isinstance(job, Shown) else job
+        return [] if own is None else super().done(own, result)
 
 
 def _run(
@@ -231,9 +263,11 @@ def _run(
     found = None if saving is None else saving.saved
     ring = ring_order(comm.size) if settings.options.route_on(comm.size) == "ring" else range(comm.size)
     port = SearchPort(comm.rank, guard, parcels, settings, saving, record)
-    searcher = _Traced(comm.rank, ring, guard, settings.options, settings.bound, found)
-    searcher.trace = settings.trace
+    rank_class = Searcher if settings.trace is None else _Traced
+    searcher = rank_class(comm.rank, ring, guard, settings.options, settings.bound, found)
     carry(searcher, port, presence_of(comm), record, settings.slow, interrupts(), start=port.start)
+    if isinstance(searcher, _Traced) and searcher.error is None:
+        searcher.attempt(_called, lambda: port.show(searcher.turns))
     ended = time.perf_counter()
     record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()
