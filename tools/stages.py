@@ -114,7 +114,8 @@ def parallel(
         return Outcome(counts, problem, "\n".join(f"--- {title} ---\n{text}" for title, text in texts if text))
 
     name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
-    return Stage(name, min(n, 2), silence_s, argv, {**environment.job(n, [])[1], **_PATIENT, **variables}, judge, (KERNELS,))
+    n_cores = 0.5 if n == 1 else 2  # one rank waits for the disk and for the clock, most of the time
+    return Stage(name, n_cores, silence_s, argv, {**environment.job(n, [])[1], **_PATIENT, **variables}, judge, (KERNELS,))
 
 
 def _text(log: Path) -> str:

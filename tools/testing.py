@@ -26,7 +26,8 @@ SECONDS = {  # that files of these rooms take, on one core; the others take abou
 }  # fmt: skip
 SHORT_S = 1.0
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
-WAITING_CORES = 0.5  # that such a file keeps busy, rather less
+WAITING_CORES = 0.35  # that such a file keeps busy
+WITHOUT_KERNELS = ("hung_ranks", "launch", "limit", "typing")  # files of that room that start while kernels are compiled
 LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
 PYTHONS = "test_pythons"  # skips all its tests where there is no other Python
 
@@ -109,9 +110,8 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
     for file in sorted(files_of(WAITING), key=lambda file: file.stem.removeprefix("test_") not in LONGEST):
         place, empty = f"{WAITING}/{file.name}", options.other_mpi or file.stem == PYTHONS
         arguments = [f"tests/{place}", *chosen]
-        stages.append(
-            serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=empty)
-        )
+        stage = serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=empty)
+        stages.append(stage._replace(after=()) if file.stem.removeprefix("test_") in WITHOUT_KERNELS else stage)
     if not options.other_mpi:
         for number, files in enumerate(shared(files_of(*COMPUTING), N_SHARES), start=1):
             stages.append(serial(environment, f"serial tests, {number} of {N_SHARES}", files, options.limit))
