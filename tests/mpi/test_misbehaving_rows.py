@@ -104,6 +104,21 @@ def test_a_call_of_the_same_balancer_in_its_function_is_refused() -> None:
         assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
 
 
+@pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
+@pytest.mark.parametrize("n_before", [0, 1])
+def test_closing_while_others_are_in_another_call_is_an_error_on_all_ranks(
+    n_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lb_mpi.mpi.common.communicator.CLOSES_AFTER_S", 0.02)
+    for call in (lambda one: one.map_rows(np.copy, numbers(12, 2)), lambda one: one.report()):
+        balancer = lb_mpi.Balancer(COMM)
+        for _ in range(n_before):
+            balancer.map_rows(np.copy, numbers(12, 2))
+        with pytest.raises(lb_mpi.Error, match=f"rank {LAST} is in close of a Balancer, rank . in another call of it"):
+            balancer.close() if RANK == LAST else call(balancer)
+        balancer.close()
+
+
 def test_arguments_that_will_not_do() -> None:
     rows = numbers(10, 2)
     with lb_mpi.Balancer(COMM, every=np.int64(2), tolerance=np.float32(0.25), emulated_speed=np.float32(0.5)) as balancer:

@@ -100,7 +100,7 @@ def carry(
         except Warning as error:  # where warnings are errors
             port.post(actor.fail(error))
         if waited_s > port.failed_after_s:
-            presence.raise_failure()
+            presence.raise_failure(waited_s)
         if interrupts.pending and not interrupted:
             interrupted = True
             port.post(actor.fail(KeyboardInterrupt()))

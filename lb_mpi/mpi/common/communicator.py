@@ -41,6 +41,7 @@ QUICK_S = 0.2e-3  # without a nap, but yielding the core
 FAILED_AFTER_S = 5e-3  # of waiting, before probing for failures of other ranks
 SETTLED_AFTER = 20  # probes of a failure before it is raised
 LATE_AFTER_S = 1.0  # of waiting
+CLOSES_AFTER_S = 2 * LATE_AFTER_S  # of waiting in another call: a rank that closes since it has failed says so before
 LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
 _key = _end_key = MPI.KEYVAL_INVALID
@@ -69,6 +70,7 @@ class Presence:
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self.rank = comm.rank if comm else 0
+        self.n_calls = 0  # that need all ranks; counted where `close` on another rank is told from them
         self._failure: str | None = None
         self._leaves_by: str | None = None  # by an error that all ranks have raised: it is sent if they do not close, too
         self._failure_looks = 0
@@ -139,7 +141,7 @@ class Presence:
                     waited_s = now - began
                     self.answer(waited_s)
                     if waited_s > FAILED_AFTER_S:
-                        self.raise_failure()
+                        self.raise_failure(waited_s)
                     if interrupts.pending:
                         interrupted_at = min(interrupted_at, now)
                         if now > interrupted_at + PATIENCE_S:
@@ -203,18 +205,20 @@ class Presence:
     def _all_close(self) -> Callable[[], bool]:
         """Return a function that is polled until all ranks have called this: a dissemination barrier of messages.
 
-        Another rank may be in another collective call meanwhile, which MPI's own barrier would be mistaken for.
+        Another rank may be in another collective call meanwhile, which MPI's own barrier would be mistaken for.  The length
+        of a message tells it whether this rank has been in that call: see `_raise_closing`.
         """
         comm, distances, pending = self.comm, [1 << k for k in range((self.comm.size - 1).bit_length())], list[MPI.Request]()
+        mine, theirs = np.zeros(self.n_calls % 2, dtype=np.uint8), np.zeros(1, dtype=np.uint8)
 
         def all_close() -> bool:
             while MPI.Request.Testall(pending):
                 if not distances:
                     return True
-                distance, nothing = distances.pop(), np.empty(0, dtype=np.uint8)
+                distance = distances.pop()
                 pending[:] = (
-                    comm.Isend(nothing, (comm.rank + distance) % comm.size, Tag.CLOSING),
-                    comm.Irecv(nothing, (comm.rank - distance) % comm.size, Tag.CLOSING),
+                    comm.Isend(mine, (comm.rank + distance) % comm.size, Tag.CLOSING),
+                    comm.Irecv(theirs, (comm.rank - distance) % comm.size, Tag.CLOSING),
                 )
             return False
 
@@ -247,8 +251,8 @@ class Presence:
         """Keep for ever what MPI may still write to."""
         _kept.append(what)
 
-    def raise_failure(self) -> None:
-        """Raise Error when another rank has sent a failure.
+    def raise_failure(self, waited_s: float = 0.0) -> None:
+        """Raise Error when another rank has sent a failure, or closes although this one has long waited in another call.
 
         The other rank may have finished this call and failed in the next, while this rank has yet to see that the call
         is over.  So a failure is raised only at probe SETTLED_AFTER; a busy rank needs many milliseconds for each.
@@ -258,6 +262,20 @@ class Presence:
             if one.comm:
                 one._receive_failure(SETTLED_AFTER)
             one = one._parent
+        if waited_s > CLOSES_AFTER_S and self.n_calls:
+            self._raise_closing()
+
+    def _raise_closing(self) -> None:
+        """Raise Error on all ranks when another rank closes that will never be in this rank's call.
+
+        A call needs all ranks, so that the other one has begun as many calls as this one, or one less: then the length of
+        its message differs.
+        """
+        status = MPI.Status()
+        if self.comm.Iprobe(MPI.ANY_SOURCE, Tag.CLOSING, status) and status.Get_count(MPI.BYTE) != self.n_calls % 2:
+            others = f"rank {status.Get_source()} is in close of a {self.name}, rank {self.rank} in another call of it"
+            self._notify(f"{others}: expected the same calls on all ranks")
+            raise Error(self._failure)
 
     def duplicate(self) -> MPI.Intracomm:
         """Collective: return a communicator of the same ranks, whose `Presence` is a child of this one."""

@@ -325,6 +325,7 @@ class Balancer:
     def _open(self) -> MPI.Intracomm:
         self._presence.check()
         self._check_idle()
+        self._presence.n_calls += 1
         return self._presence.comm
 
     def _check_idle(self) -> None:
