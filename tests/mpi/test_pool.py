@@ -266,6 +266,20 @@ def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
     assert not fields["x"].any()
 
 
+def test_items_of_a_map_are_not_kept_twice_while_they_are_sent() -> None:
+    def peak_bytes() -> int:
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+
+    with lb_mpi.Pool(COMM) as pool:
+        pool.map(np.sum, [np.ones(3)] * 9)
+        items = [np.full(1 << 17, float(k)) for k in range(40)] if RANK == 0 else []
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is the present size
+        before = peak_bytes()
+        pool.map(np.sum, items)
+    assert RANK or peak_bytes() - before < 60 << 20  # 40 MiB, in shared memory, and some on their way
+
+
 def test_the_function_travels_once() -> None:
     with lb_mpi.Pool(COMM, root=LAST) as pool:
         if pool is None:

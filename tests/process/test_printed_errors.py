@@ -18,6 +18,8 @@ def test_the_rank_that_knows_the_cause_prints_it_whole_and_the_others_a_line() -
     assert failure.line(failure.quiet(error), 2, 4) == "rank 2: lb_mpi.errors.BalanceError: rank 1, row 3: KeyError"
     assert failure.line(failure.quiet(ValueError("x = 3")), 2, 4) == "rank 2: ValueError: x = 3"
     assert failure.line(lb_mpi.Stopped("saved"), 0, 4) == "rank 0: lb_mpi.errors.Stopped: saved"
+    assert failure.line(KeyboardInterrupt(), 0, 4) == ""
+    assert failure.line(KeyboardInterrupt(), 1, 4).startswith("rank 1: KeyboardInterrupt (")
 
 
 def test_one_rank_alone_tells_all_of_it() -> None:
@@ -41,6 +43,7 @@ PRINTED = {
     "lb_mpi.search(comm, lambda node: [node])": "make a lb_mpi.TreeSearch(root, children)",
     "lb_mpi.Pool(4)": "comm = 4: expected an mpi4py intracommunicator; the number of ranks is that of mpiexec -n",
     "lb_mpi.Pool().map(lambda x: 1 // x, range(-1, 3))": "lb_mpi.errors.TaskError: task 1 on rank",
+    "lb_mpi.Pool().map(abs, range(9)); raise KeyboardInterrupt": "KeyboardInterrupt (",
     "with lb_mpi.Pool(root=0) as pool: pool.map(abs, [])": "this rank has worked for the pool; put `if pool:` before",
     "with lb_mpi.Executor() as executor: executor.submit(abs, 1)": "has worked for the executor; put `if executor:` before",
 }

@@ -160,6 +160,8 @@ def line(error: BaseException, rank: int, size: int) -> str:
         for kind, text in _hints:
             if hasattr(kind, error.name):
                 return f"rank {rank}: {describe(error)} {place(error)}: {text}"
+    if size > 1 and rank > 0 and isinstance(error, KeyboardInterrupt):  # which mpiexec has passed to all
+        return f"rank {rank}: {describe(error)} {place(error)}"
     if size == 1 or not (isinstance(error, Stopped) or _mark_of(error).quiet):
         return ""
     kind = type(error)

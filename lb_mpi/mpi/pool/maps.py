@@ -260,17 +260,19 @@ class RootTasks(LocalMap):
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         raise NotImplementedError
 
-    def tell_start(self, starts: Sequence[StartOrder], parts: Sequence[bytes]) -> memoryview:
-        """Send the start of the map to all ranks, and begin it on this one; return the encoded items."""
+    def tell_start(self, starts: Sequence[StartOrder], function: bytes, items: list[bytes]) -> memoryview:
+        """Send the start of the map to all ranks, and begin it on this one; return the items as encoded."""
         session, self._epoch = self.session, self.session.next_map()
-        starts = [start._replace(epoch=self._epoch) for start in starts]
+        speeds, starts = self._maps.speeds.values, [start._replace(epoch=self._epoch) for start in starts]
+        headers, parts = [START.pack(*start) for start in starts], [speeds.tobytes(), function, *items]
+        items.clear()  # what is sent is not kept here, too
         with session.presence.notifying():
-            data = session.orders.send_all(Tag.START, [START.pack(*start) for start in starts], parts)
-            if starts[0].function_bytes:
+            data = session.orders.send_all(Tag.START, headers, parts)
+            if function:
                 session.functions.keep(starts[0].digest, self._call.function)
-            self.begin(starts[session.ranks.rank], self._maps.speeds.values.tolist(), self._began)
+            self.begin(starts[session.ranks.rank], speeds.tolist(), self._began)
         self._maps.current = self
-        return data[sum(map(len, parts[:2])) :]
+        return data[speeds.nbytes + len(function) :]
 
     def tell_end(self, payload: bytes) -> None:
         """Send the end of the map to all ranks."""
@@ -381,7 +383,7 @@ class RootMap(RootTasks):
         name = name_of(call.function)
         self._plan = plan = MapPlan.of(name, given, options.get("costs"), done, speeds.tolist(), maps.memory)
         function, digest = sent_function(session, call)
-        self._parts = [speeds.tobytes(), function, *encode(given, plan.order, session.ranks.size)]
+        self._sent = function, encode(given, plan.order, session.ranks.size)
         how = checked.chunksize, plan.costs is not None, call.star, call.keep_exceptions, False, len(function), digest
         limits = call.retries, call.timeout_s
         self._starts = [StartOrder(0, lo, hi, *how, *limits) for lo, hi in itertools.pairwise(plan.bounds)]
@@ -398,10 +400,9 @@ class RootMap(RootTasks):
         self._began = time.perf_counter()
         how = {"costs": self._plan.costs is not None, "chunksize": self._starts[0].chunksize}
         self.session.record.use("pool", {**how, "speeds": self._maps.speeds.values.tolist()})
-        data = self.tell_start(self._starts, self._parts)
+        data = self.tell_start(self._starts, *self._sent)
         self._gathering = self._gather(self._epoch)
         self._port = MapPort(self.session, self._call, ReceivedItems(data))
-        self._starts, self._parts = [], []  # free memory
 
     def task_at(self, position: int) -> int:
         """See `RootTasks`."""

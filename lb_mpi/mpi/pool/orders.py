@@ -66,10 +66,10 @@ class Orders:
         data = body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self._broadcast.send(n_bytes)
         return buffer.data[_N_BYTES.size :], data
 
-    def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> memoryview:
+    def send_all(self, tag: Tag, headers: Sequence[bytes], parts: list[bytes]) -> memoryview:
         """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many.
 
-        Return these bytes, which are valid until the next call.
+        Return these bytes, which are valid until the next call.  Large `parts` are removed while they are copied.
         """
         n_bytes = sum(map(len, parts))
         inline = [b"".join(parts)] if n_bytes <= INLINE_BYTES else []
@@ -96,8 +96,8 @@ class Broadcast:
         self._firsts = MPI.Intracomm(comm.Split(color, -1 if comm.rank == root else comm.rank))  # the root is first
         self._shared: SharedBytes | None = None
 
-    def send(self, n_bytes: int, parts: Sequence[bytes | memoryview] = ()) -> memoryview:
-        """Return the bytes of `parts` (passed only by the root) on all ranks, valid until the next call."""
+    def send(self, n_bytes: int, parts: list[bytes] | None = None) -> memoryview:
+        """Return the bytes of `parts` (only the root's, which are removed) on all ranks, valid until the next call."""
         size = -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
         if self._shared is None or len(self._shared.array) < size:
             self._wait(self._comm.Ibarrier().Test)  # a blocking call would hide that a rank has failed
@@ -105,10 +105,11 @@ class Broadcast:
             self._shared = SharedBytes(self._comm, self._host, max(1 << 20, 1 << (size - 1).bit_length()))
         array = self._shared.array
         self._wait(self._host.Ibarrier().Test)  # the previous data is no longer read
-        at = 0
-        for part in parts:
-            array[at : at + len(part)] = np.frombuffer(part, np.uint8)
-            at += len(part)
+        end = n_bytes
+        while parts:
+            part = parts.pop()
+            array[end - len(part) : end] = np.frombuffer(part, np.uint8)
+            end -= len(part)
         self._wait(self._host.Ibarrier().Test)
         if self._firsts and self._firsts.size > 1:
             message = [array[:size], size // UNIT_BYTES, unit()]

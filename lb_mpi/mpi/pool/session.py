@@ -340,7 +340,7 @@ class Session:
             if self._left_by is not None:
                 self.presence.send_failure(self._left_by)
             if self.ranks.alone and self.ranks.is_root and not self.presence.failed:
-                self.orders.send_all(Tag.CLOSE, [b""] * self.ranks.size)
+                self.orders.send_all(Tag.CLOSE, [b""] * self.ranks.size, [])
             self.clocks.end()
             self.presence.close(free)
             self.record.enter(Phase.OUTSIDE, time.perf_counter())

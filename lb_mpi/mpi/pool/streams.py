@@ -105,7 +105,7 @@ class RootStream(RootTasks):
         call = self._call
         how = self._chunksize, False, call.star, call.keep_exceptions, True, len(function), digest
         starts = [StartOrder(0, 0, 0, *how, call.retries, call.timeout_s)] * self.session.ranks.size
-        self.tell_start(starts, [speeds.tobytes(), function])
+        self.tell_start(starts, function, [])
 
     def _results(self) -> Iterator[tuple[int, Any]]:
         """See `RootTasks`."""
