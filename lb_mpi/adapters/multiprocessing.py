@@ -1,4 +1,7 @@
-"""In place of multiprocessing.Pool: lb_mpi.Pool, with its arguments and errors."""
+"""In place of multiprocessing.Pool: lb_mpi.Pool, with its arguments and errors.
+
+The ProcessPoolExecutor of concurrent.futures uses multiprocessing, so it is replaced, too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import lb_mpi
+from lb_mpi.adapters import futures
 
 Function = Callable[..., Any]
 
@@ -75,7 +79,16 @@ def _context_pool(_context: Any, *arguments: Any, **options: Any) -> ProcessPool
     return ProcessPool(*arguments, **options)
 
 
+def _refuse_sharing(given: object) -> None:
+    """Raise an error of a lock, a queue, a value, ... that is sent to another rank; multiprocessing may inherit it."""
+    if multiprocessing.context.get_spawning_popen() is None:
+        instead = "tasks that return what the script then prints, writes or counts (imap_unordered)"
+        raise lb_mpi.Error(f"a {type(given).__name__} of multiprocessing can't be shared between ranks: expected {instead}")
+
+
 def replace_processes() -> None:
     """Use it in place of multiprocessing's own pool."""
+    futures.replace_processes()
+    multiprocessing.context.assert_spawning = _refuse_sharing  # type: ignore[assignment]
     multiprocessing.Pool = multiprocessing.pool.Pool = ProcessPool  # type: ignore[assignment, misc]
     multiprocessing.context.BaseContext.Pool = _context_pool  # type: ignore[method-assign, assignment]

@@ -68,6 +68,15 @@ def record(numbers: Sequence[int], values: Sequence[Any]) -> bytes:
     return _frame([list(map(int, numbers)), [_plain(value, 0) for value in values]])
 
 
+def is_storable(value: Any) -> bool:
+    """Return whether `record` accepts a result."""
+    try:
+        record([0], [value])
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def read(data: bytes | memoryview, digest: bytes, n: int) -> Checkpoint:
     """Read a checkpoint of this digest and n tasks.
 

@@ -8,6 +8,8 @@ import functools
 import itertools
 import logging
 import os
+import pickle
+import signal
 import sys
 import threading
 import time
@@ -24,7 +26,7 @@ from mpi4py.futures import MPIPoolExecutor
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
-from lb_mpi.mpi.pool import arrays, dispatcher
+from lb_mpi.mpi.pool import arrays, dispatcher, serving
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling.scheduler import Scheduler
@@ -247,6 +249,14 @@ def test_callbacks_may_submit() -> None:
         assert later[0].result() == 3
 
     on_root(use)
+
+
+def test_the_error_of_a_task_that_needs_the_main_thread_names_root_works() -> None:
+    task, frames = pickle.dumps((signal.signal, (signal.SIGUSR1, signal.SIG_IGN), {})), list[Any]()
+    thread = threading.Thread(target=lambda: frames.append(serving._outcome(0, 0, task)))
+    thread.start()
+    thread.join()
+    assert "expected lb_mpi.Executor(root_works=False)" in pickle.loads(frames[0].data).traceback
 
 
 def test_several_threads() -> None:

@@ -25,11 +25,14 @@ def run(folder: Path, names: str, script: str) -> tuple[int, str]:
 
 
 PROCESSES = """
+import concurrent.futures
 import multiprocessing
 from multiprocessing import Pool, get_context
 
 from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
+
+import lb_mpi
 
 offset = None
 
@@ -59,6 +62,12 @@ def main():
     print(pool.map(abs, [-1]), isinstance(pool, multiprocessing.pool.Pool))
     pool.terminate()
     pool.join()
+    with concurrent.futures.ProcessPoolExecutor(4) as executor:
+        print(executor.submit(abs, -3).result(), type(executor).__name__)
+    try:
+        multiprocessing.Pool(2, begin, (multiprocessing.RLock(),))
+    except lb_mpi.Error as error:
+        print(error)
     with MPIPoolExecutor(max_workers=3, path=["."]) as executor:
         print(list(executor.map(pow, [2, 3], [2, 2])), MPI.COMM_WORLD.size)
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
@@ -73,7 +82,10 @@ if __name__ == "__main__":
 def test_multiprocessing_and_mpi4py(tmp_path: Path) -> None:
     assert run(tmp_path, "multiprocessing,mpi4py.futures", PROCESSES) == (0, "\n".join([
         "[5, 6, 9, 14, 21] [8] 3", "[5, 6, 9] [5, 6, 9]", "[5, 6, 9, 14]", "[5, 6, 9, 14] 32",
-        "1 TaskError", "1 TaskError", "1 TaskError", "[1] True", "[4, 9] 3", "2", "",
+        "1 TaskError", "1 TaskError", "1 TaskError", "[1] True", "3 RanksExecutor",
+        "a RLock of multiprocessing can't be shared between ranks: "
+        "expected tasks that return what the script then prints, writes or counts (imap_unordered)",
+        "[4, 9] 3", "2", "",
     ]))  # fmt: skip
 
 

@@ -58,7 +58,8 @@ def check_options(function: Any, options: MapOptions, *, alone: bool) -> Checked
     if alone and options.get("to") == "all":
         raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
     if unknown := options.keys() - MapOptions.__annotations__.keys():
-        raise TypeError(f"a map got an unexpected keyword argument {min(unknown)!r}")
+        hint = checks.meant(min(unknown), [*MapOptions.__annotations__])
+        raise TypeError(f"a map got an unexpected keyword argument {min(unknown)!r}{hint}")
     checks.function("callback", options.get("callback"), optional=True)
     checks.function("function", function)
     checks.choice("to", options.get("to", "root"), ("root", "all"))
@@ -113,7 +114,8 @@ def check_items(given: Sequence[Any], *, ordered: bool) -> Any:
 
 def _check_iterable(items: Any) -> Any:
     if isinstance(items, bool | str | bytes) or not isinstance(items, int | np.integer | Iterable):
-        raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
+        expected = "an iterable, such as a list, an array or a range, or an integer n for range(n)"
+        raise TypeError(f"items = {show(items)}: expected {expected}")
     if isinstance(items, int | np.integer):
         if items < 0:
             raise ValueError(f"items = {items}: expected an integer >= 0")

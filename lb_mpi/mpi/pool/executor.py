@@ -55,7 +55,7 @@ class Executor(MPIPoolExecutor):
             if executor is not None:
                 results = list(executor.map(f, items))
 
-    `map` and `starmap` have the arguments of MPIPoolExecutor: timeout, chunksize, buffersize and unordered.  Futures
+    `map` and `starmap` have the arguments of mpi4py's MPIPoolExecutor, and `costs`.  Futures
     are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  An exception raised by a task
     (except Ctrl-C) is the exception of its future; its cause is a `TaskError` with the rank and the traceback.
     Functions, arguments and results are pickled, even for rank 0's own tasks.
@@ -81,6 +81,8 @@ class Executor(MPIPoolExecutor):
         initargs: tuple[Any, ...] = (),
         root_works: bool = True,
     ) -> None:
+        """Create the executor; collective, except in a script that rank 0 runs alone."""
+
         def check(own: MPI.Intracomm) -> dict[str, Any]:
             if max_workers is not None and checks.integer("max_workers", max_workers) < 1:
                 raise ValueError(f"max_workers must be greater than 0, not {show(max_workers)}")

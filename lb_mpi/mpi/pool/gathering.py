@@ -13,6 +13,7 @@ from lb_mpi.mpi.pool.arguments import Progress
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
 from lb_mpi.mpi.pool.plan import ChunkRun
 from lb_mpi.pooling.account import Collector
+from lb_mpi.pooling.checkpoint import is_storable
 
 REPORT_S = 0.25
 FLUSH_S = 20e-3  # how long results wait for others to be sent along, or written to the checkpoint
@@ -53,6 +54,7 @@ class Gathering:
         self._n_reported = len(order)  # not done, when progress was called last
         self._reported = time.perf_counter()
         self._deliver_at = 0.0
+        self.refused: tuple[int, int] | None = None  # (rank, position) of a task whose result the checkpoint can't store
 
     @property
     def missing(self) -> int:
@@ -86,11 +88,15 @@ class Gathering:
         if came:
             self._deliver_at = time.perf_counter() + FLUSH_S
         if came and self._file is not None:
-            tasks = [task for lo, hi, _ in came for task in self._order[lo:hi]]
-            pairs = [*zip(tasks, [value for results in came for value in results.values], strict=True)]
+            found = [pair for lo, hi, values in came for pair in zip(range(lo, hi), values, strict=True)]  # by position
             if self._keep_exceptions:
-                pairs = [(task, value) for task, value in pairs if not isinstance(value, Exception)]
-            self._file.write([task for task, _ in pairs], [value for _, value in pairs])
+                found = [(position, value) for position, value in found if not isinstance(value, Exception)]
+            try:
+                self._file.write([self._order[position] for position, _ in found], [value for _, value in found])
+            except (TypeError, ValueError):
+                for position in [k for k, value in found if not is_storable(value)][:1]:
+                    self.refused = next((run.rank, position) for run in self.runs if run.lo <= position < run.hi)
+                raise
         self._written += came
 
     def deliver(self) -> None:

@@ -503,7 +503,8 @@ class RootMap(RootTasks):
         try:
             self._gathering.write()
         except (OSError, TypeError, ValueError) as error:
-            self.fail(error)
+            self.fail_task(failure_of(error, *self._gathering.refused or (self.session.ranks.rank, -1)), error)
+            self.session.worker.end()
             return False
         return True
 

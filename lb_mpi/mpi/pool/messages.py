@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.checks import show
-from lb_mpi.errors import TaskError
+from lb_mpi.errors import Error, TaskError
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
@@ -286,10 +286,12 @@ IN_MEMORY_ORDER: Reducers = {np.ndarray: reduce_array}  # so that a task sees an
 def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None) -> bytes:
     """Pickle a function, or a tuple of it and its arguments, by cloudpickle if needed and installed.
 
-    TypeError, naming the function, if that fails.
+    TypeError, naming the function, if that fails.  An lb_mpi.Error says by itself what is wrong.
     """
     try:
         return pickled(pickle, value, reducers)
+    except Error:
+        raise
     except Exception as error:
         what = f"{name} = {show(function)}{' or an argument of it' * (value is not function)}"
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"

@@ -109,4 +109,6 @@ def _outcome(rank: int, k: int, data: bytes) -> Frame:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
+        if "main thread" in str(error) and threading.current_thread() is not threading.main_thread():
+            error.add_note("Rank 0 runs its tasks in a thread: expected lb_mpi.Executor(root_works=False) for such tasks.")
         return Frame(k, k, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL))

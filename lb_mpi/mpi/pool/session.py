@@ -21,6 +21,7 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi.common.carrier import Meter, Port, carry
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
+from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, Parcels, parcel
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
@@ -217,7 +218,7 @@ class Session:
         self.operation: SessionActor | None = None  # under way
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self._n_maps = self._n_tasks = 0
-        self._left_by: Exception | None = None  # by which the root, alone, has left the user's block
+        self._left_by = ""  # the error by which the root, alone, has left the user's block
 
     # What is under way.
 
@@ -313,7 +314,7 @@ class Session:
         return error if self.ranks.alone else self.presence.on_all(error, getattr(error, "rank", self.ranks.rank))
 
     def left(self, error: BaseException) -> None:
-        """Note that this rank leaves the user's block by an error, which the others raise, now or instead of CLOSE.
+        """Note that this rank leaves the user's block by an error, which the others raise, now or at CLOSE.
 
         Ranks that serve would go on as after a regular end, and may wait for this one for ever.  But in a script they serve
         the next pool, too; and SystemExit, or Ctrl-C, which reaches all ranks, is no error.
@@ -321,7 +322,7 @@ class Session:
         if not self.ranks.alone:
             self.presence.send_failure(error)
         elif isinstance(error, Exception) and not self.shared:
-            self._left_by = error
+            self._left_by = f"rank {self.ranks.rank}: {describe(error)} {place(error)}"
 
     def close(self) -> None:
         """Free everything; nothing after a failure of one rank alone."""
@@ -337,10 +338,8 @@ class Session:
             self._host.Free()
 
         with in_call(""):
-            if self._left_by is not None:
-                self.presence.send_failure(self._left_by)
             if self.ranks.alone and self.ranks.is_root and not self.presence.failed:
-                self.orders.send_all(Tag.CLOSE, [b""] * self.ranks.size, [])
+                self.orders.send_all(Tag.CLOSE, [b""] * self.ranks.size, [self._left_by.encode(errors="replace")])
             self.clocks.end()
             self.presence.close(free)
             self.record.enter(Phase.OUTSIDE, time.perf_counter())

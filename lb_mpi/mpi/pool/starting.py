@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lb_mpi.errors import Error
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
@@ -63,13 +64,14 @@ def _follow(session: Session, function: Callable[..., Any] | None = None) -> Wor
 
 
 def serve(session: Session) -> None:
-    """Follow all orders of the root until it closes the pool."""
+    """Follow all orders of the root until it closes the pool; lb_mpi.Error if an error has ended the root's block."""
     with session.presence.notifying():
         while True:
             session.work(Serving(session), ServingPort(session))
             order = session.orders.first
             if order is None or order.tag != Tag.START:
-                session.orders.read(Tag.CLOSE)
+                if text := bytes(session.orders.read(Tag.CLOSE)[1]).decode(errors="replace"):
+                    raise session.presence.on_all(Error(text), session.ranks.root)
                 return
             try:
                 _, error = _follow(session).finish()
