@@ -96,7 +96,7 @@ def test_ranks_without_a_core_are_named() -> None:
     assert told.words.startswith("Biggest loss: ranks were at work but had no core, 75.0% of all ranks' time")
     record.enter(Phase.OWN, 120.0)  # in a call that has not ended
     told = headline(assemble([("0", whole(record, 120.0, about(0, 1), ended=False))]))
-    assert told.words.startswith("Biggest loss: waiting, 0.0%")
+    assert told.words.startswith("Biggest loss: ranks were at work but had no core, 15.0% of all ranks' time")
 
 
 def test_the_parts_of_the_time_add_up_and_the_sentence_has_the_number_of_the_bar() -> None:

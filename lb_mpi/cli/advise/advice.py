@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.cli.report.run import USEFUL, Run, spent_by
+from lb_mpi.cli.report.run import Run, worked_s
 from lb_mpi.record.events import Driver
 from lb_mpi.record.record import Rows, Stored
 from lb_mpi.table import counted
@@ -119,8 +119,7 @@ def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
 
 def core_share(ranks: Sequence[Stored], steps: Rows) -> Floats:
     """Return (P,) useful time / time at work in the (P, K) steps: below 1 after waits for a core; NaN: no work."""
-    spent = [spent_by(one, mine["ended"]) - spent_by(one, mine["began"]) for one, mine in zip(ranks, steps, strict=True)]
-    worked = np.array([phases[:, list(USEFUL)].sum() for phases in spent])  # with the rests of an emulated slow rank
+    worked = np.array([worked_s(one, mine) for one, mine in zip(ranks, steps, strict=True)])
     useful = steps["useful_s"].sum(axis=1, dtype=float)
     busy = (worked > 0.0) & (useful > 0.0)
     share = np.minimum(1.0, useful / np.where(busy, worked, 1.0))

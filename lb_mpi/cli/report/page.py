@@ -60,15 +60,13 @@ NOTHING = len(Phase)  # the index of unknown data: transparent
 COLUMNS, HALVINGS = 1000, 3  # of the strip: halved until the picture is small enough
 MOST_BYTES = 150_000  # of a picture
 MOST_ROWS, ROW_PIXELS = 1024, 20
-MOST_POINTS, LINES, SMOOTH = 100, 20, 200  # of a curve; of the table of calls; time slices if calls are short
+MOST_POINTS, MOST_MARKS, LINES = 100, 30, 20  # of a curve; of the table of calls
+SMOOTH = 200  # time slices if calls are short
 LEVELS = 15  # of a matrix, besides nothing
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
 TIMES = [("time of a call", "var(--now)"), ("ideal time", "var(--soft)")]
-CURVES = [
-    ("imbalance without lending", "var(--soft)"),
-    ("actual imbalance", "var(--now)"),
-    ("distribution changed for the following calls", "var(--act)"),
-]
+CURVES = [("imbalance without lending", "var(--soft)"), ("actual imbalance", "var(--now)")]
+CHANGE = ("distribution changed for the following calls", "var(--act)")
 
 
 # --- rasters ---------------------------------------------------------------------------------------------------------
@@ -167,7 +165,10 @@ def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
 
 
 def imbalance(calls: Rows, reasons: list[str]) -> str:
-    """Draw the imbalance of each call of map_rows, with all rows on their owners and as it was; "" without any."""
+    """Draw the imbalance of each call of map_rows, with all rows on their owners and as it was; "" without any.
+
+    The calls that changed the distribution are marked, unless they are so many that the marks would hide the curves.
+    """
     table = calls[0][calls[0]["driver"] == Driver.ROWS]
     curves = {name: table[key].astype(float) for name, key in (("home", "before"), ("now", "after"))}
     at = curves["home"]
@@ -176,6 +177,7 @@ def imbalance(calls: Rows, reasons: list[str]) -> str:
         for k, (acted, reason) in enumerate(zip(table["acted"], table["reason"], strict=True))
         if acted
     ]
+    changes = changes if len(changes) <= MOST_MARKS else []
     return drawn(table["n"], curves, changes, lambda value, most: f"{value:.{0 if most >= 0.08 else 1}%}", "imbalance")
 
 
@@ -352,6 +354,7 @@ def _strips(run: Run, parts: Floats) -> str:
     )
     caption = f"{how}. Ranks are grouped by host; {picture.width} time slices."
     caption += f" Each line stands for {each} ranks." if each > 1 else ""
+    caption += f" Work includes the time {NO_CORE}." if NO_CORE in spent(run) else ""
     return f"<h2>What each rank did when</h2>{key}{_figure(picture, data, caption)}"
 
 
@@ -363,7 +366,8 @@ def _calls(run: Run, calls: Rows) -> str:
         parts.append(f'{_key(TIMES)}<figure class="chart">{chart}</figure>')
     if chart := imbalance(calls, run.ranks[0].reasons):
         words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
-        parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
+        key = _key([*CURVES, *([CHANGE] if 'class="act"' in chart else [])])
+        parts.append(f'{key}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "without lending", "actual", "decision"]
     parts.append(Table(header, _lines(run, calls), (1, 9), MOST_LINES).used().html("tight reason"))
     return "".join(parts)
@@ -406,7 +410,7 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
 def slices(calls: Rows) -> int:
     """Return the number of time slices of the strips: fewer if calls are shorter than a slice, or the strips are noise."""
     n = int(calls[0]["n"].sum()) if calls.size else 0
-    return COLUMNS if n < COLUMNS // 4 else SMOOTH
+    return COLUMNS if n < COLUMNS // 10 else SMOOTH
 
 
 def _moves(moves: Mapping[Way, Floats]) -> str:
@@ -419,8 +423,7 @@ def _moves(moves: Mapping[Way, Floats]) -> str:
         data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": unit}
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
-        top = binned(moved)[0].max()
-        caption = f"{moved.sum():,.0f} {words}; yellow: few, violet: up to {top:,.0f}, blank: none."
+        caption = f"{moved.sum():,.0f} {words}, at most {binned(moved)[0].max():,.0f} in a cell; blank: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
         parts.append(_figure(picture, data, caption, "paper"))

@@ -148,6 +148,12 @@ def spent_by(one: Stored, times: Floats) -> Floats:
     return np.stack([np.interp(times, ends, phase) for phase in sums.T], axis=1)
 
 
+def worked_s(one: Stored, steps: Rows) -> float:
+    """Return a rank's seconds at work in these steps, with waits for a core, and the rests of an emulated slow rank."""
+    spent = spent_by(one, steps["ended"]) - spent_by(one, steps["began"])
+    return float(spent[:, list(USEFUL)].sum())
+
+
 def _align(kept: list[Stored]) -> tuple[list[float], str]:
     """Return (ranks,) seconds to be added to each rank's clock to get the first rank's, and the method, in words."""
     if kept[0].about.virtual:
@@ -238,20 +244,17 @@ def bounds(calls: Rows) -> Floats:
 def spent(run: Run) -> dict[str, float]:
     """Return the fraction of all ranks' recorded time in each phase and without a core, by name; they add up to 1.
 
-    The time at work without a core is not part of the work; it is known if (nearly) all calls have ended.
+    The time at work without a core is not part of the work; it is that of the calls that have ended.
     """
     totals = run.totals
     sums = {NAMES[phase]: float(totals[:, phase].sum()) for phase in Phase}
-    work_s = float(totals[:, list(USEFUL)].sum())
-    inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
-    covered = np.array([float((one.steps["ended"] - one.steps["began"]).sum()) for one in run.ranks])
-    if work_s and (covered >= 0.9 * inside).all():
-        useful_s = sum(float(one.steps["useful_s"].sum()) for one in run.ranks)
-        computing = [NAMES[phase] for phase in (Phase.OWN, Phase.FOREIGN)]
-        computing_s = sum(sums[name] for name in computing)
-        away_s = min(max(0.0, work_s - useful_s), computing_s)
-        if away_s > NOTICED * work_s:  # clocks are no more exact than that
-            sums |= {name: sums[name] * (1.0 - away_s / computing_s) for name in computing} | {NO_CORE: away_s}
+    work_s = sum(worked_s(one, one.steps) for one in run.ranks)
+    useful_s = sum(float(one.steps["useful_s"].sum()) for one in run.ranks)
+    computing = [NAMES[phase] for phase in (Phase.OWN, Phase.FOREIGN)]
+    computing_s = sum(sums[name] for name in computing)
+    away_s = min(work_s - useful_s, computing_s)
+    if away_s > NOTICED * work_s:  # clocks are no more exact than that
+        sums |= {name: sums[name] * (1.0 - away_s / computing_s) for name in computing} | {NO_CORE: away_s}
     return {name: one / (float(totals.sum()) or 1.0) for name, one in sums.items()}
 
 
