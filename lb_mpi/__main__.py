@@ -12,8 +12,9 @@ import os
 import sys
 
 from lb_mpi import __version__
-from lb_mpi.cli.dispatch import PROG, Entry, dispatch, say, speaks
+from lb_mpi.cli.dispatch import PROG, Entry, dispatch, say
 from lb_mpi.cli.run import commands as started
+from lb_mpi.cli.run.arguments import speaks
 
 COMMANDS = {
     "use": {

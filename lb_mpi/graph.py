@@ -108,6 +108,8 @@ class Graph:
         """
         if graph.is_directed():
             raise ValueError("a directed networkx graph: expected an undirected one (see its to_undirected method)")
+        if not len(graph):
+            raise ValueError("an empty networkx graph: expected at least one node")
         number = {node: k for k, node in enumerate(graph)}
         total: dict[tuple[int, int], float] = {}
         for one, other, value in graph.edges(data=weight, default=1):

@@ -31,7 +31,7 @@ import scipy
 from numpy.typing import NDArray
 
 from lb_mpi.balancing.transfers import Plan, direct_plan
-from lb_mpi.checks import integer, number, show
+from lb_mpi.checks import integer, meant, number, show
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import imbalance
 
@@ -174,7 +174,7 @@ class Trigger:
                 self.when = number("when", when, above=0.0)
             except ValueError:
                 expected = "expected 'auto', 'always' or a number > 0 (a bound on the imbalance)"
-                raise ValueError(f"when = {show(when)}: {expected}") from None
+                raise ValueError(f"when = {show(when)}: {expected}{meant(when, ('auto', 'always'))}") from None
         self.cost_s = 0.0  # one-time cost of the last balancing
         self.trust = 1.0  # 0..1: fraction of the expected savings that has come true
         self._calls = 0

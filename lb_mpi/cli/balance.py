@@ -64,7 +64,7 @@ def read_ranks(options: argparse.Namespace, n: int) -> Ranks:
         speeds, times = draw("speeds", options.speeds, n, rng), draw("times", options.times, n, rng)
     for name, numbers in (("speeds", speeds), ("times", times)):
         if len(numbers) != n:
-            raise ValueError(f"{name} has {len(numbers)} numbers: expected {n}, one for each rank")
+            raise ValueError(f"{name} has {counted(len(numbers), 'number')}: expected {n}, one for each rank")
     return Ranks(speeds, speeds * times)
 
 
@@ -80,7 +80,7 @@ def _read(path: str, n: int) -> Floats:
                 raise ValueError(f"{path}, line {line}: {show(text)}: expected a speed and a time") from None
             rows.append((speed, time))
     if len(rows) != n:
-        raise ValueError(f"{path}: {len(rows)} ranks: expected {n}, one for each vertex of the graph")
+        raise ValueError(f"{path}: {counted(len(rows), 'rank')}: expected {n}, one for each vertex of the graph")
     return np.array(rows)
 
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, meant, number, show
-from lb_mpi.cli.run.arguments import Parser
-from lb_mpi.cli.run.rank import number as number_of_rank
+from lb_mpi.cli.run.arguments import Parser, speaks
 from lb_mpi.errors import Error
 from lb_mpi.status import StatusLine
 
@@ -63,8 +62,6 @@ def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str])
             return 0
         text = json.dumps(answer) if options.json else "\n".join(command.describe(answer))
     except SystemExit as leaving:  # argparse has printed
-        if not speaks():
-            return int(leaving.code or 0)
         sys.stderr.write(complaint.getvalue())
         return say(asked.getvalue(), code=int(leaving.code or 0))
     except KeyboardInterrupt:
@@ -128,11 +125,6 @@ def say(text: str, code: int = 0) -> int:
 def progress() -> StatusLine:
     """Return a line on stderr that ends with its block; the first one is shown after a second."""
     return StatusLine(PATIENCE_S)
-
-
-def speaks() -> bool:
-    """Return True on rank 0, according to the launcher's variables: MPI isn't initialised yet."""
-    return number_of_rank(os.environ) in ("0", "?")
 
 
 def mistake(error: object, prog: str) -> int:

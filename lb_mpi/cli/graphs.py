@@ -207,7 +207,7 @@ def _arrange(options: argparse.Namespace) -> dict[str, Any]:
     hosts = [] if options.hosts is None else read_hosts(options.hosts)
     rng = np.random.default_rng(checks.seed(options.seed))
     if hosts and len(hosts) != graph.n:
-        raise ValueError(f"{options.hosts}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph")
+        raise ValueError(f"{options.hosts}: {counted(len(hosts), 'host')}: expected {graph.n}, one for each vertex")
     given = [host.slots * host.speed for host in hosts] or draw("speeds", options.speeds or "uniform:1:10", graph.n, rng)
     speeds = check_speeds(given, graph.n)
     with progress() as line:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from lb_mpi.checks import comma_list, number
-from lb_mpi.cli.dispatch import FAILED, mistake, speaks
+from lb_mpi.cli.dispatch import FAILED, mistake
 from lb_mpi.cli.profile.profile import table
 from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.errors import Error
@@ -95,12 +95,10 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
 
 
 def _parse(parser: argparse.ArgumentParser, program: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Add the program, called `program`, and its arguments; parse on all ranks, of which one prints."""
+    """Add the program, called `program`, and its arguments; parse."""
     parser.add_argument("-m", dest="module", action="store_true",
         help=f"{program} is the name of a module, as with python -m")
     parser.add_argument("program", metavar=program, help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS",
         help=f"the {program.lower()}'s sys.argv[1:]")
-    if not speaks():
-        parser.print_usage = parser.print_help = lambda file=None: None  # type: ignore[method-assign]
     return parser.parse_args(arguments)

@@ -381,7 +381,7 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
     network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
     states = meshes.graph_states(graph, speeds, options.changes, strength, period, seed)
     with progress() as line:
-        line.show(f"partitioning {graph.n:,} vertices")
+        line.show(f"partitioning {counted(graph.n, 'vertex', 'vertices')}")
         first = partition(graph, size, targets=speeds, seed=seed)
         run = meshes.SimulatedGraph(graph, first, size, network, recorded=options.record is not None)
         for k in range(n_steps):
@@ -413,13 +413,13 @@ def _describe_graph(answer: dict[str, Any]) -> list[str]:
         for k, step in _some(steps)
     ]  # fmt: skip
     moves = sum(step["vertices_moved"] > 0 for step in steps)
-    calls, megabytes = f"{moves} rebalancing{'s' * (moves != 1)}", total["bytes_moved"] / 1e6
+    vertices = counted(total["vertices_moved"], "vertex", "vertices")
     return [
         str(Table(header, lines, words=(7,))),
-        f"{answer['vertices']:,} vertices on {answer['ranks']:,} ranks, {len(steps)} steps: {total['seconds']:.4f} virtual "
-        f"seconds, {answer['ratio']:.3f} of the bound ({answer['ratio_later']:.3f} in the later half); without rebalancing "
-        f"{answer['ratio_without']:.3f}",
-        f"{calls} moved {total['vertices_moved']:,} vertices and {megabytes:,.1f} MB; edges cut: weight "
+        f"{counted(answer['vertices'], 'vertex', 'vertices')} on {counted(answer['ranks'], 'rank')}, "
+        f"{counted(len(steps), 'step')}: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of the bound "
+        f"({answer['ratio_later']:.3f} in the later half); without rebalancing {answer['ratio_without']:.3f}",
+        f"{counted(moves, 'rebalancing')} moved {vertices} and {total['bytes_moved'] / 1e6:,.1f} MB; edges cut: weight "
         f"{answer['cut_at_first']:g} at first, {steps[-1]['cut']:g} at the end",
     ]
 

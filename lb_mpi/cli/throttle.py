@@ -29,6 +29,7 @@ from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.cli.run.host import TICK_S, descendants, read_at_once
 from lb_mpi.cli.run.rank import FORWARDED, NUMBER, become, end_as, number, prctl, take_priority
 from lb_mpi.emulate import THROTTLED, Stops, throttled
+from lb_mpi.table import counted
 
 PERIOD_S = 5e-3  # of one slice to run and one to rest, if the speed allows it
 RUN_S = (1e-3, 4e-3)  # the shortest and the longest slice to run; after shorter ones, more time goes to cold caches
@@ -263,11 +264,11 @@ def own_speed(text: str, variables: Mapping[str, str]) -> float:
         raise ValueError(
             f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed"
         )
-    own = int(found)
-    size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), str(own + 1))
-    if own >= len(speeds) or (size.isdigit() and int(size) > len(speeds)):
-        raise ValueError(f"--speeds has {len(speeds)} numbers: expected one for each of the {size} ranks")
-    return speeds[own]
+    size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), "")
+    if len(speeds) != int(size) if size.isdigit() else len(speeds) <= int(found):
+        ranks = f"{size} ranks" if size else f"ranks, of which this is number {found}, counted from 0"
+        raise ValueError(f"--speeds has {counted(len(speeds), 'number')}: expected one for each of the {ranks}")
+    return speeds[int(found)]
 
 
 def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
@@ -318,5 +319,6 @@ def main(arguments: Sequence[str], prog: str) -> NoReturn:
         else:
             speed = emulated_speed(comma_list("--speed", options.speed, 1)[0], "--speed")
     except ValueError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)  # on each rank: this one may be the only one that knows
+        sys.exit(2)
     run(argv, speed, report=options.report)

@@ -101,6 +101,7 @@ def test_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ("throttle --speed 0.5 --reprot program", "--report"),
         ("pool --ass joblib program.py", "--as"),
         ("profile --fail-bellow 80 program.py", "--fail-below"),
+        ("simulate rows --scheme dirct", "direct"),
     ],
 )
 def test_a_misspelt_option_or_word_is_named_with_what_was_meant(

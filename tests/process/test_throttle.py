@@ -111,8 +111,9 @@ def test_ranks(variables: dict[str, str], speed: float) -> None:
     ("speeds", "variables", "says"),
     [
         ("0.8,0.4", {}, "no rank in the environment"),
-        ("0.8,0.4", {"PMI_RANK": "2"}, "--speeds has 2 numbers: expected one for each of the 3 ranks"),
+        ("0.8,0.4", {"PMI_RANK": "2"}, "has 2 numbers: expected one for each of the ranks, of which this is number 2"),
         ("0.8,0.4", {"PMI_RANK": "0", "PMI_SIZE": "4"}, "expected one for each of the 4 ranks"),
+        ("1,1,1,1,1", {"PMI_RANK": "0", "PMI_SIZE": "4"}, "has 5 numbers: expected one for each of the 4 ranks"),
         ("0.8,0.4", {"PMI_RANK": "one"}, "no rank in the environment"),
         ("0.8,0", {"PMI_RANK": "0"}, "--speeds: rank 1 = 0.0: expected a finite number above 0"),
         ("0.8,1.1", {"PMI_RANK": "0"}, "rank 1 = 1.1"),

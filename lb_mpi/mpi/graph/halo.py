@@ -42,6 +42,7 @@ from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.record import Rebalanced, Rebalances
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.report import Report
+from lb_mpi.table import counted
 
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: the largest datatype in MPI 3
@@ -140,8 +141,8 @@ class HaloPlan:
 
     def __repr__(self) -> str:
         """Show the size of this rank's part."""
-        n, ghosts = len(self.vertices), len(self.ghosts)
-        return f"<lb_mpi.HaloPlan: {n:,} vertices and {ghosts:,} ghosts on this rank, cut {self.cut:g}>"
+        vertices, ghosts = counted(len(self.vertices), "vertex", "vertices"), counted(len(self.ghosts), "ghost")
+        return f"<lb_mpi.HaloPlan: {vertices} and {ghosts} on this rank, cut {self.cut:g}>"
 
     @property
     def halo_bytes(self) -> int:
@@ -298,8 +299,8 @@ class HaloPlan:
         with call("lb_mpi.HaloPlan.report"), self._presence.notifying():
             ranks = allgather(comm, self._halos.rank(comm.rank, part.n_local, part.n_ghosts))
             moved = [one.vertices_moved for one in self.history if one.acted]
-            calls = f"{len(moved):,} rebalancing{'s' * (len(moved) != 1)}"
-            note = f"{sum(moved):,} vertices moved in {calls}" if moved else ""
+            vertices = counted(sum(moved), "vertex", "vertices")
+            note = f"{vertices} moved in {counted(len(moved), 'rebalancing')}" if moved else ""
             return Report(Driver.EXCHANGE, self._halos.n, tuple(ranks), note=note)
 
     def _exchange(self, values: Any) -> NDArray[Any]:
@@ -324,9 +325,10 @@ class HaloPlan:
         array = np.asarray(values)
         n_local, n_all = self.part.n_local, self.part.n_local + self.part.n_ghosts
         if array.dtype.hasobject or isinstance(values, np.ma.MaskedArray):
-            raise TypeError(f"values of {type(values).__name__}, {array.dtype}: expected an array without Python objects")
+            kind = f"type {type(values).__name__} and dtype {array.dtype}"
+            raise TypeError(f"values of {kind}: expected an array of numbers, without Python objects or a mask")
         if array.ndim < 1 or len(array) not in (n_local, n_all):
-            expected = f"{n_local} rows, for the owned vertices, or {n_all} with ghosts"
+            expected = f"{counted(n_local, 'row')}, for the owned vertices, or {n_all} with ghosts"
             raise ValueError(f"values of shape {array.shape}: expected {expected}")
         if len(array) == n_all and n_all > n_local and not array.flags.writeable:
             raise ValueError("values with room for ghosts that can't be written to: expected a writeable array")

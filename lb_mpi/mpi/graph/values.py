@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from lb_mpi.checks import function, show
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.parcels import Buffer, layout
+from lb_mpi.table import counted
 
 Pack = Callable[[Any], bytes]
 Unpack = Callable[[bytes], Any]
@@ -211,7 +212,7 @@ class Values:
             kinds = "a numpy array (no subclass), a CSR matrix or a list of objects"
             raise TypeError(f"{name} of type {type(value).__name__} ({show(value)}): expected {kinds}")
         if value.dtype.hasobject:
-            raise TypeError(f"{name} of dtype {value.dtype}: expected no Python objects (use a list, with pack and unpack)")
+            raise TypeError(f"{name} of dtype {value.dtype}: expected numbers, or a list of objects with pack and unpack")
         if value.ndim < 1:
             raise ValueError(f"{name} of shape (): expected {n} rows, for the owned vertices")
         _check_rows(name, len(value), n)
@@ -220,4 +221,4 @@ class Values:
 
 def _check_rows(name: str, found: int, n: int) -> None:
     if found != n:
-        raise ValueError(f"{name} has {found} rows: expected {n}, for the owned vertices (without ghosts)")
+        raise ValueError(f"{name} has {counted(found, 'row')}: expected {n}, for the owned vertices (without ghosts)")

@@ -39,6 +39,7 @@ from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack, scalars_of
 from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
+from lb_mpi.table import counted
 
 R = TypeVar("R")
 
@@ -137,7 +138,8 @@ class Balancer:
         """Show this rank, the number of calls, and whether the Balancer is open."""
         presence = self._presence
         state = "failed" if presence.failed else "closed" if presence.comm == MPI.COMM_NULL else "open"
-        return f"<lb_mpi.Balancer: rank {presence.rank} of {self.graph.n}, {len(self.history)} calls, {state}>"
+        calls = counted(len(self.history), "call")
+        return f"<lb_mpi.Balancer: rank {presence.rank} of {self.graph.n}, {calls}, {state}>"
 
     @property
     def last(self) -> Balanced | None:
@@ -300,7 +302,7 @@ class Balancer:
         n_calls, n_rows = self._migrated
         if not n_calls:
             return found
-        return replace(found, note=f"{n_rows:,} rows migrated in {n_calls} call{'s' * (n_calls > 1)}")
+        return replace(found, note=f"{counted(n_rows, 'row')} migrated in {counted(n_calls, 'call')}")
 
     def close(self) -> None:
         """Free the MPI resources; collective.  Further calls do nothing."""
