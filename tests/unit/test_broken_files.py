@@ -21,7 +21,7 @@ MACHINE = b"""{"format": "lb_mpi machine", "version": 1, "hosts": ["a", "b"], "s
 HOSTS = b"# our lab\nfast slots=4 speed=2.5\nslow:2\nold speed=1e-1\n"
 
 FILES: dict[str, tuple[list[bytes], Callable[[Path], Any], type, str]] = {
-    "a.graph": ([METIS], as_graph, Graph, r":\d+: "),
+    "a.graph": ([METIS], as_graph, Graph, r"(:\d+)?: "),
     "a.mtx": ([MATRIX, GENERAL], as_graph, Graph, r"(:\d+)?: "),
     "machine.json": ([MACHINE], read_machine, Machine, r"(:\d+)?: "),
     "hosts": ([HOSTS], read_hosts, list, r":\d+: "),
