@@ -18,7 +18,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.progress import add_progress, shown
 from apps.speeds import Change, Varying, change_of, seconds_for
-from lb_mpi.cli.dispatch import add_route, route_of
+from lb_mpi.cli.dispatch import add_route
 from lb_mpi.cli.run import arguments
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
@@ -172,7 +172,7 @@ def search(
         balance=not options.no_balance,
         emulated_speed=speeds[comm.rank].now,
         quantum=options.quantum,
-        route=route_of(options),
+        route=options.route,
         save=options.save,
         save_every_s=options.save_every,
         limit_s=limit_s,

@@ -45,6 +45,7 @@ class Entry(NamedTuple):
 
     text: str  # a line of help
     module: str = ""  # of lb_mpi.cli, with the command in its COMMANDS; "": it has its own way to run
+    example: str = ""  # the arguments of a call
 
 
 def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str]) -> int:
@@ -97,9 +98,10 @@ def _choose(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str]) 
 
 def _parse(name: str, entry: Entry, arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     command: Command = importlib.import_module(f"lb_mpi.cli.{entry.module}").COMMANDS[name]
-    parser = Parser(prog=f"{PROG} {name}", description=f"{entry.text[0].upper()}{entry.text[1:]}.")
+    prog, description = f"{PROG} {name}", f"{entry.text[0].upper()}{entry.text[1:]}."
+    parser = Parser(prog=prog, description=description, epilog=f"example: {prog} {entry.example}")
     command.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     return command, parser.parse_args(arguments)
 
 
@@ -150,11 +152,6 @@ def add_route(group: argparse._ActionsContainer) -> None:
     """Add --route of a search."""
     from lb_mpi.searching.guard import MOST_ON_RING
 
-    group.add_argument("--route", choices=("auto", "ring", "random"), default="auto",
-        help="which ranks a rank without work asks: all round the ring, as in the paper, or random ones; auto: the "
-        f"ring on up to {MOST_ON_RING} ranks of one host (default: auto)")
-
-
-def route_of(options: argparse.Namespace) -> str | None:
-    """Return --route as an argument of `lb_mpi.search`."""
-    return None if options.route == "auto" else str(options.route)
+    group.add_argument("--route", choices=("ring", "random"),
+        help="which ranks a rank without work asks: all round the ring, as in the paper, or random ones (default: the "
+        f"ring on up to {MOST_ON_RING} ranks of one host)")

@@ -48,21 +48,19 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     add("--unit-s", type=float, metavar="S",
         help="with --machine: seconds that its fastest rank needs for a vertex of weight 1")
     add("--imbalance", type=float, default=0.03, metavar="X",
-        help="fraction by which a part may exceed its target; 0.03 is 3 %% (%(default)s)")
-    add("--effort", choices=EFFORTS, default="good",
-        help="a higher effort needs more time and cuts fewer edges (%(default)s)")
-    add("--seed", type=int, default=0, help="seed of the random numbers (%(default)s)")
+        help="fraction by which a part may exceed its target; 0.03 is 3 %%")
+    add("--effort", choices=EFFORTS, default="good", help="a higher effort needs more time and cuts fewer edges")
+    add("--seed", type=int, default=0, help="seed of the random numbers")
     add("--method", choices=METHODS, default="multilevel",
         help="multilevel: the method of this library; the others are for comparison: multilevel-spectral, that of a course; "
-        "spectral: by the Fiedler vector v_2 of the whole graph alone (%(default)s)")
+        "spectral: by the Fiedler vector v_2 of the whole graph alone")
     add("--coarsening", choices=COARSENINGS, default="groups",
-        help="multilevel-spectral: merge groups of vertices, or pairs (%(default)s)")
-    add("--threshold", choices=THRESHOLDS, default="median",
-        help="spectral: the entry of v_2 that divides the vertices (%(default)s)")
+        help="multilevel-spectral: merge groups of vertices, or pairs")
+    add("--threshold", choices=THRESHOLDS, default="median", help="spectral: the entry of v_2 that divides the vertices")
     add("--show", action="store_true", help="print lambda_2 and v_2 of the graph, and the vertices of each part")
     add("--aim", choices=AIMS, default="cut",
         help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest "
-        "rank of the machine, whatever the weights; it is never longer than with cut (%(default)s)")
+        "rank of the machine, whatever the weights; it is never longer than with cut")
     add("-o", "--output", metavar="FILE.part", help="write the part of each vertex to this file, one per line")
 
 
@@ -134,17 +132,15 @@ def _add_allocate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tasks", type=int, required=True, metavar="N", help="the number of tasks")
     add("--time", required=True, metavar="S,S,...", help="expected seconds of one task on each node")
-    add("--edge-probability", type=float, default=0.0, metavar="E",
-        help="probability that two tasks exchange data (%(default)s)")
+    add("--edge-probability", type=float, default=0.0, metavar="E", help="probability that two tasks exchange data")
     add("--exchange", default="0", metavar="S,S,...",
-        help="seconds of one exchange with a task on another node; one number: the same on all nodes (%(default)s)")
+        help="seconds of one exchange with a task on another node; one number: the same on all nodes")
     add("--wait-probability", default="0", metavar="Q,Q,...",
-        help="probability that such an exchange makes the node wait; one number: the same on all nodes (%(default)s)")
-    add("--wait", default="0", metavar="S,S,...",
-        help="expected seconds of such a wait; one number: the same on all nodes (%(default)s)")
+        help="probability that such an exchange makes the node wait; one number: the same on all nodes")
+    add("--wait", default="0", metavar="S,S,...", help="expected seconds of such a wait; one number: the same on all nodes")
     add("--cap", metavar="N,N,...", help="maximum number of tasks of each node; inf: no limit")
     add("--method", choices=ALLOCATION_METHODS, default="exact",
-        help="exact: the optimum in whole tasks; paper: the method of Chen et al., rounded, for comparison (%(default)s)")
+        help="exact: the optimum in whole tasks; paper: the method of Chen et al., rounded, for comparison")
 
 
 def _allocate(options: argparse.Namespace) -> dict[str, Any]:
@@ -184,13 +180,13 @@ def _add_arrange(parser: argparse.ArgumentParser) -> None:
                        help="speeds of the nodes: drawn from uniform:LOW:HIGH, or a list 1,2,... with one per vertex "
                        "(uniform:1:10)")
     nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
-    add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal")
     add("--objective", choices=arranging.OBJECTIVES, default="uniform",
         help="which diffusion should converge fast: with equal edge weights (uniform), or with those of Jin and Wang, which "
-        "are smaller at slow nodes (paper) (%(default)s)")
+        "are smaller at slow nodes (paper)")
     add("--method", choices=arranging.METHODS, default="swap",
         help="exhaustive: try all arrangements (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, "
-        "anneal: each is better and slower than the one before (%(default)s)")
+        "anneal: each is better and slower than the one before")
 
 
 def _arrange(options: argparse.Namespace) -> dict[str, Any]:

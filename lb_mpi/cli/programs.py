@@ -22,8 +22,9 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
         usage=f"mpiexec -n 4 {prog} [--as NAME,NAME,...] [-m] SCRIPT [ARGUMENTS ...]",
         description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or "
         "lb_mpi.Executor().",
-        epilog="Put the main part of the script under `if __name__ == '__main__':`. A rank that receives a function of the "
-        "script imports the script, and must not run its main part.")
+        epilog=f"example: mpiexec -n 4 {prog} --as joblib script.py. Put the main part of the script under "
+        "`if __name__ == '__main__':`. A rank that receives a function of the script imports the script, "
+        "and must not run its main part.")
     parser.add_argument("--as", dest="names", metavar="NAME,NAME,...", default="", help="replace the pools and executors "
         "that the script imports from concurrent.futures, joblib, mpi4py.futures, multiprocessing or schwimmbad, so that it "
         "needs no change")
@@ -58,8 +59,8 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
         usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--fail-below N] [--json] [-m] PROGRAM [ARGUMENTS ...]",
         description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
         "and for which rank. The table goes to standard error; the output of the program is unchanged.",
-        epilog="One-sided communication, MPI file access, and calls of MPI from other languages are not measured. If the "
-        "program uses one of the first two, the table has a note.")
+        epilog=f"example: mpiexec -n 4 {prog} program.py. One-sided communication, MPI file access, and calls of MPI from "
+        "other languages are not measured. If the program uses one of the first two, the table has a note.")
     parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks; default: those of throttle; "
         "measured, if there are several hosts; else equal")
     parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "

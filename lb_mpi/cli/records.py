@@ -30,16 +30,12 @@ FOLDER = "folder of the record, as given to run --record or in LB_MPI_RECORD"
 def _add_report(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", metavar="FOLDER", help=FOLDER)
-    add("-o", dest="output", default="report.html", metavar="FILE", help="file for the page (%(default)s)")
+    add("-o", dest="output", default="report.html", metavar="FILE", help="file for the page")
     add("--trace", metavar="FILE", help="also write a trace for Perfetto or chrome://tracing")
 
 
 def _report(options: argparse.Namespace) -> dict[str, Any]:
-    """Write the page; ValueError if no record can be read, OSError for files.
-
-    Returns the headline's numbers (None: unknown), `notes` on missing data, the `file` written, the page's `bytes`, the
-    `trace` written (None: none), and `cpu_seconds`.
-    """
+    """Write the page; return the numbers of the headline (None: unknown), and notes on missing data."""
     began = time.process_time()
     found = gather(Path(options.folder))
     head = headline(found, *gain(found), lambda: _conclusion(found))
@@ -100,12 +96,7 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 
 
 def _advise(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Replay a record in other variants; ValueError if none can be read, or none has enough data.
-
-    Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions,
-    the `change` to make, the `driver`; the first of each driver is the recorded run, with the `conclusion` in a line,
-    `reliable` (False: the predictions mean nothing), `alike` (equally good lines), and `notes`.
-    """
+    """Replay a record in other variants; return the list that docs/advise.md describes."""
     folder = Path(options.folder)
     try:
         with progress() as line:

@@ -20,7 +20,7 @@ import numpy as np
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import Call, SimulatedRows
 from lb_mpi.checks import bandwidth, choice, comma_list, integer, number, virtual_s
-from lb_mpi.cli.dispatch import GRAPH, Command, add_route, draw, progress, route_of
+from lb_mpi.cli.dispatch import GRAPH, Command, add_route, draw, progress
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
@@ -63,13 +63,13 @@ def describe(answer: dict[str, Any]) -> list[str]:
 
 def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
     parser.add_argument("--speeds", default=speeds,
-        help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is repeated if it "
-        "has fewer numbers than there are ranks (%(default)s)")
+        metavar="X,X,...", help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is "
+        "repeated if it has fewer numbers than there are ranks")
     parser.add_argument("--latency", type=float, default=latency_s, metavar="S",
-        help=f"seconds that a message{between} takes (%(default)g)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
+        help=f"seconds that a message{between} takes")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers")
     parser.add_argument("--record", metavar="FOLDER", help="write a record to FOLDER, for python -m lb_mpi report FOLDER")
-    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead of text")
 
 
 def _speeds(options: argparse.Namespace, size: int) -> Floats:
@@ -108,15 +108,23 @@ def _totals(done: Sequence[Call | pools.MapRun | meshes.GraphStep], *names: str)
     return {"total": total, "ratio": _ratio(total["seconds"], total["bound_s"]), "ratio_later": later}
 
 
+def _summary(answer: dict[str, Any], what: str, without: str) -> str:
+    """Return the line on all steps of a simulation: `what` was simulated, and the ratios without this or that."""
+    return (
+        f"{what}: {answer['total']['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of the bound "
+        f"({answer['ratio_later']:.3f} in the later half); {without}"
+    )
+
+
 # --- search -----------------------------------------------------------------------------------------------------------
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tree", metavar="NAME", default="T1",
-        help="a published tree: T1 to T5, or a large one: T1L, T2L, T3L, T1XL (%(default)s)")
-    parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
-    parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1 (%(default)s)")
-    parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link (%(default)s)")
+        help="a published tree: T1 to T5, or a large one: T1L, T2L, T3L, T1XL")
+    parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks")
+    parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1")
+    parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link")
     add_route(parser)
     _common(parser)
 
@@ -146,7 +154,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
             threshold=THRESHOLD,
             pause_s=searches.pause_for(options.ranks, network.latency_s[1]),
             seed=seed,
-            route=route_of(options),
+            route=options.route,
         ),
         records=records,
     )
@@ -182,26 +190,21 @@ def _describe_search(answer: dict[str, Any]) -> list[str]:
 
 
 def _add_rows(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--graph", default="mesh:4x4", help=f"the process graph: {GRAPH} (%(default)s)")
-    parser.add_argument("--calls", type=int, default=20, help="number of calls of map_rows (%(default)s)")
-    parser.add_argument("--rows", type=int, default=50, metavar="N", help="number of rows of each rank (%(default)s)")
+    parser.add_argument("--graph", default="mesh:4x4", help=f"the process graph: {GRAPH}")
+    parser.add_argument("--calls", type=int, default=20, help="number of calls of map_rows")
+    parser.add_argument("--rows", type=int, default=50, metavar="N", help="number of rows of each rank")
     parser.add_argument("--costs", choices=rounds.ROWS, default="lognormal",
-        help="costs of the rows: equal; random, with a few expensive ones; or a hot region that moves over the ranks "
-        "(%(default)s)")
+        help="costs of the rows: equal; random, with a few expensive ones; or a hot region that moves over the ranks")
     parser.add_argument(
         "--spread", type=float, default=1.0,
-            help="standard deviation of the logarithm of random costs; or strength of the hot region (%(default)s)"
+            help="standard deviation of the logarithm of random costs; or strength of the hot region"
     )
-    parser.add_argument(
-        "--period", type=int, default=100, help="calls in which the hot region moves round once (%(default)s)"
-    )
-    parser.add_argument(
-        "--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1 (%(default)s)"
-    )
-    parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link (%(default)g)")
+    parser.add_argument("--period", type=int, default=100, help="calls in which the hot region moves round once")
+    parser.add_argument("--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1")
+    parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link")
     parser.add_argument("--scheme", choices=(AUTO, *ROWS_SCHEMES), default=AUTO,
         help="direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of first or "
-        "second order; auto: direct up to 512 ranks (%(default)s)")
+        "second order; auto: direct up to 512 ranks")
     _common(parser, speeds="uniform:1:4")
 
 
@@ -257,9 +260,8 @@ def _describe_rows(answer: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     return [
         str(Table(header, lines, words=(6,))),
-        f"{counted(answer['ranks'], 'rank')}, {counted(len(calls), 'call')}: {total['seconds']:.4f} virtual seconds, "
-        f"{answer['ratio']:.3f} of the bound ({answer['ratio_later']:.3f} in the later half); "
-        f"without balancing {answer['ratio_without']:.3f}",
+        _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(calls), 'call')}",
+                 f"without balancing {answer['ratio_without']:.3f}"),
         f"{counted(total['rows_moved'], 'row')} and {total['bytes_moved'] / 1e6:,.1f} MB moved, with "
         f"{counted(total['messages'], 'message')}",
     ]
@@ -270,17 +272,13 @@ def _describe_rows(answer: dict[str, Any]) -> list[str]:
 
 def _add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", default="16", metavar="N,N,...",
-        help="number of ranks on each host (%(default)s: one host)")
-    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="tasks of each map, per rank (%(default)s)")
-    parser.add_argument(
-        "--maps", type=int, default=1, metavar="N", help="number of calls of pool.map (%(default)s)"
-    )
+        help="number of ranks on each host (default: %(default)s, on one host)")
+    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="tasks of each map, per rank")
+    parser.add_argument("--maps", type=int, default=1, metavar="N", help="number of calls of pool.map")
     parser.add_argument("--costs", choices=pools.TASKS, default="lognormal",
-        help="costs of the tasks: equal, or random with a few expensive ones (%(default)s)")
-    parser.add_argument(
-        "--spread", type=float, default=1.0, help="standard deviation of the logarithm of random costs (%(default)s)"
-    )
-    parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
+        help="costs of the tasks: equal, or random with a few expensive ones")
+    parser.add_argument("--spread", type=float, default=1.0, help="standard deviation of the logarithm of random costs")
+    parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1")
     parser.add_argument("--repeat", action="store_true", help="the same tasks in each map, whose costs are learned")
     _common(parser, latency_s=50e-6, between=" between hosts")
 
@@ -336,10 +334,9 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     return [
         str(Table(header, lines)),
-        f"{counted(answer['ranks'], 'rank')}, {counted(len(maps), 'map')}: {total['seconds']:.4f} virtual seconds, "
-        f"{answer['ratio']:.3f} of the bound ({answer['ratio_later']:.3f} in the later half); "
-        f"without stealing {answer['ratio_dealt']:.3f}; "
-        f"with an ideal shared counter {answer['ratio_counter']:.3f}",
+        _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(maps), 'map')}",
+                 f"without stealing {answer['ratio_dealt']:.3f}; "
+                 f"with an ideal shared counter {answer['ratio_counter']:.3f}"),
         f"{counted(total['steals'], 'steal')}, with {counted(total['messages'], 'message')}",
     ]
 
@@ -347,19 +344,18 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
 # --- graph ------------------------------------------------------------------------------------------------------------
 
 def _add_graph(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--graph", default="mesh:100x100",
-        help=f"the graph whose vertices are computed: {GRAPH} (%(default)s)")
-    parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
+    parser.add_argument("--graph", default="mesh:100x100", help=f"the graph whose vertices are computed: {GRAPH}")
+    parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks")
     parser.add_argument("--steps", type=int, default=60, metavar="N",
-        help="number of steps, each with an exchange and a call of plan.rebalance (%(default)s)")
+        help="number of steps, each with an exchange and a call of plan.rebalance")
     parser.add_argument("--changes", choices=meshes.CHANGES, default="speeds",
         help="what changes during the run: a random rank becomes slow, and the one before it recovers; or a hot region "
-        "with expensive vertices wanders over the graph; or nothing (%(default)s)")
+        "with expensive vertices wanders over the graph; or nothing")
     parser.add_argument("--strength", type=float, default=3.0, metavar="X",
-        help="how many times as slow that rank is, or as expensive those vertices are (%(default)g)")
-    parser.add_argument("--period", type=int, default=20, help="steps from one change to the next (%(default)s)")
-    parser.add_argument("--vertex-s", type=float, default=1e-4, help="mean seconds of a vertex at speed 1 (%(default)g)")
-    parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link (%(default)g)")
+        help="how many times as slow that rank is, or as expensive those vertices are")
+    parser.add_argument("--period", type=int, default=20, help="steps from one change to the next")
+    parser.add_argument("--vertex-s", type=float, default=1e-4, help="mean seconds of a vertex at speed 1")
+    parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link")
     _common(parser, speeds="uniform:1:4")
 
 
@@ -413,12 +409,11 @@ def _describe_graph(answer: dict[str, Any]) -> list[str]:
         for k, step in _some(steps)
     ]  # fmt: skip
     moves = sum(step["vertices_moved"] > 0 for step in steps)
-    vertices = counted(total["vertices_moved"], "vertex", "vertices")
+    size, vertices = (counted(n, "vertex", "vertices") for n in (answer["vertices"], total["vertices_moved"]))
     return [
         str(Table(header, lines, words=(7,))),
-        f"{counted(answer['vertices'], 'vertex', 'vertices')} on {counted(answer['ranks'], 'rank')}, "
-        f"{counted(len(steps), 'step')}: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of the bound "
-        f"({answer['ratio_later']:.3f} in the later half); without rebalancing {answer['ratio_without']:.3f}",
+        _summary(answer, f"{size} on {counted(answer['ranks'], 'rank')}, {counted(len(steps), 'step')}",
+                 f"without rebalancing {answer['ratio_without']:.3f}"),
         f"{counted(moves, 'rebalancing')} moved {vertices} and {total['bytes_moved'] / 1e6:,.1f} MB; edges cut: weight "
         f"{answer['cut_at_first']:g} at first, {steps[-1]['cut']:g} at the end",
     ]

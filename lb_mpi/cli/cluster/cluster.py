@@ -286,11 +286,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
         description="Create virtual hosts on this machine, each with a name, an address and a speed, and TCP between them.",
         epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python -m apps.uts; %(prog)s down",
         allow_abbrev=False)
-    top.add_argument("--name", default="lab", help="name of the cluster, if there are several (default: %(default)s)")
+    top.add_argument("--name", default="lab", help="name of the cluster, if there are several")
     parsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
     up = parsers.add_parser("up", help="create the cluster")
     up.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts; their names are h1, h2, ...")
-    up.add_argument("--slots", type=int, default=1, metavar="N", help="number of ranks on each host (default: %(default)s)")
+    up.add_argument("--slots", type=int, default=1, metavar="N", help="number of ranks on each host")
     up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
         help="delay of each frame between two hosts, in milliseconds (default: 0)")

@@ -18,8 +18,23 @@ def speaks() -> bool:
     return number(os.environ) in ("0", "?")
 
 
+class Formatter(argparse.HelpFormatter):
+    """The layout of the help, with the defaults of options; a number is N if it is an integer, and X otherwise."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        known = default is False or default in (None, "", argparse.SUPPRESS) or "default" in text
+        return text if known else f"{text} (default: %(default){'g' if isinstance(default, float) else 's'})"
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return {int: "N", float: "X"}.get(action.type, action.dest.upper())  # type: ignore[call-overload, no-any-return]
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that prints on rank 0 only; its errors about an unknown option or word name the one that resembles it."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **how})
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse; without the arguments that it needs, print the help and exit with code 2."""

@@ -297,24 +297,23 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "launch/hosts.example. Before the start, this command checks that mpiexec and mpi4py belong together, and that each "
         "host can be reached, has the same versions, and has this folder. If a host dies, or if a rank is killed or hangs, "
         "it names the host or rank and ends the program, or starts it again (--restarts).",
-        epilog="Exit codes: that of mpiexec; 75: the program was asked to stop, and has saved; 124: a rank hung; 2: a "
-        "mistake in the command line.", allow_abbrev=False)
+        epilog="example: %(prog)s -n 4 -- python program.py. Exit codes: that of mpiexec; 75: the program was asked to "
+        "stop, and has saved; 124: a rank hung; 2: a mistake in the command line.", allow_abbrev=False)
     top.add_argument("--hosts", metavar="FILE",
         help="hostfile, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
     top.add_argument("-n", type=int, metavar="N",
         help="number of ranks (default: all slots; without a hostfile, one for each core)")
     top.add_argument("--restarts", type=int, default=0, metavar="N",
         help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times, "
-        "and only if the program has saved something since its start, or a host is gone; never if the program itself fails "
-        "(default: %(default)s)")
+        "and only if the program has saved something since its start, or a host is gone; never if the program itself fails")
     top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
-        help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run; 0: never (default: "
-        "%(default)g). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, "
-        "has reached its end or is cut off from MPI's network, or if its program does not begin for S seconds (at least "
-        f"30). One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
+        help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run (default: 60; 0: "
+        "never). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, has "
+        "reached its end or is cut off from MPI's network, or if its program does not begin for S seconds (at least 30). "
+        f"One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
-        "once. After SIGUSR1, a program that cannot save continues (default: %(default)g)")
+        "once. After SIGUSR1, a program that cannot save continues")
     top.add_argument("--check", action="store_true", help="only check the hosts")
     top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
     top.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
