@@ -14,6 +14,7 @@ from lb_mpi.record.events import Driver, Phase
 from lb_mpi.record.record import Stored
 
 SHORTEST_S = 1e-7  # of a phase within a time slice
+Events = Iterator[tuple[str, float, float, dict[str, Any]]]  # name, begin and end in seconds by the rank's clock, numbers
 
 
 def trace(run: Run) -> dict[str, Any]:
@@ -23,22 +24,20 @@ def trace(run: Run) -> dict[str, Any]:
         {"ph": "M", "name": "process_name", "pid": number, "args": {"name": host}} for host, number in hosts.items()
     ]
     for one, offset_s in zip(run.ranks, run.offsets_s, strict=True):
-        rank, where = one.about.rank, {"pid": hosts[one.about.host]}
-        for k, name in enumerate((f"rank {rank}", f"rank {rank}: calls")):
-            own = {**where, "tid": 2 * rank + k}
-            events.append({"ph": "M", "name": "thread_name", **own, "args": {"name": name}})
-            events.append({"ph": "M", "name": "thread_sort_index", **own, "args": {"sort_index": 2 * rank + k}})
-        for name, began, ended in phases(one):
-            times = {"ts": 1e6 * (began + offset_s), "dur": 1e6 * (ended - began)}
-            events.append({"ph": "X", "name": name, **where, "tid": 2 * rank, **times})
-        for name, began, ended, args in calls(one):
-            times = {"ts": 1e6 * (began + offset_s), "dur": 1e6 * (ended - began)}
-            events.append({"ph": "X", "name": name, **where, "tid": 2 * rank + 1, **times, "args": args})
+        rank = one.about.rank
+        threads = {f"rank {rank}": phases(one), f"rank {rank}: calls": calls(one)}
+        for number, (thread, its_events) in enumerate(threads.items(), start=2 * rank):
+            own = {"pid": hosts[one.about.host], "tid": number}
+            events.append({"ph": "M", "name": "thread_name", **own, "args": {"name": thread}})
+            events.append({"ph": "M", "name": "thread_sort_index", **own, "args": {"sort_index": number}})
+            for name, began, ended, args in its_events:
+                times = {"ts": 1e6 * (began + offset_s), "dur": 1e6 * (ended - began)}
+                events.append({"ph": "X", "name": name, **own, **times, "args": args})
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"program": run.ranks[0].about.program}}
 
 
-def phases(one: Stored) -> Iterator[tuple[str, float, float]]:
-    """Yield the phases of a rank in order: name, begin and end in seconds by its own clock."""
+def phases(one: Stored) -> Events:
+    """Yield the phases of a rank in order."""
     at = began = one.about.clock_s
     current: Phase | None = None
     for k, spent in enumerate(one.seconds.tolist()):
@@ -48,15 +47,15 @@ def phases(one: Stored) -> Iterator[tuple[str, float, float]]:
                 continue
             if phase is not current:
                 if current is not None:
-                    yield NAMES[current], began, at
+                    yield NAMES[current], began, at, {}
                 current, began = phase, at
             at += spent[phase]
     if current is not None:
-        yield NAMES[current], began, at
+        yield NAMES[current], began, at, {}
 
 
-def calls(one: Stored) -> Iterator[tuple[str, float, float, dict[str, Any]]]:
-    """Yield the calls of a rank, as they are merged in its record: name, begin and end in seconds, and numbers."""
+def calls(one: Stored) -> Events:
+    """Yield the calls of a rank, as they are merged in its record."""
     for step in one.steps:
         name, unit, moved = DRIVERS[Driver(int(step["driver"]))]
         args: dict[str, Any] = {"calls": int(step["n"]), unit: float(step["units"]), f"{moved} moved": float(step["moved"])}
