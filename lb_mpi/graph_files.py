@@ -198,4 +198,4 @@ def read_matrix_market(path: PathLike) -> Graph:
             return Graph.from_scipy(scipy.io.mmread(io.BytesIO(data + b"\n")))
     except (ValueError, OverflowError) as error:
         line, what = re.fullmatch(r"(?:Line (\d+): )?(.*)", str(error), re.DOTALL).groups()  # type: ignore[union-attr]
-        _fail(path, line and int(line), what + " (vertices from 0)" * what.startswith("edge"))
+        _fail(path, int(line) if line else None, what + " (vertices from 0)" * what.startswith("edge"))

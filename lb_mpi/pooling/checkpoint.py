@@ -38,13 +38,14 @@ from numpy.lib.recfunctions import repack_fields
 
 from lb_mpi.checks import show
 from lb_mpi.files import frame, read_frame
+from lb_mpi.layout import Layout
 
 MAGIC, VERSION = b"lb_mpi", 2
 _START = struct.Struct("<6sH")  # magic, version
 _INT64, _UINT64 = -(1 << 63), (1 << 64) - 1  # the integers of MessagePack
 TYPES = "None, bool, int, float, complex, str, bytes, tuple, list, dict, numpy arrays and numbers of them"
 DEPTH = 32  # of nested lists: reading a nested tuple uses about 50 kB of stack
-_TUPLE, _INT, _COMPLEX, _ARRAY, _NUMBER = range(5)  # extension types
+_TUPLE, _INT, _COMPLEX, _ARRAY, _NUMBER, _ORDERED, _TEXT = range(7)  # extension types
 
 
 class Checkpoint(NamedTuple):
@@ -182,6 +183,12 @@ def _plain(value: Any, depth: int) -> Any:
     if kind is complex:
         return msgpack.ExtType(_COMPLEX, struct.pack("<dd", value.real, value.imag))
     if (kind is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
+        if isinstance(value, np.str_ | np.bytes_):  # an array of one would drop zeros at its end
+            return msgpack.ExtType(_TEXT, msgpack.packb("".join(value) if isinstance(value, str) else bytes(value)))
+        if kind is np.ndarray and not value.flags.forc:
+            layout = Layout.of(value)
+            steps = [step.step for step in layout.steps]
+            return msgpack.ExtType(_ORDERED, msgpack.packb([layout.axes, steps, _array(layout.compact(value))]))
         return msgpack.ExtType(_ARRAY if kind is np.ndarray else _NUMBER, _array(np.asarray(value)))
     raise TypeError(_refusal(kind, " of objects" if isinstance(value, np.ndarray | np.generic) else ""))
 
@@ -217,10 +224,22 @@ def _read_array(data: bytes) -> Any:
     return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))  # names of any length
 
 
+def _read_ordered(data: bytes) -> Any:
+    axes, steps, compact = msgpack.unpackb(data)
+    return Layout(tuple(axes), tuple(slice(None, None, step) for step in steps)).restored(_read_array(compact))
+
+
+def _read_text(data: bytes) -> Any:
+    text = msgpack.unpackb(data)
+    return np.str_(text) if isinstance(text, str) else np.bytes_(text)
+
+
 _READERS: dict[int, Callable[[bytes], Any]] = {
     _INT: lambda data: int.from_bytes(data, "little", signed=True),
     _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
     _ARRAY: _read_array,
+    _ORDERED: _read_ordered,
+    _TEXT: _read_text,
     _NUMBER: lambda data: _read_array(data)[()],
 }
 

@@ -3,6 +3,7 @@
     save-00000012/heat-0000.npy, heat-0001.npy, ...     their concatenation is the array, in its global order
     meta: rows     number of rows of each writer
           arrays   for each name the bytes of a .npy file without rows: dtype, and shape of a row
+          axes     for each name the order of the array's axes in memory, which `restored` gives to what is read
           options  as given by the caller
 
 A reader reads rows begin..end-1 of the whole array, whichever ranks wrote them; the number of ranks may differ.
@@ -36,6 +37,7 @@ from numpy.typing import NDArray
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
+from lb_mpi.layout import Layout, in_order
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 
 KIND = "rows"
@@ -118,11 +120,19 @@ def shares(n: int, size: int) -> list[int]:
     return [n // size + (rank < n % size) for rank in range(size)]
 
 
-def describe_rows(rows: Sequence[int], arrays: Arrays, options: Mapping[str, object]) -> dict[str, Any]:
+def axes_of(arrays: Arrays) -> dict[str, list[int]]:
+    """Return the order of each array's axes in memory."""
+    return {name: list(Layout.of(array).axes) for name, array in arrays.items()}
+
+
+def describe_rows(
+    rows: Sequence[int], arrays: Arrays, axes: Mapping[str, list[int]], options: Mapping[str, object]
+) -> dict[str, Any]:
     """Make the manifest's description of rows: the number on each rank, and each array's dtype and shape of a row."""
     return {
         "rows": list(rows),
         "arrays": {name: b"".join(npy(array[:0])) for name, array in arrays.items()},
+        "axes": dict(axes),
         "options": dict(options),
     }
 
@@ -140,6 +150,12 @@ def write_rows(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[Par
 def read_rows(folder: Folder, saved: Saved, begin: int, end: int) -> Arrays:
     """Read rows begin..end-1 of each array; SaveError if a part with them is damaged."""
     return {name: _read(folder, saved, name, begin, end) for name in saved.meta["arrays"]}
+
+
+def restored(saved: Saved, arrays: Arrays) -> Arrays:
+    """Return rows with the order in memory that the saved arrays had."""
+    axes = saved.meta.get("axes", {})
+    return {name: in_order(array, axes[name]) if name in axes else array for name, array in arrays.items()}
 
 
 def npy(array: NDArray[Any]) -> Iterator[bytes | memoryview]:

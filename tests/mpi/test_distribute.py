@@ -217,6 +217,7 @@ def test_any_dtype_and_shape() -> None:
         np.testing.assert_array_equal(plan.exchange(plan.vertices.tolist()), numbers)
         fortran = np.asfortranarray(np.stack([numbers, -numbers, numbers], axis=1)[:n])
         np.testing.assert_array_equal(plan.exchange(fortran[:, ::2])[:, 1], numbers)
+        assert plan.exchange(fortran).flags.f_contiguous
 
 
 def test_the_report_is_the_same_on_all_ranks() -> None:

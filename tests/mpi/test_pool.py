@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import os
 import pickle
 import random
@@ -224,6 +225,28 @@ ORDERS: dict[str, Callable[[np.ndarray], Any]] = {
     "a list": lambda rows: [rows.transpose(k % 3, (k + 1) % 3, (k + 2) % 3) for k in range(20)],
     "objects": lambda rows: rows.astype(object).transpose(2, 0, 1),
 }
+
+
+def turned(k: int) -> Any:
+    rows = k * ROWS
+    return [rows.transpose(1, 0, 2), rows.T[:, ::-1], (rows[::-1].T,), np.bytes_(b"a\0"), rows.T][k % 5]
+
+
+def as_it_is(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return len(value), type(value), [as_it_is(one) for one in value if isinstance(one, np.ndarray)]
+    strides = np.array(value.strides)
+    return np.sign(strides).tolist(), np.argsort(-abs(strides)).tolist(), value.sum(axis=1).tolist()
+
+
+def test_results_keep_their_order_in_memory(pool: lb_mpi.Pool) -> None:
+    expected = [as_it_is(turned(k)) for k in range(20)]
+    for options in ({"chunksize": 5}, {"to": "all"}, {}):
+        found = pool.map(turned, 20, **options)
+        assert found is None or [*map(as_it_is, found)] == expected
+    assert [as_it_is(value) for _, value in sorted(pool.imap_indexed(turned, 20), key=operator.itemgetter(0))] == (
+        expected if RANK == 0 else []
+    )
 
 
 def order_and_sums(row: np.ndarray, *_: Any) -> tuple[Any, ...]:

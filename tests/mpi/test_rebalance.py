@@ -146,6 +146,7 @@ def test_arrays_of_any_dtype_and_shape(dtype: str) -> None:
                 assert given.shape == expected.shape
                 assert given.tobytes() == expected.tobytes()
             np.testing.assert_array_equal(values[-1][:, 1], plan.vertices)
+            assert values[-1].strides[0] < values[-1].strides[1] or len(plan.vertices) == 1
         assert SIZE == 1 or any(one.acted for one in plan.history)
 
 

@@ -104,6 +104,7 @@ def test_all_kinds_of_rows_in_any_order(folder: Path) -> None:
             for name, rows in kinds.items():
                 assert arrays[name].dtype == rows.dtype
                 np.testing.assert_array_equal(arrays[name], share(rows, COMM) if index is None else rows[mine])
+                assert arrays[name].flags.f_contiguous
 
 
 def test_no_rows_at_all(folder: Path) -> None:

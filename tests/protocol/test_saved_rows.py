@@ -58,7 +58,7 @@ def written(rows: Any, counts: list[int], whole: np.ndarray[Any, Any]) -> tuple[
         rows.check_arrays({"b": whole[e - n : e], "a": np.arange(e - n, e)}) for n, e in zip(counts, ends, strict=True)
     ]
     parts = [part for rank, own in enumerate(arrays) for part in rows.write_rows(folder, 1, rank, own)]
-    folder.commit(1, rows.describe_rows(counts, arrays[0], {}), parts)
+    folder.commit(1, rows.describe_rows(counts, arrays[0], rows.axes_of(arrays[0]), {}), parts)
     return folder, folder.saves().whole[0]
 
 
@@ -120,7 +120,7 @@ def test_shares_are_equal() -> None:
 def test_options_are_compared_by_name_and_value() -> None:
     folder = Folder(Path("/saves"), "rows", MemoryDisk())
     folder.begin(1)
-    folder.commit(1, describe_rows([0], {}, check_options({"shape": (4, 5), "name": "ü"})), [])
+    folder.commit(1, describe_rows([0], {}, {}, check_options({"shape": (4, 5), "name": "ü"})), [])
     saved = folder.saves().whole[0]
     compare_options(saved, check_options({"name": "ü", "shape": [4, 5]}), folder.path)
     with pytest.raises(ValueError, match=r"shape = \[5, 4\]: expected \[4, 5\], as in what is saved in /saves"):

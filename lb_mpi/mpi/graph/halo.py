@@ -157,8 +157,8 @@ class HaloPlan:
         values : (n_local, ...) array of any dtype except Python objects; dtype and shape of one value must be the same
             on all ranks.  Or an (n_local + n_ghosts, ...) array, whose last n_ghosts rows are overwritten.
 
-        Returns a new (n_local + n_ghosts, ...) array.  If `values` already has this length (also if there are no
-        ghosts), `values` itself is returned, and nothing but the ghosts is copied.
+        Returns a new (n_local + n_ghosts, ...) array with the same order in memory (C, Fortran, ...).  If `values` already
+        has this length (also if there are no ghosts), `values` itself is returned, and nothing but the ghosts is copied.
 
         Raises TypeError or ValueError for invalid values.  The ranks that wait for a rank with such values, or for one
         that exchanges values of another kind, raise `lb_mpi.Error`.  After an error the plan can only be closed.
@@ -209,8 +209,8 @@ class HaloPlan:
         imbalance : about the imbalance that is left, above 0.
         pack, unpack : functions from an object to bytes and back, for lists of objects.
 
-        Returns a tuple of the values, in the order of `plan.vertices`: new arrays in C order, new matrices, new lists;
-        the same objects if this rank keeps its vertices.
+        Returns a tuple of the values, in the order of `plan.vertices`: new arrays with the same order in memory, new
+        matrices, new lists; the same objects if this rank keeps its vertices.
 
         The speed of a rank is the cost of its vertices / the seconds that it computes between two calls.  The time in
         `exchange` does not count, since it waits there; where the program itself waits, use `waiting`.  The
@@ -315,7 +315,7 @@ class HaloPlan:
         if len(array) == n_local + n_ghosts:
             around = array
         else:
-            around = np.empty((n_local + n_ghosts, *array.shape[1:]), array.dtype)
+            around = np.empty_like(array, shape=(n_local + n_ghosts, *array.shape[1:]))  # in the same order in memory
             around[:n_local] = array
         if n_ghosts:
             around[n_local:] = channel.theirs

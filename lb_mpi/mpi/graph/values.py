@@ -90,9 +90,11 @@ class _Array:
         return reader.array(self._array.dtype, (n, *self._array.shape[1:]))
 
     def join(self, kept: Ints, arrived: Sequence[NDArray[Any]], order: Ints) -> NDArray[Any]:
-        whole = np.empty((len(order), *self._array.shape[1:]), self._array.dtype)
+        whole = np.empty((len(order), *self._array.shape[1:]), self._array.dtype)  # concatenate alone would change the dtype
         np.concatenate([self._array[kept], *arrived], out=whole)
-        return whole[order]
+        ordered = np.empty_like(self._array, shape=whole.shape, subok=False)  # in the same order in memory
+        ordered[...] = whole[order]
+        return ordered
 
 
 class _Rows:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.mpi.pool.messages import IN_MEMORY_ORDER, Reducers, dumps, reduce_array
+from lb_mpi.mpi.pool.messages import EXACT, Reducers, dumps, reduce_array
 from lb_mpi.pooling.copies import Copies
 
 LOCK = threading.RLock()  # of all that the threads of this process submit to executors, and of what becomes of it
@@ -63,7 +63,7 @@ def _reduce_future(_future: Future[Any]) -> Any:
     raise TypeError("an argument is a Future: expected its result (pass future.result())")
 
 
-REDUCERS: Reducers = {**IN_MEMORY_ORDER, Future: _reduce_future}  # of the arguments of a task
+REDUCERS: Reducers = {**EXACT, Future: _reduce_future}  # of the arguments of a task
 
 
 class SharedArrays:

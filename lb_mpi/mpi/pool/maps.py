@@ -43,6 +43,7 @@ from lb_mpi.mpi.pool.messages import (
     TaskFailure,
     digest_of,
     dumps,
+    exact,
     failure_of,
     read_results,
     results_parcel,
@@ -517,7 +518,7 @@ class RootMap(RootTasks):
             if self.failure is None and not dropped:
                 self._tell_end()
                 if self._to_all and not self._gathering.missing:
-                    payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+                    payload = exact(results)
         except BaseException as error:
             self.fail(error)
         if self.failure is not None and not dropped:

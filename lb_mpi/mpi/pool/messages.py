@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.errors import Error, TaskError
+from lb_mpi.layout import Layout
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
@@ -105,31 +106,6 @@ def read_batch(buffer: Buffer) -> ItemBatch:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-class Layout(NamedTuple):
-    """The order of an array's elements in memory, on which the last bits of its sums depend."""
-
-    axes: tuple[int, ...]  # the one with the largest steps first
-    steps: tuple[slice, ...]  # by axis; backwards where indices rise as addresses fall
-
-    @classmethod
-    def of(cls, array: NDArray[Any], *, rows: bool = False) -> Layout:
-        """Return the layout of an array; `rows`: of its rows, so that the first axis stays the first."""
-        strides = array.strides
-        axes = sorted(range(array.ndim), key=lambda axis: (axis > 0 or not rows, -abs(strides[axis])))
-        steps = [slice(None, None, -1 if step < 0 else 1) for step in strides]
-        if rows:
-            steps[0] = slice(None)
-        return cls(tuple(axes), tuple(steps))
-
-    def compact(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array as a view whose order is C's."""
-        return array[self.steps].transpose(self.axes)
-
-    def restored(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return, as a view of an array in C's order, one with this layout."""
-        return np.ascontiguousarray(array).transpose(np.argsort(self.axes))[self.steps]
-
-
 def reduce_array(array: NDArray[Any]) -> Any:
     """Reduce an array for pickling; unlike numpy, keep the order in memory also if it is neither C's nor Fortran's."""
     if array.flags.forc:
@@ -147,7 +123,8 @@ def _restored(layout: Layout, make: Callable[..., Any], args: Any, state: Any = 
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
-UNCHANGING = frozenset({type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {np.void, np.object_})
+CHANGED = {np.void, np.object_, np.str_, np.bytes_}  # the first two may be; pickles of the others lose zeros at their ends
+UNCHANGING = frozenset({type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - CHANGED)
 
 
 def is_unchanging(value: Any) -> bool:
@@ -166,7 +143,7 @@ class PickledResult:
 
     def __init__(self, value: Any) -> None:
         try:
-            self._data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            self._data = exact(value)
         except Exception as error:
             raise unpicklable(value, error) from error
 
@@ -184,7 +161,7 @@ def kept(value: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Return whether a copy in C's or Fortran's order, which needs a fifth of the time, is what a pickle would restore."""
-    return type(value) is np.ndarray and value.flags.writeable and not value.dtype.hasobject
+    return type(value) is np.ndarray and value.flags.forc and value.flags.writeable and not value.dtype.hasobject
 
 
 def run_kept(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
@@ -205,7 +182,7 @@ def copied(value: Any) -> Any:
         return value.copy("A")
     buffers: list[pickle.PickleBuffer] = []  # arrays are copied once, not twice
     try:
-        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+        data = pickled(pickle, value, EXACT, buffers.append)
     except Exception as error:
         raise unpicklable(value, error) from error
     return pickle.loads(data, buffers=[(bytes if raw.readonly else bytearray)(raw) for raw in map(_raw, buffers)])
@@ -280,7 +257,11 @@ _EXPECTED = "expected a function of a module, a pool whose ranks all call its me
 
 
 Reducers = Mapping[type, Callable[[Any], Any]]  # as in copyreg.dispatch_table
-IN_MEMORY_ORDER: Reducers = {np.ndarray: reduce_array}  # so that a task sees an array as f(item) would
+EXACT: Reducers = {  # so that a task sees an array as f(item) would, and the root a result as the task has returned it
+    np.ndarray: reduce_array,
+    np.str_: lambda text: (np.str_, ("".join(text),)),  # str(text) would drop the zeros
+    np.bytes_: lambda data: (np.bytes_, (bytes(data),)),
+}
 
 
 def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None) -> bytes:
@@ -306,12 +287,20 @@ def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None
         raise TypeError(f"{what} can't be pickled, not with cloudpickle either {why}") from error
 
 
-def pickled(module: Any, value: Any, reducers: Reducers | None) -> bytes:
-    """Pickle a value by `module`, pickle or cloudpickle, and objects of some types by these reducers."""
+def exact(value: Any) -> bytes:
+    """Pickle an item or a result."""
+    return pickled(pickle, value, None if is_unchanging(value) else EXACT)  # a pickler with reducers costs 10 us
+
+
+def pickled(module: Any, value: Any, reducers: Reducers | None, out_of_band: Any = None) -> bytes:
+    """Pickle a value by `module`, pickle or cloudpickle, and objects of some types by these reducers.
+
+    `out_of_band` is given the buffers of arrays, if it isn't None, and they are not pickled.
+    """
     if reducers is None:
         return bytes(module.dumps(value, pickle.HIGHEST_PROTOCOL))
     buffer = io.BytesIO()
-    pickler = module.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler = module.Pickler(buffer, pickle.HIGHEST_PROTOCOL, buffer_callback=out_of_band)
     table = ChainMap(dict(reducers), getattr(pickler, "dispatch_table", copyreg.dispatch_table))
     pickle.Pickler.dispatch_table.__set__(pickler, table)  # type: ignore[attr-defined]  # cloudpickle hides the attribute
     pickler.dump(value)

@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.waiting import own_s
-from lb_mpi.mpi.pool.messages import UNCHANGING, copied, failure_of, kept, pickled_error, unpicklable
+from lb_mpi.mpi.pool.messages import (
+    EXACT,
+    UNCHANGING,
+    copied,
+    failure_of,
+    is_unchanging,
+    kept,
+    pickled,
+    pickled_error,
+    unpicklable,
+)
 from lb_mpi.mpi.pool.serving import Process
 from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling.intervals import Interval
@@ -125,7 +135,7 @@ def run_tasks(
     packed: Any = values
     if values and not session.ranks.is_root:
         try:
-            packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+            packed = pickled(pickle, values, None if is_unchanging(values[-1]) else EXACT)
         except Exception as error:
             failed = unpicklable(values.pop(), error)
             packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)

@@ -15,7 +15,7 @@ from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool import arrays
-from lb_mpi.mpi.pool.messages import NO_MAP, Frame, failure_of, results_parcel
+from lb_mpi.mpi.pool.messages import NO_MAP, Frame, exact, failure_of, results_parcel
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.session import TASK, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.pooling.account import RankTasks
@@ -105,7 +105,7 @@ def _outcome(rank: int, k: int, data: bytes) -> Frame:
     """Run task k of a batch."""
     try:
         function, args, kwargs = pickle.loads(data)
-        return Frame(k, k + 1, pickle.dumps(function(*args, **kwargs), pickle.HIGHEST_PROTOCOL))
+        return Frame(k, k + 1, exact(function(*args, **kwargs)))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise

@@ -26,12 +26,10 @@ from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import CheckedOptions, MapOptions, iterate
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, WorkerMap, sent_function, unpickled
 from lb_mpi.mpi.pool.messages import (
-    IN_MEMORY_ORDER,
     ItemBatch,
     StartOrder,
     batch_parcel,
-    is_unchanging,
-    pickled,
+    exact,
     read_batch,
 )
 from lb_mpi.mpi.pool.orders import Order
@@ -162,7 +160,7 @@ class RootStream(RootTasks):
 
     def _pickled(self, item: Any, number: int) -> bytes:
         try:
-            return pickled(pickle, item, None if is_unchanging(item) else IN_MEMORY_ORDER)
+            return exact(item)
         except Exception as error:
             raise TypeError(f"items[{number}] can't be pickled: {type(error).__name__}: {error}") from error
 

@@ -189,7 +189,8 @@ class Balancer:
 
         The function gets contiguous copies, whose axes have the same order in memory as those of the arrays (C, Fortran
         or any other), and may change them.  It may return the same array each time.  Objects that it returns are kept,
-        so it must not change them later.  The caller's rows are never written to, and the results are new arrays.
+        so it must not change them later.  The caller's rows are never written to, and the results are new arrays, with the
+        axes in the order of those of the rows, whatever order the function returns.
 
         The results are bit for bit those of function(rows), if the result for a row depends neither on the other rows
         in its block nor on their number.  This holds for loops over rows, elementwise operations, and sums along a row,

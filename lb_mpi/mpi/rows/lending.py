@@ -323,7 +323,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         if job.owner != self._knowledge.rank:
             return f"{count(job.rows)} rows lent by rank {job.owner}"
         places = numbers(self.rows.of_units(job.rows))
-        return f"its rows {places[0]}..{places[-1]}"
+        return f"its rows {places.min()}..{places.max()}"
 
     def _add_up(self, learned: Learned, measured: Measured) -> None:
         """Start the reduction at the end of a quick call."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,12 +80,13 @@ def save(
         agree_on(own, **{name: (array.dtype, array.shape[1:]) for name, array in checked.items()})
         recorder(own)
         mine = len(next(iter(checked.values())))
-        counts = allgather(own, mine)
+        everyone = allgather(own, (mine, rows.axes_of(checked)))
+        counts, axes = [n for n, _ in everyone], max(everyone, key=itemgetter(0))[1]  # one row has no order
         if given.numbers is not None:
             agree(own, lambda: _check_index(given, sum(counts), mine))
             counts = rows.shares(sum(counts), own.size)
             checked = _carry(own, rows.to_blocks(own.rank, given.numbers, _bounds(counts), checked))
-        _write(own, given, step, checked, counts)
+        _write(own, given, step, checked, counts, axes)
         signs.saved(step)  # on all ranks, since the host of rank 0 may die
 
 
@@ -118,19 +120,21 @@ def load(
         found = newest(own, local, lambda saved: _read(own, local, saved, given), "step", stacklevel=5)
         if found is None:
             return None
-        step, (bounds, block) = found
-        return step, block if given.numbers is None else _carry(
-            own, rows.from_blocks(own.rank, given.numbers, bounds, block)
-        )
+        step, (saved, bounds, arrays) = found
+        if given.numbers is not None:
+            arrays = _carry(own, rows.from_blocks(own.rank, given.numbers, bounds, arrays))
+        return step, agree(own, lambda: rows.restored(saved, arrays))
 
 
-def _write(comm: MPI.Intracomm, given: _Given, step: int, arrays: Arrays, counts: list[int]) -> None:
+def _write(
+    comm: MPI.Intracomm, given: _Given, step: int, arrays: Arrays, counts: list[int], axes: Mapping[str, list[int]]
+) -> None:
     """Collective: write all parts, then the manifest."""
     local = _folder(given.path, comm.rank)
     agree(comm, lambda: _begin(local, given, step) if comm.rank == 0 else None)
     try:
         everyone = allgather(comm, agree(comm, lambda: _write_parts(local, step, comm.rank, arrays)))
-        meta, parts = rows.describe_rows(counts, arrays, given.options), [one for part in everyone for one in part]
+        meta, parts = rows.describe_rows(counts, arrays, axes, given.options), [one for part in everyone for one in part]
         agree(comm, lambda: local.commit(step, meta, parts) if comm.rank == 0 else None)
     except BaseException:
         if comm.rank == 0:
@@ -157,14 +161,14 @@ def _write_parts(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[P
         raise OSError(f"rank {rank}: {error}") from error
 
 
-def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, given: _Given) -> tuple[Ints, Arrays]:
-    """Return the bounds of all ranks' rows, and this rank's rows; SaveError if a part with them is damaged."""
+def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, given: _Given) -> tuple[Saved, Ints, Arrays]:
+    """Return the save, the bounds of all ranks' rows, and this rank's; SaveError if a part with them is damaged."""
     n = rows.n_rows(saved)
     rows.compare_options(saved, given.options, given.path)
     if given.numbers is not None:
         _check_index(given, n)
     bounds = _bounds(rows.shares(n, comm.size))
-    return bounds, rows.read_rows(folder, saved, int(bounds[comm.rank]), int(bounds[comm.rank + 1]))
+    return saved, bounds, rows.read_rows(folder, saved, int(bounds[comm.rank]), int(bounds[comm.rank + 1]))
 
 
 def _folder(path: Path, rank: int) -> Folder:
