@@ -27,11 +27,14 @@ Mutant = tuple[types.ModuleType, str, str, str]  # the arguments of `mutated`
 
 
 def rejects(
-    find_fault: Callable[[], object], mutants: Sequence[Mutant], *others: type[BaseException]
+    find_fault: Callable[[], object], mutants: Sequence[Mutant], *others: type[BaseException], right: bool = True
 ) -> Callable[[int | None], None]:
-    """Return a test: `find_fault` raises AssertionError, ProtocolError or one of `others` for each mutant, else nothing."""
+    """Return a test: `find_fault` raises AssertionError, ProtocolError or one of `others` for each mutant, else nothing.
 
-    @pytest.mark.parametrize("number", [*range(len(mutants)), None])
+    Not `right`: it isn't run without a mutant, since other tests do the same.
+    """
+
+    @pytest.mark.parametrize("number", [*range(len(mutants)), *[None] * right])
     def test(number: int | None) -> None:
         if number is None:
             find_fault()

@@ -1,4 +1,7 @@
-"""The law of the scheduler of executors, checked in every state that a small one can reach."""
+"""The law of the scheduler of executors, checked in every state that a small one can reach.
+
+A scheduler is no actor: its caller submits, cancels, closes and breaks.  So its events are listed here, in `choices`.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ class Small(NamedTuple):
 class Outside:
     """A scheduler, and what is around it: the tasks, and what each rank has done."""
 
-    def __init__(self, small: Small, scheduler_class: type[Scheduler], queue_class: type[TaskQueue]) -> None:
+    def __init__(self, small: Small) -> None:
         self.small = small
 
-        class Free(scheduler_class):  # type: ignore[misc, valid-type]
+        class Free(Scheduler):
             def _may_have_two(self, rank: int) -> bool:
                 return small.two and rank != ROOT
 
@@ -47,7 +50,7 @@ class Outside:
 
         size = len(small.hosts)
         self.scheduler = Free(size, ROOT, [1.0] * size)
-        self.queue = queue_class(small.hosts, range(size), ROOT, self.begins, initializes=small.initializes)
+        self.queue = TaskQueue(small.hosts, range(size), ROOT, self.begins, initializes=small.initializes)
         self.scheduler.queues.append(self.queue)
         self.n_submitted = 0
         self.cancelled = set[int]()
@@ -187,9 +190,7 @@ def names(tasks: object) -> tuple[int, ...]:
     return tuple(task.payload for task in getattr(tasks, "tasks", tasks))
 
 
-def explore(
-    small: Small, scheduler_class: type[Scheduler] = Scheduler, queue_class: type[TaskQueue] = TaskQueue
-) -> Reached:
+def explore(small: Small) -> Reached:
     """Every state, the law in each, and a way to the end of the executor from each."""
 
     def successors(state: Outside) -> Iterator[Outside]:
@@ -203,5 +204,4 @@ def explore(
         state.check_law()
         return state.over
 
-    start = Outside(small, scheduler_class, queue_class)
-    return reach([start], successors, key=Outside.key, look=look, most_states=30_000)
+    return reach([Outside(small)], successors, key=Outside.key, look=look, most_states=30_000)
