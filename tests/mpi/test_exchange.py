@@ -20,6 +20,7 @@ from lb_mpi.diffusion.diffusion import edges_at
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
+from tests.mpi.sizes import parameters
 from tests.mpi.test_apps import run
 
 COMM = MPI.COMM_WORLD
@@ -69,8 +70,7 @@ def test_traffic_of_the_caller_is_not_disturbed() -> None:
     assert received[0] == 7.0
 
 
-@pytest.mark.parametrize("scheme", STEPPING)
-@pytest.mark.every_size
+@pytest.mark.parametrize("scheme", parameters(STEPPING, every_size=["fos", "cg"]))
 def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str) -> None:
     for seed, graph in enumerate(graphs()):
         rng = np.random.default_rng(seed)

@@ -61,7 +61,7 @@ def test_results_are_those_of_the_builtin_map(root: int | None, name: str) -> No
     with lb_mpi.Pool(COMM, root=root) as pool:
         if pool is None:
             return
-        for n, buffersize, chunksize in ((0, None, None), (1, None, None), (1, 1, 5), (60, None, 2), (60, 1, 1), (60, 7, 3)):
+        for n, buffersize, chunksize in ((0, None, None), (1, None, None), (1, 1, 5), (20, None, 2), (20, 1, 1), (20, 7, 3)):
             options: Any = {"buffersize": buffersize, "chunksize": chunksize}
             expected = [repr(make(k)) for k in range(n)] if pool.is_root else []
             assert [*map(repr, pool.imap(make if root is None else RESULTS[name], iter(range(n)), **options))] == expected

@@ -33,7 +33,7 @@ from tests.protocol.mutate import mutated
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 N = int(os.environ.get("LB_MPI_RANDOM", "15"))
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 Columns = tuple[np.ndarray, ...]
@@ -155,6 +155,7 @@ def calls(seed: int) -> int:
     return failed
 
 
+@pytest.mark.every_size
 def test_exact_or_told_and_then_as_new() -> None:
     first = int(os.environ.get("LB_MPI_SEED", "0"))
     failed = 0
@@ -210,6 +211,7 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
+@pytest.mark.every_size
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize(("n", "others"), [(1, 6), (3, 6), (1, 0)])
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
@@ -261,6 +263,7 @@ def failed_quickly(scheme: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
+@pytest.mark.every_size
 def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_call(scheme: str) -> None:
     assert not failed_quickly(scheme)
 
