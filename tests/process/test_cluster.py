@@ -25,6 +25,7 @@ OTHER = f"u{os.getpid()}"  # made and removed within a test
 A, B, ALL = b"\x02aaaaa", b"\x02bbbbb", b"\xff" * 6
 
 
+@pytest.mark.one_mpi
 def test_the_switch_holds_every_frame_back_and_learns() -> None:
     switch = Switch(3, 1e-3)
     assert switch.due(0.0) is None
@@ -40,6 +41,7 @@ def test_the_switch_holds_every_frame_back_and_learns() -> None:
     assert switch.due(1.0) is None
 
 
+@pytest.mark.one_mpi
 def test_hosts_are_numbered() -> None:
     assert wanted_hosts(2, 4, "0.5,1") == [Host("h1", 4, 0.5), Host("h2", 4, 1.0)]
     assert wanted_hosts(1, 1, None) == [Host("h1")]
@@ -48,6 +50,7 @@ def test_hosts_are_numbered() -> None:
             wanted_hosts(*arguments)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("name", ["", "../x", "a b", "A", "-x", "h" * 21])
 def test_names_that_will_not_do(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster_commands.main([f"--name={name}", "down"], "cluster") == 2
@@ -145,6 +148,7 @@ def test_the_weather_is_that_of_one_host(delay_ms: float, checksum: str) -> None
 
 @needs_root
 @needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
 def test_a_host_that_dies_is_named_and_nothing_is_left(delay_ms: float, tmp_path: Path) -> None:
     script = (
         "import os, sys, time; from mpi4py import MPI; MPI.COMM_WORLD.Barrier()\n"
@@ -270,6 +274,7 @@ def test_a_host_that_only_the_network_of_mpi_does_not_reach_is_named_and_left_ou
 
 @needs_root
 @needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
 def test_a_host_that_is_not_there_is_named(delay_ms: float, tmp_path: Path) -> None:
     (tmp_path / "hosts.txt").write_text("h1\nh9\n")
     done = cluster("run", "--hosts", str(tmp_path / "hosts.txt"), "--", "python", "-c", "print('started')")
@@ -278,6 +283,7 @@ def test_a_host_that_is_not_there_is_named(delay_ms: float, tmp_path: Path) -> N
 
 
 @needs_root
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
 def test_one_cluster_of_a_name(delay_ms: float) -> None:
     again = cluster("up", "--hosts", "1")
     assert again.returncode == 1
@@ -286,6 +292,7 @@ def test_one_cluster_of_a_name(delay_ms: float) -> None:
 
 
 @needs_root
+@pytest.mark.one_mpi
 def test_down_removes_what_is_its_own_and_nothing_else() -> None:
     assert cluster("up", "--hosts", "2", name=OTHER).returncode == 0
     others = [f"{OTHER}-h1", f"lbmpi-{OTHER}-hx", f"lbmpi-{OTHER}x-h1"]
@@ -309,6 +316,7 @@ def test_down_removes_what_is_its_own_and_nothing_else() -> None:
 
 
 @needs_root
+@pytest.mark.one_mpi
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # the switch is ended, but not by its parent
