@@ -397,12 +397,14 @@ def test_rows_that_sleep_are_not_gathered_on_one_rank() -> None:
 
     rows = np.full(60 * SIZE if RANK == 0 else 0, 2e-3)
     with lb_mpi.Balancer(COMM) as balancer:
-        for _ in range(3):
-            by = balancer.map_rows(function, rows)
-        if RANK == 0:
-            shares = np.bincount(by.astype(int), minlength=SIZE) / len(rows)
-            assert shares.min() > 0.3 / SIZE, shares
-        assert balancer.speeds == pytest.approx(np.ones(SIZE), rel=0.6)
+        for _ in range(2):
+            balancer.map_rows(function, rows)
+        fair = list[bool]()
+        for _ in range(5):  # in most calls: another program may hold a rank up in one
+            by = COMM.bcast(balancer.map_rows(function, rows))
+            shares = np.bincount(by.astype(int), minlength=SIZE) / len(by)
+            fair.append(bool(shares.min() > 0.3 / SIZE) and balancer.speeds == pytest.approx(np.ones(SIZE), rel=0.6))
+        assert sum(fair) >= 3, (shares, balancer.speeds)
 
 
 @pytest.mark.parametrize("told", [True, False])
