@@ -159,6 +159,10 @@ def wrong_with(plan: Any, graph: Graph, values: tuple[Any, ...], drawn: list[Val
                 wrong.append(f"{name} is not that of a fresh distribution")
         if abs(plan.cut - fresh.cut) > 1e-9 * max(1.0, fresh.cut) or plan.halo_bytes != fresh.halo_bytes:
             wrong.append(f"cut {plan.cut}, not {fresh.cut}; halo {plan.halo_bytes}, not {fresh.halo_bytes}")
+    counts = COMM.allgather(len(plan.vertices))
+    expected = sum(counts[:RANK]), sum(counts[: RANK + 1])
+    if plan.range is not None and (plan.range != expected or (np.diff(owners) < 0).any()):
+        wrong.append(f"range {plan.range} of vertices {plan.vertices}, of parts that are no slabs")
     if not np.array_equal(plan.exchange(plan.vertices), np.concatenate([plan.vertices, plan.ghosts])):
         wrong.append("an exchange brings other values")
     wrong += [
@@ -228,8 +232,11 @@ def case(seed: int, number: int, counts: Counter[str]) -> str:
     graph = draw_graph(rng)
     drawn = [draw_value(rng, graph.n) for _ in range(rng.choice([0, 1, 1, 2, 3, 9]))]
     parts, packing = draw_parts(rng, graph.n), Packing()
+    method = "slabs" if rng.random() < 0.25 else "static"
+    parts = np.sort(parts) if method == "slabs" else parts
+    dealt: dict[str, Any] = {"parts": parts if RANK == 0 else None, "method": method}
     packs: dict[str, Any] = {"pack": packing.pack, "unpack": packing.unpack}
-    with lb_mpi.distribute(COMM, graph if RANK == 0 else None, parts=parts if RANK == 0 else None) as plan:
+    with lb_mpi.distribute(COMM, graph if RANK == 0 else None, **dealt) as plan:
         values = tuple(one.of(plan.vertices) for one in drawn)
         total = checksum(values)
         values = plan.rebalance(*values, **packs)  # starts the clock

@@ -9,6 +9,8 @@ Law.
 - All ranks move, or none: a rank keeps its old part until the commit says that no rank has failed.  A rank that fails at any
   time takes part until then, with empty messages, so that nobody waits for it.
 - Of ranks that are not its neighbours, a rank learns nothing but a few sums and maxima over all ranks.
+- Slabs stay contiguous: each rank has one range of vertices, in the order of the ranks (`lb_mpi.rebalancing.slabs`).
+  Vertices go to rank - 1 and rank + 1 only, which count as neighbours.  All ranks learn all loads and speeds.
 
 A message of one kind goes to each neighbour, and one comes from each, in every exchange.  In the choice, both ends of a pair
 know the steps.  So ranks need no numbers on their messages: the next one of a neighbour belongs to the next exchange.  A
@@ -16,7 +18,9 @@ rank that gives the choice up sends an empty message instead of the next one; it
 
     stage     waits for                        does then
     REPORT    the maxima of all ranks          asks for the sums; ends if a rank has failed, or the ranks' values differ
-    SUM       the sums of all ranks            decides, the same on all ranks: ends, or greets its neighbours
+    SUM       the sums of all ranks            decides, the same on all ranks: ends, or goes on; slabs: asks for loads
+    LOADS     loads and speeds of all ranks    slabs: requests `Shift`
+    SHIFT     its job                          slabs: sends the new owners of its vertices
     REPAIR    its job                          greets its neighbours, tells them the work of stray pieces
     HELLO     HELLO of neighbours, and ring    begins the flow; first learns its component, if there may be several
     SPREAD    whether a component has grown    greets again, or begins the flow
@@ -48,6 +52,7 @@ from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
 from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
+from lb_mpi.rebalancing.slabs import flow_between
 
 SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
@@ -91,6 +96,13 @@ class Links(NamedTuple):
     bound: float  # most work afterwards
 
 
+class Shift(NamedTuple):
+    """A job: move the ends of this rank's range; its outcome: (n_local,) new owners."""
+
+    left: float  # work at its beginning, for rank - 1; at most 0: none
+    right: float  # work at its end, for rank + 1
+
+
 class Repair(NamedTuple):
     """A job: find stray pieces; its outcome: (n_local,) new owners, and the work for each rank that gets some."""
 
@@ -132,23 +144,25 @@ class Stage(IntEnum):
 
     REPORT = 0
     SUM = 1
-    REPAIR = 2
-    HELLO = 3
-    SPREAD = 4
-    FLOW = 5
-    CHECK = 6
-    CHOOSE = 7
-    PAIR = 8
-    LABEL = 9
-    PACK = 10
-    ROWS = 11
-    BUILD = 12
-    COMMIT = 13
-    CUT = 14
-    OVER = 15
+    LOADS = 2
+    SHIFT = 3
+    REPAIR = 4
+    HELLO = 5
+    SPREAD = 6
+    FLOW = 7
+    CHECK = 8
+    CHOOSE = 9
+    PAIR = 10
+    LABEL = 11
+    PACK = 12
+    ROWS = 13
+    BUILD = 14
+    COMMIT = 15
+    CUT = 16
+    OVER = 17
 
 
-REDUCING = (Stage.REPORT, Stage.SUM, Stage.SPREAD, Stage.CHECK, Stage.COMMIT, Stage.CUT)
+REDUCING = (Stage.REPORT, Stage.SUM, Stage.LOADS, Stage.SPREAD, Stage.CHECK, Stage.COMMIT, Stage.CUT)
 EXCHANGING = {
     Stage.HELLO: RebalanceKind.HELLO,
     Stage.FLOW: RebalanceKind.FLOW,
@@ -156,7 +170,7 @@ EXCHANGING = {
     Stage.LABEL: RebalanceKind.LABEL,
     Stage.ROWS: RebalanceKind.ROWS,
 }
-Job = Repair | Choose | Pack | Build
+Job = Shift | Repair | Choose | Pack | Build
 
 
 class RankLoad(NamedTuple):
@@ -201,14 +215,14 @@ class Rebalancing:
     """One rank of a rebalancing: an actor.
 
     `trigger` has the same state on all ranks.  `imbalance`: what may be left.  `connected`: the graph is in one piece; then
-    all parts with vertices are connected, too.
+    all parts with vertices are connected, too.  `slabs`: the parts are contiguous ranges, and stay so.
     """
 
     wake_at = math.inf
 
     def __init__(
         self, rank: int, size: int, part: GraphPart, mine: RankLoad, trigger: Trigger, *, imbalance: float = 0.03,
-        connected: bool = True,
+        connected: bool = True, slabs: bool = False,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.part, self.mine = rank, size, part, mine
         self.stage = Stage.REPORT
@@ -242,8 +256,9 @@ class Rebalancing:
         self._period = max(2, (size - 1).bit_length())
         self._n_leaving = 0
         self._cut, self._unit = 0.0, 1.0
-        ring = {(rank + 1) % size, (rank - 1) % size} - {rank}
-        self.neighbours = sorted({*part.ranks.tolist(), *ring})  # whose parts touch this one's, or which may have none
+        beside = {rank + 1, rank - 1} & {*range(size)} if slabs else {(rank + 1) % size, (rank - 1) % size} - {rank}
+        self._slabs = slabs
+        self.neighbours = sorted({*part.ranks.tolist(), *beside})  # whose parts touch this one's, or which may have none
 
     @property
     def over(self) -> bool:
@@ -273,6 +288,8 @@ class Rebalancing:
     def done(self, job: Job, result: Any) -> list[tuple[int, RebalanceMessage]]:
         """See `lb_mpi.actor`."""
         self.job = None
+        if isinstance(job, Shift):
+            return self._label(result)
         if isinstance(job, Repair):
             return self._greet(*result)
         if isinstance(job, Choose):
@@ -288,7 +305,7 @@ class Rebalancing:
         job, self.job = self.job, None
         if isinstance(job, Repair):
             return self._greet(self.owners.local, {})
-        if isinstance(job, Choose):
+        if isinstance(job, Shift | Choose):
             return self._give_up()
         if isinstance(job, Pack):
             return self._send_rows({})
@@ -329,6 +346,8 @@ class Rebalancing:
                 return self._sum(received[ALL])
             case Stage.SUM:
                 return self._decide(received[ALL])
+            case Stage.LOADS:
+                return self._shift(received[ALL])
             case Stage.HELLO:
                 return self._know(received)
             case Stage.SPREAD:
@@ -407,7 +426,23 @@ class Rebalancing:
         if not decision.act or before == 0.0:
             return self._end(self.outcome)
         self._decided_at = self._now
+        if self._slabs:
+            return self._ask_loads()
         self.stage, self.job = Stage.REPAIR, Repair()
+        return []
+
+    # --- slabs ---
+
+    def _ask_loads(self) -> list[tuple[int, RebalanceMessage]]:
+        self.stage, self._links = Stage.LOADS, self.neighbours
+        numbers = np.zeros((2, self.size), dtype=np.int64)
+        numbers[:, self.rank] = [round(of / unit) for of, unit in zip(self.mine[:2], self._units, strict=True)]
+        return self._reduce(numbers.ravel())
+
+    def _shift(self, everyone: Reduction) -> list[tuple[int, RebalanceMessage]]:
+        loads, speeds = everyone.sums.reshape(2, self.size) * np.array(self._units)[:, None]
+        flow = flow_between(loads, speeds, self._tolerance)  # to the next rank
+        self.stage, self.job = Stage.SHIFT, Shift(-float(flow[self.rank]), float(flow[self.rank + 1]))
         return []
 
     # --- the neighbours ---

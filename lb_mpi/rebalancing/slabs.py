@@ -53,3 +53,27 @@ def shift_cuts(loads: ArrayLike, shares: ArrayLike, tolerance: float) -> Floats:
         cut = min(max(old, low), cut + bound)
         cuts.append(cut)
     return np.array(cuts)
+
+
+def flow_between(loads: Floats, shares: Floats, tolerance: float) -> Floats:
+    """Return (P + 1,) the work that goes from each rank to the next one, before rank 0 and behind the last: 0; < 0: back.
+
+    As `shift_cuts`, but work goes one rank far: a cut moves as far as the next old one at most.
+    """
+    old = np.concatenate([[0.0], np.cumsum(loads)])
+    flow = np.zeros(len(old))
+    if len(old) > 2:
+        flow[1:-1] = old[1:-1] - np.clip(shift_cuts(loads, shares, tolerance), old[:-2], old[2:])
+    return flow
+
+
+def end_owners(rank: int, costs: Floats, left: float, right: float) -> Ints:
+    """Return the (n,) new owners of the vertices of `rank`, of (n,) costs: one of them stays, so that no range is empty.
+
+    left, right : work at the beginning, for rank - 1, and at the end, for rank + 1; none if at most 0.
+    """
+    cuts = np.array([left if left > 0.0 else -np.inf, costs.sum() - right if right > 0.0 else np.inf])
+    owners = rank - 1 + slab_owners(0.0, costs, np.maximum.accumulate(cuts))
+    if len(owners) and not (owners == rank).any():
+        owners[min(int(np.searchsorted(owners, rank)), len(owners) - 1)] = rank
+    return owners

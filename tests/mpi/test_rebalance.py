@@ -96,6 +96,38 @@ def test_the_plan_is_that_of_a_fresh_distribution(name: str) -> None:
     assert moved > 0 or SIZE == 1 or name in ("one vertex", "no work")
 
 
+@pytest.mark.every_size
+def test_slabs_stay_contiguous_and_follow_the_speeds() -> None:
+    """Each rank has a range of vertices, which moves one rank far in a call, and fits the speeds in the end."""
+    for graph in (mesh(1, 60), mesh(12, 9), weighted(80, 200, 3)):
+        expected = np.random.default_rng(3).uniform(0.5, 1.0, SIZE)
+        with deal(graph, "slabs", speeds=on_root(expected[::-1])) as plan:
+            heat = plan.vertices * 1.0
+            for _ in range(4):
+                at_speed(plan, expected[RANK])
+                (heat,) = plan.rebalance(heat, when="always")
+                assert plan.range is not None
+                assert heat.tolist() == plan.vertices.tolist() == list(range(*plan.range))
+                check(plan, graph)
+            loads = COMM.allgather(plan.vertex_weights.sum())
+            bounds = 1.03 * expected / expected.sum() * sum(loads) + graph.vertex_weights.max()
+            assert (np.array(loads) <= bounds).all()
+
+
+def test_parts_that_are_no_slabs_are_told_to_all() -> None:
+    parts = np.arange(6)[::-1] % SIZE
+    says = "ValueError: parts[1] = 1 after 2 with method = 'slabs': expected ascending parts"
+    if SIZE == 3:
+        check_told(refused(lambda: deal(mesh(2, 3), "slabs", parts=on_root(parts))), says)
+    check_told(refused(lambda: deal(mesh(2, 3), "slabs", unit_s=1.0, aim="time")), "ValueError: aim = 'time' with method")
+    with deal(mesh(2, 3)) as plan:
+        assert plan.range is None
+    with deal(mesh(1, 2), "slabs", parts=on_root(np.array([0, LAST]))) as plan:  # ranks between them have none
+        assert plan.range == (int(RANK > 0), 1 + (RANK == LAST and SIZE > 1) if RANK else 1 + (SIZE == 1))
+    with deal(mesh(1, 2), "slabs", parts=on_root(np.full(2, LAST))) as plan:
+        assert plan.range == ((0, 2) if RANK == LAST else (0, 0))
+
+
 # --- values ---
 
 

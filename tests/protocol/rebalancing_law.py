@@ -17,6 +17,7 @@ from lb_mpi.graph import Graph, Ints
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing import moving as moving_module
 from lb_mpi.rebalancing import pairs as pairs_module
+from lb_mpi.rebalancing import slabs as slabs_module
 from lb_mpi.rebalancing.actor import (
     Build,
     Built,
@@ -26,6 +27,7 @@ from lb_mpi.rebalancing.actor import (
     RebalanceKind,
     RebalanceMessage,
     Repair,
+    Shift,
     Stage,
 )
 from lb_mpi.rebalancing.choose import shard_of, stray
@@ -45,7 +47,9 @@ class Case(NamedTuple):
     actor: ModuleType = actor_module  # or a mutant
     moving: ModuleType = moving_module
     pairs: ModuleType = pairs_module
+    ends: ModuleType = slabs_module
     queued: float = 0.0  # part of its time in which a rank had no core
+    slabs: bool = False  # the owners are ascending, and stay so
 
     @property
     def size(self) -> int:
@@ -58,7 +62,8 @@ class Case(NamedTuple):
             part = part_of(pieces[rank], rank)
             work, speed = float(self.costs[part.vertices].sum()), float(self.speeds[rank])
             load = RankLoad(work, speed, mark=7, queued_s=self.queued, own_s=1.0)
-            found.append(self.actor.Rebalancing(rank, self.size, part, load, Trigger(when), connected=self.connected))
+            how = {"connected": self.connected, "slabs": self.slabs}
+            found.append(self.actor.Rebalancing(rank, self.size, part, load, Trigger(when), **how))
         return found
 
     @property
@@ -69,6 +74,8 @@ class Case(NamedTuple):
         """The outcome of a job, with payloads that are rows of the graph."""
         part, rank, moving = actor.part, actor.rank, self.moving
         costs = self.costs[part.vertices]
+        if isinstance(job, Shift):
+            return self.ends.end_owners(rank, costs, job.left, job.right)
         if isinstance(job, Repair):
             labels = stray(shard_of(part, costs), rank) if self.connected else np.full(part.n_local, rank)
             return labels, {other: costs[labels == other].sum() for other in set(labels.tolist()) - {rank}}
@@ -94,6 +101,9 @@ class Case(NamedTuple):
             if destination == ALL or message.kind is RebalanceKind.HELLO:
                 continue
             touching = destination in actors[source].part.ranks
+            if self.slabs:
+                assert touching or abs(source - destination) == 1, f"{source} sends to {destination}"
+                continue
             beside = (source - destination) % self.size in (1, self.size - 1)
             _, component = quotient_graph(self.graph, self.owners, self.size).components()
             apart = component[source] != component[destination]
@@ -111,6 +121,8 @@ class Case(NamedTuple):
             assert np.all(owners[actor.built.part.vertices] == -1), "a vertex with two owners"
             owners[actor.built.part.vertices] = rank
         assert np.all(owners >= 0), "a vertex without an owner"
+        if self.slabs:
+            self.check_slabs(owners, actors[0])
         pieces = Pieces(self.graph, owners, self.size)
         for rank, actor in enumerate(actors):
             fresh = part_of(pieces[rank], rank)
@@ -122,6 +134,17 @@ class Case(NamedTuple):
         assert actors[0].outcome.cut == cut
         assert actors[0].outcome.moved == np.count_nonzero(owners != self.owners)
         assert actors[0].outcome.n_ghosts == sum(actor.built.part.n_ghosts for actor in actors)
+
+    def check_slabs(self, owners: Ints, actor: Any) -> None:
+        """Ranges stay contiguous, none becomes empty, and none is above its bound, unless the cuts had farther to go."""
+        assert np.all(np.diff(owners) >= 0), "a range that is not contiguous"
+        assert set(self.owners.tolist()) <= set(owners.tolist()), "a range that has become empty"
+        old, new = (np.cumsum(np.bincount(of, self.costs, minlength=self.size)) for of in (self.owners, owners))
+        largest = float(self.costs.max())
+        far = np.any((new[:-1] <= np.append(0.0, old[:-2]) + largest) | (new[:-1] >= old[1:] - largest))
+        speeds = np.where(np.isnan(self.speeds), np.nanmean(self.speeds), self.speeds)
+        bounds = 1.02 * speeds * self.costs.sum() / speeds.sum()
+        assert far or np.all(np.diff(new, prepend=0.0) <= bounds + largest * (1.0 + 1e-6)), "a range above its bound"
 
     def check_flows(self, actors: Sequence[Any], tolerance: float) -> None:
         """Flows are antisymmetric to the bit, and level the times of all ranks, unless only stray pieces join some."""

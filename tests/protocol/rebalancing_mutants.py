@@ -32,6 +32,14 @@ MUTANTS = [
     ("actor", "return self._give_up() if self.failed or len(known) < len(received) else", "return"),
     ("pairs", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
     ("actor", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
+    # slabs
+    ("ends", "np.clip(shift_cuts(loads, shares, tolerance), old[:-2], old[2:])", "shift_cuts(shares, loads, tolerance)"),
+    ("ends", "if left > 0.0 else -np.inf", "if left < 0.0 else -np.inf"),
+    ("ends", "owners[min(int(np.searchsorted(owners, rank)), len(owners) - 1)] = rank", "pass"),  # an empty range
+    ("actor", "numbers[:, self.rank] = [", "numbers[:, 0] = ["),  # of another rank
+    ("actor", "{rank + 1, rank - 1} & {*range(size)} if slabs else", ""),  # slabs on a ring
+    ("actor", "Shift(-float(flow[self.rank]), float(flow[self.rank + 1]))", "Shift(float(flow[self.rank]), float(flow[self.rank + 1]))"),
+    ("actor", "if isinstance(job, Shift | Choose):", "if isinstance(job, Choose):"),  # nobody is told of a failure
     # the sums
     ("actor", "speed *= self.size / n_known", "pass"),
     ("actor", "self._units = [UNIT * unit for unit in units]", "self._units = units"),  # rounded to the largest

@@ -15,6 +15,7 @@ from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing import moving as moving_module
 from lb_mpi.rebalancing import pairs as pairs_module
+from lb_mpi.rebalancing import slabs as slabs_module
 from lb_mpi.rebalancing.actor import RankLoad, RebalanceKind, RebalanceMessage, RebalanceProblem
 from tests.protocol.rebalancing_law import Case, Explored, play
 from tests.protocol.rebalancing_mutants import MUTANTS
@@ -27,6 +28,8 @@ SMALL = {
     "one": Case(mesh(1, 3), np.zeros(3, dtype=np.int64), np.ones(3), np.ones(1)),
     "a path of three": Case(PATH, np.array([0, 0, 0, 0, 1, 2]), np.arange(6.0) + 1.0, np.array([0.2, 1.0, 1.0])),
     "three that touch": Case(TRIANGLE, np.array([0, 0, 0, 1, 1, 2]), np.ones(6), np.array([0.3, 0.3, 1.0])),
+    "slabs": Case(PATH, np.array([0, 0, 0, 0, 1, 2]), np.arange(6.0) + 1.0, np.array([0.2, 1.0, 1.0]), slabs=True),
+    "slabs of a graph that is not a path": Case(TRIANGLE, np.array([0, 0, 0, 0, 0, 2]), np.ones(6), np.ones(3), slabs=True),
     "no edges": Case(Graph.from_edges(4, [], []), np.array([0, 0, 0, 1]), np.ones(4), np.ones(2)),
 }
 
@@ -40,7 +43,7 @@ def test_the_law_holds_in_every_reachable_state(name: str, failures: int, monkey
     assert ends > 0
 
 
-def drawn(seed: int, **modules: types.ModuleType) -> tuple[Case, np.random.Generator]:
+def drawn(seed: int, slabs: bool = False, **modules: types.ModuleType) -> tuple[Case, np.random.Generator]:
     """A graph, owners, costs and speeds, some of them not measured."""
     rng = np.random.default_rng(seed)
     size = int(rng.choice([1, 2, 3, 4, 6, 8]))
@@ -49,16 +52,18 @@ def drawn(seed: int, **modules: types.ModuleType) -> tuple[Case, np.random.Gener
     graph = Graph(graph.indptr, graph.indices, graph.weights, rng.integers(0, 9, graph.n).astype(float))
     owners = [rng.integers(0, size, graph.n), np.arange(graph.n) * size // graph.n, np.full(graph.n, size - 1)]
     own = owners[rng.integers(3)]
+    if slabs:
+        own = np.sort(own)
     speeds = rng.uniform(0.2, 1.0, size)
     speeds[(rng.random(size) < 0.3) & (np.bincount(own, minlength=size) == 0)] = np.nan
-    return Case(graph, own, rng.integers(1, 5, graph.n).astype(float), speeds, **modules), rng
+    return Case(graph, own, rng.integers(1, 5, graph.n).astype(float), speeds, slabs=slabs, **modules), rng
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_drawn_orders_keep_the_law(first: int) -> None:
     moved = 0
     for seed in range(first, first + 50):
-        case, rng = drawn(seed)
+        case, rng = drawn(seed, slabs=seed % 5 == 1)
         try:
             actors = play(case, rng, chance=0.1 if seed % 4 == 0 else 0.0)
             if actors[0]._flow is not None and case.graph.components()[0] == 1:
@@ -152,14 +157,15 @@ def test_a_rank_without_work_is_not_slow_beyond_measure() -> None:
 
 def mutant(place: str, before: str, after: str) -> dict[str, types.ModuleType]:
     """The modules of which one is wrong."""
-    modules = {"actor": actor_module, "moving": moving_module, "pairs": pairs_module}
+    modules = {"actor": actor_module, "moving": moving_module, "pairs": pairs_module, "ends": slabs_module}
     source = inspect.getsource(modules[place])
     assert source.count(before) == 1, before
     changed = _executed(modules[place], source.replace(before, after))
-    if place != "moving":
+    used = {"moving": ("labels_for", "cut_of", "owners_now"), "ends": ("flow_between",)}.get(place)
+    if used is None:
         return {place: changed}
     actor = _executed(actor_module, inspect.getsource(actor_module))
-    for name in ("labels_for", "cut_of", "owners_now"):  # the actor uses what is wrong
+    for name in used:  # the actor uses what is wrong
         setattr(actor, name, getattr(changed, name))
     return {place: changed, "actor": actor}
 
@@ -170,8 +176,8 @@ def _executed(module: types.ModuleType, source: str) -> types.ModuleType:
     exec(compile(source, "mutant", "exec"), vars(changed))
     if module is actor_module:
         shared = (
-            "Stage", "RebalanceKind", "RebalanceMessage", "Repair", "Choose", "Pack", "Build", "Built", "RebalanceProblem",
-            "ChoiceStep", "Links",
+            "Stage", "RebalanceKind", "RebalanceMessage", "Shift", "Repair", "Choose", "Pack", "Build", "Built",
+            "RebalanceProblem", "ChoiceStep", "Links",
         )  # fmt: skip
         for name in (*shared, "REDUCING", "EXCHANGING"):
             setattr(changed, name, getattr(actor_module, name))
@@ -181,7 +187,7 @@ def _executed(module: types.ModuleType, source: str) -> types.ModuleType:
 def find_fault(modules: dict[str, types.ModuleType]) -> None:
     """Raise what is wrong: with drawn orders, with each case, with failures, with different arguments."""
     for seed in range(60):
-        case, rng = drawn(seed, **modules)
+        case, rng = drawn(seed, seed % 2 == 1, **modules)
         actors = play(case, rng, chance=0.2 if seed % 3 == 0 else 0.0)
         failed = any(actor.error for actor in actors)
         assert (actors[0].outcome.problem is RebalanceProblem.FAILED) == failed

@@ -25,9 +25,11 @@ from lb_mpi.mpi.graph.halo import HaloPlan, Worth
 from lb_mpi.mpi.graph.speed import Kernel, measure
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
 from lb_mpi.partitioning.quality import check_machine, cut, mapping_cost
+from lb_mpi.rebalancing.slabs import slabs
 
-METHODS = ("static", "multilevel-spectral", "block", "random")
-PARTITIONERS = {"static": "multilevel", "multilevel-spectral": "multilevel-spectral"}  # the others know no speeds
+METHODS = ("static", "slabs", "multilevel-spectral", "block", "random")
+PARTITIONERS = {"static": "multilevel", "multilevel-spectral": "multilevel-spectral"}
+WITHOUT_SPEEDS = ("block", "random")
 
 
 def distribute(
@@ -61,7 +63,9 @@ def distribute(
         graph, a symmetric scipy.sparse matrix, a name or the path of a file.
     root : number of the rank that has the graph.
     method : "static": numbers of vertices by `lb_mpi.allocate`, then parts by `lb_mpi.partition`; a rank whose help would
-        not make the step shorter gets no vertices.  For comparison:
+        not make the step shorter gets no vertices.  "slabs": such numbers too, but each rank gets a contiguous range of
+        vertices, in the order of the ranks, of which `HaloPlan.rebalance` moves only the ends: for programs that exchange
+        halos themselves, and need rows in their order (`HaloPlan.range`).  For comparison:
         "multilevel-spectral", the same with this method of `partition`; and two methods that ignore speeds, "block"
         (equal numbers of vertices, in the order of the graph) and "random" (equal numbers, at random).
     speeds : (P,) speeds of the ranks, above 0, in any unit; None: those of the `machine`, or measured if there is none.
@@ -74,7 +78,8 @@ def distribute(
     imbalance : how far the weight of a part may exceed its target, >= 0; 0.03 means 3 %.
     effort : of the partitioner: "fast", "good" or "best".
     seed : integer >= 0, of the random numbers of the partitioner and of "random".
-    parts : (n,) the rank of each vertex, 0..P-1; if given, nothing is measured or computed.
+    parts : (n,) the rank of each vertex, 0..P-1; if given, nothing is measured or computed.  With method="slabs", they
+        must be ascending.
     aim : "cut", or "time", which needs `unit_s` (see `lb_mpi.partition`); with "time" the plan also has a
         `cost_by_cut`.
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1, where speeds
@@ -138,11 +143,17 @@ class _Options(NamedTuple):
                 if measured != here:
                     raise ValueError(f"machine with rank {rank} on host {measured}: expected {here} (measure it anew)")
         if self.parts is not None:
-            check_parts(self.parts, n, len(self.hosts))
-        if self.parts is not None or self.method not in PARTITIONERS:
-            if self.aim != "cut":
-                given = "parts" if self.parts is not None else f"method = {self.method!r}"
-                raise ValueError(f"aim = {self.aim!r} with {given}: expected 'cut'")
+            parts = check_parts(self.parts, n, len(self.hosts))
+            falls = np.flatnonzero(np.diff(parts) < 0)
+            if self.method == "slabs" and len(falls):
+                v = int(falls[0]) + 1
+                raise ValueError(
+                    f"parts[{v}] = {parts[v]} after {parts[v - 1]} with method = 'slabs': expected ascending parts"
+                )
+        if self.aim != "cut" and (self.parts is not None or self.method not in PARTITIONERS):
+            given = "parts" if self.parts is not None else f"method = {self.method!r}"
+            raise ValueError(f"aim = {self.aim!r} with {given}: expected 'cut'")
+        if self.parts is not None or self.method in WITHOUT_SPEEDS:
             return False, False
         if self.aim == "time" and self.unit_s is None:
             raise ValueError("aim = 'time' without unit_s: expected the seconds of a unit of work on the fastest rank")
@@ -169,7 +180,7 @@ def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Alloc
         owners = random_parts(graph.n, size, options.seed)
     else:
         allocation = allocation_of(graph, size, options.speeds, options.machine, options.unit_s)
-        owners = _by_cut(graph, allocation, options)
+        owners = _by_counts(graph, allocation, options)
         if options.aim == "time" and machine is not None:
             from lb_mpi.partitioning.shorten import shorten  # here, since it imports numba
 
@@ -177,13 +188,15 @@ def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Alloc
             by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
             owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed)
     cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
-    worth = Worth(cut(graph, owners, size), cost, by_cut, graph.components()[0] == 1)
+    worth = Worth(cut(graph, owners, size), cost, by_cut, graph.components()[0] == 1, options.method == "slabs")
     return owners, Pieces(graph, owners, size), worth, allocation
 
 
-def _by_cut(graph: Graph, allocation: Allocation, options: _Options) -> Ints:
-    """(n,) the rank of each vertex; ranks with a count of 0 are left out of the partition."""
+def _by_counts(graph: Graph, allocation: Allocation, options: _Options) -> Ints:
+    """(n,) the rank of each vertex; ranks with a count of 0 get none."""
     ranks = np.flatnonzero(allocation.counts)
+    if options.method == "slabs":
+        return np.repeat(ranks, np.diff(slabs(graph.n, graph.vertex_weights, allocation.counts[ranks]), prepend=0))
     parts = partition(
         graph,
         len(ranks),

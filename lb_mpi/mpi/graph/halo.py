@@ -71,6 +71,7 @@ class Worth(NamedTuple):
     cost: MappingCost | None = None  # seconds of computing and communicating; None: unknown
     cost_by_cut: MappingCost | None = None  # of the partition by cut alone, if the aim was another
     connected: bool = False  # the graph is known to be in one piece
+    slabs: bool = False  # the parts are contiguous ranges, in the order of the ranks
 
 
 class HaloPlan:
@@ -97,6 +98,7 @@ class HaloPlan:
     indices : (nnz,) the neighbours: 0..n_local-1 are owned vertices, larger numbers are ghosts.
     weights : (nnz,) weights of the edges, in the order of `indices`.
     vertex_weights : (n_local,) weights of the owned vertices.
+    range : with method="slabs", (begin, end) of the owned vertices: their numbers are begin..end-1; otherwise None.
     cost : an `lb_mpi.MappingCost`, the time of the partition; None if it is not known, as without `unit_s`.
     cost_by_cut : with aim="time", the `lb_mpi.MappingCost` of the partition by cut alone; otherwise None.
     cut : weight of all edges between parts.
@@ -118,11 +120,15 @@ class HaloPlan:
         slow: throttle | None = None,
     ) -> None:
         """Make the plan of this rank's part; collective; works on a duplicate of `comm`."""
+        self.range: tuple[int, int] | None = None
         self._take(part)
-        self.cut, self.cost, self.cost_by_cut, self._connected = worth  # on all ranks
+        self.cut, self.cost, self.cost_by_cut, self._connected, self._slabs = worth  # on all ranks
         self.allocation = allocation  # target numbers of vertices of mean weight; None: not computed
         self.parts = parts
         own = duplicate(comm)
+        if self._slabs:
+            end = sum(allgather(own, part.n_local)[: comm.rank + 1])
+            self.range = end - part.n_local, end
         self._presence = presence_of(own)
         self._presence.name, self._presence.usual_call = "plan", "plan.exchange"
         record = recorder(own)
@@ -233,7 +239,7 @@ class HaloPlan:
             with running(self._record):
                 moved = rebalance(
                     self._presence.comm, part, balance, (self._halos.own_s, self._halos.queued_s), check, self._slow,
-                    self._record, self.cut, self._connected,
+                    self._record, self.cut, self._connected, self._slabs,
                 )
                 if moved is None:
                     return values
@@ -385,6 +391,8 @@ class HaloPlan:
         self.part = part
         self.vertices, self.ghosts, self.vertex_weights = part.vertices, part.ghosts, part.vertex_weights
         self.indptr, self.indices, self.weights = part.indptr, part.indices, part.weights
+        if self.range is not None and part.n_local:  # an empty range stays where it is
+            self.range = int(part.vertices[0]), int(part.vertices[-1]) + 1
 
     def _free(self) -> None:
         for channel in self._channels.values():

@@ -44,9 +44,11 @@ from lb_mpi.rebalancing.actor import (
     RebalanceProblem,
     Rebalancing,
     Repair,
+    Shift,
 )
 from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
 from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
+from lb_mpi.rebalancing.slabs import end_owners
 from lb_mpi.record.record import Record
 
 USUAL = 5  # calls over which the median of a rank's speed is taken
@@ -160,12 +162,12 @@ class Moved(NamedTuple):
 def rebalance(
     comm: MPI.Intracomm, part: GraphPart, balance: PlanBalance, spent: tuple[float, float],
     arguments: Callable[[], tuple[Arguments, Floats | None, Values]], slow: throttle, record: Record, cut: float,
-    connected: bool,
+    connected: bool, slabs: bool,
 ) -> Moved | None:  # fmt: skip
     """Collective: decide, and move; None: no vertex has moved.  What has happened is appended to the history.
 
     `spent`: seconds that this rank has computed so far, and those of them without a core.  `arguments` checks the
-    caller's, and may raise.  `connected`: the whole graph is in one piece.
+    caller's, and may raise.  `connected`: the whole graph is in one piece.  `slabs`: the parts are contiguous ranges.
     """
     presence, began = presence_of(comm), time.perf_counter()
     failed: Failed | None = None
@@ -174,7 +176,7 @@ def rebalance(
         try:
             with interrupts.allowed():
                 checked, given, moving = arguments()
-                if not balance.history:
+                if not balance.history and not slabs:
                     _compile()  # not in a call whose cost counts
         except Exception as error:
             failed = of_argument(error)
@@ -188,7 +190,8 @@ def rebalance(
         mark = _mark(checked, moving, given)
         mine = RankLoad(balance.load, balance.speed, mark, failed is not None, balance.queued_s, balance.own_s)
         actor = Rebalancing(
-            comm.rank, comm.size, part, mine, balance.trigger, imbalance=checked.imbalance, connected=connected
+            comm.rank, comm.size, part, mine, balance.trigger, imbalance=checked.imbalance, connected=connected,
+            slabs=slabs,
         )
         port = RebalancePort(comm, part, balance.costs, moving, connected)
         try:
@@ -274,6 +277,8 @@ class RebalancePort(Port[RebalanceMessage, Job]):
     def run(self, job: Job) -> Any:
         """See `Port`; an error is kept with its place."""
         try:
+            if isinstance(job, Shift):
+                return end_owners(self._comm.rank, self._costs, job.left, job.right)
             if isinstance(job, Repair):
                 return self._repair()
             if isinstance(job, Choose):
@@ -344,7 +349,7 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         return Moving(piece, reader.array(double, (n,))), self._values.read(reader, n)
 
 
-_WORDS = {Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}
+_WORDS = {Shift: "choosing", Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}
 
 
 def _parcel(message: RebalanceMessage) -> Buffer:
