@@ -277,6 +277,7 @@ def find(numbers: Ints, number: int) -> int:
 
 ROUNDS, PATIENCE, SEEDS_AT_ONCE = 3, 0.3, 10  # of searches, as for a partition (see `multilevel`)
 FLOW_ROUNDS, FLOW_LAYERS = 1, 5
+FLOW_VERTICES = 1_000  # of a pair, at most: beyond, a flow takes most of the time, and coarser graphs have had theirs
 
 
 def two_way(
@@ -311,7 +312,8 @@ def two_way(
     bounds = np.maximum(bounds + slack, np.bincount(part, graph.vertex_weights, minlength=2))
     state = random_state(seed)
     refine(graph, part, bounds, ROUNDS, PATIENCE, SEEDS_AT_ONCE, state)
-    refine_by_flow(graph, part, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
+    if len(part) <= FLOW_VERTICES:
+        refine_by_flow(graph, part, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
     new = np.asarray(side).copy()
     new[free] = part[2:]
     return new
