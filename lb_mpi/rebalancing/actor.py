@@ -17,7 +17,7 @@ know the steps.  So ranks need no numbers on their messages: the next one of a n
 rank that gives the choice up sends an empty message instead of the next one; it may come after a neighbour's last step.
 
     stage     waits for                        does then
-    REPORT    the maxima of all ranks          asks for the sums; ends if a rank has failed, or the ranks' values differ
+    REPORT    the maxima of all ranks          asks for the sums; ends if one has failed, if values differ, or all holds
     SUM       the sums of all ranks            decides, the same on all ranks: ends, or goes on; slabs: asks for loads
     LOADS     loads and speeds of all ranks    slabs: requests `Shift`
     SHIFT     its job                          slabs: sends the new owners of its vertices
@@ -41,6 +41,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +57,7 @@ from lb_mpi.rebalancing.slabs import flow_between
 
 SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
+CHANGE, CHANGE_S = 0.5, 1e-4  # of the tolerance, and seconds: a decision holds no longer if a rank's time changes by more
 
 
 class RebalanceKind(IntEnum):
@@ -189,6 +191,17 @@ class RankLoad(NamedTuple):
         return running(self.queued_s / self.own_s if self.own_s > 0.0 else 0.0)
 
 
+class Holding(NamedTuple):
+    """A decision that moves nothing holds for some calls, unless the time of a rank changes: one reduction tells."""
+
+    n_calls: int = 0  # for which it may still hold, the same on all ranks
+    seconds: float = 0.0  # of this rank, when it was made
+    before: float = math.nan  # imbalance then
+
+
+NOTHING_HOLDS = Holding()
+
+
 class RebalanceProblem(IntEnum):
     """The reason why nothing has moved, beside a decision."""
 
@@ -215,14 +228,15 @@ class Rebalancing:
     """One rank of a rebalancing: an actor.
 
     `trigger` has the same state on all ranks.  `imbalance`: what may be left.  `connected`: the graph is in one piece; then
-    all parts with vertices are connected, too.  `slabs`: the parts are contiguous ranges, and stay so.
+    all parts with vertices are connected, too.  `slabs`: the parts are contiguous ranges, and stay so.  `holding`: that of
+    the call before; in the end, for the next one.
     """
 
     wake_at = math.inf
 
     def __init__(
         self, rank: int, size: int, part: GraphPart, mine: RankLoad, trigger: Trigger, *, imbalance: float = 0.03,
-        connected: bool = True, slabs: bool = False,
+        connected: bool = True, slabs: bool = False, holding: Holding = NOTHING_HOLDS,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.part, self.mine = rank, size, part, mine
         self.stage = Stage.REPORT
@@ -231,7 +245,7 @@ class Rebalancing:
         self.error: BaseException | None = None
         self.outcome = RebalanceOutcome()
         self.built: Built | None = None  # valid if `committed`
-        self.owners = owners_now(part, rank)
+        self.holding = holding
         self._trigger, self._imbalance, self._tolerance = trigger, imbalance, FLOW_PART * imbalance
         self._inbox: list[tuple[int, RebalanceMessage]] = []  # not handled yet, in order for each source
         self._began = False
@@ -244,7 +258,8 @@ class Rebalancing:
         self._component = -1 if connected and len(part.ranks) else rank  # the lowest rank known in that of this rank
         self._grown, self._greetings = False, 0
         self._hello: dict[int, Floats] = {}  # by neighbour
-        self._repaired, self._repairs = self.owners, dict[int, float]()  # work of stray pieces, by rank
+        self._repaired: Owners  # known after REPAIR
+        self._repairs = dict[int, float]()  # work of stray pieces, by rank
         self._load = mine.load  # without these pieces, and with those of others
         self._links: list[int] = []  # neighbours in all exchanges after HELLO
         self._awaited: Sequence[int] = ()  # by the choice
@@ -259,6 +274,11 @@ class Rebalancing:
         beside = {rank + 1, rank - 1} & {*range(size)} if slabs else {(rank + 1) % size, (rank - 1) % size} - {rank}
         self._slabs = slabs
         self.neighbours = sorted({*part.ranks.tolist(), *beside})  # whose parts touch this one's, or which may have none
+
+    @cached_property
+    def owners(self) -> Owners:
+        """The owners as far as they are known: at first those of now."""
+        return owners_now(self.part, self.rank)
 
     @property
     def over(self) -> bool:
@@ -377,18 +397,28 @@ class Rebalancing:
         seconds = load / speed if known else 0.0
         unmeasured = not known and load > 0.0
         known_speed = speed if known else 0.0
+        held = self.holding
+        most = max(CHANGE * self._trigger.tolerance * held.seconds, CHANGE_S)
+        changed = unmeasured or not held.n_calls or abs(seconds - held.seconds) > most
         return self._reduce(
             maxima=(
-                self.failed, mark, -mark, unmeasured, self.part.n_local, seconds, seconds * self.mine.running, load,
+                self.failed, mark, -mark, changed, unmeasured, self.part.n_local, seconds, seconds * self.mine.running, load,
                 known_speed,
             )
         )
 
     def _sum(self, most: Reduction) -> list[tuple[int, RebalanceMessage]]:
-        failed, mark, minus_mark, unmeasured, n_local, self._slowest_s, self._free_s, *units = most.maxima.tolist()
+        failed, mark, minus_mark, changed, unmeasured, n_local, self._slowest_s, self._free_s, *units = most.maxima.tolist()
         if failed or mark != -minus_mark:
             problem = RebalanceProblem.FAILED if failed else RebalanceProblem.DIFFER
             return self._end(self.outcome._replace(problem=problem))
+        held = self.holding
+        if not changed:
+            self._trigger.hold()
+            self.holding = held._replace(n_calls=held.n_calls - 1)
+            decision = Decision(BalanceReason.HOLDS)
+            return self._end(self.outcome._replace(decision=decision, before=held.before, after=held.before))
+        self.holding = NOTHING_HOLDS
         self._units = [UNIT * unit for unit in units]
         self._unmeasured, self._most_vertices = bool(unmeasured), int(n_local)
         self.stage = Stage.SUM
@@ -424,6 +454,7 @@ class Rebalancing:
             decision = self._trigger.decide(before, self._slowest_s, balanced_s)
         self.outcome = self.outcome._replace(decision=decision, before=before, after=before)
         if not decision.act or before == 0.0:
+            self.holding = Holding(decision.quick, self.mine.load / self.mine.speed, before)
             return self._end(self.outcome)
         self._decided_at = self._now
         if self._slabs:

@@ -32,6 +32,10 @@ MUTANTS = [
     ("actor", "return self._give_up() if self.failed or len(known) < len(received) else", "return"),
     ("pairs", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
     ("actor", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
+    # a decision that holds
+    ("actor", "abs(seconds - held.seconds) > most", "False"),
+    ("actor", "        self.holding = NOTHING_HOLDS\n", "        pass\n"),  # after a move, too
+    ("actor", "self.failed, mark, -mark, changed,", "self.failed, mark, -mark, self.rank == 0 and changed,"),
     # slabs
     ("ends", "np.clip(shift_cuts(loads, shares, tolerance), old[:-2], old[2:])", "shift_cuts(shares, loads, tolerance)"),
     ("ends", "if left > 0.0 else -np.inf", "if left < 0.0 else -np.inf"),

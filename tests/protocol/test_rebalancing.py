@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.deciding import BalanceReason
+from lb_mpi.balancing.deciding import BalanceReason, Trigger
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing import moving as moving_module
 from lb_mpi.rebalancing import pairs as pairs_module
 from lb_mpi.rebalancing import slabs as slabs_module
-from lb_mpi.rebalancing.actor import RankLoad, RebalanceKind, RebalanceMessage, RebalanceProblem
+from lb_mpi.rebalancing.actor import Holding, RankLoad, RebalanceKind, RebalanceMessage, RebalanceProblem
 from tests.protocol.rebalancing_law import Case, Explored, play
 from tests.protocol.rebalancing_mutants import MUTANTS
 
@@ -127,6 +127,28 @@ def test_an_unexpected_message_is_refused() -> None:
         one._pack({1: np.array([1])})
 
 
+def decisions(**modules: types.ModuleType) -> list[set[BalanceReason]]:
+    """The reasons of all ranks in six calls with the same plan, in which the speed of rank 1 changes."""
+    triggers, holdings, found = [Trigger(0.1) for _ in range(4)], [Holding()] * 4, []
+    for speed in (1.0, 1.0, 1.01, 0.97, 0.5, 0.97):
+        case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.array([1.0, speed, 1.0, 1.0]), **modules)
+        made = case.actors()
+        for actor, trigger, holding in zip(made, triggers, holdings, strict=True):
+            actor._trigger, actor.holding = trigger, holding
+        actors = play_on(case, made)
+        holdings = [actor.holding for actor in actors]
+        found.append({actor.outcome.decision.reason for actor in actors})
+    return found
+
+
+BELOW, HOLDS, BOUND = {BalanceReason.BELOW}, {BalanceReason.HOLDS}, {BalanceReason.BOUND}
+DECISIONS = [BELOW, HOLDS, HOLDS, BELOW, BOUND, BELOW]
+
+
+def test_a_decision_holds_until_the_time_of_a_rank_changes() -> None:
+    assert decisions() == DECISIONS
+
+
 def test_a_load_is_a_plain_tuple() -> None:
     assert RankLoad(1.0, 2.0) == (1.0, 2.0, 0, False, 0.0, 0.0)
 
@@ -197,6 +219,7 @@ def find_fault(modules: dict[str, types.ModuleType]) -> None:
     made = case.actors()
     made[1].mine = made[1].mine._replace(mark=8)
     assert play_on(case, made)[0].outcome.problem is RebalanceProblem.DIFFER
+    assert decisions(**modules) == DECISIONS
     alone = SMALL["two, one without vertices"]._replace(**modules)
     one, other = play(alone, np.random.default_rng(1))
     assert one.outcome.moved > 0

@@ -32,6 +32,7 @@ from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.values import Reader, Values, chunk, chunks_of
 from lb_mpi.rebalancing.actor import (
+    NOTHING_HOLDS,
     Build,
     Built,
     ChoiceStep,
@@ -87,7 +88,7 @@ class PlanBalance:
         self.queued_s = self.own_s = 0.0  # since the call before
         self._arguments: Arguments | None = None  # of the last call
         self._given = False  # the costs are the caller's
-        self.trigger = Trigger()
+        self.trigger, self.holding = Trigger(), NOTHING_HOLDS
 
     def measure(self, own_s: float, queued_s: float) -> None:
         """Learn this rank's speed: it has computed for `own_s` seconds so far, `queued_s` of them without a core.
@@ -104,7 +105,7 @@ class PlanBalance:
         """Decide by these arguments from now on; a new trigger keeps the cost of the last rebalancing."""
         if arguments != self._arguments:
             cost_s = self.trigger.cost_s
-            self._arguments = arguments
+            self._arguments, self.holding = arguments, NOTHING_HOLDS
             self.trigger = Trigger(arguments.when, arguments.every, arguments.tolerance)
             self.trigger.cost_s = cost_s
 
@@ -191,12 +192,12 @@ def rebalance(
         mine = RankLoad(balance.load, balance.speed, mark, failed is not None, balance.queued_s, balance.own_s)
         actor = Rebalancing(
             comm.rank, comm.size, part, mine, balance.trigger, imbalance=checked.imbalance, connected=connected,
-            slabs=slabs,
+            slabs=slabs, holding=balance.holding,
         )
         port = RebalancePort(comm, part, balance.costs, moving, connected)
         try:
             carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
-            outcome = actor.outcome
+            outcome, balance.holding = actor.outcome, actor.holding
             if outcome.problem:
                 balance.failed()
             if outcome.problem is RebalanceProblem.FAILED:
