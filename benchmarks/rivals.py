@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from lb_mpi.checks import choice, comma_list
-from lb_mpi.problems.uts import PUBLISHED, TREES, Tree, TreeCount, UnbalancedTreeSearch
+from lb_mpi.cli.uts import PUBLISHED, TREES, Tree, TreeCount, UnbalancedTreeSearch
 from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.guard import Options

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from benchmarks import measuring
 from benchmarks.measuring import command, run
-from lb_mpi.problems.uts import (
+from lb_mpi.cli.uts import (
     MAX_CHILDREN,
     PUBLISHED,
     RANDS,

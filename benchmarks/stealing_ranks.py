@@ -16,8 +16,7 @@ from mpi4py.futures import MPIPoolExecutor
 
 import lb_mpi
 from apps.command import compile_once
-from lb_mpi.mpi.common.collective import barrier
-from lb_mpi.problems.uts import (
+from lb_mpi.cli.uts import (
     PUBLISHED,
     TREES,
     TreeCount,
@@ -26,6 +25,7 @@ from lb_mpi.problems.uts import (
     compile_kernels,
     root_state,
 )
+from lb_mpi.mpi.common.collective import barrier
 
 COMM = MPI.COMM_WORLD
 DEPTH, N_TASKS = 4, 690

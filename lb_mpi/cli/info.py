@@ -102,8 +102,8 @@ def _ranks(ranks: list[int]) -> str:
 def compile_all() -> dict[str, float]:
     """Compile or load the kernels of the library; return the `seconds` that this took."""
     from lb_mpi.arranging.arrange import arrange
+    from lb_mpi.cli import uts
     from lb_mpi.partitioning.partition import EFFORTS, partition
-    from lb_mpi.problems import uts
     from lb_mpi.rebalancing.rebalance import rebalance
 
     began = time.perf_counter()

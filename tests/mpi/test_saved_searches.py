@@ -13,8 +13,8 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.cli.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
 from lb_mpi.mpi.search.search import KIND
-from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
 from lb_mpi.saving.folder import Folder
 from tests.pile import Pile
 

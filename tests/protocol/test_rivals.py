@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.rivals import WAYS, CyclicToken, Lifelines, Rival, Windowed, run
 from benchmarks.stealing import plain_count
+from lb_mpi.cli.uts import Tree
 from lb_mpi.errors import Error
-from lb_mpi.problems.uts import Tree
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.simulate import Simulation
 from lb_mpi.virtual import Network

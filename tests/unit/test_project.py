@@ -80,7 +80,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("mpi/graph", "mpi/pool", "mpi/rows", "mpi/save", "mpi/search"),
     ("mpi/common",),
     ("rebalancing",),
-    ("distributing", "pooling", "problems", "saving", "searching"),
+    ("distributing", "pooling", "saving", "searching"),
     ("balancing",),
     ("arranging", "partitioning"),
     ("diffusion",),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.stealing import plain_count
-from lb_mpi.problems import uts as kernel
-from lb_mpi.problems.uts import (
+from lb_mpi.cli import uts as kernel
+from lb_mpi.cli.uts import (
     NODE_BYTES,
     PUBLISHED,
     RANDS,

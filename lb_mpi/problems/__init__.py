@@ -1,1 +1,0 @@
-"""Problems to search: unbalanced trees, the standard benchmark of work stealing."""
