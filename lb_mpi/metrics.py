@@ -1,4 +1,4 @@
-"""Imbalance, efficiency, lower bound; and the validation of speeds, loads and parts.   (pure)
+"""Imbalance, lower bound; and the validation of speeds, loads and parts.   (pure)
 
 A rank with speed s_i (units of work per second) and load w_i (units of work) needs l_i = w_i / s_i seconds.
 """
@@ -83,11 +83,6 @@ def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
     times = work / check_speeds(speeds, len(work))
     bound = lower_bound(work, speeds)
     return max(0.0, float(times.max()) / bound - 1.0) if bound > 0 else 0.0
-
-
-def efficiency(loads: ArrayLike, speeds: ArrayLike) -> float:
-    """Return the used fraction of all ranks' speed until the slowest rank is done: 1 / (1 + imbalance)."""
-    return 1.0 / (1.0 + imbalance(loads, speeds))
 
 
 def deal(weights: ArrayLike, n: int) -> Ints:

@@ -204,14 +204,6 @@ class Searcher:
         if self.rank == ROOT or saved.kept or self.problem.load() > 0.0:  # the root has no standing draft yet
             self.drafting.start()
 
-    def ask_to_stop(self) -> list[Send]:
-        """Save as soon as possible, then end the search; any rank of a search with saves may request it."""
-        if self.rank != ROOT:
-            return [(ROOT, Message(Kind.ASK, self.rank))]
-        if self.saves is not None:
-            self.saves.stop()
-        return []
-
     def _time_out(self) -> list[Send]:
         """End the search, after a save if it has saves; on rank 0."""
         self.limit_at = math.inf
@@ -268,8 +260,11 @@ class Searcher:
                 raise ProtocolError(f"rank {self.rank} got FINISH, which only rank {ROOT} may get")
             return [] if self._finished else self._finish(Reason(message.pid))
         if self.saves is not None:
-            if kind is Kind.ASK:
-                return self.ask_to_stop()
+            if kind is Kind.ASK:  # from any rank, also from this one
+                if self.rank != ROOT:
+                    return [(ROOT, Message(Kind.ASK, self.rank))]
+                self.saves.stop()
+                return []
             if kind in KINDS:
                 return self.saves.receive(message)
             if kind in MOVES:

@@ -280,9 +280,9 @@ def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) 
     [
         (ValueError, "step = -1: expected an integer", {"step": -1}),
         (ValueError, "step = 1.5: expected an integer", {"step": 1.5}),
-        (TypeError, "folder = 7: expected the name of a directory", {"folder": 7}),
+        (TypeError, "folder = 7: expected the name of a folder", {"folder": 7}),
         (TypeError, "folder = '': expected the name", {"folder": ""}),
-        (ValueError, "folder = /etc/passwd: expected a directory", {"folder": "/etc/passwd"}),
+        (ValueError, "folder = /etc/passwd: expected a folder", {"folder": "/etc/passwd"}),
         (TypeError, "heat is a masked array: expected one without a mask", {"heat": np.ma.masked_invalid([1.0, 2.0, 3.0])}),
         (TypeError, "heat is an array of objects", {"heat": np.array([None, "a", 1], object)}),
         (ValueError, "heat = 3.0: expected an array of rows", {"heat": 3.0}),

@@ -1,4 +1,4 @@
-"""Imbalance, efficiency, lower bound, and the check of speeds and loads."""
+"""Imbalance, lower bound, and the check of speeds and loads."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.metrics import check_loads, check_speeds, efficiency, imbalance, lower_bound, queueing
+from lb_mpi.metrics import check_loads, check_speeds, imbalance, lower_bound, queueing
 
 pairs = st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e3)), min_size=1, max_size=30)
 
@@ -23,9 +23,7 @@ def test_worked_example() -> None:
     assert lower_bound(loads, speeds) == 2.0
     loads = [5.0, 5.0]  # times 1.25, 5; all balanced: 2
     assert imbalance(loads, speeds) == 1.5
-    assert efficiency(loads, speeds) == 0.4
     assert imbalance([0, 0], [1, 2]) == 0.0
-    assert efficiency([0, 0], [1, 2]) == 1.0
 
 
 @given(pairs)
@@ -35,7 +33,6 @@ def test_imbalance_is_the_loss_against_the_lower_bound(drawn: list[tuple[float, 
     assert imbalance(loads, speeds) >= 0
     assert slowest >= lower_bound(loads, speeds) * (1 - 1e-12)
     assert slowest == pytest.approx((1 + imbalance(loads, speeds)) * lower_bound(loads, speeds), rel=1e-9, abs=1e-300)
-    assert efficiency(loads, speeds) == pytest.approx(1 / (1 + imbalance(loads, speeds)))
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, -math.inf])

@@ -30,7 +30,7 @@ from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.mpi.common.saves import newest
 from lb_mpi.saving import rows
-from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved
+from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved, check_path
 from lb_mpi.saving.rows import Arrays, Exchange, Exchanges
 
 _LOCKED = 64  # folders, at most: a lock needs an open file
@@ -177,11 +177,7 @@ def _folder(path: Path, rank: int) -> Folder:
 
 
 def _check(folder: object, options: Mapping[str, object] | None, index: object) -> _Given:
-    if not isinstance(folder, str | os.PathLike) or not isinstance(name := os.fspath(folder), str) or not name:
-        raise TypeError(f"folder = {show(folder)}: expected the name of a directory")
-    path = Path(name)
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"folder = {name}: expected a directory")
+    path = check_path("folder", folder)
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options = {show(options)}: expected names with numbers, text and lists")
     if index is None:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from mpi4py import MPI
@@ -34,7 +33,7 @@ from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.report import RankWork, Report
-from lb_mpi.saving.folder import Folder, PartFile, Saved
+from lb_mpi.saving.folder import Folder, PartFile, Saved, check_path
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Kind, Message, Send, State
 from lb_mpi.searching.guard import MOST_ON_RING, Guard, Options, Quantum, check_problem, check_route, check_savable
@@ -376,7 +375,7 @@ def saved(
     if path is None:
         yield None
         return
-    folder, kind = agree(comm, lambda: _folder(path)), type(problem)
+    folder, kind = Folder(agree(comm, lambda: check_path("save", path)).absolute(), KIND), type(problem)
     meta = {"problem": f"{kind.__module__}.{kind.__qualname__}", "bound": None if bound is None else bound.sense}
     try:
         agree(comm, lambda: folder.lock() if comm.rank == ROOT else None)
@@ -390,16 +389,6 @@ def saved(
 def name(rank: int) -> str:
     """Return the name of a rank's file."""
     return f"rank-{rank:06d}"
-
-
-def _folder(path: object) -> Folder:
-    try:
-        found = Path(os.fspath(path))  # type: ignore[call-overload]
-    except TypeError:
-        raise TypeError(f"save = {show(path)}: expected the name of a folder, or None") from None
-    if found.exists() and not found.is_dir():
-        raise ValueError(f"save = {show(path)}: expected a folder")
-    return Folder(found.absolute(), KIND)
 
 
 def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, meta: dict[str, Any]) -> SavedSearch:
