@@ -327,7 +327,8 @@ class Knowledge:
         return Round(
             self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
-            help_ticks=self._late_ticks, handling_s=self._block_s, sizes=sizes, objects=objects, quick=quick,
+            help_ticks=self._late_ticks, handling_s=self._block_s, sizes=sizes, usual_s=self._row_s,
+            objects=objects, quick=quick,
             helps=helps,
         )  # fmt: skip
 

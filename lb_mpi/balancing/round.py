@@ -12,8 +12,9 @@ reduction.  If any rank has failed, or something has changed, the answer is REPO
 the answer is OVER.
 
 Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
-is dry.  It sends DRY to its neighbours at once, and to one more rank after each idle pause; or to one neighbour after each
-idle pause, if the plan is the neighbours' own.  The receiver lends part of its unstarted rows, and later part of the rest.
+is dry.  It sends DRY to its neighbours, at once or in a quick call after a moment, and to one more rank after each idle
+pause; or to one neighbour after each idle pause, if the plan is the neighbours' own.  The receiver lends part of its
+unstarted rows, and later part of the rest.
 
 The law
 -------
@@ -157,6 +158,7 @@ def part(sizes: Sequence[float], each_s: float, share: float, faster: float, han
 USUAL_BLOCK_S = 5e-3  # of a block at home, before any measurement
 LEAST = 2  # rows of a block before any measurement: for one row, a matrix product is computed differently
 PAUSE_S = 1e-3  # idle time before one more rank is sent DRY
+MOMENT_S = 0.1e-3  # idle time before the first one in a quick call, in which most ranks end at nearly the same time
 
 
 class RoundKind(IntEnum):
@@ -219,14 +221,17 @@ class Computed(NamedTuple):
 
 
 class Asking:
-    """The ranks to which a dry rank sends DRY: its neighbours at once, then one more after each idle pause.
+    """The ranks to which a dry rank sends DRY: its neighbours, then one more after each idle pause.
+
+    In a `quick` call, the neighbours are due after a moment, otherwise at once.
 
     `size`: number of ranks; 0: unknown.  Then only the neighbours are asked, one after each idle pause: on a graph with
     many neighbours, a rank that all of them help at once would be the last to finish.
     """
 
-    def __init__(self, rank: int, size: int, neighbours: Iterable[int]) -> None:
+    def __init__(self, rank: int, size: int, neighbours: Iterable[int], *, quick: bool = False) -> None:
         self.rank, self.size, self.neighbours = rank, size, list(dict.fromkeys(neighbours))
+        self.quick = quick
         self.begun = False
         self.at: float | None = None  # when the next rank is due; None: this rank is not idle
         self.next = min(1, size)  # distance from this rank to the next one; size 0: number of neighbours asked
@@ -236,15 +241,18 @@ class Asking:
         if not idle:
             self.at = None
             return []
+        if self.at is None:
+            self.at = now + (PAUSE_S if self.begun else MOMENT_S if self.quick else 0.0)
+        if now < self.at or (self.begun and self.next >= self._n_ranks):
+            return []
         if not self.begun:
-            self.begun, self.at = True, now + PAUSE_S if self.size else now
+            self.begun = True
             self._skip()
             if self.size:
+                self.at = now + PAUSE_S
                 return sorted(self.neighbours)
-        if self.at is None:
-            self.at = now + PAUSE_S
-        if now < self.at or self.next >= self._n_ranks:
-            return []
+            if not self.neighbours:
+                return []
         other = (self.rank + self.next) % self.size if self.size else self.neighbours[self.next]
         self.next, self.at = self.next + 1, now + PAUSE_S
         self._skip()
@@ -259,7 +267,7 @@ class Asking:
     @property
     def wake_at(self) -> float:
         """The time at which the next rank is due; infinite: never."""
-        return math.inf if self.at is None or self.next >= self._n_ranks else self.at
+        return math.inf if self.at is None or (self.begun and self.next >= self._n_ranks) else self.at
 
     @property
     def _n_ranks(self) -> int:
@@ -277,7 +285,8 @@ class Round:
     are sent DRY first.  `speeds`, in any unit: (P,) of all ranks, or by rank of this one and its neighbours, the only
     ones that it knows.  `help_ticks`: from the round before.  `handling_s`: overhead of a block.  `sizes`: (n,) > 0 row
     costs, in any unit; None: all equal.  `objects`: its rows are objects, so that packing and opening them are jobs.
-    `quick`: the call is a quick one, on all ranks.  Not `helps`: dry ranks ask for nothing.
+    `usual_s`: seconds at home of rows of size 1 in the call before; 0: unknown.  `quick`: the call is a quick one, on all
+    ranks.  Not `helps`: dry ranks ask for nothing.
     """
 
     def __init__(
@@ -292,11 +301,12 @@ class Round:
         help_ticks: float = 0.0,
         handling_s: float = 0.0,
         sizes: Floats | None = None,
+        usual_s: float = 0.0,
         objects: bool = False,
         quick: bool = False,
         helps: bool = True,
     ) -> None:
-        self.rank, self.speeds, self.objects, self.quick = rank, speeds, objects, quick
+        self.rank, self.speeds, self.objects, self.quick, self.usual_s = rank, speeds, objects, quick, usual_s
         self.home = list(reversed(home))  # unstarted blocks, the next one last
         self.borrowed: deque[Job] = deque()  # unstarted
         self.parcels: deque[Packing | Unpacking] = deque()  # to be packed or opened; their rows are in `away`
@@ -305,7 +315,7 @@ class Round:
         self.lenders = set(lenders)  # of planned loans that have not arrived
         self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
         size = 0 if isinstance(speeds, Mapping) else len(speeds)
-        self.asking = Asking(rank, size, neighbours) if helps else Asking(rank, 0, ())
+        self.asking = Asking(rank, size, neighbours, quick=quick) if helps else Asking(rank, 0, ())
         self.ended = False  # LEARNED or SETTLED was sent
         self.reported = False  # LEARNED was sent
         self.failed = False
@@ -475,7 +485,7 @@ class Round:
     @property
     def _size_s(self) -> float:
         """Seconds at home of rows of size 1; 0: unknown."""
-        return self.learned.home_s / self.learned.home_size if self.learned.home_size else 0.0
+        return self.learned.home_s / self.learned.home_size if self.learned.home_size else self.usual_s
 
     def _size(self, rows: Rowset) -> float:
         sizes = self.learned.sizes

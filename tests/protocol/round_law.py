@@ -212,5 +212,5 @@ def first_state(
 
 def explore(first: State, *, most_states: int = 100_000) -> tuple[int, int]:
     """Check the law in every reachable state, and that the end can be reached from each; (states, ends among them)."""
-    with patch.object(round_module, "PAUSE_S", math.inf):  # a turn "late" is after any pause, all others are before it
+    with patch.multiple(round_module, PAUSE_S=math.inf, MOMENT_S=math.inf):  # a turn "late" is after any pause, no other is
         return Rounds(first).reach(first, most_states)[:2]

@@ -27,11 +27,11 @@ MUTANTS = [
     # who is dry, and who is told
     ("Round.turn", "idle = not (self.home or self.borrowed or", "idle = not (self.borrowed or"),
     ("Round.turn", "idle = not (self.home or self.borrowed or", "idle = bool(self.dry) or not (self.home or self.borrowed or"),
-    ("Asking.due", "self.begun, self.at = True, now + PAUSE_S if", "self.at = now + PAUSE_S if"),
+    ("Asking.due", "            self.begun = True\n", ""),
     ("Asking.due", "        self.next, self.at = self.next + 1, now + PAUSE_S\n        self._skip()\n",
      "        self.next, self.at = self.next + 1, now + PAUSE_S\n"),
     ("Asking.due", "        self.next, self.at = self.next + 1, now + PAUSE_S\n", "        self.at = now + PAUSE_S\n"),
-    ("Asking.due", "or self.next >= self._n_ranks:\n            return []", "or self.next > self._n_ranks:\n            return []"),
+    ("Asking.due", "self.next >= self._n_ranks):\n            return []", "self.next > self._n_ranks):\n            return []"),
     ("Round._receive", "            self.dry[source] = None\n", ""),
     # when it is over
     ("Round.settled", "not (self.home or self.away or self.lenders)", "not (self.home or self.away)"),

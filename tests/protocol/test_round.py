@@ -14,6 +14,7 @@ from lb_mpi.balancing.deciding import end_s
 from lb_mpi.balancing.round import (
     BLOCK_S,
     LATENCY_S,
+    MOMENT_S,
     PART,
     PAUSE_S,
     Computed,
@@ -257,6 +258,23 @@ def test_neighbours_are_told_at_once_and_one_more_after_each_pause() -> None:
     round.done(round.job, Computed(1.0, 1.0))
     assert round.turn(1.0, []) == []
     assert round.wake_at == 1.0 + PAUSE_S
+
+
+def test_dry_ranks_of_quick_calls_ask_after_a_moment() -> None:
+    round = Round(2, [], lent={}, lenders=[], neighbours=[1, 4], speeds=np.ones(6), quick=True)
+    assert [message.kind for _, message in round.turn(1.0, [])] == [RoundKind.SETTLED]
+    assert round.wake_at == pytest.approx(1.0 + MOMENT_S)
+    assert not round.asking.asked(1)
+    assert [to for to, _ in round.turn(round.wake_at, [])] == [1, 4]
+    assert round.wake_at == pytest.approx(1.0 + MOMENT_S + PAUSE_S)
+
+
+@pytest.mark.parametrize(("usual_s", "helps"), [(0.0, True), (1e-6, False), (1e-3, True)])
+def test_rows_that_took_microseconds_in_the_call_before_are_not_lent_to_dry_ranks(usual_s: float, helps: bool) -> None:
+    """In empty calls of four ranks, each rank helped another one in two calls of three."""
+    round = Round(0, [slice(0, 60)], lent={}, lenders=[], neighbours=[1], speeds=np.ones(2), usual_s=usual_s, quick=True)
+    sends = round.turn(0.0, [(1, RoundMessage(RoundKind.DRY))])
+    assert [message.kind for _, message in sends] == [RoundKind.HELP] * helps
 
 
 def test_every_rank_gets_rows_of_one_that_has_all() -> None:

@@ -99,7 +99,7 @@ def carry(
             presence.answer(waited_s)
         except Warning as error:  # where warnings are errors
             port.post(actor.fail(error))
-        if waited_s > port.failed_after_s:
+        if waited_s and waited_s > port.failed_after_s:
             presence.raise_failure(waited_s)
         if interrupts.pending and not interrupted:
             interrupted = True
@@ -128,8 +128,9 @@ def carry(
             record.enter(Phase.WAITING, asleep)
             idle_since = idle_since or asleep
             if asleep < idle_since + quick_s:
+                until = min(idle_since + quick_s, start + actor.wake_at)
                 os.sched_yield()
-                while port.idle() and time.perf_counter() < idle_since + quick_s:
+                while port.idle() and time.perf_counter() < until:
                     os.sched_yield()
             else:
                 nap.take(start + actor.wake_at - asleep)

@@ -70,7 +70,7 @@ class Presence:
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self.rank = comm.rank if comm else 0
-        self.n_calls = 0  # that need all ranks; by their number `close` on one rank is distinguished from another call
+        self.n_calls = 0  # begun that need all ranks; 0: this is not counted, and `close` during one is not detected
         self._failure: str | None = None
         self._leaves_by: str | None = None  # by an error that all ranks have raised: it is sent if they do not close, too
         self._failure_looks = 0

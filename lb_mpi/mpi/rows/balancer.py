@@ -219,17 +219,18 @@ class Balancer:
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options else function
-            quick, known = self._quick.left > 0, knowledge.knows(mine.spec.mark)
+            mark = mine.spec.mark
+            quick, known = self._quick.left > 0, knowledge.knows(mark)
             objects = mine.pack is not None
             round = knowledge.begin(
-                mine.n_units, mine.spec.mark, warm=watch.warm, objects=objects, quick=quick, helps=not self._quick.crowded
+                mine.n_units, mark, warm=watch.warm, objects=objects, quick=quick, helps=not self._quick.crowded
             )
             if failed:
                 round.fail()
             results = Results(mine, self._form)
             port = RoundPort(
                 self._wire, knowledge, round, bound, mine, results, watch, self._loans, self._plans, self._quick,
-                self._form if known else None, began_s, zlib.crc32(scalars.encode(errors="replace"), mine.spec.mark),
+                self._form if known else None, began_s, zlib.crc32(scalars.encode(errors="replace"), mark),
             )  # fmt: skip
             record = self._loans.record
             try:
