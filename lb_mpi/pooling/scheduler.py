@@ -204,10 +204,6 @@ class Scheduler:
         speeds = self._believed if self._known is None else self._known.speeds
         return [speeds[rank] for rank in self.at]
 
-    def submit(self, queue: TaskQueue, task: Task) -> None:
-        """Let a task wait."""
-        queue.add(task)
-
     def batches(self, now: float) -> list[tuple[int, Batch]]:
         """Return (rank, batch) of what can be sent at this time, in order, and note which executors have ended.
 
@@ -268,10 +264,6 @@ class Scheduler:
             queue.give_back(batch.tasks[n:])
             self._learn(rank, sum(task.cost for task in batch.tasks[:n]), seconds)
         return batch
-
-    def cancel(self, queue: TaskQueue) -> list[Task]:
-        """Return the tasks that wait, which are to be cancelled."""
-        return queue.drop()
 
     def break_(self, queue: TaskQueue) -> list[Task]:
         """Send no more tasks of an executor; return all that have not ended."""

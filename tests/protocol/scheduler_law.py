@@ -104,7 +104,7 @@ class Outside:
             self.queue.copies.need(key)
             if not any(key in more for more in self.small.tasks[self.n_submitted :]):
                 self.queue.copies.end_call([key])
-        self.scheduler.submit(self.queue, task)
+        self.queue.add(task)
 
     def finish(self, rank: int, n: int, *, failed: bool = False) -> None:
         batch = self.scheduler.finish(rank, n, 0.0, failed=failed)
@@ -139,7 +139,7 @@ class Outside:
 
     def cancel_all(self) -> None:
         self.close()
-        for task in self.scheduler.cancel(self.queue):
+        for task in self.queue.drop():
             assert task.payload not in self.begun, f"task {task.payload} was begun, and is cancelled"
             self.end(task, "cancelled")
 

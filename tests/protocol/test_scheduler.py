@@ -63,7 +63,7 @@ def test_results_that_nobody_awaits_are_an_error() -> None:
         scheduler.finish(1, 1, 0.0)
     queue = TaskQueue([0, 0], range(2), 0, lambda _: True)
     scheduler.queues.append(queue)
-    scheduler.submit(queue, Task("one"))
+    queue.add(Task("one"))
     ((rank, _),) = scheduler.batches(0.0)
     with pytest.raises(ProtocolError, match=f"2 results from rank {rank}: expected 1 to 1"):
         scheduler.finish(rank, 2, 0.0)
@@ -96,7 +96,7 @@ def ratio(
     for tasks in rounds:
         mean_s, left, busy = float(np.mean(tasks)), len(tasks), set[int]()
         for seconds in sorted(tasks, reverse=True) if costs else tasks:
-            scheduler.submit(queue, Task(seconds, cost=seconds / mean_s if costs else 1.0))
+            queue.add(Task(seconds, cost=seconds / mean_s if costs else 1.0))
         while left:
             scheduler.batches(now)
             for rank, at in scheduler.at.items():
@@ -141,7 +141,7 @@ def test_a_rank_of_unknown_speed_begins_with_a_cheap_task() -> None:
     scheduler, queue = Scheduler(2, 0, [1.0, 1.0]), TaskQueue([0, 0], range(2), 0, lambda task: task.payload != "cancelled")
     scheduler.queues.append(queue)
     for payload, cost in (("long", 8.0), ("even", 4.0), ("cheap", 0.5), ("cancelled", 0.1)):
-        scheduler.submit(queue, Task(payload, cost=cost))
+        queue.add(Task(payload, cost=cost))
     assert [batch.tasks[0].payload for _, batch in scheduler.batches(0.0)] == ["long", "cheap"]
     assert queue.units == 4.0
 
@@ -172,7 +172,7 @@ def test_a_rank_leaves_a_task_for_a_limited_time() -> None:
     now = 0.0
     for _ in range(8):  # rank 1 is ten times slower
         for number in range(2):
-            scheduler.submit(queue, Task(number))
+            queue.add(Task(number))
         scheduler.batches(now)
         now += 10.0
         for rank, seconds in ((0, 1.0), (1, 10.0)):
@@ -183,7 +183,7 @@ def test_a_rank_leaves_a_task_for_a_limited_time() -> None:
             while scheduler.at[rank]:
                 scheduler.finish(rank, 1, seconds)
     for number in range(2):
-        scheduler.submit(queue, Task(number))
+        queue.add(Task(number))
     assert [rank for rank, _ in scheduler.batches(now)] == [0]
     assert now < scheduler.wake_at < now + 1000.0
     assert scheduler.batches((now + scheduler.wake_at) / 2) == []

@@ -33,7 +33,8 @@ from lb_mpi.mpi.common.waiting import longest_nap_s
 from lb_mpi.mpi.pool.arrays import LOCK, SharedArrays, forget, store
 from lb_mpi.mpi.pool.messages import NO_MAP, Frame, TaskFailure, dumps, own_error, read_results, task_error
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.serving import Process, run_batch
+from lb_mpi.mpi.pool.running import Process
+from lb_mpi.mpi.pool.serving import run_batch
 from lb_mpi.mpi.pool.session import PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
@@ -177,7 +178,7 @@ class Dispatcher(SessionActor):
         with self.changed:
             accepts = made.queue.open and made.broken is None and not self.over
             if accepts:
-                self._scheduler.submit(made.queue, task)
+                made.queue.add(task)
                 self.notify()
             return accepts
 
@@ -195,7 +196,7 @@ class Dispatcher(SessionActor):
             if cancel:
                 if self.state is not PoolState.IN_TASKS:  # let free ranks begin what they can
                     self.changed.wait_for(lambda: queue.n_sent or queue.is_idle or self.over, LEAVE_S)
-                cancelled = self._scheduler.cancel(queue)
+                cancelled = queue.drop()
             self.notify()
         for task in cancelled:
             task.payload.future.cancel()

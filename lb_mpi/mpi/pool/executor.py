@@ -30,8 +30,8 @@ from lb_mpi.mpi.pool.arguments import check_costs
 from lb_mpi.mpi.pool.dispatcher import Dispatcher, Submission, Submissions, check_level, dispatcher_of
 from lb_mpi.mpi.pool.messages import dumps, run_chunk, run_kept
 from lb_mpi.mpi.pool.script import open_session
+from lb_mpi.mpi.pool.serving import serve
 from lb_mpi.mpi.pool.session import Session
-from lb_mpi.mpi.pool.starting import serve
 from lb_mpi.pooling.account import report
 from lb_mpi.pooling.scheduler import Task
 from lb_mpi.record.report import Report

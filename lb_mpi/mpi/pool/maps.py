@@ -234,6 +234,7 @@ class RootTasks(LocalMap):
     def __init__(self, maps: PoolMaps, call: MapCall) -> None:
         super().__init__(maps.session, call)
         self._maps = maps
+        self._function: tuple[bytes, bytes]  # pickled, and its digest
         self._epoch = 0
         self._began = 0.0
         self.failure: TaskFailure | None = None  # the first, with the number of its task
@@ -244,7 +245,7 @@ class RootTasks(LocalMap):
 
     def task_at(self, position: int) -> int:
         """Return the number of the task at a position."""
-        raise NotImplementedError
+        return position
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
@@ -261,16 +262,25 @@ class RootTasks(LocalMap):
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         raise NotImplementedError
 
-    def tell_start(self, starts: Sequence[StartOrder], function: bytes, items: list[bytes]) -> memoryview:
-        """Send the start of the map to all ranks, and begin it on this one; return the items as encoded."""
-        session, self._epoch = self.session, self.session.next_map()
-        speeds, starts = self._maps.speeds.values, [start._replace(epoch=self._epoch) for start in starts]
+    def tell_start(
+        self, bounds: Sequence[int], items: list[bytes], *, chunksize: int, costs: bool = False, lazy: bool = False
+    ) -> memoryview:
+        """Begin the map on all ranks, of which rank r owns bounds[r]..bounds[r + 1] - 1; return the items as encoded.
+
+        `costs`: they are known.  `items` are removed, since what is sent is not kept here, too.
+        """
+        session, call, speeds, (function, digest) = self.session, self._call, self._maps.speeds.values, self._function
+        session.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": speeds.tolist()})
+        self._began, self._epoch = time.perf_counter(), session.next_map()
+        flags = costs, call.star, call.keep_exceptions, lazy
+        how = chunksize, *flags, len(function), digest, call.retries, call.timeout_s
+        starts = [StartOrder(self._epoch, lo, hi, *how) for lo, hi in itertools.pairwise(bounds)]
         headers, parts = [START.pack(*start) for start in starts], [speeds.tobytes(), function, *items]
-        items.clear()  # what is sent is not kept here, too
+        items.clear()
         with session.presence.notifying():
             data = session.orders.send_all(Tag.START, headers, parts)
             if function:
-                session.functions.keep(starts[0].digest, self._call.function)
+                session.functions.keep(digest, call.function)
             self.begin(starts[session.ranks.rank], speeds.tolist(), self._began)
         self._maps.current = self
         return data[speeds.nbytes + len(function) :]
@@ -383,11 +393,8 @@ class RootMap(RootTasks):
         speeds, done = maps.speeds.values, () if file is None else file.done
         name = name_of(call.function)
         self._plan = plan = MapPlan.of(name, given, options.get("costs"), done, speeds.tolist(), maps.memory)
-        function, digest = sent_function(session, call)
-        self._sent = function, encode(given, plan.order, session.ranks.size)
-        how = checked.chunksize, plan.costs is not None, call.star, call.keep_exceptions, False, len(function), digest
-        limits = call.retries, call.timeout_s
-        self._starts = [StartOrder(0, lo, hi, *how, *limits) for lo, hi in itertools.pairwise(plan.bounds)]
+        self._function = sent_function(session, call)
+        self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), checked.chunksize
         self._to_all = options.get("to") == "all"
         self._gather = partial(
             Gathering, order=plan.order, callback=options.get("callback"), progress=checked.progress, file=file,
@@ -398,10 +405,8 @@ class RootMap(RootTasks):
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
-        self._began = time.perf_counter()
-        how = {"costs": self._plan.costs is not None, "chunksize": self._starts[0].chunksize}
-        self.session.record.use("pool", {**how, "speeds": self._maps.speeds.values.tolist()})
-        data = self.tell_start(self._starts, *self._sent)
+        known = self._plan.costs is not None
+        data = self.tell_start(self._plan.bounds, self._encoded, chunksize=self._chunksize, costs=known)
         self._gathering = self._gather(self._epoch)
         self._port = MapPort(self.session, self._call, ReceivedItems(data))
 

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.pool import AsyncResult, MapResult
 from types import SimpleNamespace, TracebackType
@@ -26,13 +26,16 @@ from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.communicator import closed
 from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.late import call as in_call
-from lb_mpi.mpi.pool.arguments import MapOptions
+from lb_mpi.mpi.common.waiting import interrupts
+from lb_mpi.mpi.pool.arguments import MapOptions, check_options, reads_lazily
 from lb_mpi.mpi.pool.executor import Executor, initialize
-from lb_mpi.mpi.pool.maps import PoolMaps
+from lb_mpi.mpi.pool.maps import PoolMaps, RootMap, RootTasks, WorkerMap
 from lb_mpi.mpi.pool.messages import run_chunk
 from lb_mpi.mpi.pool.running import MapCall
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.starting import begin_map, serve
+from lb_mpi.mpi.pool.serving import Serving, ServingPort, follow, serve
+from lb_mpi.mpi.pool.session import MAP
+from lb_mpi.mpi.pool.streams import RootStream
 from lb_mpi.pooling.beginning import Act, Wish, act
 from lb_mpi.record.report import Report
 
@@ -391,20 +394,54 @@ class Pool:
     ) -> Iterator[tuple[int, Any]]:
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        with self._beginning():
-            return begin_map(self._maps, call, items, options, lazy=True, ordered=ordered).each()
+        with self._begun(call, items, options, lazy=True, ordered=ordered) as begun:
+            return begun.each()
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
-        with self._beginning():
-            return begin_map(self._maps, call, items, options).collect()
+        with self._begun(call, items, options) as begun:
+            return begun.collect()
 
     @contextmanager
-    def _beginning(self) -> Iterator[None]:
-        """Begin a map in this block, with Ctrl-C held back, also between two messages of it."""
+    def _begun(
+        self, call: MapCall, items: tuple[Any, ...], options: MapOptions, *, lazy: bool = False, ordered: bool = False
+    ) -> Iterator[RootTasks | WorkerMap]:
+        """Begin a map on all ranks, for a block with Ctrl-C held back; if an argument is wrong on any, all that call raise.
+
+        `lazy`: results are taken one by one, so items may be read while tasks run; `ordered`: in the order of the items.
+        """
+        session, opened = self._session, ExitStack()  # closed if not all ranks begin the map
+
+        def plan() -> RootTasks | None:
+            with interrupts().allowed():  # the items may come from the user's code
+                checked = check_options(call.function, options, alone=session.ranks.alone)
+                limited = call._replace(retries=options.get("retries") or 0, timeout_s=options.get("timeout") or 0.0)
+                if not lazy and "buffersize" in options:
+                    raise TypeError("a map got an unexpected keyword argument 'buffersize': expected it with imap")
+                if not session.ranks.is_root:
+                    return None
+                if lazy and reads_lazily(items, options):
+                    return RootStream(self._maps, limited, items, options, checked, ordered=ordered)
+                return RootMap(self._maps, limited, items, options, checked, opened)
+
         self._check_open()
-        with self._session.claimed(Wish.MAP), in_call(""):
+        with session.claimed(Wish.MAP), in_call(""):
             self._check_open()  # another thread may have closed it
-            yield
+            with opened:
+                if session.ranks.alone:
+                    planned = plan()
+                else:
+                    with in_call(MAP, watched=True):
+                        planned = session.agree("map", plan)
+                if planned is not None:
+                    planned.begin_all()
+                opened.pop_all()
+            if planned is not None:
+                yield planned
+                return
+            with session.presence.notifying():
+                session.work(Serving(session), ServingPort(session), MAP)
+                following = follow(session, call.function)
+            yield following
 
     def _check_open(self) -> None:
         if self._closed:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -23,7 +25,6 @@ from lb_mpi.mpi.pool.messages import (
     pickled_error,
     unpicklable,
 )
-from lb_mpi.mpi.pool.serving import Process
 from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling.intervals import Interval
 from lb_mpi.record.events import Phase
@@ -37,6 +38,25 @@ class MapCall(NamedTuple):
     keep_exceptions: bool = False  # exceptions are results
     retries: int = 0  # after an exception, on the same rank
     timeout_s: float = 0.0  # of a task; 0: none
+
+
+class Process(NamedTuple):
+    """The state of this process in which our loops go on, whatever a task does to it."""
+
+    pid: int
+    depth: int  # Python's recursion limit
+
+    @classmethod
+    def now(cls) -> Process:
+        """Return it before a task."""
+        return cls(os.getpid(), sys.getrecursionlimit())
+
+    def restore(self) -> None:
+        """Make it again as it was; end a child that the task has forked, since only its parent may call MPI."""
+        if os.getpid() != self.pid:
+            os._exit(1)
+        if sys.getrecursionlimit() < self.depth:
+            sys.setrecursionlimit(self.depth)  # of all threads
 
 
 class Alarm:

@@ -1,23 +1,26 @@
-"""A rank between two maps: it waits for the root's orders, and runs tasks of executors."""
+"""A rank other than the root: it follows the root's orders, and runs tasks of executors."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import sys
 import threading
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
+from lb_mpi.errors import Error
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, body
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool import arrays
-from lb_mpi.mpi.pool.messages import NO_MAP, Frame, exact, failure_of, results_parcel
+from lb_mpi.mpi.pool.maps import WorkerMap
+from lb_mpi.mpi.pool.messages import NO_MAP, START, Frame, StartOrder, exact, failure_of, results_parcel
 from lb_mpi.mpi.pool.orders import Order
+from lb_mpi.mpi.pool.running import Process
 from lb_mpi.mpi.pool.session import TASK, PoolSend, Session, SessionActor, SessionPort, TaskResults
+from lb_mpi.mpi.pool.streams import WorkerStream
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.scheduler import BATCH_S
 from lb_mpi.record.events import Phase
@@ -54,6 +57,36 @@ class ServingPort(SessionPort):
             return results_parcel(NO_MAP, *run_batch(session, *batch))
 
 
+# --- the root's orders -----------------------------------------------------------------------------------------------
+
+
+def follow(session: Session, function: Callable[..., Any] | None = None) -> WorkerMap:
+    """Begin the map of the next order; `function`: None uses the one sent by the root."""
+    header, data = session.orders.read(Tag.START)
+    start = StartOrder(*START.unpack_from(header))
+    return (WorkerStream if start.lazy else WorkerMap)(session, start, data, function)
+
+
+def serve(session: Session) -> None:
+    """Follow all orders of the root until it closes the pool; lb_mpi.Error if an error has ended the root's block."""
+    with session.presence.notifying():
+        while True:
+            session.work(Serving(session), ServingPort(session))
+            order = session.orders.first
+            if order is None or order.tag != Tag.START:
+                if text := bytes(session.orders.read(Tag.CLOSE)[1]).decode(errors="replace"):
+                    raise session.presence.on_all(Error(text), session.ranks.root)
+                return
+            try:
+                _, error = follow(session).finish()
+            except OSError as short:  # of shared memory for this map: the root may go on with a smaller one
+                if not session.presence.is_of_all(short):
+                    raise
+                continue
+            if isinstance(error, KeyboardInterrupt):
+                raise error
+
+
 # --- tasks of an executor, on the root, too ---------------------------------------------------------------------------
 
 
@@ -80,25 +113,6 @@ def run_batch(
         speed = session.ranks.emulated_speeds[session.ranks.rank]
         session.account.ran_submitted(number, done.tasks, before.wall_s, after.wall_s, done.work_s, speed)
     return done, frames
-
-
-class Process(NamedTuple):
-    """The state of this process in which our loops go on, whatever a task does to it."""
-
-    pid: int
-    depth: int  # Python's recursion limit
-
-    @classmethod
-    def now(cls) -> Process:
-        """Return it before a task."""
-        return cls(os.getpid(), sys.getrecursionlimit())
-
-    def restore(self) -> None:
-        """Make it again as it was; end a child that the task has forked, since only its parent may call MPI."""
-        if os.getpid() != self.pid:
-            os._exit(1)
-        if sys.getrecursionlimit() < self.depth:
-            sys.setrecursionlimit(self.depth)  # of all threads
 
 
 def _outcome(rank: int, k: int, data: bytes) -> Frame:

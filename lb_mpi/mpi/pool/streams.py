@@ -27,7 +27,6 @@ from lb_mpi.mpi.pool.arguments import CheckedOptions, MapOptions, iterate
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, WorkerMap, sent_function, unpickled
 from lb_mpi.mpi.pool.messages import (
     ItemBatch,
-    StartOrder,
     batch_parcel,
     exact,
     read_batch,
@@ -91,19 +90,9 @@ class RootStream(RootTasks):
         self._seconds = 0.0  # in which it was under way, up to the last pause
         self._before = [RankTasks()] * ranks.size  # by rank: the work up to the last pause
 
-    def task_at(self, position: int) -> int:
-        """See `RootTasks`."""
-        return position
-
     def begin_all(self) -> None:
         """Begin it on all ranks, or go on after a pause."""
-        self._began, speeds = time.perf_counter(), self._maps.speeds.values
-        self.session.record.use("pool", {"costs": False, "chunksize": self._chunksize, "speeds": speeds.tolist()})
-        function, digest = self._function
-        call = self._call
-        how = self._chunksize, False, call.star, call.keep_exceptions, True, len(function), digest
-        starts = [StartOrder(0, 0, 0, *how, call.retries, call.timeout_s)] * self.session.ranks.size
-        self.tell_start(starts, function, [])
+        self.tell_start([0] * (self.session.ranks.size + 1), [], chunksize=self._chunksize, lazy=True)
 
     def _results(self) -> Iterator[tuple[int, Any]]:
         """See `RootTasks`."""
