@@ -64,8 +64,11 @@ class Exploration:
     """
 
     batches = True  # all messages under way to a rank may also arrive at once
-    _kept: dict[Hashable, Any]  # by rank and key
-    _known: dict[Hashable, list[tuple[Any, Sends]]]  # by actor, and what has happened to it
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, Any] = {}  # actors, by rank and key
+        self._messages: dict[Hashable, Any] = {}  # by key
+        self._known: dict[Hashable, list[tuple[Any, Sends]]] = {}  # by actor, and what has happened to it
 
     # Actors, and the law.
 
@@ -102,7 +105,7 @@ class Exploration:
         """Return the message that all ranks get, once each has sent one to ALL."""
         raise NotImplementedError
 
-    def hears(self, state: State, rank: int, arrived: Arrived) -> bool:
+    def may_turn(self, state: State, rank: int, arrived: Arrived) -> bool:
         """True if a rank may take a turn now, with these messages."""
         return True
 
@@ -128,10 +131,10 @@ class Exploration:
 
     def successors(self, state: State) -> Iterator[State]:
         for rank, arrived, wires in self.deliveries(state):
-            if self.hears(state, rank, arrived):
-                yield from self.turn(state._replace(wires=wires), rank, arrived)
+            if self.may_turn(state, rank, arrived):
+                yield from self.turn(State(state.actors, wires, state.rest), rank, arrived)
         for rank, actor in enumerate(state.actors):
-            if not actor.over and self.hears(state, rank, ()):
+            if not actor.over and self.may_turn(state, rank, ()):
                 yield from self.turn(state, rank, ())
             if actor.job is not None:
                 yield from self.job(state, rank, actor.job)
@@ -139,7 +142,7 @@ class Exploration:
 
     def turn(self, state: State, rank: int, arrived: Arrived) -> Iterator[State]:
         before, memory = state.actors[rank], self.memory(state, rank)
-        messages = [(source, self.key_of_message(message)) for source, message in arrived]
+        messages = [(source, id(message)) for source, message in arrived]
         for now in (0.0,) if arrived else self.times(before):
 
             def turn(actor: Any, choose: Choices, now: float = now) -> Sends:
@@ -169,7 +172,8 @@ class Exploration:
         if (known := self._known.get((id(actor), event))) is None:
             known = self._known[id(actor), event] = [*self._outcomes(actor, rank, do)]
         for new, sends in known:
-            yield self.post(state._replace(actors=put(state.actors, rank, new)), rank, sends)
+            actors = state.actors if new is actor else put(state.actors, rank, new)
+            yield self.post(State(actors, state.wires, state.rest), rank, sends)
 
     def _outcomes(self, actor: Any, rank: int, do: Callable[[Any, Choices], Sends]) -> Iterator[tuple[Any, Sends]]:
         scripts: list[tuple[int, ...]] = [()]
@@ -183,13 +187,19 @@ class Exploration:
         """The actor, or the one that can't be told from it."""
         return self._kept.setdefault((rank, self.key_of(actor)), actor)
 
+    def same(self, message: Any) -> Any:
+        """The message, or the one that can't be told from it; those under way are told apart by `id`."""
+        return self._messages.setdefault((type(message), self.key_of_message(message)), message)
+
     # The transport.
 
     def post(self, state: State, source: int, sends: Sends) -> State:
+        if not sends:
+            return state
         wires = dict(state.wires)
 
         def put_on(pair: tuple[int, int], message: Any) -> None:
-            wire = (*wires.get(pair, ()), message)
+            wire = (*wires.get(pair, ()), self.same(message))
             wires[pair] = tuple(sorted(wire)) if pair[0] == ANY else wire
 
         for destination, message in sends:
@@ -200,7 +210,7 @@ class Exploration:
             for rank in ranks:
                 wires[rank, ALL] = wires[rank, ALL][1:]
                 put_on((ALL, rank), self.answer(heads))
-        return state._replace(wires=wires)
+        return State(state.actors, wires, state.rest)
 
     def deliveries(self, state: State) -> Iterator[tuple[int, Arrived, Wires]]:
         """(rank, what arrives there, the wires without it)."""
@@ -208,7 +218,7 @@ class Exploration:
         for (source, rank), wire in state.wires.items():
             for at, message in enumerate(wire) if rank != ALL else ():
                 to.setdefault(rank, []).append((source, message))
-                if not at or (source == ANY and message != wire[at - 1]):
+                if not at or (source == ANY and message is not wire[at - 1]):
                     yield rank, [(source, message)], {**state.wires, (source, rank): (*wire[:at], *wire[at + 1 :])}
         for rank, batch in to.items() if self.batches else ():
             if len(batch) > 1:
@@ -220,8 +230,8 @@ class Exploration:
     # All states.
 
     def key(self, state: State) -> Hashable:
-        wires = [(pair, tuple(map(self.key_of_message, wire))) for pair, wire in state.wires.items() if wire]
-        return tuple(map(id, state.actors)), tuple(sorted(wires)), self.key_of_rest(state.rest)
+        wires = frozenset([(pair, *map(id, wire)) for pair, wire in state.wires.items() if wire])
+        return tuple(map(id, state.actors)), wires, self.key_of_rest(state.rest)
 
     def look(self, state: State) -> bool:
         self.law(state)
@@ -232,9 +242,9 @@ class Exploration:
 
         def bounded(state: State) -> Iterator[State | None]:
             for new in self.successors(state):
-                yield None if self.is_beyond(new) else new
+                if new != state:
+                    yield None if self.is_beyond(new) else new
 
-        self._kept, self._known = {}, {}
         first = first._replace(actors=tuple(self._keep(actor, rank) for rank, actor in enumerate(first.actors)))
         return reach([first], bounded, key=self.key, look=self.look, most_states=most_states)
 

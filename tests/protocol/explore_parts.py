@@ -181,6 +181,7 @@ class Cuts(Exploration):
     batches = False
 
     def __init__(self, most_saves: int) -> None:
+        super().__init__()
         self.most_saves = most_saves
 
     def key_of(self, actor: OnCut) -> Hashable:

@@ -32,6 +32,7 @@ class Searches(Exploration):
     """What both routes have in common; with at most `most_drafts` drafts a rank."""
 
     def __init__(self, most_drafts: int, look: Callable[[State], None] = lambda state: None) -> None:
+        super().__init__()
         self.most_drafts, self.look_on = most_drafts, look
 
     def law(self, state: State) -> None:

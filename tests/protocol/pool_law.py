@@ -207,6 +207,7 @@ class Maps(Exploration):
     batches = False
 
     def __init__(self, small: Small) -> None:
+        super().__init__()
         self.small = small
         account = Account(small)
         self.account = account.size  # its place among the actors
@@ -240,7 +241,7 @@ class Maps(Exploration):
             return not state.actors[self.account].collector.missing
         return not any(state.wires.values()) and super().is_end(state)
 
-    def hears(self, state: State, rank: int, arrived: Arrived) -> bool:
+    def may_turn(self, state: State, rank: int, arrived: Arrived) -> bool:
         """False in the middle of a swap or a chunk; and while a map can't begin, since a rank is in the one before."""
         if rank == self.account:
             return bool(arrived)
@@ -262,7 +263,7 @@ class Maps(Exploration):
         return super().turn(self.set_due(state, rank, False), rank, arrived)
 
     def set_due(self, state: State, rank: int, due: bool) -> State:
-        if rank == self.account:
+        if rank == self.account or state.rest.due[rank] == due:
             return state
         return state._replace(rest=state.rest._replace(due=put(state.rest.due, rank, due)))
 
@@ -279,7 +280,7 @@ class Maps(Exploration):
             elif self.small.late:
                 yield 1.0, self.post(state, rank, [(self.account, job)])
             else:
-                yield from ((1.0, then) for then in self.turn(state, self.account, [(rank, job)]))
+                yield from ((1.0, then) for then in self.turn(state, self.account, [(rank, self.same(job))]))
 
     def check_done(self, after: Worker | Account, job: Swap | Interval | str, outcome: Any, sends: Sends) -> None:
         if isinstance(job, Swap) and outcome:
@@ -296,7 +297,7 @@ class Maps(Exploration):
         """
         found = self.reach(self.start, most_states)
         if progress:
-            check_progress([[each for each in before if each != n] for n, before in enumerate(found.came_from)])
+            check_progress(found.came_from)
         return found[:2]
 
 

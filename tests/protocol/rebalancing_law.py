@@ -195,6 +195,7 @@ class Explored(Exploration):
     """All orders of deliveries, turns and jobs of a case, `rest` of which may fail."""
 
     def __init__(self, case: Case) -> None:
+        super().__init__()
         self.case, self.choices = case, PairChoices(case.pairs)
 
     def key_of(self, actor: Any) -> Hashable:

@@ -127,6 +127,7 @@ class Rounds(Exploration):
     batches = False
 
     def __init__(self, first: State) -> None:
+        super().__init__()
         self.n_rows = [
             sum(map(count, round.home)) + sum(map(count, (round.to_lend or {}).values())) for round in first.actors
         ]
@@ -143,7 +144,8 @@ class Rounds(Exploration):
         )  # fmt: skip
 
     def key_of_message(self, message: RoundMessage) -> Hashable:
-        return message.kind, _rows(message.rows)
+        failed = getattr(message.payload, "failed", False)  # of LEARNED and SETTLED
+        return message.kind, _rows(message.rows), message.payload is None, failed
 
     def law(self, state: State) -> None:
         check_law(state.actors, self.n_rows, [(*ends, m) for ends, wire in state.wires.items() for m in wire])
