@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -155,6 +156,22 @@ def test_a_timeout_needs_the_main_thread() -> None:
             thread.start()
             thread.join()
             assert said == ["timeout = 1 in a thread: expected the main thread, the only one that can be stopped"]
+
+
+def test_ctrl_c_in_the_tasks_of_all_ranks_is_raised_on_all() -> None:
+    def interrupted(_: int) -> None:
+        COMM.Barrier()
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            pass
+
+    def run() -> None:
+        with lb_mpi.Pool(COMM, root=0) as pool:
+            if pool:
+                pool.map(interrupted, COMM.size, chunksize=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
 
 
 @pytest.mark.every_size

@@ -176,7 +176,7 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
         text = line(error, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
     if text:
         sys.stderr.write(f"{text}\n")  # in one write, so that the lines of several ranks do not mix
-        time.sleep(TRACEBACK_S)
+        time.sleep(TRACEBACK_S / 2 if isinstance(error, KeyboardInterrupt) else TRACEBACK_S)  # Ctrl-C reaches all at once
         return
     if isinstance(error, TaskError) and error.__cause__ is not None and error.__cause__.__traceback__ is None:
         sys.stderr.write(f"On rank {error.rank}:\n{error.traceback}\n")

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from multiprocessing.pool import AsyncResult, MapResult
 from types import SimpleNamespace, TracebackType
@@ -387,7 +387,8 @@ class Pool:
                     with interrupts.allowed():
                         self._executor.__exit__(kind, error, trace)
             finally:
-                self.close()
+                with nullcontext() if error is None else suppress(Error):  # another rank may have failed for the same reason
+                    self.close()
 
     def _each(
         self, call: MapCall, items: tuple[Any, ...], options: MapOptions, *, ordered: bool
