@@ -251,6 +251,19 @@ def test_callbacks_may_submit() -> None:
     on_root(use)
 
 
+def test_no_thread_starts_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that starts may collect garbage, and finalize another executor, which needs the lock: both waited for ever."""
+    held, begin = list[bool](), dispatcher.OwnTasks.begin
+
+    def checked(own: dispatcher.OwnTasks) -> None:
+        held.append(arrays.LOCK._is_owned())  # type: ignore[attr-defined]
+        begin(own)
+
+    monkeypatch.setattr(dispatcher.OwnTasks, "begin", checked)
+    on_root(lambda executor: executor.submit(abs, -1).result())
+    assert held == ([] if COMM.rank else [False])
+
+
 def test_the_error_of_a_task_that_needs_the_main_thread_names_root_works() -> None:
     task, frames = pickle.dumps((signal.signal, (signal.SIGUSR1, signal.SIG_IGN), {})), list[Any]()
     thread = threading.Thread(target=lambda: frames.append(serving._outcome(0, 0, task)))

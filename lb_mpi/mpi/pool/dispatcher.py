@@ -166,12 +166,13 @@ class Dispatcher(SessionActor):
     def add(self, made: Submissions) -> bool:
         """Accept an executor; return False if the dispatcher is over."""
         with self.changed:
-            if not self.over and made.queue not in self._open:
+            accepts = not self.over
+            if accepts and made.queue not in self._open:
                 self._open[made.queue] = made
                 self._scheduler.queues.append(made.queue)
-                if self.session.ranks.root in made.queue.ranks:
-                    self._own.begin()
-            return not self.over
+        if accepts and self.session.ranks.root in made.queue.ranks:
+            self._own.begin()  # not in the lock: a thread that starts may first finalize another executor, which needs it
+        return accepts
 
     def put(self, made: Submissions, task: Task) -> bool:
         """Accept a task; return False if the executor is closed or broken, or the dispatcher is over."""
