@@ -252,7 +252,7 @@ def test_callbacks_may_submit() -> None:
 
 
 def test_no_thread_starts_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that starts may collect garbage, and finalize another executor, which needs the lock: both waited for ever."""
+    """A thread that starts may collect garbage, and finalize another executor, which needs the lock: both hung for ever."""
     held, begin = list[bool](), dispatcher.OwnTasks.begin
 
     def checked(own: dispatcher.OwnTasks) -> None:
