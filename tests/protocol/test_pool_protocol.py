@@ -256,7 +256,7 @@ def find_fault() -> None:
         Maps(SMALL[number]).explore(most_states=20_000)
 
 
-test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, Exception)
+test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, Exception, right=False)
 
 
 def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

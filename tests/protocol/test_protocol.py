@@ -21,24 +21,30 @@ from tests.protocol.mutate import rejects
 
 
 @pytest.mark.parametrize(
-    ("size", "limit", "most_drafts", "states"),
-    [(1, 7, 1, 9), (2, 7, 2, 700), (2, 4, 4, 600), (3, 5, 1, 1000), (3, 4, 2, 20_000), (4, 2, 1, 6000)],
-)
-def test_the_law_holds_in_every_reachable_state(size: int, limit: int, most_drafts: int, states: int) -> None:
-    seen, over = explore(first_world(size, limit), most_drafts=most_drafts)
+    ("size", "limit", "most_drafts", "threshold", "states"),
+    [
+        (1, 7, 1, 0.5, 9), (2, 7, 2, 0.5, 700), (2, 7, 2, 1.0, 600), (2, 4, 4, 0.5, 600), (3, 5, 1, 0.5, 1000),
+        (3, 4, 2, 0.5, 20_000), (4, 2, 1, 0.5, 6000),
+    ],
+)  # fmt: skip
+def test_the_law_holds_in_every_reachable_state(
+    size: int, limit: int, most_drafts: int, threshold: float, states: int
+) -> None:
+    seen, over = explore(first_world(size, limit, threshold=threshold), most_drafts=most_drafts)
     assert seen >= states  # the bound does not cut off what is to be seen
     assert over > 0
 
 
 def test_safras_invariant_holds_in_every_reachable_state() -> None:
     # Four ranks, because a token that drops the colour it carries does no harm on three.
+    assert explore_tokens(size=2, most_work=2) > 0
     assert explore_tokens(size=3, most_work=3) > 20_000
     assert explore_tokens(size=4, most_work=2) > 20_000
 
 
 def test_an_answer_ends_it_in_every_reachable_state() -> None:
     for wanted in range(1, 6):
-        assert explore(first_world(2, 5, wanted=wanted), most_drafts=2)[1] > 0
+        assert explore(first_world(2, 5, wanted=wanted, threshold=1.0), most_drafts=2)[1] > 0
 
 
 @pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
@@ -129,7 +135,7 @@ def run(
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 16, 33, 64])
 def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
-    for seed in range(40 if size < 10 else 8 if size < 30 else 2):
+    for seed in range(20 if size < 10 else 4 if size < 30 else 1):
         run(size, seed, limit=300 if size < 10 else 600)
 
 
@@ -212,4 +218,4 @@ def find_fault() -> None:
     simulated(range(6, 30))
 
 
-test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS)
+test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, right=False)
