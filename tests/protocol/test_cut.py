@@ -301,10 +301,10 @@ def find_fault() -> None:
     """What is wrong with it."""
     refuse()
     keep()
-    stop(0)
-    stop(0, Reason.TIMED_OUT)
     lives(0)
     explore_cut(above=(None, 0, 1), most_work=1)
+    stop(0)
+    stop(0, Reason.TIMED_OUT)
     for seed in range(1, 12):
         lives(seed)
     explored(2, 3, drafts=1)
