@@ -337,6 +337,20 @@ def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s: float)
     assert all(shortest - 2 <= length <= shortest for length in lengths[1:-1])
 
 
+@pytest.mark.parametrize(("call_s", "row_s", "expected"), [
+    (2e-3, 0.05e-3, [1, 2, 4, 8, 16, 6, 3]), (0.0, 2e-3, [1, 2, *[1] * 37]), (0.0, 3e-3, [1] * 40),
+])  # fmt: skip
+def test_blocks_of_a_first_round_double_while_that_makes_rows_cheaper(call_s: float, row_s: float, expected: list[int]) -> None:
+    home = [slice(k, k + 1) for k in range(40)]
+    round, lengths = Round(0, home, lent={}, lenders=(), neighbours=(), speeds=np.ones(1)), list[int]()
+    while round.home:
+        round.turn(0.0, [])
+        assert round.job is not None
+        lengths.append(len(numbers(round.job.rows)))
+        round.done(round.job, Computed(call_s + row_s * lengths[-1], 0.0))
+    assert lengths == expected
+
+
 def test_the_end_of_late_ranks() -> None:
     speeds = np.array([1.0, 1.0, 2.0])
     assert end_s(8.0, speeds, np.zeros(3)) == pytest.approx(2.0)
