@@ -113,7 +113,7 @@ def test_options_are_given_by_name() -> None:
 
 def test_every_command_has_its_module_and_every_module_its_command() -> None:
     folder = Path(lb_mpi.__file__).parent / "cli"
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "dispatch", "programs", "throttle"}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "dispatch", "programs", "throttle", "uts"}
     entries = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
     own = {name: entry.module for name, entry in entries.items() if entry.module}
     assert set(own.values()) == modules
