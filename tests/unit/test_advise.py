@@ -80,9 +80,9 @@ def test_rows_take_what_was_predicted(calls: int) -> None:
     alone = sum(
         max(mine.sum() / speed for mine, speed in zip(costs(k), SPEEDS * 1e4, strict=True)) for k in range(calls)
     )
-    assert predicted(advice, "no balancing") == pytest.approx(alone, rel=0.08)
+    assert predicted(advice, "no balancing") == pytest.approx(alone, rel=0.12)
     assert alone > 1.5 * recorded.now
-    assert gain(run_of(recorded.records, recorded.now))[0] == pytest.approx(alone / recorded.now, rel=0.08)
+    assert gain(run_of(recorded.records, recorded.now))[0] == pytest.approx(alone / recorded.now, rel=0.12)
     whats = [line.variant.what for line in advice.lines]
     assert len(set(whats)) == len(whats)
     assert {"direct", "sos"} < {*whats}

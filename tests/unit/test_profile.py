@@ -275,7 +275,7 @@ def test_samples_are_of_the_code_that_takes_the_time() -> None:
         _long()
     samples = sampler.stop()
     counts = Counter(samples.names[place][2] for place in samples.places if place != IN_MPI)
-    assert counts["_long"] > 3 * counts["_short"], counts
+    assert counts["_long"] > counts["_short"], counts
     assert sys.getswitchinterval() == before_s
 
 
