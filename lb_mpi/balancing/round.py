@@ -125,6 +125,7 @@ class Learned:
 LATENCY_S = 0.5e-3  # a loan must save at least this much
 BLOCK_S = 2.5e-3  # of a block at home: short enough for waiting ranks, long enough to be timed at no cost
 CHEAPER = 0.75  # of the seconds that a row took in the block before: a longer block was worth it
+LONG_PART = 0.125  # of the rows at home: a block that may last longer than BLOCK_S, to learn what a call costs
 LEAST_HANDLINGS = 8  # minimum ratio of a block's computing time to its handling time
 PART = 0.5  # fraction of a rank's share in the remaining rows that is lent at a time
 
@@ -324,8 +325,8 @@ class Round:
         self.over = False
         self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s)
         self._sizes = [self._size(block) for block in self.home]  # of the blocks at home
-        self._rate = math.inf  # seconds for rows of size 1 in the last block at home
-        self._next = 0.0  # the least size of the next one
+        self._last, self._rate = 0.0, math.inf  # the last block at home: its size, and its seconds for rows of size 1
+        self.next_size = 0.0  # of the next one, at least
 
     @property
     def settled(self) -> bool:
@@ -496,21 +497,20 @@ class Round:
         return count(rows) if sizes is None else float(np.add.reduce(sizes[rows]))
 
     def _grow(self, seconds: float, size: float) -> None:
-        """Double the next block, after a block of this length, while that may show that a call has a cost of its own.
-
-        That is in the first round, as long as each longer block makes rows much cheaper.
-        """
-        if self.usual_s:
-            return
+        """Double the next block of a full call while that makes rows much cheaper: a call may have a cost of its own."""
         rate = seconds / size
-        self._next = 2 * size if rate < CHEAPER * self._rate and seconds <= BLOCK_S else 0.0
-        self._rate = rate
+        if rate < CHEAPER * self._rate:
+            may_be_longer = seconds <= BLOCK_S or 2 * size <= LONG_PART * sum(self._sizes)
+            self.next_size = 0.0 if self.quick else 2 * size if may_be_longer else size
+        elif size > self._last:
+            self.next_size = 0.0
+        self._last, self._rate = size, rate
 
     def _fit(self) -> None:
         """Join blocks that are too short to handle one by one; split the next one if a dry rank waits for it."""
         home, sizes, least = self.home, self._sizes, 0.0
         if self._size_s:
-            least = max(self._next, shortest_s(self.learned.handling_s) / self._size_s)
+            least = max(self.next_size, shortest_s(self.learned.handling_s) / self._size_s)
             while len(home) > 1 and sizes[-1] + sizes[-2] <= least:
                 home[-2:] = [join(home[-2:])]
                 sizes[-2:] = [self._size(home[-1])]

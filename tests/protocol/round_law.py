@@ -140,7 +140,7 @@ class Rounds(Exploration):
             tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.asking.begun, r.asking.at,
             r.asking.next, r.failed, r.ended, r.reported, r.over, r.learned.late_ticks, r.learned.help_ticks,
             r.learned.planned_ticks, r.learned.failed,
-            tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
+            tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size, r.next_size,
         )  # fmt: skip
 
     def key_of_message(self, message: RoundMessage) -> Hashable:

@@ -338,7 +338,8 @@ def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s: float)
 
 
 @pytest.mark.parametrize(("call_s", "row_s", "expected"), [
-    (2e-3, 0.05e-3, [1, 2, 4, 8, 16, 6, 3]), (0.0, 2e-3, [1, 2, *[1] * 37]), (0.0, 3e-3, [1] * 40),
+    (2e-3, 0.05e-3, [1, 2, 4, 8, 16, 9]), (0.0, 2e-3, [1, 2, *[1] * 37]),
+    (8e-3, 0.2e-3, [1, 2, 4, *[4] * 8, 1]), (0.0, 3e-3, [1, 2, *[1] * 37]),
 ])  # fmt: skip
 def test_first_blocks_double_while_that_makes_rows_cheaper(call_s: float, row_s: float, expected: list[int]) -> None:
     home = [slice(k, k + 1) for k in range(40)]
