@@ -92,7 +92,7 @@ def test_methods(method: str) -> None:
             check(plan, graph)
             assert (plan.allocation is not None) == (method == "slabs" or method in PARTITIONERS)
             sizes = COMM.allgather(len(plan.vertices))
-            if method not in PARTITIONERS:
+            if method not in PARTITIONERS and method != "slabs":
                 assert max(sizes) - min(sizes) <= 1
 
 

@@ -46,8 +46,8 @@ def test_what_a_door_returns_shows_its_rank_and_its_state() -> None:
     assert repr(pool) == f"<lb_mpi.Pool: {place}, closed>"
     with lb_mpi.Balancer(COMM) as balancer:
         balancer.map_rows(np.cos, np.ones(5))
-        assert repr(balancer) == f"<lb_mpi.Balancer: {place}, 1 calls, open>"
-    assert repr(balancer) == f"<lb_mpi.Balancer: {place}, 1 calls, closed>"
+        assert repr(balancer) == f"<lb_mpi.Balancer: {place}, 1 call, open>"
+    assert repr(balancer) == f"<lb_mpi.Balancer: {place}, 1 call, closed>"
     executor = lb_mpi.Executor(COMM)
     assert repr(executor) == f"<lb_mpi.Executor: {place}, open>"
     with executor:
