@@ -300,7 +300,7 @@ def test_items_of_a_map_are_not_kept_twice_while_they_are_sent() -> None:
         Path("/proc/self/clear_refs").write_text("5")  # the peak is the present size
         before = peak_bytes()
         pool.map(np.sum, items)
-    assert RANK or peak_bytes() - before < 60 << 20  # 40 MiB, in shared memory, and some on their way
+    assert RANK or peak_bytes() - before < 72 << 20  # 40 MiB, in shared memory, and blocks of 5 on their way: not 80
 
 
 def test_the_function_travels_once() -> None:

@@ -34,8 +34,10 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("failures", [0, 1])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    ("name", "failures"),
+    [(name, n) for name in SMALL for n in (0, 1) if (name, n) != ("three that touch", 1)],  # which alone takes half a minute
+)
 def test_the_law_holds_in_every_reachable_state(name: str, failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_module, "MAX_STEPS", 2)  # a flow of few steps: the orders matter here, not the balance
     states, ends = Explored(SMALL[name]).explore(failures)
