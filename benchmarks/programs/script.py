@@ -46,6 +46,7 @@ def task(function: Function) -> Function:
         finally:
             _tasks.append(time.thread_time() - began)
 
+    del timed.__wrapped__  # DEAP would copy it to a partial, of which pickle can't find it by its name
     return timed  # type: ignore[return-value]
 
 
