@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.pool import streams
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
 from tests.mpi.sizes import parameters
@@ -244,6 +245,32 @@ def test_threads_share_the_ranks() -> None:
     with lb_mpi.Pool(COMM, root=0) as pool:
         if pool:
             use(pool)
+
+
+def test_a_batch_that_is_packed_while_another_thread_sends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    turned, turn, pack, threads = threading.Event(), streams.RootStream.turn, streams.batch_parcel, list[threading.Thread]()
+
+    def seen_turn(stream: Any, *given: Any) -> Any:
+        sends = turn(stream, *given)
+        if threads:
+            turned.set()
+        return sends
+
+    def slow_pack(batch: Any) -> Any:
+        if not threads:
+            threads.append(threading.Thread(target=pool.map, args=(square, 9)))
+            threads[0].start()
+            turned.wait(20.0)  # the other thread waits for this batch, and looks for what it may send
+        return pack(batch)
+
+    monkeypatch.setattr(streams.RootStream, "turn", seen_turn)
+    monkeypatch.setattr(streams, "batch_parcel", slow_pack)
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool:
+            assert list(itertools.islice(pool.imap(square, Source()), 40)) == [n * n for n in range(40)]
+            assert len(threads) == (SIZE > 1)
+            for one in threads:
+                one.join()
 
 
 def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call() -> None:

@@ -80,7 +80,7 @@ class RootStream(RootTasks):
         self._feeder = Feeder(order, buffersize=options.get("buffersize") or 0, chunksize=checked.chunksize)
         self._function = sent_function(self.session, call)
         self._port = StreamPort(self.session, call)
-        self._going: list[PoolSend] = []  # batches for other ranks
+        self._going = deque[PoolSend]()  # batches for other ranks, which one thread adds and another one may send meanwhile
         self._mine = deque[ItemBatch]()  # of the root itself
         self._came: list[tuple[int, list[Any]]] = []  # (position of the first, results), not yet delivered
         self._early: dict[int, Any] = {}  # results that wait for earlier ones
@@ -219,8 +219,9 @@ class RootStream(RootTasks):
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """See `SessionActor`; send batches."""
         sends = super().turn(now, arrived)
-        going, self._going = self._going, []
-        return [*sends, *going]
+        while self._going:
+            sends.append(self._going.popleft())
+        return sends
 
     @property
     def job(self) -> ItemBatch | Arrived | None:  # type: ignore[override]
