@@ -195,7 +195,7 @@ def read_matrix_market(path: PathLike) -> Graph:
         if 0 in data:
             raise ValueError("a byte that is 0: expected text")  # on which scipy 1.17 crashes, as without a last line end
         with np.errstate(over="ignore"):  # of sums, which are checked
-            return Graph.from_scipy(scipy.io.mmread(io.BytesIO(data + b"\n")))
+            return Graph.from_scipy(scipy.io.mmread(io.BytesIO(data + b"\n"), spmatrix=False))
     except (ValueError, OverflowError) as error:
         line, what = re.fullmatch(r"(?:Line (\d+): )?(.*)", str(error), re.DOTALL).groups()  # type: ignore[union-attr]
         _fail(path, int(line) if line else None, what + " (vertices from 0)" * what.startswith("edge"))
