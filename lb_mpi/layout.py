@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +31,3 @@ class Layout(NamedTuple):
     def restored(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return, as a view of an array in C's order, one with this layout."""
         return np.ascontiguousarray(array).transpose(np.argsort(self.axes))[self.steps]
-
-
-def in_order(array: NDArray[Any], axes: Sequence[int]) -> NDArray[Any]:
-    """Return an array with these values whose axes have this order in memory, the one with the largest steps first."""
-    return np.ascontiguousarray(array.transpose(axes)).transpose(np.argsort(axes))

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
-from lb_mpi.layout import Layout, in_order
+from lb_mpi.layout import Layout
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 
 KIND = "rows"
@@ -154,8 +154,11 @@ def read_rows(folder: Folder, saved: Saved, begin: int, end: int) -> Arrays:
 
 def restored(saved: Saved, arrays: Arrays) -> Arrays:
     """Return rows with the order in memory that the saved arrays had."""
-    axes = saved.meta.get("axes", {})
-    return {name: in_order(array, axes[name]) if name in axes else array for name, array in arrays.items()}
+    found = dict(arrays)
+    for name, axes in saved.meta.get("axes", {}).items():
+        layout = Layout(tuple(axes), (slice(None),) * len(axes))
+        found[name] = layout.restored(layout.compact(arrays[name]))
+    return found
 
 
 def npy(array: NDArray[Any]) -> Iterator[bytes | memoryview]:

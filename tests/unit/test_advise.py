@@ -69,7 +69,7 @@ def cluster_run(scheme: str, calls: int, recorded: SimulatedRows | None = None, 
 
 @pytest.mark.parametrize("calls", [16, 40])
 def test_rows_take_what_was_predicted(calls: int) -> None:
-    recorded = SimulatedRows(4)
+    recorded, near = SimulatedRows(4), 0.12 if calls == 16 else 0.08  # in 16 calls little is learned: 2 to 11 % for other seeds
     cluster_run("fos", calls, recorded)
     advice = advice_on(replay_rows, run_of(recorded.records, recorded.now))
     first = advice.lines[0]
@@ -80,9 +80,9 @@ def test_rows_take_what_was_predicted(calls: int) -> None:
     alone = sum(
         max(mine.sum() / speed for mine, speed in zip(costs(k), SPEEDS * 1e4, strict=True)) for k in range(calls)
     )
-    assert predicted(advice, "no balancing") == pytest.approx(alone, rel=0.12)
+    assert predicted(advice, "no balancing") == pytest.approx(alone, rel=near)
     assert alone > 1.5 * recorded.now
-    assert gain(run_of(recorded.records, recorded.now))[0] == pytest.approx(alone / recorded.now, rel=0.12)
+    assert gain(run_of(recorded.records, recorded.now))[0] == pytest.approx(alone / recorded.now, rel=near)
     whats = [line.variant.what for line in advice.lines]
     assert len(set(whats)) == len(whats)
     assert {"direct", "sos"} < {*whats}
