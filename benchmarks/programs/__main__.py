@@ -1,13 +1,15 @@
 """Programs that use other packages, before and after a change to lb_mpi.   python -m benchmarks.programs [--only NAME ...]
 
+    python -m benchmarks.programs --speeds 1,1      # two ranks that nothing stops: what balancing itself costs
+
     pip install ".[programs]"
 
-Each program is a file beside this one; its docstring names its source.  It runs on four ranks of emulated speeds
+Each program is a file beside this one; its docstring names its source.  It runs on ranks of emulated speeds
 (launch/throttle), before and after in turn, and once on one rank of full speed.
 
 lines       changed lines of the function that uses MPI, with what it alone needs, and one for the import
 same        whether all runs have the same result
-bound       CPU seconds of the tasks in the run "after" / sum of the speeds: no four ranks of these speeds can need less
+bound       CPU seconds of the tasks in the run "after" / sum of the speeds: no ranks of these speeds can need less
 achievable  seconds of a list schedule: the tasks of each call of the library, whose costs are known, begin in the order of
             their costs on the rank that ends them first; before, between and after the calls, rank 0 computes alone at its
             speed.  Serial parts and the costs of the tasks, relative to each other, come from the run on one rank
@@ -18,6 +20,7 @@ before / achievable, after / achievable, before / after: medians of the rounds, 
 
 from __future__ import annotations
 
+import argparse
 import ast
 import difflib
 import importlib.util
@@ -30,13 +33,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measuring import command, known, percent, words
+from lb_mpi.checks import comma_list, emulated_speed
 from tools.environment import here
 from tools.others import Watch
 
 HERE = Path(__file__).parent
 SPEEDS = "0.4,0.2,0.1,0.1"
 LIMIT_S = 600.0  # of one run
-RANKS = len(SPEEDS.split(","))
 
 
 class Source(NamedTuple):
@@ -203,14 +206,13 @@ HEADER = (
 )
 
 
-def measure(program: Source, repeat: int) -> Figures:
-    """Measure one, before and after in turn."""
-    speeds = [float(speed) for speed in SPEEDS.split(",")]
-    throttle = ["launch/throttle", "--speeds", SPEEDS, sys.executable]
+def measure(program: Source, speeds: Sequence[float], repeat: int) -> Figures:
+    """Measure one, before and after in turn, on ranks of these speeds."""
+    throttle = ["launch/throttle", "--speeds", listed(speeds), sys.executable]
     watch, rounds, results = Watch(), list[Round](), list[Any]()
     for _ in range(repeat):
         alone = run(program, 1, "after")
-        before, after = (run(program, RANKS, which, throttle) for which in ("before", "after"))
+        before, after = (run(program, len(speeds), which, throttle) for which in ("before", "after"))
         results += [one.result for one in (alone, before, after)]
         emulation = after.tasks.mean_s / alone.tasks.mean_s
         best_s = achievable(alone.tasks, speeds, emulation)
@@ -219,22 +221,37 @@ def measure(program: Source, repeat: int) -> Figures:
     return Figures(program.name, program.lines, same, rounds, watch.others())
 
 
+def listed(speeds: Sequence[float]) -> str:
+    """Return "0.4,0.2" for these speeds."""
+    return ",".join(f"{speed:g}" for speed in speeds)
+
+
+def given(text: str) -> list[float]:
+    """Return the speeds of "0.4,0.2"."""
+    try:
+        return [emulated_speed(speed, f"rank {rank}") for rank, speed in enumerate(comma_list("--speeds", text))]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def main() -> int:
     """Run the programs; the exit code is 1 if one fails, results differ, or nothing could be run."""
     programs = sources()
     parser = command("programs", __doc__, repeat=(3, "rounds"))
     parser.add_argument("--only", nargs="+", choices=sorted(programs), metavar="NAME", help=", ".join(programs))
+    parser.add_argument("--speeds", type=given, default=SPEEDS, metavar="F,F,...",
+        help="speed of each rank, above 0 and at most 1 (default: %(default)s)")  # fmt: skip
     options = parser.parse_args()
     found, failed, watch = list[Figures](), False, Watch()
     if not options.json:
-        print(f"{RANKS} ranks of speeds {SPEEDS}\n\n{HEADER}")
+        print(f"{len(options.speeds)} ranks of speeds {listed(options.speeds)}\n\n{HEADER}")
     for name in options.only or programs:
         if missing := programs[name].missing:
             needed = f"needs {', '.join(missing)}: pip install '.[programs]'"
             print(f"{name:<10} {needed}", file=sys.stderr if options.json else sys.stdout)
             continue
         try:
-            found.append(measure(programs[name], options.repeat))
+            found.append(measure(programs[name], options.speeds, options.repeat))
         except RuntimeError as caught:  # the others are measured all the same
             failed = True
             print(f"{name:<10} {caught}", file=sys.stderr if options.json else sys.stdout, flush=True)
@@ -247,7 +264,7 @@ def main() -> int:
             {**one._asdict(), "rounds": [once._asdict() for once in one.rounds], "others": known(one.others)}
             for one in found
         ]
-        print(json.dumps({"speeds": SPEEDS, "programs": rows, "others": known(others)}))
+        print(json.dumps({"speeds": listed(options.speeds), "programs": rows, "others": known(others)}))
     else:
         print(f"\n{words(others)}")
     return int(failed or not found or not all(one.same for one in found))

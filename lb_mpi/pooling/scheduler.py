@@ -4,7 +4,7 @@ Law
 - Each task is in exactly one place: it waits, it is due, it is at one rank, or it has ended.  A task that waits may be
   cancelled.  It is due when it has been begun, and can't be sent yet, or its rank has sent it back: then it goes before
   others.
-- Ranks run batches in order, one after the other.  A rank has a second batch only while both are expected to be short.
+- Ranks run batches in order, one after the other.  A rank has a second batch only while that can't make others wait.
 - A rank runs the initializer of an executor before its tasks, and gets them when that has succeeded.
 - A task goes to a rank whose host has all its arrays.
 
@@ -38,7 +38,7 @@ BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this
 BATCH_BYTES = 1 << 20
 BATCH_MOST = 256  # tasks
 AHEAD = 2  # batches at a rank: the running one, and the next
-AHEAD_S = 20e-3  # a rank that is expected to run its batch for longer gets no second one, which it would keep from others
+AHEAD_S, AHEAD_PART = 20e-3, 0.25  # a second one could wait so long, or for this part of the time that all ranks still need
 SLOWER = 0.75  # a rank leaves tasks to others only if it is that much slower than a typical one: estimates are rough
 PATIENCE = 4.0  # and so many times as long as the others should need
 CHEAP = 0.25  # a rank begins with the cheapest task, if that costs less than so much of the most expensive one
@@ -307,10 +307,12 @@ class Scheduler:
         return min(BATCH_MOST, math.ceil(len(queue) * share)), BATCH_S * speed / known.task_s
 
     def _may_have_two(self, rank: int) -> bool:
-        """Return whether a rank that has a batch may have another one."""
-        if rank == self._root or self._known is None or sum(map(len, self.queues)) <= len(self.at):
+        """Return whether a rank that has a batch may have another one: without it, it would wait for each order."""
+        known = self._known
+        if rank == self._root or known is None or sum(map(len, self.queues)) <= len(self.at):
             return False
-        return self._seconds(rank, self.at[rank][0]) < AHEAD_S
+        rest_s = sum(queue.units for queue in self.queues) * known.task_s / sum(known.speeds.values())
+        return self._seconds(rank, self.at[rank][0]) < max(AHEAD_S, AHEAD_PART * rest_s)
 
     def _seconds(self, rank: int, batch: Batch) -> float:
         """Return how long a rank is expected to need for a batch, of which it may be in a long task."""

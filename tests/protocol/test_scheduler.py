@@ -134,6 +134,22 @@ def test_long_tasks_are_not_sent_ahead() -> None:
     assert ratio([GRID], UNEQUAL) < 0.85 * ratio([GRID], UNEQUAL, Eager)
 
 
+def test_long_tasks_are_sent_ahead_while_many_wait() -> None:
+    scheduler, queue = Scheduler(2, 0, [1.0, 1.0]), TaskQueue([0, 0], range(2), 0, lambda _: True)
+    scheduler.queues.append(queue)
+    for number in range(40):
+        queue.add(Task(number))
+    left_with_two = set[int]()  # number of tasks not sent while rank 1 has a second one
+    while len(queue) or any(scheduler.at.values()):
+        scheduler.batches(0.0)
+        if len(scheduler.at[1]) == 2:
+            left_with_two.add(len(queue))
+        for rank in [one for one in scheduler.at if scheduler.at[one]]:
+            scheduler.finish(rank, 1, 0.1)
+    assert max(left_with_two) > 30
+    assert 5 < min(left_with_two) < 15
+
+
 def test_a_rank_of_unknown_speed_begins_with_a_cheap_task() -> None:
     for speeds in itertools.permutations(UNEQUAL):  # else the longest task may be the first of the slowest rank
         assert ratio([GRID], speeds, costs=True) < 1.2
