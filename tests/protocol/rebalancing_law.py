@@ -95,7 +95,11 @@ class Case(NamedTuple):
         at_commit = [actor for actor in actors if actor.stage is Stage.CUT]
         assert not at_commit or not any(actor.outcome.problem for actor in over)
 
-    def check_sends(self, actors: Sequence[Any], source: int, sends: Sends) -> None:
+    def components(self) -> list[int]:
+        """Of each rank: the ranks that edges between parts connect have the same number."""
+        return quotient_graph(self.graph, self.owners, self.size).components()[1].tolist()
+
+    def check_sends(self, actors: Sequence[Any], source: int, sends: Sends, components: list[int]) -> None:
         """Messages go to old neighbours, or along the ring between parts that no path connects; HELLO always."""
         for destination, message in sends:
             if destination == ALL or message.kind is RebalanceKind.HELLO:
@@ -105,8 +109,7 @@ class Case(NamedTuple):
                 assert touching or abs(source - destination) == 1, f"{source} sends to {destination}"
                 continue
             beside = (source - destination) % self.size in (1, self.size - 1)
-            _, component = quotient_graph(self.graph, self.owners, self.size).components()
-            apart = component[source] != component[destination]
+            apart = components[source] != components[destination]
             assert touching or (beside and apart), f"{source} sends to {destination}"
 
     def check_end(self, actors: Sequence[Any]) -> None:
@@ -196,7 +199,7 @@ class Explored(Exploration):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.case, self.choices = case, PairChoices(case.pairs)
+        self.case, self.choices, self.components = case, PairChoices(case.pairs), case.components()
 
     def key_of(self, actor: Any) -> Hashable:
         flow = None if actor._flow is None else (actor._flow.time, tuple(actor._flow.flows.items()))
@@ -219,7 +222,7 @@ class Explored(Exploration):
         return RebalanceMessage(RebalanceKind.REDUCE, reduced([one.payload for one in everyone]))
 
     def post(self, state: State, source: int, sends: Sends) -> State:
-        self.case.check_sends(state.actors, source, sends)
+        self.case.check_sends(state.actors, source, sends, self.components)
         return super().post(state, source, sends)
 
     def run(self, state: State, rank: int, job: Any) -> Iterator[tuple[Any, State]]:
@@ -246,13 +249,13 @@ def _bytes_of(payload: Any) -> Hashable:
 
 def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: float = 0.0) -> list[Any]:
     """Run all ranks in a drawn order of deliveries, turns and jobs; each job fails with this chance."""
-    actors, choices = case.actors(when), PairChoices(case.pairs)
+    actors, choices, components = case.actors(when), PairChoices(case.pairs), case.components()
     wires: dict[tuple[int, int], list[RebalanceMessage]] = {}
     asked: list[list[Reduction]] = [[] for _ in actors]
 
     def post(source: int, sends: Sends) -> None:
         sends = list(sends)
-        case.check_sends(actors, source, sends)
+        case.check_sends(actors, source, sends, components)
         for destination, message in sends:
             if destination != ALL:
                 wires.setdefault((source, destination), []).append(message)
