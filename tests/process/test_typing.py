@@ -40,26 +40,29 @@ def test_the_program_uses_each_public_name() -> None:
     assert used == set(lb_mpi.__all__)
 
 
-def errors(text: str, folder: Path, **variables: str) -> list[str]:
-    """Those in the program: mypy says nothing of packages that are installed, of which it sees the sources here."""
-    (folder / "program.py").write_text(text)
+def errors(texts: list[str], folder: Path, **variables: str) -> list[list[str]]:
+    """Those in each program: mypy says nothing of packages that are installed, of which it sees the sources here."""
+    programs = [f"program{n}.py" for n in range(len(texts))]
+    for program, text in zip(programs, texts, strict=True):
+        (folder / program).write_text(text)
     cache = str(folder.parent / "cache")  # one for all tests: of the packages that lb_mpi imports
-    argv = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", cache, "program.py"]
+    argv = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", cache, *programs]
     done = subprocess.run(argv, cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr
-    return [line for line in done.stdout.splitlines() if line.startswith("program.py") and ": error: " in line]
+    found = [line for line in done.stdout.splitlines() if ": error: " in line]
+    return [[line for line in found if line.startswith(f"{program}:")] for program in programs]
 
 
 def test_a_typed_program_passes_against_what_a_wheel_has(tmp_path: Path) -> None:
     wheel = tmp_path / "wheel"
     folders = ["egg_info", "--egg-base", str(tmp_path), "build", "--build-base", str(tmp_path), "--build-lib", str(wheel)]
     subprocess.run([sys.executable, "-c", BUILD, "-q", *folders], cwd=ROOT, check=True, capture_output=True)
-    assert errors(PROGRAM.read_text(), tmp_path, MYPYPATH=str(wheel)) == []
+    assert errors([PROGRAM.read_text()], tmp_path, MYPYPATH=str(wheel)) == [[]]
 
 
 def test_a_type_checker_sees_an_editable_installation_and_mistakes_in_its_use(tmp_path: Path) -> None:
     text = PROGRAM.read_text()
-    assert errors(text, tmp_path) == []
-    for right, wrong in WRONG:
-        assert text.count(right) == 1, right
-        assert len(errors(text.replace(right, wrong), tmp_path)) == 1, wrong
+    assert [text.count(right) for right, _ in WRONG] == [1] * len(WRONG)
+    none, *found = errors([text, *(text.replace(right, wrong) for right, wrong in WRONG)], tmp_path)
+    assert none == []
+    assert [len(one) for one in found] == [1] * len(WRONG), found
