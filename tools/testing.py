@@ -13,9 +13,9 @@ from tools.environment import FOLDERS, ROOT, Environment, SetupError, prepare, w
 from tools.schedule import run_all
 from tools.stages import KERNELS, SET_UP, SIZES, Stage, check, parallel, serial, set_up
 
-RANKS = (1, 2, 3, 4, 8)
+RANKS = (1, 2, 3, 8)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
-OTHER_RANKS, OTHER_USUAL = (2, 3, 8), (3,)  # with --other-mpi
+OTHER_RANKS, OTHER_USUAL = (3, 4), (3,)  # with --other-mpi
 SILENCE_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ that need a core
 N_SHARES = 3  # of their files: as many as run at once
@@ -54,7 +54,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
     only.add_argument("--set-up-only", action="store_true", help="set up the environment, and run nothing")
     parser.add_argument(
         "--ranks", type=_ranks, metavar="N,N,...",
-            help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,4,8 where it matters)"
+            help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,8 where it matters)"
     )
     parser.add_argument(
         "--limit",
