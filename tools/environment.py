@@ -74,7 +74,7 @@ class Environment(NamedTuple):
 
     def job(self, n: int, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         """Return the command line that runs `argv` on `n` ranks, and its variables."""
-        variables = {**self.variables(), **_RANKS}
+        variables = {**self.variables(), **ONE_THREAD}
         if self.mpi == "openmpi":
             variables = {**_OPENMPI, **(_OPENMPI_ROOT if os.geteuid() == 0 else {}), **variables}
         return [str(self.path / "bin" / "mpiexec"), "-n", str(n), *argv], variables
@@ -99,8 +99,8 @@ _FOREIGN = (
     *("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"),
     *("MPI4PY_", "OPAL_PREFIX", "PMIX_", "PMI_", "OMPI_COMM_"),
 )
-# One thread a rank: ranks are what computes, and more ranks than cores is normal.
-_RANKS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+# Of numpy and numba: ranks, and stages side by side, are what computes, and there are more of them than cores.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 _OPENMPI = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_osc": "^ucx",  # its one-sided component prints a complaint for every shared-memory window

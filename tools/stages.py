@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lb_mpi.cli.run import limit
 from tools.counts import Counts, count
-from tools.environment import ROOT, Environment, interpreter
+from tools.environment import ONE_THREAD, ROOT, Environment, interpreter
 
 CHECK_LIMIT_S = 600.0
 KERNELS = "apps.kernels"
@@ -88,7 +88,7 @@ def serial(
     def judge(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(name, n_cores, silence_s, argv, environment.variables(), judge, (KERNELS,))
+    return Stage(name, n_cores, silence_s, argv, {**environment.variables(), **ONE_THREAD}, judge, (KERNELS,))
 
 
 def parallel(
