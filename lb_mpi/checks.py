@@ -12,17 +12,26 @@ import difflib
 import math
 import numbers
 import operator
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
 def show(value: object) -> str:
-    """Return repr(value), shortened; something else if that raises."""
+    """Return repr(value) in one line, shortened; something else if that raises."""
     try:
-        text = repr(value)
+        text = re.sub(r"\s*\n\s*", " ", repr(value))
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
+
+
+def show_function(function: Callable[..., Any]) -> str:
+    """Return the name of a function, and where it is defined if it is in Python: "physics (weather.py:12)"."""
+    function = getattr(function, "func", function)  # of functools.partial
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    code = getattr(function, "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None, *, unit: str = "") -> int:

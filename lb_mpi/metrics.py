@@ -33,7 +33,7 @@ def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
     except ValueError:  # rows of unequal lengths
         raise ValueError(f"parts = {show(parts)}: expected {n} integers, one per vertex") from None
     if array.shape != (n,) or array.dtype.kind not in "iu":
-        raise ValueError(f"parts of shape {array.shape} and dtype {array.dtype}: expected {n} integers, one per vertex")
+        raise ValueError(f"parts of shape {array.shape} = {show(parts)}: expected {n} integers, one per vertex")
     outside = (array < 0) | (array >= k)
     if outside.any():
         vertex = int(outside.argmax())
@@ -60,7 +60,7 @@ def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> Flo
     array = as_numbers(name, values)
     if array.ndim != 1 or len(array) < 1 or (size is not None and len(array) != size):
         expected = "at least one number" if size is None else f"{size} numbers"
-        raise ValueError(f"{name} of shape {array.shape}: expected {expected} in one dimension")
+        raise ValueError(f"{name} of shape {array.shape} = {show(values)}: expected {expected} in one dimension")
     bad = ~(np.isfinite(array) & ((array >= 0) if zero else (array > 0)))
     if bad.any():
         index = int(bad.argmax())

@@ -127,6 +127,7 @@ def test_arguments_that_will_not_do() -> None:
             (lambda: balancer.map_rows(np.copy, rows, block_rows=0), "block_rows = 0: expected an integer >= 1"),
             (lambda: balancer.map_rows(np.copy, rows, block_rows="a"), "block_rows = 'a': expected"),
             (lambda: balancer.map_rows(None, rows), "function = None: expected a function"),
+            (lambda: balancer.map_rows(rows, np.copy), r"^[^\n]*function = array\(\[\[[^\n]* expected a function$"),
             (lambda: balancer.map_rows(np.copy, [rows] * 61), "61 arrays: expected at most 60"),
             (lambda: balancer.map_rows(np.copy, [1], pack=3, unpack=json.loads), "pack = 3: expected a function"),
             (lambda: balancer.migrate(rows, costs=[1e308] * 10), "costs .*expected numbers whose sum"),

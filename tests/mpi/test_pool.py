@@ -394,7 +394,7 @@ def test_all_ranks_raise_for_invalid_arguments_of_a_map(pool: lb_mpi.Pool) -> No
     ("options", "words"),
     [
         ({"root": SIZE}, f"root = {SIZE}: expected"),
-        ({"speeds": [1.0]}, r"speeds of shape \(1,\): expected"),
+        ({"speeds": [1.0]}, r"speeds of shape \(1,\) = \[1.0\]: expected"),
         ({"speeds": [0.0] * SIZE}, r"speeds\[0\] = 0.0: expected"),
         ({"speeds": [0.0] + [1.0] * (SIZE - 1) if RANK == LAST else None}, r"speeds\[0\] = 0.0: expected"),
         ({"emulated_speed": 2}, "emulated_speed = 2: expected"),

@@ -108,7 +108,7 @@ def test_many_more_parts_than_vertices() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([0, 1], "parts of shape"),
+        ([0, 1], r"parts of shape \(2,\) = \[0, 1\]: expected 3 integers"),
         ([0.0, 1.0, 0.0], "expected 3 integers"),
         ([0, 2, 0], r"parts\[1\] = 2: expected 0..1"),
         ([0, 1, -1], r"parts\[2\] = -1"),

@@ -85,7 +85,7 @@ def test_any_graph_keeps_its_work_and_gets_no_worse(seed: int, n: int, size: int
     [
         (([0, 5], [1.0, 1.0]), {}, r"parts\[1\] = 5: expected 0..1"),
         (([0, 1], [1.0, 0.0]), {}, r"speeds\[1\] = 0.0: expected a finite number > 0"),
-        (([0, 1], [1.0, 1.0]), {"costs": [1.0]}, r"costs of shape \(1,\): expected 2 numbers"),
+        (([0, 1], [1.0, 1.0]), {"costs": [1.0]}, r"costs of shape \(1,\) = \[1.0\]: expected 2 numbers"),
         (([0, 1], [1.0, 1.0]), {"tolerance": 0}, "tolerance = 0: expected a finite number above 0"),
     ],
 )
