@@ -23,15 +23,21 @@ def show(value: object) -> str:
         text = re.sub(r"\s*\n\s*", " ", repr(value))
     except Exception:
         text = f"<{type(value).__name__}>"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most 120 characters, or the first hundred, and how many there are."""
     return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
 
 
-def show_function(function: Callable[..., Any]) -> str:
-    """Return the name of a function, and where it is defined if it is in Python: "physics (weather.py:12)"."""
+def returned(function: Callable[..., Any], found: str, expected: str) -> str:
+    """Return the text of an error: "physics returned None: expected an array (weather.py:12)", where it is defined."""
     function = getattr(function, "func", function)  # of functools.partial
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(function, "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"{name} returned {found}: expected {expected}{place}"
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None, *, unit: str = "") -> int:

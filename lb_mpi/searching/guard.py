@@ -9,14 +9,15 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from lb_mpi.checks import choice, integer, number, seed, show
+from lb_mpi.checks import choice, integer, number, returned, seed, show
 from lb_mpi.errors import SearchError
 from lb_mpi.searching.problem import Problem, Savable, outgoing, shares
 
+N = TypeVar("N", int, float)
 MOST_ON_RING = 32  # ranks of one host for which the ring is the default route: a round of it has as many hops
 MOST_UNITS = 1 << 40  # in one quantum
 METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
@@ -136,7 +137,7 @@ def _method(name: str, kind: Any = object, expected: str = "") -> Any:
         with self._around():
             value = getattr(self.problem, name)(*arguments)
         if not isinstance(value, kind):
-            raise SearchError(f"{name}() = {show(value)}: expected {expected}")
+            raise self._wrong(name, value, expected)
         return value
 
     return method
@@ -162,13 +163,17 @@ class Guard(Savable):
         """Do at most `units` units of work; SearchError unless the returned number is from 0 to `units`."""
         with self._around():
             done = self.problem.work(units)
-        return done if type(done) is int and 0 <= done <= units else _held(integer, f"work({units})", done, units)
+        if type(done) is int and 0 <= done <= units:
+            return done
+        return self._held(integer, "work", done, f"an integer, 0 to {units}", units)
 
     def load(self) -> float:
         """Return the load; SearchError unless it is a finite number >= 0."""
         with self._around():
             load = self.problem.load()
-        return load if type(load) is float and 0.0 <= load < math.inf else _held(number, "load()", load)
+        if type(load) is float and 0.0 <= load < math.inf:
+            return load
+        return self._held(number, "load", load, "a finite number >= 0")
 
     def shares(self, weights: Sequence[int]) -> list[bytes]:
         """Give work to several ranks; SearchError unless it is a list of bytes, at most one for each."""
@@ -176,7 +181,7 @@ class Guard(Savable):
             parts = shares(self.problem, weights)
         n = len(weights) - 1
         if not isinstance(parts, list) or len(parts) > n or not all(isinstance(part, bytes) for part in parts):
-            raise SearchError(f"shares({show(list(weights))}) = {show(parts)}: expected a list of bytes, {n} or fewer")
+            raise self._wrong("shares", parts, f"a list of bytes, {n} or fewer")
         return parts
 
     def outgoing(self) -> list[tuple[int, bytes]]:
@@ -186,7 +191,7 @@ class Guard(Savable):
         with self._around():
             sends: object = outgoing(self.problem)
         if not isinstance(sends, list) or not all(map(_is_send, sends)):
-            raise SearchError(f"outgoing() = {show(sends)}: expected a list of (rank, bytes)")
+            raise self._wrong("outgoing", sends, "a list of (rank, bytes)")
         return sends
 
     @property
@@ -197,8 +202,18 @@ class Guard(Savable):
         if found is True or found is False:
             return found
         if not isinstance(found, bool | np.bool_):
-            raise SearchError(f"found = {show(found)}: expected True or False")
+            raise SearchError(f"{type(self.problem).__qualname__}.found = {show(found)}: expected True or False")
         return bool(found)
+
+    def _held(self, check: Callable[..., N], method: str, value: object, expected: str, most: int | None = None) -> N:
+        """Return the value as Python's own number, at least 0; SearchError if it isn't one."""
+        try:
+            return check(method, value, least=0, most=most)
+        except ValueError:
+            raise self._wrong(method, value, expected) from None
+
+    def _wrong(self, method: str, value: object, expected: str) -> SearchError:
+        return SearchError(returned(getattr(self.problem, method), show(value), expected))
 
 
 def _is_send(send: object) -> bool:
@@ -208,11 +223,3 @@ def _is_send(send: object) -> bool:
 def _lacks(problem: object, name: str) -> bool:
     own = getattr(type(problem), name, None) is not getattr(Savable, name)
     return not (own and callable(getattr(problem, name, None)))
-
-
-def _held(check: Callable[..., Any], name: str, value: object, most: int | None = None) -> Any:
-    """Return the value as Python's own number, at least 0; SearchError if it isn't one."""
-    try:
-        return check(name, value, least=0, most=most)
-    except ValueError as error:
-        raise SearchError(str(error)) from None

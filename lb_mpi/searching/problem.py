@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lb_mpi.checks import function as check_function
-from lb_mpi.checks import show
+from lb_mpi.checks import returned, show
+from lb_mpi.errors import SearchError
 
 
 @runtime_checkable
@@ -190,16 +191,15 @@ class TreeSearch:
         self._nodes = [self._root]
 
     def work(self, units: int) -> int:
-        """Visit up to `units` nodes; return how many.  TypeError if `children` returns anything but nodes."""
+        """Visit up to `units` nodes; return how many.  SearchError if `children` returns anything but nodes."""
         for done in range(units):
             if not self._nodes or self.found:
                 return done
             node = self._nodes.pop()
             new = self._children(node)
             if not isinstance(new, Iterable):
-                raise TypeError(
-                    f"children({show(node)}) returned {show(new)}: expected a list of nodes, or a generator"
-                )
+                expected = f"a list of nodes, or a generator, for the node {show(node)}"
+                raise SearchError(returned(self._children, show(new), expected))
             self._nodes.extend(new)
             self._value = self.merge(self._value, 1 if self._value_of is None else self._value_of(node))
             self.found = self._until is not None and self._value is not None and bool(self._until(self._value))

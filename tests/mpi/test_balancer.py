@@ -269,7 +269,7 @@ def test_results_that_differ_between_ranks_or_blocks(balancer: lb_mpi.Balancer) 
     rows = numbers(60, 2)
     for _ in range(3):
         if SIZE > 1:
-            words = rf"^function returned array of float32 .* on rank {LAST}: expected array of float64 \(2,\), as on rank 0"
+            words = rf"lambda> returned array of float32 .* on rank {LAST}: expected array .* on rank 0 \(.*py:\d+\)$"
             with pytest.raises(lb_mpi.BalanceError, match=words):
                 balancer.map_rows(lambda block: block.astype("f4" if RANK == LAST else "f8"), rows)
         calls = itertools.count()
@@ -589,8 +589,8 @@ def bad(at: int, how: str):  # type: ignore[no-untyped-def]
     ("how", "words"),
     [
         pytest.param("raises", r"ZeroDivisionError: no such column \(.*in function\)", marks=pytest.mark.every_size),
-        ("fewer", r"returned an array of float64 \(\d+, 2\): expected \d+ rows, as many as it was given"),
-        ("nothing", r"returned NoneType: expected an array, or a tuple or list of arrays"),
+        ("fewer", r"\.function returned an array of float64 \(\d+, 2\): expected \d+ rows?, as many .* given \(.*py:\d+\)$"),
+        ("nothing", r"\.function returned None: expected an array, or a tuple or list of arrays \(.*py:\d+\)$"),
     ],
 )
 def test_a_function_that_fails_on_one_rank(at: int, how: str, words: str, balancer: lb_mpi.Balancer) -> None:
@@ -634,7 +634,7 @@ def test_rows_that_differ_between_ranks(other: object, after: int, balancer: lb_
     def function(block: object) -> object:
         return block
 
-    with pytest.raises(TypeError, match=rf"^rows of rank {LAST} are .*: expected array of float64 \(2,\), as on rank 0"):
+    with pytest.raises(TypeError, match=rf"^rows = .* on rank {LAST}: expected array of float64 \(2,\), as on rank 0"):
         balancer.map_rows(function, rows)
     with pytest.raises(ValueError, match=f"^rows = .* on rank {LAST}: expected 'array of float64"):
         balancer.migrate(rows)
@@ -661,9 +661,8 @@ def test_scalars_that_differ_between_ranks(scheme: str, after: int, keyword: boo
     with lb_mpi.Balancer(COMM, scheme=scheme) as balancer:
         for _ in range(after):
             call(balancer, (50, 0.5, "a"))
-        name = "first = " if keyword else ""
-        expected = f"rows of rank {LAST} are .* with {name}{LAST}, .*: expected .* with {name}50, "
-        with pytest.raises(TypeError, match=expected):
+        name = "first" if keyword else r"more\[0\]"
+        with pytest.raises(TypeError, match=f"^{name} = {LAST} on rank {LAST}: expected 50, as on rank 0$"):
             call(balancer, given)
         call(balancer, (1, 0.5, None))
 
@@ -673,7 +672,7 @@ BAD_ROWS = [
     (np.array([None]), TypeError, "rows of dtype object: expected no Python objects"),
     (np.float64(3.0), TypeError, "rows of type float64: expected a numpy array"),
     (np.array(3.0), ValueError, r"rows of shape \(\): expected at least one dimension"),
-    ((np.zeros(3), np.zeros(4)), ValueError, "array 1 has 4 rows, the first 3: expected equal numbers"),
+    ((np.zeros(3), np.zeros(4)), ValueError, r"rows\[1\] has 4 rows: expected 3, as rows\[0\] has"),
     ((), TypeError, "rows without arrays: expected at least one"),
     (np.ma.masked_array([1.0]), TypeError, "expected a numpy array"),
 ]

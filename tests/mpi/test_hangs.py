@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -200,6 +201,24 @@ def test_leaving_a_balancer_notifies_all_ranks(leaver: int) -> None:
     if leaver != RANK:
         assert str(caught.value).startswith(f"rank {leaver}: ZeroDivisionError: this rank can't go on (")
     COMM.Barrier()
+
+
+def test_an_error_that_is_passed_on_names_the_rank_where_it_was_raised() -> None:
+    pair = COMM.Split(RANK < 2)
+
+    def leave() -> None:
+        with lb_mpi.Balancer(COMM) as outer:
+            if RANK < 2:
+                with contextlib.suppress(ZeroDivisionError), lb_mpi.Balancer(pair) as inner:
+                    if RANK == 0:
+                        raise ZeroDivisionError("this rank can't go on")
+                    inner.map_rows(np.copy, np.ones(3))
+            outer.map_rows(np.copy, np.ones(3))
+
+    with pytest.raises(lb_mpi.Error) as caught:
+        leave()
+    assert str(caught.value).startswith("rank 0: ZeroDivisionError: this rank can't go on (")
+    pair.Free()
 
 
 def test_a_warning_says_what_the_other_ranks_do() -> None:

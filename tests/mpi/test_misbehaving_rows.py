@@ -127,6 +127,7 @@ def test_arguments_that_will_not_do() -> None:
             (lambda: balancer.map_rows(np.copy, rows, block_rows=0), "block_rows = 0: expected an integer >= 1"),
             (lambda: balancer.map_rows(np.copy, rows, block_rows="a"), "block_rows = 'a': expected"),
             (lambda: balancer.map_rows(None, rows), "function = None: expected a function"),
+            (lambda: balancer.map_rows(np.copy, rows, 2.0, rows[:1]), r"more\[1\] has 1 row: expected 10, as rows has"),
             (lambda: balancer.map_rows(rows, np.copy), r"^[^\n]*function = array\(\[\[[^\n]* expected a function$"),
             (lambda: balancer.map_rows(np.copy, [rows] * 61), "61 arrays: expected at most 60"),
             (lambda: balancer.map_rows(np.copy, [1], pack=3, unpack=json.loads), "pack = 3: expected a function"),
@@ -137,12 +138,12 @@ def test_arguments_that_will_not_do() -> None:
                 call()
         if SIZE > 1:
             disordered = np.zeros(9, dtype=[("x", "f8"), ("y", "i4"), ("z", "f4")])[["z", "x"]]
-            with pytest.raises(TypeError, match=f"rows of rank {LAST} are array of .*'names'.*: expected .* on rank 0"):
+            with pytest.raises(TypeError, match=f"rows = array of .*'names'.* on rank {LAST}: expected .* on rank 0"):
                 balancer.map_rows(np.copy, disordered if RANK == LAST else rows)
-            with pytest.raises(TypeError, match=f"rows of rank {LAST} are .* in blocks of 3: expected .*, as on rank 0"):
+            with pytest.raises(TypeError, match=f"rows = .* in blocks of 3 on rank {LAST}: expected .*, as on rank 0"):
                 balancer.map_rows(np.copy, rows, block_rows=3 if RANK == LAST else None)
         for result in (np.ma.masked_array(rows, rows > 0), rows.view(np.matrix)):
-            with pytest.raises(lb_mpi.BalanceError, match=r"function returned a (MaskedArray|matrix) of float64"):
+            with pytest.raises(lb_mpi.BalanceError, match=r"lambda> returned a (MaskedArray|matrix) of float64"):
                 balancer.map_rows(lambda block, result=result: result[: len(block)], rows)
         assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
 

@@ -403,7 +403,7 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
             plan.rebalance(heat, objects, when="always", pack=pack, unpack=unpack)
         told = COMM.allgather(f"{type(caught.value).__name__}: {caught.value}")
         guilty = 1 if what == "unpack" else 0
-        words = {"unpack": "unpacking", "bytes": "pack returned str: expected bytes"}.get(what, "packing")
+        words = {"unpack": "unpacking", "bytes": "lambda> returned 'text': expected bytes"}.get(what, "packing")
         for rank, text in enumerate(told):
             if what == "exit" and rank == 0:
                 assert text == "SystemExit: 3"

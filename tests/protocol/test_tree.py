@@ -111,5 +111,5 @@ def test_arguments_that_are_not_functions_are_refused(name):
 
 
 def test_children_that_are_none_are_told():
-    with pytest.raises(TypeError, match=r"children\(7\) returned None: expected a list of nodes, or a generator"):
+    with pytest.raises(lb_mpi.SearchError, match=r"lambda> returned None: expected a list .* the node 7 \(.*py:\d+\)$"):
         simulate.search([TreeSearch(7, lambda node: None)])

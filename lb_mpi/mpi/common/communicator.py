@@ -30,7 +30,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place, quiet
+from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap
@@ -159,8 +159,8 @@ class Presence:
             self._notify(self._text(error))
 
     def _text(self, error: BaseException) -> str:
-        mine = isinstance(error, ValueError | TypeError)
-        return f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}"
+        text = describe(error) if isinstance(error, ValueError | TypeError) else cause(error)
+        return text if text.startswith("rank ") else f"rank {self.comm.rank}: {text}"
 
     def is_of_all(self, error: BaseException) -> bool:
         """Return whether all ranks raise this error together."""

@@ -65,7 +65,7 @@ class Failure(NamedTuple):
 def failure(error: BaseException) -> Failure:
     """Describe an exception: for a wrong argument the bare message; otherwise kind, text and place."""
     kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "")
-    return Failure(kind, _text(error)) if kind else Failure("Error", f"{describe(error)} {place(error)}")
+    return Failure(kind, _text(error)) if kind else Failure("Error", cause(error))
 
 
 class Failed(NamedTuple):
@@ -82,13 +82,20 @@ def of_argument(error: Exception) -> Failed:
 
 def of_rows(error: BaseException, rank: int, what: str) -> Failed:
     """Describe an error of the user's function: its place, and the rows."""
-    return Failed(error, Failure("BalanceError", f"rank {rank}, {what}: {describe(error)} {place(error)}"))
+    return Failed(error, Failure("BalanceError", f"rank {rank}, {what}: {cause(error)}"))
 
 
 def of_search(error: BaseException, rank: int) -> Failed:
     """Describe an error of the user's problem."""
-    text = str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"
-    return Failed(error, Failure("SearchError", f"rank {rank}: {text}"))
+    return Failed(error, Failure("SearchError", f"rank {rank}: {cause(error)}"))
+
+
+def cause(error: BaseException) -> str:
+    """Return type, message and place of an exception; of an error of ours that names its cause, the message."""
+    text = _text(error)
+    if isinstance(error, BalanceError | SearchError) or (isinstance(error, Error) and text.startswith("rank ")):
+        return text
+    return f"{describe(error)} {place(error)}"
 
 
 def describe(error: BaseException) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from lb_mpi.checks import function, show
+from lb_mpi.checks import function, returned, show
+from lb_mpi.errors import BalanceError
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.parcels import Buffer, layout
 from lb_mpi.table import counted
@@ -152,7 +153,7 @@ class _Objects:
         for k in index.tolist():
             part = self._pack(self._objects[k])
             if not isinstance(part, bytes | bytearray | memoryview):
-                raise TypeError(f"pack returned {type(part).__name__}: expected bytes")
+                raise BalanceError(returned(self._pack, show(part), "bytes, since it is `pack`"))
             parts.append(bytes(part))
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
         return [chunk(lengths), chunk(np.frombuffer(b"".join(parts) or bytes(1), np.uint8)[: lengths.sum()])]

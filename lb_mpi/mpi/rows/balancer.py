@@ -21,7 +21,7 @@ from lb_mpi.balancing.neighbours import NeighbourDecider, momentum
 from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.balancing.round import Round
-from lb_mpi.checks import choice, integer
+from lb_mpi.checks import choice, integer, shortened
 from lb_mpi.checks import function as check_function
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
@@ -207,7 +207,7 @@ class Balancer:
         self._open()
         knowledge, watch = self._knowledge, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
-        mine, failed, scalars = _NO_ROWS, None, ""
+        mine, failed, scalars = _NO_ROWS, None, dict[str, str]()
         try:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
@@ -227,10 +227,10 @@ class Balancer:
             )
             if failed:
                 round.fail()
-            results = Results(mine, self._form)
+            results = Results(mine, function, self._form)
             port = RoundPort(
                 self._wire, knowledge, round, bound, mine, results, watch, self._loans, self._plans, self._quick,
-                self._form if known else None, began_s, zlib.crc32(scalars.encode(errors="replace"), mark),
+                self._form if known else None, began_s, zlib.crc32(repr(scalars).encode(errors="replace"), mark),
             )  # fmt: skip
             record = self._loans.record
             try:
@@ -336,7 +336,7 @@ class Balancer:
         if self._calling.locked():
             raise Error("a call of this Balancer is under way: expected none (not in its function, pack or unpack)")
 
-    def _finish(self, round: Round, port: RoundPort, failed: Failed | None, scalars: str) -> None:
+    def _finish(self, round: Round, port: RoundPort, failed: Failed | None, scalars: dict[str, str]) -> None:
         knowledge, plans = self._knowledge, self._plans
         if port.sums is not None:
             plans.hold(late=self._quick.late)
@@ -347,7 +347,7 @@ class Balancer:
         knowledge.apply(decided, round.learned.late_ticks)
         self._quick.decided(decided)
         if decided.problem:
-            self._raise(failed, f"{port.rows.spec.words} with {scalars}" if scalars else port.rows.spec.words)
+            self._raise(failed, {"rows": port.rows.spec.words, **scalars})
         plan, steps = decided.plan, int(decided.plan is not None)
         if decided.decision.act:
             began = time.perf_counter()
@@ -378,26 +378,24 @@ class Balancer:
 
     def _agree_on_results(self, results: Results) -> None:
         """Collective: BalanceError on all ranks if the form of results differs; ranks that do not know it adopt it."""
-        everyone = [(rank, spec) for rank, spec in enumerate(allgather(self._presence.comm, results.spec)) if spec]
-        first, expected = everyone[0]
-        for rank, spec in everyone:
-            if spec.mark != expected.mark:
-                words = f"function returned {spec.words} on rank {rank}: expected {expected.words}, as on rank {first}"
-                raise self._presence.on_all(BalanceError(words))
-        if results.spec is None:
-            results.look_like(expected)
+        everyone = allgather(self._presence.comm, results.spec)
+        try:
+            results.compare(everyone)
+        except BalanceError as error:
+            raise self._presence.on_all(error) from None
 
-    def _raise(self, failed: Failed | None, words: str) -> NoReturn:
-        """Collective: raise a rank's failure on all ranks, or else that their rows, described by `words`, differ."""
+    def _raise(self, failed: Failed | None, given: dict[str, str]) -> NoReturn:
+        """Collective: raise a rank's failure on all ranks, or else that rows or scalars differ, as `given` by name."""
         comm = self._presence.comm
         raise_on_all(comm, failed)
-        everyone = allgather(comm, words)
-        wrong = "rows differ between ranks"
+        everyone = allgather(comm, given)
         for rank, theirs in enumerate(everyone):
-            if theirs != everyone[0]:
-                wrong = f"rows of rank {rank} are {theirs}: expected {everyone[0]}, as on rank 0"
-                break
-        raise self._presence.on_all(TypeError(wrong))
+            for name in [*everyone[0], *theirs]:
+                found, expected = (shortened(one.get(name, "nothing")) for one in (theirs, everyone[0]))
+                if theirs.get(name) != everyone[0].get(name):
+                    wrong = TypeError(f"{name} = {found} on rank {rank}: expected {expected}, as on rank 0")
+                    raise self._presence.on_all(wrong, rank)
+        raise self._presence.on_all(TypeError("rows differ between ranks"))
 
 
 _NO_ROWS = Rows(np.zeros(0))

@@ -45,6 +45,7 @@ from lb_mpi.mpi.common.waiting import Clocks, own_s, queued_s
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
+from lb_mpi.table import counted
 
 
 @dataclass
@@ -321,9 +322,9 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         if isinstance(job, Unpacking):
             return f"unpacking results of rank {job.borrower}"
         if job.owner != self._knowledge.rank:
-            return f"{count(job.rows)} rows lent by rank {job.owner}"
+            return f"{counted(count(job.rows), 'row')} lent by rank {job.owner}"
         places = numbers(self.rows.of_units(job.rows))
-        return f"its rows {places.min()}..{places.max()}"
+        return f"its row {places[0]}" if len(places) == 1 else f"its rows {places.min()}..{places.max()}"
 
     def _add_up(self, learned: Learned, measured: Measured) -> None:
         """Start the reduction at the end of a quick call."""

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from lb_mpi.balancing.deciding import UNKNOWN
 from lb_mpi.balancing.round import RoundKind, Rowset, count
-from lb_mpi.checks import show
-from lb_mpi.errors import ProtocolError
+from lb_mpi.checks import returned, show
+from lb_mpi.errors import BalanceError, ProtocolError
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, layout, parcel
+from lb_mpi.table import counted
 
 Pack = Callable[[Any], bytes]
 Unpack = Callable[[bytes], Any]
@@ -112,12 +113,13 @@ class Rows:
         if len(proper) + len(arrays) > MOST_COLUMNS:
             raise TypeError(f"rows and more: {len(proper) + len(arrays)} arrays: expected at most {MOST_COLUMNS}")
         form = "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
-        self.columns = [_check(column, f"rows[{k}]" if form != "array" else "rows") for k, column in enumerate(proper)]
-        self.columns += [_check(column, f"more[{k}]") for k, column in arrays]
+        names = ["rows"] if form == "array" else [f"rows[{k}]" for k in range(len(proper))]
+        names += [f"more[{k}]" for k, _ in arrays]
+        self.columns = [_check(*one) for one in zip([*proper, *(one for _, one in arrays)], names, strict=True)]
         self.n = len(self.columns[0])
-        for k, column in enumerate(self.columns):
+        for column, name in zip(self.columns, names, strict=True):
             if len(column) != self.n:
-                raise ValueError(f"array {k} has {len(column)} rows, the first {self.n}: expected equal numbers")
+                raise ValueError(f"{name} has {counted(len(column), 'row')}: expected {self.n}, as {names[0]} has")
         self.axes = tuple(map(axes_of, self.columns))
         dtypes, shapes = [c.dtype for c in self.columns], [c.shape[1:] for c in self.columns]
         self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows)
@@ -252,8 +254,8 @@ def _describe(result: Any) -> str:
         kind = "an array" if _is_plain(result) else f"a {type(result).__name__}"
         return f"{kind} of {result.dtype} {result.shape}"
     if isinstance(result, list | tuple):
-        return f"a {type(result).__name__} of {len(result)}"
-    return f"{type(result).__name__}"
+        return f"a {type(result).__name__} of {counted(len(result), 'object')}"
+    return show(result)
 
 
 class Results:
@@ -265,8 +267,8 @@ class Results:
     Parts with another form are dropped; the ranks detect that when they compare marks.
     """
 
-    def __init__(self, rows: Rows, known: Spec | None = None) -> None:
-        self._rows, self._known = rows, known
+    def __init__(self, rows: Rows, function: Callable[..., Any], known: Spec | None = None) -> None:
+        self._rows, self._function, self._known = rows, function, known
         self.spec: Spec | None = None  # None: unknown yet
         self._columns: list[Any] = []
         self._early: list[tuple[Rowset, Buffer]] = []
@@ -290,26 +292,39 @@ class Results:
             self.receive(index, buffer)
 
     def check(self, result: Any, n: int) -> tuple[Any, ...]:
-        """Return the columns of the function's result for n rows; ValueError or TypeError for an invalid result."""
+        """Return the columns of the function's result for n rows; BalanceError for an invalid result."""
         if self._rows.pack is not None:
             if not isinstance(result, list) or len(result) != n:
-                raise ValueError(f"function returned {_describe(result)}: expected a list of {n} objects")
+                raise self._returned(_describe(result), f"a list of {counted(n, 'object')}, as many as it was given")
             return (result,)
         columns = tuple(result) if isinstance(result, list | tuple) else (result,)
         if not columns or not all(map(_is_plain, columns)):
-            raise TypeError(f"function returned {_describe(result)}: expected an array, or a tuple or list of arrays")
+            raise self._returned(_describe(result), "an array, or a tuple or list of arrays")
         for column in columns:
             if column.ndim < 1 or len(column) != n:
-                raise ValueError(f"function returned {_describe(column)}: expected {n} rows, as many as it was given")
+                raise self._returned(_describe(column), f"{counted(n, 'row')}, as many as it was given")
             if column.dtype.hasobject:
-                raise TypeError(f"function returned {_describe(column)}: expected no Python objects")
+                raise self._returned(_describe(column), "no Python objects (for a list of objects: pack, unpack)")
         form = type(result).__name__ if isinstance(result, list | tuple) else "array"
         spec = Spec(form, tuple(c.dtype for c in columns), tuple(c.shape[1:] for c in columns), len(columns))
         if self.spec is None:
             self.look_like(spec)
         elif spec != self.spec:
-            raise TypeError(f"function returned {spec.words}: expected {self.spec.words}, as for the rows before")
+            raise self._returned(spec.words, f"{self.spec.words}, as for the rows before")
         return columns
+
+    def compare(self, everyone: Sequence[Spec | None]) -> None:
+        """Adopt the form of the results of all ranks, if this rank does not know it; BalanceError if it differs."""
+        known = [(rank, spec) for rank, spec in enumerate(everyone) if spec]
+        first, expected = known[0]
+        for rank, spec in known:
+            if spec.mark != expected.mark:
+                raise self._returned(f"{spec.words} on rank {rank}", f"{expected.words}, as on rank {first}")
+        if self.spec is None:
+            self.look_like(expected)
+
+    def _returned(self, found: str, expected: str) -> BalanceError:
+        return BalanceError(returned(self._function, found, expected))
 
     def room(self, n: int) -> list[Any]:
         """New columns for n results, in the memory order of the caller's columns."""
@@ -370,11 +385,10 @@ def _is_scalar(value: object) -> bool:
     return isinstance(value, int | float | complex | str | bytes | np.generic | None)
 
 
-def scalars_of(more: Sequence[Any], options: Mapping[str, Any]) -> str:
-    """Describe the scalars among the arguments of the function, which must be equal on all ranks; "": there are none."""
-    named = [("", one) for one in more] + [(f"{name} = ", one) for name, one in sorted(options.items())]
-    values = [(name, one.item() if isinstance(one, np.generic) else one) for name, one in named if _is_scalar(one)]
-    return ", ".join(f"{name}{value!r}" for name, value in values)
+def scalars_of(more: Sequence[Any], options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the scalars among the arguments of the function, which must be equal on all ranks, as text by name."""
+    named = [(f"more[{k}]", one) for k, one in enumerate(more)] + sorted(options.items())
+    return {name: repr(one.item() if isinstance(one, np.generic) else one) for name, one in named if _is_scalar(one)}
 
 
 def in_form(spec: Spec, columns: Sequence[Any]) -> Any:
@@ -408,7 +422,7 @@ def _pack(
         parts = [pack(item) for item in _items(columns[0], index)]
         for part in parts:
             if not isinstance(part, bytes | bytearray | memoryview):
-                raise TypeError(f"pack returned {type(part).__name__}: expected bytes")
+                raise BalanceError(returned(pack, show(part), "bytes, since it is `pack`"))
         lengths = np.array([memoryview(part).nbytes for part in parts], dtype=np.int64)
         return parcel(_HEADER.pack(*header), [lengths.tobytes(), b"".join(parts)])
     header = header._replace(ordered=sum(bool(order) << k for k, order in enumerate(axes)))
