@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from lb_mpi.checks import meant
+from lb_mpi.checks import meant, show
 from lb_mpi.files import write_whole
 from lb_mpi.graph import NAMES, Graph, is_name, parse
 from lb_mpi.metrics import check_parts
@@ -56,19 +56,21 @@ def as_graph(graph: Any) -> Graph:
         return Graph.from_networkx(graph)
     if scipy.sparse.issparse(graph):
         return Graph.from_scipy(graph)
-    raise TypeError(
-        f"graph of type {type(graph).__name__}: expected a Graph, networkx graph, scipy.sparse matrix, name or path"
-    )
+    hints = {dict: "; of a dict, make a networkx.Graph", np.ndarray: "; of a dense matrix, make a scipy.sparse.csr_array"}
+    expected = "expected an lb_mpi.Graph, a networkx graph, a scipy.sparse matrix, a name or the path of a file"
+    raise TypeError(f"graph = {show(graph)}: {expected}{hints.get(type(graph), '')}")
 
 
 def _read(path: PathLike) -> Graph:
     try:
         with open(path, "rb") as file:
             begin = file.read(len(_MATRIX_MARKET))
-    except FileNotFoundError as error:
-        kind, _, size = os.fsdecode(path).partition(":")
+    except FileNotFoundError:
+        name = os.fsdecode(path)
+        kind, _, size = name.partition(":")
         hint = meant(kind, re.findall(r"(\w+):", NAMES)) if size else ""
-        raise FileNotFoundError(error.errno, f"No such file, and not the name of a graph: {NAMES}{hint}", path) from None
+        expected = f"expected a graph, a matrix, a file (there is none of this name) or a name: {NAMES}{hint}"
+        raise FileNotFoundError(f"graph = {show(name)}: {expected}") from None
     if begin.lower() == _MATRIX_MARKET or os.fspath(path).endswith(".mtx"):
         return read_matrix_market(path)
     return read_metis(path)

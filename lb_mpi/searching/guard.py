@@ -92,27 +92,26 @@ class Quantum:
 
 def check_problem(problem: object) -> None:
     """TypeError that names what `problem` lacks (methods inherited from `Problem` don't count), or a callable `found`."""
-    missing = [name for name in METHODS if _lacks(problem, name)]
-    found = inspect.getattr_static(problem, "found", None)
     if isinstance(problem, type):
         raise TypeError(f"problem = {show(problem)}: expected an instance, not the class")
-    faults = [f"it lacks {', '.join(missing)}"] if missing else []
+    missing = [name for name in METHODS if _lacks(problem, name)]
+    found = inspect.getattr_static(problem, "found", None)
     if found is None and not hasattr(problem, "found"):
-        faults.append("it lacks found, an attribute or a property that is True or False")
-    elif callable(found):
+        missing.append("found (True or False, an attribute or a property)")
+    faults = [f"it lacks {', '.join(missing)}"] if missing else []
+    if callable(found):
         faults.append("its found is a method: make it an attribute or a property that is True or False")
+    if faults and callable(problem):
+        faults = ["of a function from a node to its children, make an lb_mpi.TreeSearch(root, children)"]
     if faults:
-        expected = "expected start, work, load, split, ... (see lb_mpi.Problem)"
-        if callable(problem):
-            faults = ["of a function from a node to its children, make a lb_mpi.TreeSearch(root, children)"]
-        raise TypeError(f"problem = {show(problem)}: {expected}; {'; '.join(faults)}")
+        raise TypeError(f"problem = {show(problem)}: expected an lb_mpi.Problem; {'; '.join(faults)}")
 
 
 def check_savable(problem: object) -> None:
     """TypeError that names the methods that a problem needs to be saved."""
     missing = [name for name in ("save", "resume") if _lacks(problem, name)]
     if missing:
-        expected = "expected save() and resume(states, mine) of a search that is saved (see lb_mpi.Savable)"
+        expected = "expected an lb_mpi.Savable, since the search is saved"
         raise TypeError(f"problem = {show(problem)}: {expected}; it lacks {', '.join(missing)}")
 
 

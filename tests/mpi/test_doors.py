@@ -35,7 +35,7 @@ def test_any_shape_of_a_graph(door: str) -> None:
     for wrong, kind in (("grid:3x3", OSError), (np.eye(3), TypeError), ("mesh:0x3", ValueError)):
         with pytest.raises(kind) as caught:
             DOORS[door](wrong if RANK == 0 else path)
-        expected = {OSError: "not the name of a graph", TypeError: "scipy.sparse matrix", ValueError: "mesh:0x3"}[kind]
+        expected = {OSError: "there is none of this name", TypeError: "scipy.sparse matrix", ValueError: "mesh:0x3"}[kind]
         assert expected in str(caught.value)
 
 

@@ -81,7 +81,7 @@ def test_traffic_of_the_caller_is_not_disturbed() -> None:
         ({"speeds": [1.0] * (SIZE - 1) + [0.0]}, "= 0.0"),
         ({"speeds": [float("nan")] * SIZE}, "= nan"),
         ({"graph": parse(f"ring:{SIZE + 1}")}, f"expected {SIZE}, one for each rank"),
-        ({"graph": 4}, "graph of type int"),
+        ({"graph": 4}, "graph = 4"),
         ({"objective": "best"}, "objective = 'best'"),
         ({"method": "luck"}, "method = 'luck'"),
         ({"seed": -1}, "seed = -1"),

@@ -289,7 +289,7 @@ def test_a_good_order_is_kept() -> None:
         ({"speeds": [1, -2, 3]}, r"speeds\[1\] = -2.0"),
         ({"speeds": [1, 2]}, "speeds of shape"),
         ({"speeds": "abc"}, "speeds = 'abc'"),
-        ({"graph": "star:3"}, "No such file, and not the name of a graph: mesh"),
+        ({"graph": "star:3"}, r"graph = \'star:3\': expected .* or a name: mesh"),
         ({"objective": "best"}, "objective = 'best'"),
         ({"method": "luck"}, "method = 'luck'"),
         ({"seed": -1}, "seed = -1"),
@@ -304,7 +304,7 @@ def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
     given_arguments: dict[str, object] = {"graph": parse("ring:3"), "speeds": [1, 2, 3], **arguments}
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         lb_mpi.arrange(**given_arguments)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="graph of type int"):
+    with pytest.raises(TypeError, match="graph = 3"):
         lb_mpi.arrange(3, [1, 2, 3])
 
 

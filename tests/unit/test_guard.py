@@ -26,7 +26,7 @@ def test_all_that_is_missing_is_named_once() -> None:
         work = None
 
     for problem in (Empty(), "not a problem"):
-        words = r"it lacks absorb, load, merge, result, (split, )?start, work; it lacks found, an attribute or a property"
+        words = r"expected an lb_mpi.Problem; it lacks absorb, load, merge, result, (split, )?start, work, found \(True or F"
         with pytest.raises(TypeError, match=words):
             check_problem(problem)
     with pytest.raises(TypeError, match="expected an instance"):
@@ -58,9 +58,9 @@ def test_found_is_a_property_or_an_attribute_of_class_or_instance() -> None:
         assert Guard(kind()).found is True
     with pytest.raises(lb_mpi.SearchError, match=r"Method\.found = .*: expected True or False"):
         assert not Guard(Method()).found
-    with pytest.raises(TypeError, match=r"\.\.\. \(see lb_mpi.Problem\); its found is a method: make it an attribute"):
+    with pytest.raises(TypeError, match=r"expected an lb_mpi\.Problem; its found is a method: make it an attribute"):
         check_problem(Method())
-    with pytest.raises(TypeError, match=r"\(see lb_mpi.Problem\); it lacks found, an attribute or a property that is"):
+    with pytest.raises(TypeError, match=r"expected an lb_mpi\.Problem; it lacks found \(True or False, an attribute or "):
         check_problem(type("Nothing", (Duck, lb_mpi.Problem), {})())
 
 
