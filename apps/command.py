@@ -111,7 +111,7 @@ def add_changes(group: Any) -> None:
         default=[],
         metavar="RANK:FROM_S:TO_S:FACTOR,...",
         help="from FROM_S to TO_S seconds after the start, RANK has only FACTOR times its speed, as when another user "
-        "logs in",
+        "logs in (default: no changes)",
     )
 
 

@@ -63,8 +63,8 @@ def parser() -> Parser:
         "--balance",
         choices=METHODS,
         default="static",
-        help="static: parts by speed, with few cut edges; slabs: contiguous parts by speed; block, random: equal blocks "
-        "or random parts, for comparison "
+        help="static: parts by speed, with few cut edges; slabs: contiguous parts by speed; for comparison: "
+        "multilevel-spectral: as static, by the method of a course; block, random: equal blocks or random parts "
         "(default: static)",
     )
     group.add_argument("--imbalance", type=float, default=0.03,

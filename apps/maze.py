@@ -67,11 +67,11 @@ def parser() -> Parser:
         "size of the maze)",
     )
     parser.add_argument("--lockstep", type=int, metavar="N",
-        help="the idealised search of the paper on N ranks, which needs no MPI: a step is one cell for each rank, and "
-        "communication is free; --split-rule one or half (default: half) and --threshold apply")
+        help="run the idealised search of the paper on N ranks, without MPI: in a step, each rank visits a cell, and "
+        "communication takes no time; use it with --split-rule one or half (default: half) and --threshold")
     parser.add_argument("--trace", nargs="?", const="messages", choices=("messages", "states"),
-        help="print a line for each DRAFTING, REJECT, ADMISSION and split, on few ranks as in the paper; states: and for "
-        "each change of a rank's state")
+        help="print a line for each DRAFTING, REJECT, ADMISSION and split, on few ranks as in the paper; states: also "
+        "for each change of a rank's state")
     add_search_options(parser, threshold=0.125, split_rules=("alternate", "half", "one"))
     return parser
 

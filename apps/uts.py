@@ -25,7 +25,7 @@ def parser() -> Parser:
     parser = Parser(prog=PROG, description="Count the nodes of an unbalanced tree on all ranks, balanced by drafting.")
     tree = parser.add_argument_group("tree", "a published one, or with other parameters; T1 if nothing is given")
     tree.add_argument("--tree", choices=sorted(TREES), help="a published tree; the options below change it")
-    tree.add_argument("--type", choices=("geometric", "binomial", "hybrid"))
+    tree.add_argument("--type", choices=("geometric", "binomial", "hybrid"), help="how numbers of children are drawn")
     tree.add_argument("--shape", choices=("fixed", "linear", "cyclic"), help="how branching changes with the depth")
     tree.add_argument("--depth", type=int, help="depth of a geometric tree")
     tree.add_argument("--branching", type=float,

@@ -56,8 +56,8 @@ def parser() -> Parser:
     add_changes(parser)
     parser.add_argument(
         "--balance", choices=("none", AUTO, *ROWS_SCHEMES), default=AUTO,
-        help="none; direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of "
-        "first or second order (default: %(default)s)",
+        help="none: no rows move; direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by "
+        "diffusion of first or second order; auto: direct up to 512 ranks (default: %(default)s)",
     )
     add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")

@@ -26,7 +26,7 @@ COMMANDS = {
             "record"),
         "pool": Entry("run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()"),
         "info": Entry("print versions, MPI, hosts and ranks; with --measure, also speeds and the cost of messages", "info",
-            "--measure (under mpiexec -n 4: of all its ranks)"),
+            "--measure (after mpiexec -n 4: of all 4 ranks)"),
         "slurm-script": Entry("print a batch script for Slurm that starts a program with run, and continues it", "slurm",
             "> job.sbatch"),
         "warmup": Entry("compile the kernels now, so that the first run need not do it", "info",
@@ -35,7 +35,7 @@ COMMANDS = {
     "try without a cluster": {
         "throttle": Entry("run a program as if on a slower machine"),
         "cluster": Entry("create virtual hosts on this machine, each with a name, an address and a speed"),
-        "simulate": Entry("simulate a search, a balancer or a pool on thousands of virtual ranks, without MPI", "simulate",
+        "simulate": Entry("simulate a search, rows, tasks or a graph on thousands of virtual ranks, without MPI", "simulate",
             "tasks --hosts 8,8 --speeds 1,2"),
     },
     "graphs": {

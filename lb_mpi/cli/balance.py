@@ -34,9 +34,10 @@ def add_options(parser: argparse.ArgumentParser, schemes: tuple[str, ...]) -> No
     """Add all options but the graph."""
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE", help="speed and time of each rank, one rank a line (default: drawn)")
+    others = "; direct: by solving a linear system; auto: the usual one for the graph" if "auto" in schemes else ""
     add("--scheme", choices=schemes, default="fos", help="what computes the work that moves over each edge: fos, sos: "
         "diffusion of first and second order; chebyshev, ops, cg: fewer steps; dimension_exchange: with one neighbour at "
-        "a time; direct: by solving a linear system; auto: the usual one for the graph")
+        f"a time{others}")
     add("--tau", choices=TAU_RULES,
         help="weights of the edges: Jin and Wang's, the same times the best factor, or all equal (default: as usual for the "
         "scheme)")
@@ -45,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser, schemes: tuple[str, ...]) -> No
     add("--steps", type=int, default=100_000, metavar="N", help="end after so many steps at the latest")
     add("--speeds", default="uniform:4:16", metavar="X,X,...",
         help="speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,...")
-    add("--times", default="uniform:5:15", metavar="X,X,...", help="seconds that the ranks need before, likewise")
+    add("--times", default="uniform:5:15", metavar="X,X,...", help="seconds that each rank needs before, given as --speeds")
     add("--seed", type=int, default=0, help="seed of the drawn numbers")
     add("--picture", metavar="FILE.svg", help="draw the ranks and what moves between them, and the imbalance of each step")
 

@@ -178,7 +178,7 @@ def _add_arrange(parser: argparse.ArgumentParser) -> None:
     nodes = parser.add_mutually_exclusive_group()
     nodes.add_argument("--speeds", metavar="X,X,...",
                        help="speeds of the nodes: drawn from uniform:LOW:HIGH, or a list 1,2,... with one per vertex "
-                       "(uniform:1:10)")
+                       "(default: uniform:1:10)")
     nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
     add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal")
     add("--objective", choices=arranging.OBJECTIVES, default="uniform",

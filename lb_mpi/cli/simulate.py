@@ -273,13 +273,13 @@ def _describe_rows(answer: dict[str, Any]) -> list[str]:
 def _add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", default="16", metavar="N,N,...",
         help="number of ranks on each host (default: %(default)s, on one host)")
-    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="tasks of each map, per rank")
+    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="number of tasks of each map for each rank")
     parser.add_argument("--maps", type=int, default=1, metavar="N", help="number of calls of pool.map")
     parser.add_argument("--costs", choices=pools.TASKS, default="lognormal",
         help="costs of the tasks: equal, or random with a few expensive ones")
     parser.add_argument("--spread", type=float, default=1.0, help="standard deviation of the logarithm of random costs")
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1")
-    parser.add_argument("--repeat", action="store_true", help="the same tasks in each map, whose costs are learned")
+    parser.add_argument("--repeat", action="store_true", help="use the same tasks in each map, and learn their costs")
     _common(parser, latency_s=50e-6, between=" between hosts")
 
 

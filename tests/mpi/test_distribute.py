@@ -306,7 +306,7 @@ def test_a_plan_that_was_closed_twice_exchanges_nothing() -> None:
         ({"parts": [0, 1]}, "parts of shape"),
         ({"parts": [SIZE] * 12}, f"parts[0] = {SIZE}"),
         ({"parts": [-1] * 12}, "parts[0] = -1"),
-        ({"parts": [0.5] * 12}, "float64"),
+        ({"parts": [0.5] * 12}, r"parts of shape (12,) = [0.5, 0.5"),
         ({"emulated_speed": 2.0 if LAST == RANK else 1.0}, "speed = 2.0"),
         ({"kernel": 5}, "kernel = 5"),
     ],
