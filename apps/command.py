@@ -115,6 +115,15 @@ def add_changes(group: Any) -> None:
     )
 
 
+def shape_of(text: str) -> tuple[int, int]:
+    """Parse "40x60"."""
+    try:
+        rows, columns = text.split("x")
+        return int(rows), int(columns)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected two integers, as in 40x60") from None
+
+
 def changes(text: str) -> list[Change]:
     """Parse "1:10:20:0.33,0:5:8:0.5"."""
     try:

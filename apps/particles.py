@@ -19,7 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
+from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run, shape_of
 from apps.heat import checksum, scramble
 from apps.speeds import Varying, seconds_for
 from lb_mpi.checks import integer
@@ -57,12 +57,6 @@ def parser() -> Parser:
     add_changes(group)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser
-
-
-def shape_of(text: str) -> tuple[int, int]:
-    """Parse "40x60"."""
-    rows, columns = text.split("x")
-    return int(rows), int(columns)
 
 
 def cells(shape: tuple[int, int]) -> Graph:

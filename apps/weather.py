@@ -24,7 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
+from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run, shape_of
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.speeds import Varying, seconds_for
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
@@ -48,7 +48,7 @@ def parser() -> Parser:
         prog=PROG, description="Weather on a grid: a stencil on a fixed mesh of ranks, and balanced physics."
     )
     parser.add_argument(
-        "--shape", type=grid_shape, default=(128, 256), metavar="RxC", help="latitudes x longitudes (default: 128x256)"
+        "--shape", type=shape_of, default=(128, 256), metavar="RxC", help="latitudes x longitudes (default: 128x256)"
     )
     parser.add_argument("--levels", type=int, default=32, help="levels of the atmosphere (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=50, help="number of time steps (default: %(default)s)")
@@ -62,12 +62,6 @@ def parser() -> Parser:
     add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser
-
-
-def grid_shape(text: str) -> tuple[int, int]:
-    """Parse "128x256"."""
-    rows, columns = text.split("x")
-    return int(rows), int(columns)
 
 
 class Block:

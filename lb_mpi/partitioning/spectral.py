@@ -1,7 +1,7 @@
 """Spectral bisection of a weighted graph: lambda_2 and v_2 of its Laplacian, and the cut by the entries of v_2.   (pure)
 
 The rule of the laboratory course: vertices below a threshold are one side.  Its threshold for halves is the mean of v_2;
-the weighted quantile also serves other targets, and keeps to them.
+the weighted quantile also suits other targets, and keeps to them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One rank of work stealing on thousands of ranks: drafts that walk, and drafts that stand.   (pure)
 
 A draft on the ring (`drafting`) needs a hop for each rank.  Here it walks over some random ranks.  If none of them could
-serve it, it returns, and its rank leaves a standing draft with each of its neighbours on the hypercube and falls asleep.  A
-neighbour with spare work serves it later, so no rank asks repeatedly.
+answer it, it returns, and its rank leaves a standing draft with each of its neighbours on the hypercube and falls asleep.  A
+neighbour with spare work answers it later, so no rank asks repeatedly.
 
 Source: the terms, J and the split between work quanta are those of Xu, Zhang, Sun 1991 (see `drafting`).  The standing
 drafts are those of Saraswat et al., "Lifeline-based global load balancing" (PPoPP 2011).
@@ -26,11 +26,11 @@ At the start every rank without work is ASLEEP, and its draft stands, unsent, wi
 by the number of ranks below it.  So work reaches all in log2 P splits, in fair shares.
 
 No rank waits forever: unanswered walks return, and no rank holds anything while it waits.  A rank with Q > J at the end of a
-turn serves its drafts, walks first, since they would otherwise move on; after `PATIENCE` of those in a row the oldest
+turn answers its drafts, walks first, since they would otherwise move on; after `PATIENCE` of those in a row the oldest
 standing draft is first.  Ranks that ever had work are connected by edges of the binomial tree, which are edges of the
 hypercube.  So while any rank keeps having Q > J, its sleeping neighbours wake, and then theirs.
 
-One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work is split into n + 1 shares, by weight: the
+One split answers many drafts: with n = min(drafts, Q / (J / 2) - 1) the work is split into n + 1 shares, by weight: the
 number of ranks that the draft asks for, times the speed of its source (units of work per second in its last quanta).  A
 rank that has not worked yet counts as fast as the one that splits.
 
@@ -308,7 +308,7 @@ class Walking:
         ]
 
     def _weight(self, draft: Draft) -> int:
-        """Return the weight of a draft's share, at least 1; see "One split serves many"."""
+        """Return the weight of a draft's share, at least 1; see "One split answers many drafts"."""
         relative = draft.speed / self.speed if draft.speed > 0.0 and self.speed > 0.0 else 1.0
         return max(1, round(EQUAL * draft.weight * relative))
 

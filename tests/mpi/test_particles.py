@@ -51,7 +51,7 @@ def test_lines_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--particles", "0"], "--particles = 0"),
         (["--shape", "0x5"], "rows = 0"),
-        (["--shape", "5"], "--shape: invalid shape_of value: '5'"),
+        (["--shape", "5"], "--shape: '5': expected two integers, as in 40x60"),
         (["--work", "0"], "--work = 0"),
     ],
 )

@@ -149,7 +149,7 @@ def test_kernels_against_plain_python() -> None:
     [
         (["--shape", "25x47"] if COMM.size > 1 else ["--shape", "0x4"], "shape = "),
         (["--shape", "128"], "--shape"),
-        (["--shape", "axb"], "--shape"),
+        (["--shape", "axb"], "--shape: 'axb': expected two integers, as in 40x60"),
         (["--shape", "-4x8"], "shape"),
         (["--levels", "0"], "levels = 0"),
         (["--levels", "many"], "--levels"),
