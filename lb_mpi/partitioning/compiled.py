@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +29,13 @@ def next_random(state: State, below: int) -> int:
 
 def random_state(seed: int) -> State:
     """Return the (1,) state for `next_random`; any integer is a seed."""
-    sequence = np.random.SeedSequence(abs(int(seed)), spawn_key=(int(seed < 0),))
-    return sequence.generate_state(1, np.uint64) | np.uint64(1)  # anything but 0
+    return np.array([_first_state(int(seed))])
+
+
+@functools.lru_cache(4096)
+def _first_state(seed: int) -> np.uint64:
+    sequence = np.random.SeedSequence(abs(seed), spawn_key=(int(seed < 0),))
+    return np.uint64(sequence.generate_state(1, np.uint64)[0] | np.uint64(1))  # anything but 0
 
 
 @njit(cache=True)

@@ -43,8 +43,11 @@ Choice = Generator[ChoiceStep, Mapping[int, Arrays], Ints]
 
 
 def levels_of(most_vertices: int) -> int:
-    """Return the number of coarser graphs, if no part has more than so many vertices."""
-    return max(0, (most_vertices // COARSEST).bit_length())
+    """Return the number of coarser graphs, if no part has more than so many vertices: a level keeps two fifths of them."""
+    n, levels = most_vertices, 0
+    while n > COARSEST:
+        n, levels = 2 * n // 5, levels + 1
+    return levels
 
 
 def pair_number(rank: int, other: int) -> int:

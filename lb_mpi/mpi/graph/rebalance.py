@@ -54,6 +54,7 @@ from lb_mpi.record.record import Record
 
 USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # calls before "auto" decides
+JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 QUICK_S = 0.5e-3  # a waiting rank yields its core for so long, before it naps
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
@@ -98,8 +99,15 @@ class PlanBalance:
         if self._before is not None:
             self.own_s, self.queued_s = own_s - self._before[0], min(queued_s - self._before[1], own_s - self._before[0])
             if self.own_s > 0.0 and self.load > 0.0:
-                self._speeds.append(self.load / self.own_s)
+                self._add_speed(self.load / self.own_s)
         self._before = own_s, queued_s
+
+    def _add_speed(self, speed: float) -> None:
+        """Add a speed; the second one in a row that is far from the usual one becomes the median at once."""
+        usual, known = self.speed, [*self._speeds]
+        self._speeds.append(speed)
+        if len(known) >= LEAST and (max(known[-1], speed) * JUMP < usual or min(known[-1], speed) > JUMP * usual):
+            self._speeds.extend([speed] * (USUAL // 2))
 
     def use(self, arguments: Arguments) -> None:
         """Decide by these arguments from now on; a new trigger keeps the cost of the last rebalancing."""
@@ -266,6 +274,10 @@ class RebalancePort(Port[RebalanceMessage, Job]):
             answer = self._reducing.popleft().answer
             found.append((ALL, RebalanceMessage(RebalanceKind.REDUCE, answer)))
         return found
+
+    def idle(self) -> bool:
+        """See `Port`."""
+        return not self._parcels.news() and not (self._reducing and self._reducing[0].done())
 
     def post(self, sends: list[tuple[int, RebalanceMessage]]) -> None:
         """See `Port`."""
