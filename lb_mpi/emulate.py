@@ -62,7 +62,7 @@ class throttle:
 
     def __init__(self, speed: float | Callable[[], float], name: str = "speed") -> None:
         self._speed = emulated_speed(speed() if callable(speed) else speed, name)
-        self._now = speed if callable(speed) else None
+        self._now, self._name = speed if callable(speed) else None, name
         self._outside = throttled()
         self.cpu_s = 0.0  # CPU time charged so far
         self._ready_at = time.perf_counter()
@@ -72,8 +72,8 @@ class throttle:
 
     @property
     def speed(self) -> float:
-        """The current relative speed."""
-        return self._speed if self._now is None else self._now()
+        """The current relative speed; ValueError if the function returns another number."""
+        return self._speed if self._now is None else emulated_speed(self._now(), self._name)
 
     def charge(self, cpu_s: float) -> None:
         """Note that the program has just computed for `cpu_s` seconds of CPU time."""

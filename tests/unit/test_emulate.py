@@ -99,6 +99,10 @@ def test_nothing_rests_after_an_error(clock: Clock) -> None:
 def test_bad_speeds(speed: object) -> None:
     with pytest.raises(ValueError, match=r"speed = .*expected a finite number above 0 and at most 1"):
         lb_mpi.throttle(speed)
+    speeds = iter([1.0, speed])
+    rank = lb_mpi.throttle(lambda: next(speeds))
+    with pytest.raises(ValueError, match=r"speed = .*expected a finite number above 0 and at most 1"):
+        rank.charge(1.0)
 
 
 def test_the_quantum_grows_until_polling_is_cheap() -> None:
