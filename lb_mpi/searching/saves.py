@@ -167,7 +167,7 @@ class Cut:
         self.state = SaveState.RUNNING
         self.number = 0  # of the current save, or of the last one
         self.under_way = 0  # WORK messages that this rank has sent minus those it has received
-        self.at = every_s  # time of the next save, at rank 0
+        self.at: float | None = every_s  # time of the next save, at rank 0; None: a save has ended, and no turn has followed
         self.stopping = False  # the search ends after the next save
         self.kept: list[bytes] = []  # parts of work of an earlier run, absorbed when this rank has no other
         self.job: SaveJob | None = None
@@ -189,6 +189,12 @@ class Cut:
     def stop(self) -> None:
         """Save as soon as possible, then end the search; on rank 0."""
         self.at, self.stopping = 0.0, True
+
+    def due(self, now: float) -> bool:
+        """Return whether a save is due, at rank 0; after another one, `every_s` seconds begin in the first turn."""
+        if self.at is None:
+            self.at = now + self.every_s
+        return now >= self.at
 
     def begin(self) -> list[Send]:
         """Begin a save, at rank 0; do nothing during another one."""
@@ -234,7 +240,7 @@ class Cut:
             self.job = Commit(self.number, None if rows is None else sorted(Receipt(*each) for each in rows))
         return sends
 
-    def done(self, job: SaveJob, result: Any, now: float, best: float) -> list[Send]:
+    def done(self, job: SaveJob, result: Any, best: float) -> list[Send]:
         """Process the result of a job; `best`: of the shared bound.  Return the messages to send, in order."""
         self.job = None
         if isinstance(job, Open) and result:
@@ -242,7 +248,7 @@ class Cut:
         if isinstance(job, Write):
             self._add(self.rank, None if result is None else _RECEIPT.pack(self.rank, *result, best))
             return []
-        self.at = now + self.every_s  # the save is over, committed or not
+        self.at = None  # the save is over, committed or not
         return self._go()
 
     def _report(self) -> list[Send]:

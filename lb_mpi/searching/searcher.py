@@ -135,7 +135,7 @@ class Searcher:
         if self.paused:
             return math.inf
         at = min(self.drafting.wake_at, self.termination.wake_at, self.limit_at)
-        return at if self.saves is None or self.rank != ROOT else min(at, self.saves.at)
+        return at if self.saves is None or self.rank != ROOT else min(at, self.saves.at or 0.0)
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
         """Process the messages in order, then choose what to do; return the messages to send, in order."""
@@ -165,7 +165,7 @@ class Searcher:
             return []
         assert self.saves is not None
         best = 0.0 if self.sharing is None else self.sharing.bound.best
-        sends = self.saves.done(job, result, self._now, best)
+        sends = self.saves.done(job, result, best)
         reason = Reason.TIMED_OUT if self._timed_out else Reason.STOPPED
         return sends + self._finish(reason) if self.saves.stopped else sends
 
@@ -229,7 +229,7 @@ class Searcher:
         sends += self._conclude(self.drafting.load > 0.0, now)
         if self.termination.over:
             return sends + self._finish(Reason.EXHAUSTED)
-        if self.saves is not None and self.rank == ROOT and now >= self.saves.at:
+        if self.saves is not None and self.rank == ROOT and self.saves.due(now):
             sends += self.saves.begin()
         return sends
 

@@ -157,7 +157,7 @@ class OnCut:
 
     def done(self, job: SaveJob | str, outcome: Any) -> list[Send]:
         if job != "give":
-            return [*self.cut.done(job, outcome, 0.0, 0.0), *self.settle()]
+            return [*self.cut.done(job, outcome, 0.0), *self.settle()]
         self.held, self.cut.under_way = self.held - 1, self.cut.under_way + 1
         return [(outcome, Message(Kind.WORK, 0)), *self.settle()]
 

@@ -93,7 +93,7 @@ class Ring(Searches):
         root = state.actors[0]
         if self.limited and not (root.over or root._timed_out) and root.limit_at > 0.0:
             yield from self.act(state, 0, lambda searcher, _: setattr(searcher, "limit_at", 0.0) or [], "limit")
-        if root.saves is not None and not root.over and root.saves.number < self.most_saves and root.saves.at > 0.0:
+        if root.saves is not None and not root.over and root.saves.number < self.most_saves and root.saves.at != 0.0:
             yield from self.act(state, 0, lambda searcher, _: setattr(searcher.saves, "at", 0.0) or [], "save")
 
 

@@ -123,7 +123,7 @@ CUT_MUTANTS = [
     (saves, "Cut._pause", "        return self._to_below(Kind.PAUSE)\n", "        return self._to_below(Kind.PAUSE)[:1]\n"),
     (saves, "Cut.done", "if isinstance(job, Open) and result:", "if isinstance(job, Open):"),
     (saves, "Cut.receive", "(number, self.paused) < (self.number, True)", "False"),
-    (saves, "Cut.done", "        self.at = now + self.every_s  #", "        #"),
+    (saves, "Cut.done", "        self.at = None  #", "        self.at = 0.0  #"),
     (saves, "Cut._report", "if self.above is None else SaveState.WRITTEN", "if self.above is None else SaveState.RUNNING"),
 ]  # fmt: skip
 

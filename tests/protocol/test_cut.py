@@ -11,8 +11,8 @@ from lb_mpi.errors import SearchError
 from lb_mpi.searching import simulate
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
-from lb_mpi.searching.saves import pack_parts, share
-from lb_mpi.searching.searcher import Reason, Searcher
+from lb_mpi.searching.saves import Open, do, pack_parts, share
+from lb_mpi.searching.searcher import Reason, Searcher, Work
 from lb_mpi.virtual import Network
 from tests.pile import Broken, Pile
 from tests.protocol.disk import Disk, MemoryStore, check_saved
@@ -266,6 +266,20 @@ def refuse() -> None:
     said = [(message.kind, message.pid) for _, message in rank.turn(0.0, [(0, Message(Kind.WRITE, 0, 1))])]
     assert said == [(Kind.WRITTEN, 0), (Kind.FINISH, Reason.FAILED)]
     assert rank.job is None
+
+
+def test_work_goes_on_between_saves_on_a_disk_that_is_slower_than_they_are_frequent() -> None:
+    rank = Searcher(0, range(1), Pile(60), Options(threshold=1.0, save_every_s=1.0))
+    now, jobs = 0.0, []
+    while not rank.over:
+        rank.turn(now, [])
+        if (job := rank.job) is not None:
+            jobs.append(type(job))
+            work = isinstance(job, Work)
+            now += 0.3 if work else 5.0
+            rank.done(job, rank.problem.work(1) if work else do(job, MemoryStore(Disk(), 0, size=1, full=True)))
+        assert len(jobs) < 200, "no end in sight"
+    assert jobs[:10] == [*[Work] * 4, Open, *[Work] * 4, Open]
 
 
 def test_a_rank_that_cannot_write_keeps_nobody_from_going_on() -> None:
