@@ -39,6 +39,7 @@ class MapOptions(TypedDict, total=False):
     to: str
     chunksize: int | None
     progress: Progress | bool | None
+    return_exceptions: bool
     checkpoint: str | os.PathLike[str] | None
     key: str | None
     callback: Callable[[Any], object] | None
@@ -47,38 +48,65 @@ class MapOptions(TypedDict, total=False):
     timeout: float | None
 
 
-class CheckedOptions(NamedTuple):
-    """Options of a map, after their check."""
+class MapCall(NamedTuple):
+    """The function of a map, and the way to call it: function(item)."""
 
+    function: Callable[..., Any]
+    star: bool = False  # function(*item)
+    keep_exceptions: bool = False  # exceptions are results
+    retries: int = 0  # after an exception, on the same rank
+    timeout_s: float = 0.0  # of a task; 0: none
+
+
+class CheckedOptions(NamedTuple):
+    """The options of a map that only its root uses, after their check."""
+
+    costs: Any
+    to_all: bool
     chunksize: int  # 0: adaptive
     progress: Progress | None
+    checkpoint: Any  # a path
+    key: str | None
+    callback: Callable[[Any], object] | None
+    buffersize: int  # 0: none is given
 
 
-def check_options(function: Any, options: MapOptions, *, alone: bool) -> CheckedOptions:
-    """Check the arguments that all ranks pass to a map; `alone`: the other ranks serve."""
-    if alone and options.get("to") == "all":
+def check_options(
+    function: Any, options: MapOptions, *, star: bool, lazy: bool, alone: bool
+) -> tuple[MapCall, CheckedOptions]:
+    """Check the arguments that all ranks pass to a map: `lazy` if its items may be read while tasks run.
+
+    `alone`: the other ranks serve.
+    """
+    to = options.get("to", "root")
+    if alone and to == "all":
         raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
     if unknown := options.keys() - MapOptions.__annotations__.keys():
         hint = checks.meant(min(unknown), [*MapOptions.__annotations__])
         raise TypeError(f"a map got an unexpected keyword argument {min(unknown)!r}{hint}")
-    checks.function("callback", options.get("callback"), optional=True)
+    if not lazy and "buffersize" in options:
+        raise TypeError("a map got an unexpected keyword argument 'buffersize': expected it with imap")
+    callback = checks.function("callback", options.get("callback"), optional=True)
     checks.function("function", function)
-    checks.choice("to", options.get("to", "root"), ("root", "all"))
+    checks.choice("to", to, ("root", "all"))
     if (chunksize := options.get("chunksize")) is not None:
         chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
     if (key := options.get("key")) is not None and (not isinstance(key, str) or not key):
         raise TypeError(f"key = {show(key)}: expected a text that identifies the function in its checkpoint")
-    checks.integer("retries", options.get("retries", 0), least=0, most=MOST)
+    retries = checks.integer("retries", options.get("retries", 0), least=0, most=MOST)
     if (timeout := options.get("timeout")) is not None:
-        checks.number("timeout", timeout, least=1e-3, most=1e8, unit="seconds")
+        timeout = checks.number("timeout", timeout, least=1e-3, most=1e8, unit="seconds")
         if threading.current_thread() is not threading.main_thread():
             where = "expected the main thread, the only one that can be stopped"
-            raise ValueError(f"timeout = {show(timeout)} in a thread: {where}")
+            raise ValueError(f"timeout = {show(options['timeout'])} in a thread: {where}")
     if (buffersize := options.get("buffersize")) is not None:
-        checks.integer("buffersize", buffersize, least=1)
+        buffersize = checks.integer("buffersize", buffersize, least=1)
     if isinstance(progress := options.get("progress"), bool):
         progress = _progress_line() if progress else None
-    return CheckedOptions(chunksize or 0, checks.function("progress", progress, optional=True))
+    checks.function("progress", progress, optional=True)
+    call = MapCall(function, star, bool(options.get("return_exceptions")), retries, timeout or 0.0)
+    costs, checkpoint = options.get("costs"), options.get("checkpoint")
+    return call, CheckedOptions(costs, to == "all", chunksize or 0, progress, checkpoint, key, callback, buffersize or 0)
 
 
 def _progress_line() -> Progress:
@@ -131,15 +159,15 @@ def _check_iterable(items: Any) -> Any:
 NEED_ALL = ("costs", "checkpoint", "progress")  # options of a map that need all its items before it begins
 
 
-def reads_lazily(given: Sequence[Any], options: MapOptions) -> bool:
+def reads_lazily(given: Sequence[Any], options: CheckedOptions) -> bool:
     """Return whether items are read while tasks run: with buffersize=, or if their number is not known.
 
     ValueError for buffersize= with an option that needs all items.
     """
-    needs = [name for name in NEED_ALL if options.get(name) is not None and options.get(name) is not False]
-    if options.get("buffersize") is not None:
+    needs = [name for name in NEED_ALL if getattr(options, name) is not None]
+    if options.buffersize:
         if needs:
-            raise ValueError(f"buffersize = {options['buffersize']}: expected None with {needs[0]}=, which needs all items")
+            raise ValueError(f"buffersize = {options.buffersize}: expected None with {needs[0]}=, which needs all items")
         return True
     return not needs and any(isinstance(one, Iterable) and not isinstance(one, Sized) for one in given)
 

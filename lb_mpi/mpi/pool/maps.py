@@ -28,7 +28,7 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import (
     CheckedOptions,
-    MapOptions,
+    MapCall,
     ReceivedItems,
     check_items,
     encode,
@@ -50,7 +50,7 @@ from lb_mpi.mpi.pool.messages import (
     task_error,
 )
 from lb_mpi.mpi.pool.plan import MapPlan
-from lb_mpi.mpi.pool.running import MapCall, Ran, run_tasks
+from lb_mpi.mpi.pool.running import Ran, run_tasks
 from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.pooling.account import RankTasks, report
 from lb_mpi.pooling.beginning import PoolState
@@ -381,23 +381,22 @@ class RootMap(RootTasks):
     """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing."""
 
     def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, checked: CheckedOptions,
-        opened: contextlib.ExitStack,
-    ) -> None:  # fmt: skip
+        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: CheckedOptions, opened: contextlib.ExitStack
+    ) -> None:
         super().__init__(maps, call)
-        session, path, file = maps.session, options.get("checkpoint"), None
+        session, path, file = maps.session, options.checkpoint, None
         given = check_items(items, ordered=path is not None)
         if path is not None:
-            file = CheckpointFile(path, call.function, given, star=call.star, key=options.get("key"))
+            file = CheckpointFile(path, call.function, given, star=call.star, key=options.key)
             opened.enter_context(contextlib.closing(file))
         speeds, done = maps.speeds.values, () if file is None else file.done
         name = name_of(call.function)
-        self._plan = plan = MapPlan.of(name, given, options.get("costs"), done, speeds.tolist(), maps.memory)
+        self._plan = plan = MapPlan.of(name, given, options.costs, done, speeds.tolist(), maps.memory)
         self._function = sent_function(session, call)
-        self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), checked.chunksize
-        self._to_all = options.get("to") == "all"
+        self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), options.chunksize
+        self._to_all = options.to_all
         self._gather = partial(
-            Gathering, order=plan.order, callback=options.get("callback"), progress=checked.progress, file=file,
+            Gathering, order=plan.order, callback=options.callback, progress=options.progress, file=file,
             keep_exceptions=call.keep_exceptions,
         )  # fmt: skip
         self._until_fresh = False  # it stops working when there are results

@@ -31,7 +31,6 @@ from lb_mpi.mpi.pool.arguments import MapOptions, check_options, reads_lazily
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import PoolMaps, RootMap, RootTasks, WorkerMap
 from lb_mpi.mpi.pool.messages import run_chunk
-from lb_mpi.mpi.pool.running import MapCall
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import Serving, ServingPort, follow, serve
 from lb_mpi.mpi.pool.session import MAP
@@ -180,30 +179,20 @@ class Pool:
         used.  In a pool whose methods all ranks call, every rank raises the error; but a rank whose own task raised
         SystemExit or KeyboardInterrupt raises that.
         """
-        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         options = MapOptions(
-            costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint, key=key, callback=callback,
-            retries=retries, timeout=timeout,
+            costs=costs, to=to, chunksize=chunksize, progress=progress, return_exceptions=return_exceptions,
+            checkpoint=checkpoint, key=key, callback=callback, retries=retries, timeout=timeout,
         )  # fmt: skip
-        return self._collect(call, items, options)
+        return self._collect(function, items, options, star=len(items) > 1)
 
     def starmap(
-        self,
-        function: Callable[..., T],
-        items: Any = None,
-        *,
-        return_exceptions: bool = False,
-        **options: Unpack[MapOptions],
+        self, function: Callable[..., T], items: Any = None, **options: Unpack[MapOptions]
     ) -> list[T] | None:
         """Return a list of function(*item) for each of the root's items; see `map` for the other arguments."""
-        return self._collect(MapCall(function, star=True, keep_exceptions=return_exceptions), (items,), options)
+        return self._collect(function, (items,), options, star=True)
 
     def imap_indexed(
-        self,
-        function: Callable[..., T],
-        *items: Any,
-        return_exceptions: bool = False,
-        **options: Unpack[MapOptions],
+        self, function: Callable[..., T], *items: Any, **options: Unpack[MapOptions]
     ) -> Iterator[tuple[int, T]]:
         """Yield (index of the item, function(item)) on the root as results arrive; nothing on the other ranks.
 
@@ -222,30 +211,19 @@ class Pool:
             `concurrent.futures.Executor.map`; None: 32 per rank, or more if tasks are short.  Any items are then read as
             tasks begin.  No argument of `map` and `starmap`.
         """
-        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        return self._each(call, items, options, ordered=False)
+        return self._each(function, items, options, ordered=False)
 
     def imap_unordered(
-        self,
-        function: Callable[..., T],
-        *items: Any,
-        return_exceptions: bool = False,
-        **options: Unpack[MapOptions],
+        self, function: Callable[..., T], *items: Any, **options: Unpack[MapOptions]
     ) -> Iterator[T]:
         """Yield function(item) on the root as results arrive; see `imap_indexed`."""
-        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        return (value for _, value in self._each(call, items, options, ordered=False))
+        return (value for _, value in self._each(function, items, options, ordered=False))
 
     def imap(
-        self,
-        function: Callable[..., T],
-        *items: Any,
-        return_exceptions: bool = False,
-        **options: Unpack[MapOptions],
+        self, function: Callable[..., T], *items: Any, **options: Unpack[MapOptions]
     ) -> Iterator[T]:
         """Yield function(item) on the root, in the order of the items; see `imap_indexed`."""
-        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        return _in_order(self._each(call, items, options, ordered=True))
+        return _in_order(self._each(function, items, options, ordered=True))
 
     def apply(self, function: Callable[..., T], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> T:
         """Return function(*args, **kwds), computed on some rank."""
@@ -391,21 +369,24 @@ class Pool:
                     self.close()
 
     def _each(
-        self, call: MapCall, items: tuple[Any, ...], options: MapOptions, *, ordered: bool
+        self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, ordered: bool
     ) -> Iterator[tuple[int, Any]]:
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        with self._begun(call, items, options, lazy=True, ordered=ordered) as begun:
+        with self._begun(function, items, options, star=len(items) > 1, lazy=True, ordered=ordered) as begun:
             return begun.each()
 
-    def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
-        with self._begun(call, items, options) as begun:
+    def _collect(
+        self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool
+    ) -> list[Any] | None:
+        with self._begun(function, items, options, star=star) as begun:
             return begun.collect()
 
     @contextmanager
     def _begun(
-        self, call: MapCall, items: tuple[Any, ...], options: MapOptions, *, lazy: bool = False, ordered: bool = False
-    ) -> Iterator[RootTasks | WorkerMap]:
+        self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool, lazy: bool = False,
+        ordered: bool = False,
+    ) -> Iterator[RootTasks | WorkerMap]:  # fmt: skip
         """Begin a map on all ranks, for a block with Ctrl-C held back; if an argument is wrong on any, all that call raise.
 
         `lazy`: results are taken one by one, so items may be read while tasks run; `ordered`: in the order of the items.
@@ -414,15 +395,12 @@ class Pool:
 
         def plan() -> RootTasks | None:
             with interrupts().allowed():  # the items may come from the user's code
-                checked = check_options(call.function, options, alone=session.ranks.alone)
-                limited = call._replace(retries=options.get("retries") or 0, timeout_s=options.get("timeout") or 0.0)
-                if not lazy and "buffersize" in options:
-                    raise TypeError("a map got an unexpected keyword argument 'buffersize': expected it with imap")
+                call, checked = check_options(function, options, star=star, lazy=lazy, alone=session.ranks.alone)
                 if not session.ranks.is_root:
                     return None
-                if lazy and reads_lazily(items, options):
-                    return RootStream(self._maps, limited, items, options, checked, ordered=ordered)
-                return RootMap(self._maps, limited, items, options, checked, opened)
+                if lazy and reads_lazily(items, checked):
+                    return RootStream(self._maps, call, items, checked, ordered=ordered)
+                return RootMap(self._maps, call, items, checked, opened)
 
         self._check_open()
         with session.claimed(Wish.MAP), in_call(""):
@@ -441,7 +419,7 @@ class Pool:
                 return
             with session.presence.notifying():
                 session.work(Serving(session), ServingPort(session), MAP)
-                following = follow(session, call.function)
+                following = follow(session, function)
             yield following
 
     def _check_open(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.waiting import own_s
+from lb_mpi.mpi.pool.arguments import MapCall
 from lb_mpi.mpi.pool.messages import (
     EXACT,
     UNCHANGING,
@@ -28,16 +29,6 @@ from lb_mpi.mpi.pool.messages import (
 from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling.intervals import Interval
 from lb_mpi.record.events import Phase
-
-
-class MapCall(NamedTuple):
-    """The function of a map, and the way to call it: function(item)."""
-
-    function: Callable[..., Any]
-    star: bool = False  # function(*item)
-    keep_exceptions: bool = False  # exceptions are results
-    retries: int = 0  # after an exception, on the same rank
-    timeout_s: float = 0.0  # of a task; 0: none
 
 
 class Process(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.pool.arguments import CheckedOptions, MapOptions, iterate
+from lb_mpi.mpi.pool.arguments import CheckedOptions, MapCall, iterate
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, WorkerMap, sent_function, unpickled
 from lb_mpi.mpi.pool.messages import (
     ItemBatch,
@@ -32,7 +32,7 @@ from lb_mpi.mpi.pool.messages import (
     read_batch,
 )
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.running import MapCall, Ran, run_tasks
+from lb_mpi.mpi.pool.running import Ran, run_tasks
 from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionPort
 from lb_mpi.pooling.account import RankTasks, report
 from lb_mpi.pooling.beginning import Wish
@@ -69,15 +69,14 @@ class RootStream(RootTasks):
     """
 
     def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: MapOptions, checked: CheckedOptions, *,
-        ordered: bool,
-    ) -> None:  # fmt: skip
+        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: CheckedOptions, *, ordered: bool
+    ) -> None:
         super().__init__(maps, call)
         ranks = self.session.ranks
-        self._chunksize, self._callback, self._ordered = checked.chunksize, options.get("callback"), ordered
+        self._chunksize, self._callback, self._ordered = options.chunksize, options.callback, ordered
         self._items: Iterator[Any] | None = iterate(items)  # None: all are read
         order = [ranks.root, *(rank for rank in range(ranks.size) if rank != ranks.root)]
-        self._feeder = Feeder(order, buffersize=options.get("buffersize") or 0, chunksize=checked.chunksize)
+        self._feeder = Feeder(order, buffersize=options.buffersize, chunksize=options.chunksize)
         self._function = sent_function(self.session, call)
         self._port = StreamPort(self.session, call)
         self._going = deque[PoolSend]()  # batches for other ranks, which one thread adds and another one may send meanwhile
