@@ -39,15 +39,15 @@ from tests.protocol.round_mutants import MUTANTS
 
 PAIR, PATH, TRIANGLE = [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (1, 2), (0, 2)]
 SMALL = [
-    ([3], [], {}, 0),
-    ([3, 0], PAIR, {}, 0),
-    ([3, 1], PAIR, {(0, 1): 1}, 1),
-    ([2, 2], PAIR, {(0, 1): 1, (1, 0): 0}, 1),
-    ([2, 1], [], {(0, 1): 1}, 1),
-    ([2, 0, 1], PATH, {(0, 1): 1}, 0),
-    ([2, 0, 0], PATH, {}, 0),
-    ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}, 0),
-    ([2, 0, 0], PATH, {(0, 2): 1}, 1),
+    ([3], [], {}),
+    ([3, 0], PAIR, {}),
+    ([3, 1], PAIR, {(0, 1): 1}),
+    ([2, 2], PAIR, {(0, 1): 1, (1, 0): 0}),
+    ([2, 1], [], {(0, 1): 1}),
+    ([2, 0, 1], PATH, {(0, 1): 1}),
+    ([2, 0, 0], PATH, {}),
+    ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}),
+    ([2, 0, 0], PATH, {(0, 2): 1}),
 ]
 OF_OBJECTS = [0, 1, 2, 3, 4, 6]  # of these, the same with objects as rows, which are packed and opened by jobs
 
@@ -56,24 +56,21 @@ QUICK = 5  # so many of these have few states
 
 @pytest.mark.parametrize("number", range(len(SMALL)))
 def test_the_law_holds_in_every_reachable_state(number: int) -> None:
-    *setting, failures = SMALL[number]
-    states, ends = explore(first_state(*setting, failures=failures))
+    states, ends = explore(first_state(*SMALL[number], failures=1))
     assert states > 3
     assert ends > 0
 
 
 @pytest.mark.parametrize("number", OF_OBJECTS)
 def test_the_law_holds_in_every_reachable_state_of_rounds_of_objects(number: int) -> None:
-    *setting, failures = SMALL[number]
-    states, ends = explore(first_state(*setting, failures=failures, objects=True))
+    states, ends = explore(first_state(*SMALL[number], failures=int(number < QUICK), objects=True))
     assert states > 3
     assert ends > 0
 
 
 @pytest.mark.parametrize("number", range(len(SMALL)))
 def test_the_law_holds_in_every_reachable_state_of_quick_calls(number: int) -> None:
-    *setting, failures = SMALL[number]
-    states, ends = explore(first_state(*setting, failures=failures, quick=True))
+    states, ends = explore(first_state(*SMALL[number], failures=int(number < QUICK or number % 2 == 0), quick=True))
     assert states > 3
     assert ends > 0
 
@@ -195,18 +192,20 @@ def test_many_ranks_and_help() -> None:
 
 def find_fault() -> None:
     """What is wrong with it: every state of the smallest rounds, simulations, every state of the others."""
-    for number, (*setting, failures) in enumerate(SMALL):
+    for number, setting in enumerate(SMALL):
         if number == QUICK:
             for seed in range(60):
                 play(seed)
-        quick = number % 2 == 0
-        explore(first_state(*setting, failures=failures), most_states=20_000)
-        explore(first_state(*setting, failures=1, quick=quick), most_states=20_000)
+        explore(first_state(*setting, failures=1), most_states=20_000)
+        if number % 2 == 0:
+            explore(first_state(*setting, failures=1, quick=True), most_states=20_000)
         if number < QUICK:
             explore(first_state(*setting, failures=1, objects=True), most_states=20_000)
 
 
-test_known_wrong_variants_are_caught = rejects(find_fault, [(round_module, *one) for one in MUTANTS], IndexError, TypeError)
+test_known_wrong_variants_are_caught = rejects(
+    find_fault, [(round_module, *one) for one in MUTANTS], IndexError, TypeError, right=False
+)
 
 
 def test_messages_outside_the_table_are_protocol_errors() -> None:
