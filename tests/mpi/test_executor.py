@@ -73,12 +73,17 @@ class Unsendable(Exception):
         super().__init__("nine")
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
 def fail(how: str) -> None:
     if how == "value":
         raise ValueError(how)  # on purpose
     if how == "exit":
         sys.exit(3)
-    raise Unsendable(1, 2)
+    raise Unsendable(1, 2) if how == "unread" else Mute()
 
 
 def remember(number: int) -> None:
@@ -145,6 +150,7 @@ def test_exceptions_come_with_their_traceback() -> None:
         unread = executor.submit(fail, "unread").exception()
         assert isinstance(unread, lb_mpi.TaskError)
         assert "Unsendable: nine" in str(unread)
+        assert isinstance(executor.submit(fail, "mute").exception(), Mute)
         assert executor.submit(abs, -1).result() == 1
 
     on_root(use)

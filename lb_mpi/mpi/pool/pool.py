@@ -24,7 +24,7 @@ from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.communicator import closed
-from lb_mpi.mpi.common.failure import hint
+from lb_mpi.mpi.common.failure import describe, hint
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import MapOptions, check_options, reads_lazily
@@ -355,7 +355,7 @@ class Pool:
     ) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
         others = not (self.is_root or self._session.ranks.alone)
-        if others and isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
+        if others and isinstance(error, AttributeError | TypeError) and "NoneType" in describe(error):
             error.add_note("On this rank `map` returns None; put `if pool.is_root:` before what uses its results.")
         with in_call("") as interrupts:
             try:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lb_mpi.errors import Error
+from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, body
 from lb_mpi.mpi.common.recorder import running
@@ -123,6 +124,6 @@ def _outcome(rank: int, k: int, data: bytes) -> Frame:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
-        if "main thread" in str(error) and threading.current_thread() is not threading.main_thread():
+        if "main thread" in describe(error) and threading.current_thread() is not threading.main_thread():
             error.add_note("Rank 0 runs its tasks in a thread: expected lb_mpi.Executor(root_works=False) for such tasks.")
         return Frame(k, k, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL))
