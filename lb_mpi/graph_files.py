@@ -56,7 +56,7 @@ def as_graph(graph: Any) -> Graph:
         return Graph.from_networkx(graph)
     if scipy.sparse.issparse(graph):
         return Graph.from_scipy(graph)
-    hints = {dict: "; of a dict, make a networkx.Graph", np.ndarray: "; of a dense matrix, make a scipy.sparse.csr_array"}
+    hints = {dict: "; for a dict, pass networkx.Graph(it)", np.ndarray: "; for a matrix, pass scipy.sparse.csr_array(it)"}
     expected = "expected an lb_mpi.Graph, a networkx graph, a scipy.sparse matrix, a name or the path of a file"
     raise TypeError(f"graph = {show(graph)}: {expected}{hints.get(type(graph), '')}")
 

@@ -102,7 +102,7 @@ def check_problem(problem: object) -> None:
     if callable(found):
         faults.append("its found is a method: make it an attribute or a property that is True or False")
     if faults and callable(problem):
-        faults = ["of a function from a node to its children, make an lb_mpi.TreeSearch(root, children)"]
+        faults = ["for a function from a node to its children, pass lb_mpi.TreeSearch(root, children)"]
     if faults:
         raise TypeError(f"problem = {show(problem)}: expected an lb_mpi.Problem; {'; '.join(faults)}")
 

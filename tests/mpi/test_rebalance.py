@@ -339,15 +339,15 @@ def test_wrong_options_are_told_to_all(options: dict[str, Any], says: str, guilt
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (lambda n: np.zeros(n + 1), "ValueError: value 0 has 6 rows: expected 5"),
-        (lambda n: np.float64(1.0), "TypeError: value 0 of type float64"),
-        (lambda n: np.zeros(()), "ValueError: value 0 of shape ()"),
-        (lambda n: np.array([None] * n), "TypeError: value 0 of dtype object"),
-        (lambda n: np.ma.zeros(n), "TypeError: value 0 of type MaskedArray"),
-        (lambda n: [1] * n, "TypeError: value 0 of type list without pack"),
-        (lambda n: None, "TypeError: value 0 of type NoneType"),
-        (lambda n: sparse.eye_array(n).tocsc(), "TypeError: value 0, a sparse matrix in CSC"),
-        (lambda n: sparse.eye_array(n + 1).tocsr(), "ValueError: value 0 has 6 rows"),
+        (lambda n: np.zeros(n + 1), "ValueError: values[0] has 6 rows: expected 5"),
+        (lambda n: np.float64(1.0), "TypeError: values[0] of type float64"),
+        (lambda n: np.zeros(()), "ValueError: values[0] of shape ()"),
+        (lambda n: np.array([None] * n), "TypeError: values[0] of dtype object"),
+        (lambda n: np.ma.zeros(n), "TypeError: values[0] of type MaskedArray"),
+        (lambda n: [1] * n, "TypeError: values[0] of type list without pack"),
+        (lambda n: None, "TypeError: values[0] of type NoneType"),
+        (lambda n: sparse.eye_array(n).tocsc(), "TypeError: values[0], a sparse matrix in CSC"),
+        (lambda n: sparse.eye_array(n + 1).tocsr(), "ValueError: values[0] has 6 rows"),
     ],
 )
 def test_wrong_values_are_told_to_all(value: Callable[[int], Any], says: str) -> None:
@@ -364,16 +364,17 @@ def test_values_and_options_that_differ_are_told_to_all() -> None:
         at_speed(plan, speeds(3)[RANK])
         last = RANK == LAST
         n = len(plan.vertices)
-        for act in (
-            lambda: plan.rebalance(np.zeros((n, 2 + last)), when="always"),
-            lambda: plan.rebalance(np.zeros(n, "f4" if last else "f8"), when="always"),
-            lambda: plan.rebalance(*[np.zeros(n)] * (1 + last), when="always"),
-            lambda: plan.rebalance(when="always" if last else "auto"),
-            lambda: plan.rebalance(every=1 + last),
-            lambda: plan.rebalance(costs=np.ones(n) if last else None),
+        for name, act in (
+            ("values", lambda: plan.rebalance(np.zeros((n, 2 + last)), when="always")),
+            ("values", lambda: plan.rebalance(np.zeros(n, "f4" if last else "f8"), when="always")),
+            ("values", lambda: plan.rebalance(*[np.zeros(n)] * (1 + last), when="always")),
+            ("when", lambda: plan.rebalance(when="always" if last else "auto")),
+            ("every", lambda: plan.rebalance(every=1 + last)),
+            ("costs", lambda: plan.rebalance(costs=np.ones(n) if last else None)),
         ):
             told = refused(act, TypeError)
-            assert all(f"on rank {LAST}: expected" in text for text in told), told
+            assert all(text.startswith(f"TypeError: {name} = ") for text in told), told
+            assert all(f" on rank {LAST}: expected" in text for text in told), told
         for _ in range(2):  # decisions are the same again
             at_speed(plan, speeds(3)[RANK])
             plan.rebalance(when="always")

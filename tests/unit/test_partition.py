@@ -151,7 +151,7 @@ def test_odd_values(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_odd_graphs() -> None:
-    with pytest.raises(TypeError, match=r"graph = array.*; of a dense matrix, make a scipy\.sparse\.csr_array"):
+    with pytest.raises(TypeError, match=r"graph = array.*; for a matrix, pass scipy\.sparse\.csr_array\(it\)"):
         partition(np.eye(3), 2)
     with pytest.raises(TypeError, match=r"machine = 'm\.json'"):
         partition("mesh:3x3", 2, machine="m.json")  # type: ignore[arg-type]

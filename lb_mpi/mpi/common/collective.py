@@ -10,15 +10,15 @@ from __future__ import annotations
 import pickle
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from lb_mpi.checks import show
+from lb_mpi.checks import shortened, show
 from lb_mpi.mpi.common.communicator import duplicate, end_with_mpi, presence_of, wait
 from lb_mpi.mpi.common.failure import Failed, failure, install
 from lb_mpi.mpi.common.late import call, hang_s
@@ -102,6 +102,18 @@ def agree_on(comm: MPI.Intracomm, /, **arguments: Any) -> None:
             if digest != first[1]:
                 wrong = ValueError(f"{name} = {text} on rank {rank}: expected {first[0]}, as on rank 0")
                 raise presence_of(comm).on_all(wrong, rank)
+
+
+def raise_difference(comm: MPI.Intracomm, given: Mapping[str, str]) -> NoReturn:
+    """Collective: TypeError on all ranks, naming one of the arguments (as text) in which a rank differs from rank 0."""
+    everyone = allgather(comm, given)
+    for rank, theirs in enumerate(everyone):
+        for name in [*everyone[0], *theirs]:
+            found, expected = (shortened(one.get(name, "nothing")) for one in (theirs, everyone[0]))
+            if theirs.get(name) != everyone[0].get(name):
+                wrong = TypeError(f"{name} = {found} on rank {rank}: expected {expected}, as on rank 0")
+                raise presence_of(comm).on_all(wrong, rank)
+    raise presence_of(comm).on_all(TypeError("the arguments differ between ranks: expected the same on all"))
 
 
 def allgather(comm: MPI.Intracomm, value: T) -> list[T]:

@@ -9,7 +9,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -23,7 +23,7 @@ from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.carrier import Port, carry
-from lb_mpi.mpi.common.collective import allgather, raise_on_all
+from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call
@@ -196,7 +196,7 @@ def rebalance(
             if given is not None:
                 balance.given(given)
             balance.measure(*spent)
-        mark = _mark(checked, moving, given)
+        mark = zlib.crc32(repr(_given(checked, moving, given)).encode())
         mine = RankLoad(balance.load, balance.speed, mark, failed is not None, balance.queued_s, balance.own_s)
         actor = Rebalancing(
             comm.rank, comm.size, part, mine, balance.trigger, imbalance=checked.imbalance, connected=connected,
@@ -212,7 +212,7 @@ def rebalance(
                 between = None if actor.error is None else of_rows(actor.error, comm.rank, "rebalancing")
                 raise_on_all(comm, failed or port.failed or between)
             if outcome.problem is RebalanceProblem.DIFFER:
-                _raise_difference(comm, checked, moving, given)
+                raise_difference(comm, _given(checked, moving, given))
         except BaseException as error:
             presence.send_failure(error)
             if presence.failed:
@@ -237,21 +237,10 @@ def _compile() -> None:
     all_ranks("mesh:20x20", np.arange(400) // 100, [1.0, 1.0, 1.0, 2.0])
 
 
-def _mark(arguments: Arguments, values: Values, costs: Floats | None) -> int:
-    return zlib.crc32(_words(arguments, values, costs).encode())
-
-
-def _words(arguments: Arguments, values: Values, costs: Floats | None) -> str:
-    named = ", ".join(f"{name} = {show(value)}" for name, value in arguments._asdict().items())
-    return f"{'costs' if costs is not None else 'no costs'}, {named}, values: {values.words}"
-
-
-def _raise_difference(comm: MPI.Intracomm, arguments: Arguments, values: Values, costs: Floats | None) -> NoReturn:
-    """Collective: TypeError on all ranks, which names a rank with other arguments than rank 0."""
-    everyone = allgather(comm, _words(arguments, values, costs))
-    rank = next((rank for rank, words in enumerate(everyone) if words != everyone[0]), 0)
-    wrong = f"rebalance has {everyone[rank]} on rank {rank}: expected {everyone[0]}, as on rank 0"
-    raise presence_of(comm).on_all(TypeError(wrong), rank)
+def _given(arguments: Arguments, values: Values, costs: Floats | None) -> dict[str, str]:
+    """Return what must be equal on all ranks, as text."""
+    named = {name: show(value) for name, value in arguments._asdict().items()}
+    return {"costs": "None" if costs is None else "an array", **named, "values": values.words}
 
 
 class RebalancePort(Port[RebalanceMessage, Job]):

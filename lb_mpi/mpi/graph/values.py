@@ -200,7 +200,7 @@ class Values:
         return tuple(one.join(kept, [some[k] for some in arrived], order) for k, one in enumerate(self._columns))
 
     def _column(self, value: Any, place: int, n: int) -> Column:
-        name = f"value {place}"
+        name = f"values[{place}]"
         if type(value) not in (list, np.ndarray) and scipy.sparse.issparse(value):  # whose import takes 0.15 s of CPU
             if value.format != "csr":
                 raise TypeError(f"{name}, a sparse matrix in {value.format.upper()} format: expected CSR")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Lock
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -21,13 +21,13 @@ from lb_mpi.balancing.neighbours import NeighbourDecider, momentum
 from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.balancing.round import Round
-from lb_mpi.checks import choice, integer, shortened
+from lb_mpi.checks import choice, integer
 from lb_mpi.checks import function as check_function
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.mpi.common.carrier import carry
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, raise_on_all
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, raise_difference, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
@@ -347,7 +347,8 @@ class Balancer:
         knowledge.apply(decided, round.learned.late_ticks)
         self._quick.decided(decided)
         if decided.problem:
-            self._raise(failed, {"rows": port.rows.spec.words, **scalars})
+            raise_on_all(self._presence.comm, failed)
+            raise_difference(self._presence.comm, {"rows": port.rows.spec.words, **scalars})
         plan, steps = decided.plan, int(decided.plan is not None)
         if decided.decision.act:
             began = time.perf_counter()
@@ -383,19 +384,6 @@ class Balancer:
             results.compare(everyone)
         except BalanceError as error:
             raise self._presence.on_all(error) from None
-
-    def _raise(self, failed: Failed | None, given: dict[str, str]) -> NoReturn:
-        """Collective: raise a rank's failure on all ranks, or else that rows or scalars differ, as `given` by name."""
-        comm = self._presence.comm
-        raise_on_all(comm, failed)
-        everyone = allgather(comm, given)
-        for rank, theirs in enumerate(everyone):
-            for name in [*everyone[0], *theirs]:
-                found, expected = (shortened(one.get(name, "nothing")) for one in (theirs, everyone[0]))
-                if theirs.get(name) != everyone[0].get(name):
-                    wrong = TypeError(f"{name} = {found} on rank {rank}: expected {expected}, as on rank 0")
-                    raise self._presence.on_all(wrong, rank)
-        raise self._presence.on_all(TypeError("rows differ between ranks"))
 
 
 _NO_ROWS = Rows(np.zeros(0))
