@@ -16,11 +16,12 @@ A message of one kind goes to each neighbour, and one comes from each, in every 
 know the steps.  So ranks need no numbers on their messages: the next one of a neighbour belongs to the next exchange.  A
 rank that gives the choice up sends an empty message instead of the next one; it may come after a neighbour's last step.
 
+A call begins with a reduction of maxima, the `Opening`: where the last decision holds on all ranks, it ends with that.
+
     stage     waits for                        does then
-    REPORT    the maxima of all ranks          asks for the sums; ends if one has failed, if values differ, or all holds
     SUM       the sums of all ranks            decides, the same on all ranks: ends, or goes on; slabs: asks for loads
-    LOADS     loads and speeds of all ranks    slabs: requests `Shift`
-    SHIFT     its job                          slabs: sends the new owners of its vertices
+    LOADS     loads and speeds of all ranks    slabs: requests `MoveEnds`
+    MOVE_ENDS its job                          slabs: sends the new owners of its vertices
     REPAIR    its job                          greets its neighbours, tells them the work of stray pieces
     HELLO     HELLO of neighbours, and ring    begins the flow; first learns its component, if there may be several
     SPREAD    whether a component has grown    greets again, or begins the flow
@@ -98,7 +99,7 @@ class Links(NamedTuple):
     bound: float  # most work afterwards
 
 
-class Shift(NamedTuple):
+class MoveEnds(NamedTuple):
     """A job: move the ends of this rank's range; its outcome: (n_local,) new owners."""
 
     left: float  # work at its beginning, for rank - 1; at most 0: none
@@ -144,27 +145,26 @@ class Built(NamedTuple):
 class Stage(IntEnum):
     """The stages of a rebalancing; see the table."""
 
-    REPORT = 0
-    SUM = 1
-    LOADS = 2
-    SHIFT = 3
-    REPAIR = 4
-    HELLO = 5
-    SPREAD = 6
-    FLOW = 7
-    CHECK = 8
-    CHOOSE = 9
-    PAIR = 10
-    LABEL = 11
-    PACK = 12
-    ROWS = 13
-    BUILD = 14
-    COMMIT = 15
-    CUT = 16
-    OVER = 17
+    SUM = 0
+    LOADS = 1
+    MOVE_ENDS = 2
+    REPAIR = 3
+    HELLO = 4
+    SPREAD = 5
+    FLOW = 6
+    CHECK = 7
+    CHOOSE = 8
+    PAIR = 9
+    LABEL = 10
+    PACK = 11
+    ROWS = 12
+    BUILD = 13
+    COMMIT = 14
+    CUT = 15
+    OVER = 16
 
 
-REDUCING = (Stage.REPORT, Stage.SUM, Stage.LOADS, Stage.SPREAD, Stage.CHECK, Stage.COMMIT, Stage.CUT)
+REDUCING = (Stage.SUM, Stage.LOADS, Stage.SPREAD, Stage.CHECK, Stage.COMMIT, Stage.CUT)
 EXCHANGING = {
     Stage.HELLO: RebalanceKind.HELLO,
     Stage.FLOW: RebalanceKind.FLOW,
@@ -172,16 +172,14 @@ EXCHANGING = {
     Stage.LABEL: RebalanceKind.LABEL,
     Stage.ROWS: RebalanceKind.ROWS,
 }
-Job = Shift | Repair | Choose | Pack | Build
+Job = MoveEnds | Repair | Choose | Pack | Build
 
 
 class RankLoad(NamedTuple):
-    """A rank's report at the start."""
+    """A rank's load at the start."""
 
     load: float  # estimated work of its vertices
     speed: float  # work per second; NaN: not measured yet
-    mark: int = 0  # a checksum of what must be the same on all ranks
-    failed: bool = False  # its arguments are wrong
     queued_s: float = 0.0  # without a core, of `own_s`
     own_s: float = 0.0  # computed since the last rebalancing
 
@@ -202,18 +200,45 @@ class Holding(NamedTuple):
 NOTHING_HOLDS = Holding()
 
 
-class RebalanceProblem(IntEnum):
-    """The reason why nothing has moved, beside a decision."""
+class Opening(NamedTuple):
+    """A rank's first report, and the maxima of those of all ranks."""
 
-    NONE = 0
-    FAILED = 1  # a rank has failed
-    DIFFER = 2  # the marks differ
+    failed: float  # its arguments are wrong
+    mark: float  # a checksum of what must be the same on all ranks
+    minus_mark: float
+    changed: float  # the last decision does not hold any longer
+    unmeasured: float
+    n_local: float
+    seconds: float  # that it needs for its load
+    free_s: float  # of these, with a core
+    load: float
+    speed: float  # 0: not measured
+
+    @property
+    def differs(self) -> bool:
+        """True if the marks differ between ranks; of the maxima."""
+        return self.mark != -self.minus_mark
+
+
+def opening(
+    mine: RankLoad, n_local: int, holding: Holding, tolerance: float, *, mark: int = 0, failed: bool = False
+) -> Opening:
+    """Return the report of a rank with so many vertices, and this tolerance of its trigger."""
+    known = not math.isnan(mine.speed)
+    seconds = mine.load / mine.speed if known else 0.0
+    unmeasured = not known and mine.load > 0.0
+    most = max(CHANGE * tolerance * holding.seconds, CHANGE_S)
+    changed = unmeasured or not holding.n_calls or abs(seconds - holding.seconds) > most
+    return Opening(
+        failed, mark, -mark, changed, unmeasured, n_local, seconds, seconds * mine.running, mine.load,
+        mine.speed if known else 0.0,
+    )  # fmt: skip
 
 
 class RebalanceOutcome(NamedTuple):
     """The outcome of a rebalancing, the same on all ranks."""
 
-    problem: RebalanceProblem = RebalanceProblem.NONE
+    failed: bool = False  # a rank has failed, so nothing has moved
     decision: Decision = Decision(BalanceReason.UNMEASURED)
     before: float = math.nan  # imbalance of the loads
     after: float = math.nan  # expected with the new parts
@@ -227,33 +252,33 @@ class RebalanceOutcome(NamedTuple):
 class Rebalancing:
     """One rank of a rebalancing: an actor.
 
-    `trigger` has the same state on all ranks.  `imbalance`: what may be left.  `connected`: the graph is in one piece; then
-    all parts with vertices are connected, too.  `slabs`: the parts are contiguous ranges, and stay so.  `holding`: that of
-    the call before; in the end, for the next one.
+    `most`: the maxima of all openings.  `trigger` has the same state on all ranks.  `imbalance`: what may be left.
+    `connected`: the graph is in one piece; then all parts with vertices are connected, too.  `slabs`: the parts are
+    contiguous ranges, and stay so.
     """
 
     wake_at = math.inf
 
     def __init__(
-        self, rank: int, size: int, part: GraphPart, mine: RankLoad, trigger: Trigger, *, imbalance: float = 0.03,
-        connected: bool = True, slabs: bool = False, holding: Holding = NOTHING_HOLDS,
+        self, rank: int, size: int, part: GraphPart, mine: RankLoad, most: Opening, trigger: Trigger, *,
+        imbalance: float = 0.03, connected: bool = True, slabs: bool = False,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.part, self.mine = rank, size, part, mine
-        self.stage = Stage.REPORT
+        self.stage = Stage.SUM
         self.job: Job | None = None
-        self.failed = mine.failed
+        self.failed = False
         self.error: BaseException | None = None
         self.outcome = RebalanceOutcome()
         self.built: Built | None = None  # valid if `committed`
-        self.holding = holding
+        self.holding = NOTHING_HOLDS  # in the end, for the next call
         self._trigger, self._imbalance, self._tolerance = trigger, imbalance, FLOW_PART * imbalance
         self._inbox: list[tuple[int, RebalanceMessage]] = []  # not handled yet, in order for each source
         self._began = False
         self._now = self._decided_at = 0.0
-        self._slowest_s = self._mean_s = 0.0  # times of the ranks
-        self._units: list[float] = []  # of the sums of loads and speeds
-        self._unmeasured = False
-        self._most_vertices = 0  # of a rank
+        self._slowest_s, self._free_s, self._mean_s = most.seconds, most.free_s, 0.0  # times of the ranks
+        self._units = [UNIT * most.load, UNIT * most.speed]  # of the sums of loads and speeds
+        self._unmeasured = bool(most.unmeasured)
+        self._most_vertices = int(most.n_local)  # of a rank
         self._connected = connected
         self._component = -1 if connected and len(part.ranks) else rank  # the lowest rank known in that of this rank
         self._grown, self._greetings = False, 0
@@ -288,7 +313,7 @@ class Rebalancing:
     @property
     def committed(self) -> bool:
         """True if all ranks have the new parts."""
-        return self.over and self.built is not None and not self.outcome.problem and self.outcome.moved > 0
+        return self.over and self.built is not None and not self.outcome.failed and self.outcome.moved > 0
 
     def turn(self, now: float, arrived: Iterable[tuple[int, RebalanceMessage]] = ()) -> list[tuple[int, RebalanceMessage]]:
         """See `lb_mpi.actor`."""
@@ -300,7 +325,7 @@ class Rebalancing:
         sends: list[tuple[int, RebalanceMessage]] = []
         if not self._began:
             self._began = True
-            sends += self._report()
+            sends += self._sum()
         while self.job is None and (received := self._next()) is not None:
             sends += self._handle(received)
         return sends
@@ -308,7 +333,7 @@ class Rebalancing:
     def done(self, job: Job, result: Any) -> list[tuple[int, RebalanceMessage]]:
         """See `lb_mpi.actor`."""
         self.job = None
-        if isinstance(job, Shift):
+        if isinstance(job, MoveEnds):
             return self._label(result)
         if isinstance(job, Repair):
             return self._greet(*result)
@@ -325,7 +350,7 @@ class Rebalancing:
         job, self.job = self.job, None
         if isinstance(job, Repair):
             return self._greet(self.owners.local, {})
-        if isinstance(job, Shift | Choose):
+        if isinstance(job, MoveEnds | Choose):
             return self._give_up()
         if isinstance(job, Pack):
             return self._send_rows({})
@@ -362,12 +387,10 @@ class Rebalancing:
 
     def _handle(self, received: dict[int, Any]) -> list[tuple[int, RebalanceMessage]]:
         match self.stage:
-            case Stage.REPORT:
-                return self._sum(received[ALL])
             case Stage.SUM:
                 return self._decide(received[ALL])
             case Stage.LOADS:
-                return self._shift(received[ALL])
+                return self._move_ends(received[ALL])
             case Stage.HELLO:
                 return self._know(received)
             case Stage.SPREAD:
@@ -391,37 +414,7 @@ class Rebalancing:
 
     # --- the decision ---
 
-    def _report(self) -> list[tuple[int, RebalanceMessage]]:
-        load, speed, mark, *_ = self.mine
-        known = not math.isnan(speed)
-        seconds = load / speed if known else 0.0
-        unmeasured = not known and load > 0.0
-        known_speed = speed if known else 0.0
-        held = self.holding
-        most = max(CHANGE * self._trigger.tolerance * held.seconds, CHANGE_S)
-        changed = unmeasured or not held.n_calls or abs(seconds - held.seconds) > most
-        return self._reduce(
-            maxima=(
-                self.failed, mark, -mark, changed, unmeasured, self.part.n_local, seconds, seconds * self.mine.running, load,
-                known_speed,
-            )
-        )
-
-    def _sum(self, most: Reduction) -> list[tuple[int, RebalanceMessage]]:
-        failed, mark, minus_mark, changed, unmeasured, n_local, self._slowest_s, self._free_s, *units = most.maxima.tolist()
-        if failed or mark != -minus_mark:
-            problem = RebalanceProblem.FAILED if failed else RebalanceProblem.DIFFER
-            return self._end(self.outcome._replace(problem=problem))
-        held = self.holding
-        if not changed:
-            self._trigger.hold()
-            self.holding = held._replace(n_calls=held.n_calls - 1)
-            decision = Decision(BalanceReason.HOLDS)
-            return self._end(self.outcome._replace(decision=decision, before=held.before, after=held.before))
-        self.holding = NOTHING_HOLDS
-        self._units = [UNIT * unit for unit in units]
-        self._unmeasured, self._most_vertices = bool(unmeasured), int(n_local)
-        self.stage = Stage.SUM
+    def _sum(self) -> list[tuple[int, RebalanceMessage]]:
         speed = 0.0 if math.isnan(self.mine.speed) else self.mine.speed
         free, (load_unit, speed_unit) = speed / self.mine.running, self._units
         parts = (
@@ -470,10 +463,10 @@ class Rebalancing:
         numbers[:, self.rank] = [round(of / unit) for of, unit in zip(self.mine[:2], self._units, strict=True)]
         return self._reduce(numbers.ravel())
 
-    def _shift(self, everyone: Reduction) -> list[tuple[int, RebalanceMessage]]:
+    def _move_ends(self, everyone: Reduction) -> list[tuple[int, RebalanceMessage]]:
         loads, speeds = everyone.sums.reshape(2, self.size) * np.array(self._units)[:, None]
         flow = flow_between(loads, speeds, self._tolerance)  # to the next rank
-        self.stage, self.job = Stage.SHIFT, Shift(-float(flow[self.rank]), float(flow[self.rank + 1]))
+        self.stage, self.job = Stage.MOVE_ENDS, MoveEnds(-float(flow[self.rank]), float(flow[self.rank + 1]))
         return []
 
     # --- the neighbours ---
@@ -638,7 +631,7 @@ class Rebalancing:
     def _commit(self, total: Reduction) -> list[tuple[int, RebalanceMessage]]:
         failed, cut, slowest_s, spent_s = total.maxima.tolist()
         if failed:
-            return self._end(self.outcome._replace(problem=RebalanceProblem.FAILED))
+            return self._end(self.outcome._replace(failed=True))
         self._trigger.paid(spent_s)
         moved, n_bytes, n_ghosts = total.sums.tolist()
         after = max(0.0, slowest_s / self._mean_s - 1.0)

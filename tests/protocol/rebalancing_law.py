@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,24 +13,27 @@ from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.neighbours import ALL, Reduction
 from lb_mpi.distributing.halo import Pieces, part_of
 from lb_mpi.graph import Graph, Ints
-from lb_mpi.rebalancing import actor as actor_module
-from lb_mpi.rebalancing import moving as moving_module
-from lb_mpi.rebalancing import pairs as pairs_module
-from lb_mpi.rebalancing import slabs as slabs_module
 from lb_mpi.rebalancing.actor import (
     Build,
     Built,
     Choose,
+    Holding,
+    MoveEnds,
+    Opening,
     Pack,
     RankLoad,
     RebalanceKind,
     RebalanceMessage,
+    Rebalancing,
     Repair,
-    Shift,
     Stage,
+    opening,
 )
 from lb_mpi.rebalancing.choose import shard_of, stray
+from lb_mpi.rebalancing.moving import joined, rows_of
+from lb_mpi.rebalancing.pairs import choose
 from lb_mpi.rebalancing.rebalance import quotient_graph
+from lb_mpi.rebalancing.slabs import end_owners
 from tests.protocol.explore import Exploration, State
 
 Sends = Sequence[tuple[int, RebalanceMessage]]
@@ -44,10 +46,6 @@ class Case(NamedTuple):
     owners: Ints
     costs: np.ndarray
     speeds: np.ndarray
-    actor: ModuleType = actor_module  # or a mutant
-    moving: ModuleType = moving_module
-    pairs: ModuleType = pairs_module
-    ends: ModuleType = slabs_module
     queued: float = 0.0  # part of its time in which a rank had no core
     slabs: bool = False  # the owners are ascending, and stay so
 
@@ -55,16 +53,24 @@ class Case(NamedTuple):
     def size(self) -> int:
         return len(self.speeds)
 
+    def loads(self) -> list[RankLoad]:
+        works = np.bincount(self.owners, self.costs, self.size).tolist()
+        return [RankLoad(work, speed, self.queued, 1.0) for work, speed in zip(works, self.speeds.tolist(), strict=True)]
+
+    def most(self, holdings: Sequence[Holding]) -> Opening:
+        """The maxima of all ranks, with which a call begins."""
+        n_local, tolerance = np.bincount(self.owners, minlength=self.size).tolist(), Trigger().tolerance
+        openings = [opening(*each, tolerance) for each in zip(self.loads(), n_local, holdings, strict=True)]
+        return Opening(*np.max(np.array(openings, dtype=float), axis=0).tolist())
+
     def actors(self, when: Any = "always") -> list[Any]:
         """All ranks at the start."""
-        pieces, found = Pieces(self.graph, self.owners, self.size), []
-        for rank in range(self.size):
-            part = part_of(pieces[rank], rank)
-            work, speed = float(self.costs[part.vertices].sum()), float(self.speeds[rank])
-            load = RankLoad(work, speed, mark=7, queued_s=self.queued, own_s=1.0)
-            how = {"connected": self.connected, "slabs": self.slabs}
-            found.append(self.actor.Rebalancing(rank, self.size, part, load, Trigger(when), **how))
-        return found
+        pieces, most = Pieces(self.graph, self.owners, self.size), self.most([Holding()] * self.size)
+        how = {"connected": self.connected, "slabs": self.slabs}
+        return [
+            Rebalancing(rank, self.size, part_of(pieces[rank], rank), load, most, Trigger(when), **how)
+            for rank, load in enumerate(self.loads())
+        ]
 
     @property
     def connected(self) -> bool:
@@ -72,28 +78,28 @@ class Case(NamedTuple):
 
     def outcome(self, actor: Any, job: Any, choices: PairChoices) -> Any:
         """The outcome of a job, with payloads that are rows of the graph."""
-        part, rank, moving = actor.part, actor.rank, self.moving
+        part, rank = actor.part, actor.rank
         costs = self.costs[part.vertices]
-        if isinstance(job, Shift):
-            return self.ends.end_owners(rank, costs, job.left, job.right)
+        if isinstance(job, MoveEnds):
+            return end_owners(rank, costs, job.left, job.right)
         if isinstance(job, Repair):
             labels = stray(shard_of(part, costs), rank) if self.connected else np.full(part.n_local, rank)
             return labels, {other: costs[labels == other].sum() for other in set(labels.tolist()) - {rank}}
         if isinstance(job, Choose):
             return choices.step(rank, shard_of(part, costs), job)
         if isinstance(job, Pack):
-            return {other: moving.rows_of(part, costs, job.owners, index) for other, index in job.leaving.items()}
+            return {other: rows_of(part, costs, job.owners, index) for other, index in job.leaving.items()}
         assert isinstance(job, Build)
-        kept = moving.rows_of(part, costs, job.owners, np.flatnonzero(job.owners.local == rank))
-        (piece, new_costs), _ = moving.joined([kept, *(job.arrived[other] for other in sorted(job.arrived))])
+        kept = rows_of(part, costs, job.owners, np.flatnonzero(job.owners.local == rank))
+        (piece, new_costs), _ = joined([kept, *(job.arrived[other] for other in sorted(job.arrived))])
         return Built(part_of(piece, rank), float(new_costs.sum()), 0)
 
     def check(self, actors: Sequence[Any]) -> None:
         """Hold the law against any state."""
         over = [actor for actor in actors if actor.over]
-        assert len({(actor.outcome.problem, actor.committed) for actor in over}) < 2, "some ranks move, and others do not"
+        assert len({(actor.outcome.failed, actor.committed) for actor in over}) < 2, "some ranks move, and others do not"
         at_commit = [actor for actor in actors if actor.stage is Stage.CUT]
-        assert not at_commit or not any(actor.outcome.problem for actor in over)
+        assert not at_commit or not any(actor.outcome.failed for actor in over)
 
     def components(self) -> list[int]:
         """Of each rank: the ranks that edges between parts connect have the same number."""
@@ -168,8 +174,7 @@ class Case(NamedTuple):
 class PairChoices:
     """The choices of all ranks, in steps; one that has been made before, in another order, must be the same again."""
 
-    def __init__(self, pairs: ModuleType = pairs_module) -> None:
-        self._pairs = pairs
+    def __init__(self) -> None:
         self._running: dict[int, Any] = {}
         self._steps: dict[int, list[tuple[Hashable, Any]]] = {}  # by rank: what has arrived, and the outcome
 
@@ -180,7 +185,7 @@ class PairChoices:
             assert steps[job.step][0] == arrived, "the choice depends on the order of arrivals"
             return steps[job.step][1]
         if job.step == 0:
-            self._running[rank] = self._pairs.choose(rank, shard, np.concatenate(job.repaired), job.links, job.most_vertices)
+            self._running[rank] = choose(rank, shard, np.concatenate(job.repaired), job.links, job.most_vertices)
         try:
             outcome = self._running[rank].send(job.received)
         except StopIteration as end:
@@ -199,7 +204,7 @@ class Explored(Exploration):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.case, self.choices, self.components = case, PairChoices(case.pairs), case.components()
+        self.case, self.choices, self.components = case, PairChoices(), case.components()
 
     def key_of(self, actor: Any) -> Hashable:
         flow = None if actor._flow is None else (actor._flow.time, tuple(actor._flow.flows.items()))
@@ -249,7 +254,7 @@ def _bytes_of(payload: Any) -> Hashable:
 
 def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: float = 0.0) -> list[Any]:
     """Run all ranks in a drawn order of deliveries, turns and jobs; each job fails with this chance."""
-    actors, choices, components = case.actors(when), PairChoices(case.pairs), case.components()
+    actors, choices, components = case.actors(when), PairChoices(), case.components()
     wires: dict[tuple[int, int], list[RebalanceMessage]] = {}
     asked: list[list[Reduction]] = [[] for _ in actors]
 

@@ -1,51 +1,52 @@
-"""Known-wrong variants of a rebalancing: (module, text, other text)."""
+"""Known-wrong variants of a rebalancing: (module, function, what stands there, what the mutant says instead)."""
+
+from lb_mpi.rebalancing import actor, moving, pairs, slabs
 
 MUTANTS = [
     # labels
-    ("actor", "self.owners = self.owners._replace(ghosts=", "self.owners._replace(ghosts="),  # a stale owner of a ghost
-    ("actor", "labels_for(self.part, labels, other)", "labels_for(self.part, np.full_like(labels, self.rank), other)"),
-    ("moving", "part.vertices[index], indptr, numbers[heads], labels[heads]", "part.vertices[index], indptr, numbers[heads], np.concatenate(owners_now(part, int(owners.local.min())))[heads]"),
-    ("moving", "labels[part.send[part.send_indptr[place] : part.send_indptr[place + 1]]]", "labels[: part.send_indptr[place + 1] - part.send_indptr[place]]"),
+    (actor, "Rebalancing._pack", "self.owners = self.owners._replace(ghosts=", "self.owners._replace(ghosts="),  # a stale owner of a ghost
+    (actor, "Rebalancing._label", "labels_for(self.part, labels, other)", "labels_for(self.part, np.full_like(labels, self.rank), other)"),
+    (moving, "rows_of", "part.vertices[index], indptr, numbers[heads], labels[heads]", "part.vertices[index], indptr, numbers[heads], np.concatenate(owners_now(part, int(owners.local.min())))[heads]"),
+    (moving, "labels_for", "labels[part.send[part.send_indptr[place] : part.send_indptr[place + 1]]]", "labels[: part.send_indptr[place + 1] - part.send_indptr[place]]"),
     # rows
-    ("moving", 'order = np.argsort(vertices, kind="stable")', "order = np.arange(len(vertices))"),  # unsorted
-    ("moving", "return Moving(piece, costs[index])", "return Moving(piece, np.ones(len(index)))"),  # estimates left behind
-    ("moving", "np.concatenate([one.costs for one in parts])[order]", "np.resize(parts[0].costs, len(order))"),
-    ("moving", "part.weights[entries], part.vertex_weights[index]", "part.weights[entries], part.vertex_weights[: len(index)]"),
-    ("moving", "np.concatenate([getattr(one, name) for one in pieces])[entries]", "np.concatenate([getattr(one, name) for one in pieces])"),
-    ("actor", "payloads.get(other, nothing)", "nothing"),  # lost
-    ("actor", "for other, payload in received.items() if len(payload)}", "for other, payload in list(received.items())[:1] if len(payload)}"),
+    (moving, "joined", 'order = np.argsort(vertices, kind="stable")', "order = np.arange(len(vertices))"),  # unsorted
+    (moving, "rows_of", "return Moving(piece, costs[index])", "return Moving(piece, np.ones(len(index)))"),  # estimates left behind
+    (moving, "joined", "np.concatenate([one.costs for one in parts])[order]", "np.resize(parts[0].costs, len(order))"),
+    (moving, "rows_of", "part.weights[entries], part.vertex_weights[index]", "part.weights[entries], part.vertex_weights[: len(index)]"),
+    (moving, "joined", "np.concatenate([getattr(one, name) for one in pieces])[entries]", "np.concatenate([getattr(one, name) for one in pieces])"),
+    (actor, "Rebalancing._send_rows", "payloads.get(other, nothing)", "nothing"),  # lost
+    (actor, "Rebalancing._build", "for other, payload in received.items() if len(payload)}", "for other, payload in list(received.items())[:1] if len(payload)}"),
     # the commit
-    ("actor", "        if failed:\n            return self._end(self.outcome._replace(problem=RebalanceProblem.FAILED))\n        self._trigger", "        self._trigger"),
-    ("actor", "maxima=[self.failed, 0.0, 0.0, 0.0]", "maxima=[False, 0.0, 0.0, 0.0]"),
-    ("actor", "            return self._give_up()\n        if isinstance(job, Pack)", "            return []\n        if isinstance(job, Pack)"),  # nobody is told
-    ("actor", "return [] if job is None else self._ask_commit()", "return []"),
+    (actor, "Rebalancing._commit", "        if failed:\n            return self._end(self.outcome._replace(failed=True))\n", ""),
+    (actor, "Rebalancing._ask_commit", "maxima=[self.failed, 0.0, 0.0, 0.0]", "maxima=[False, 0.0, 0.0, 0.0]"),
+    (actor, "Rebalancing.fail", "            return self._give_up()\n        if isinstance(job, Pack)", "            return []\n        if isinstance(job, Pack)"),  # nobody is told
+    (actor, "Rebalancing.fail", "return [] if job is None else self._ask_commit()", "return []"),
     # the flow
-    ("actor", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load, 1.0,"),  # an old speed
-    ("actor", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load / 2.0, speed,"),
-    ("actor", "if int(component) != self._component}", "if False}"),  # a rank without vertices never gets any
-    ("actor", "if int(component) != self._component}", "if int(component) > self._component}"),  # one end only
-    ("actor", "if int(component) != self._component}", "if True}"),  # to ranks that do not touch
-    ("actor", "        if not grown:\n            return self._begin_flow()\n", "        return self._begin_flow()\n"),  # too early
-    ("actor", "- sum(self._repairs.values())", ""),  # stray pieces count on both ranks
+    (actor, "Rebalancing._begin_flow", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load, 1.0,"),  # an old speed
+    (actor, "Rebalancing._begin_flow", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load / 2.0, speed,"),
+    (actor, "Rebalancing._begin_flow", "if int(component) != self._component}", "if False}"),  # a rank without vertices never gets any
+    (actor, "Rebalancing._begin_flow", "if int(component) != self._component}", "if int(component) > self._component}"),  # one end only
+    (actor, "Rebalancing._begin_flow", "if int(component) != self._component}", "if True}"),  # to ranks that do not touch
+    (actor, "Rebalancing._spread", "        if not grown:\n            return self._begin_flow()\n", "        return self._begin_flow()\n"),  # too early
+    (actor, "Rebalancing._begin_flow", "- sum(self._repairs.values())", ""),  # stray pieces count on both ranks
     # the choice
-    ("actor", "sends = [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in self._links]", "sends = []"),  # nobody learns of it
-    ("actor", "return self._give_up() if self.failed or len(known) < len(received) else", "return"),
-    ("pairs", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
-    ("actor", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
+    (actor, "Rebalancing._give_up", "sends = [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in self._links]", "sends = []"),  # nobody learns of it
+    (actor, "Rebalancing._pair", "return self._give_up() if self.failed or len(known) < len(received) else", "return"),
+    (pairs, "_Chooser.__init__", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
+    (actor, "Rebalancing._check", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
     # a decision that holds
-    ("actor", "abs(seconds - held.seconds) > most", "False"),
-    ("actor", "        self.holding = NOTHING_HOLDS\n", "        pass\n"),  # after a move, too
-    ("actor", "self.failed, mark, -mark, changed,", "self.failed, mark, -mark, self.rank == 0 and changed,"),
+    (actor, "opening", "abs(seconds - holding.seconds) > most", "False"),
+    (actor, "opening", "not holding.n_calls or", ""),
+    (actor, "Rebalancing._decide", "self.holding = Holding(", "Holding("),
     # slabs
-    ("ends", "np.clip(shift_cuts(loads, shares, tolerance), old[:-2], old[2:])", "shift_cuts(shares, loads, tolerance)"),
-    ("ends", "if left > 0.0 else -np.inf", "if left < 0.0 else -np.inf"),
-    ("ends", "owners[min(int(np.searchsorted(owners, rank)), len(owners) - 1)] = rank", "pass"),  # an empty range
-    ("actor", "numbers[:, self.rank] = [", "numbers[:, 0] = ["),  # of another rank
-    ("actor", "{rank + 1, rank - 1} & {*range(size)} if slabs else", ""),  # slabs on a ring
-    ("actor", "Shift(-float(flow[self.rank]), float(flow[self.rank + 1]))", "Shift(float(flow[self.rank]), float(flow[self.rank + 1]))"),
-    ("actor", "if isinstance(job, Shift | Choose):", "if isinstance(job, Choose):"),  # nobody is told of a failure
+    (slabs, "flow_between", "np.clip(shift_cuts(loads, shares, tolerance), old[:-2], old[2:])", "shift_cuts(shares, loads, tolerance)"),
+    (slabs, "end_owners", "if left > 0.0 else -np.inf", "if left < 0.0 else -np.inf"),
+    (slabs, "end_owners", "owners[min(int(np.searchsorted(owners, rank)), len(owners) - 1)] = rank", "pass"),  # an empty range
+    (actor, "Rebalancing._ask_loads", "numbers[:, self.rank] = [", "numbers[:, 0] = ["),  # of another rank
+    (actor, "Rebalancing.__init__", "{rank + 1, rank - 1} & {*range(size)} if slabs else", ""),  # slabs on a ring
+    (actor, "Rebalancing._move_ends", "MoveEnds(-float(flow[self.rank]), float(flow[self.rank + 1]))", "MoveEnds(float(flow[self.rank]), float(flow[self.rank + 1]))"),
+    (actor, "Rebalancing.fail", "if isinstance(job, MoveEnds | Choose):", "if isinstance(job, Choose):"),  # nobody is told of a failure
     # the sums
-    ("actor", "speed *= self.size / n_known", "pass"),
-    ("actor", "self._units = [UNIT * unit for unit in units]", "self._units = units"),  # rounded to the largest
-    ("actor", "or mark != -minus_mark", ""),
+    (actor, "Rebalancing._decide", "missing = self.size / n_known", "missing = 1.0"),
+    (actor, "Rebalancing.__init__", "[UNIT * most.load, UNIT * most.speed]", "[most.load, most.speed]"),  # rounded to the largest
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from lb_mpi.metrics import check_parts, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, opened
 from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.graph.halo import HaloPlan, Worth
+from lb_mpi.mpi.graph.halo import HaloPlan, Quality
 from lb_mpi.mpi.graph.speed import Kernel, measure
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
 from lb_mpi.partitioning.quality import check_machine, cut, mapping_cost
@@ -106,10 +106,10 @@ def distribute(
             measured = measure(own, kernel, messages=of_messages, rounds=rounds, emulated_speed=slow.speed)
             options = options._replace(machine=measured)
         decided = agree(own, lambda: None if tasks is None else _decide(tasks, options))
-        worth, allocation = bcast(own, decided and decided[2:], first)
+        quality, allocation = bcast(own, decided and decided[2:], first)
         piece = _scatter(own, decided and decided[1], first)
         part = agree(own, lambda: part_of(piece, own.rank))
-        return HaloPlan(own, part, worth, allocation, decided and decided[0], slow)
+        return HaloPlan(own, part, quality, allocation, decided and decided[0], slow)
 
 
 class _Options(NamedTuple):
@@ -168,7 +168,7 @@ class _Options(NamedTuple):
         return Machine(self.hosts, speeds, self.machine.latency_s, self.machine.s_per_byte)
 
 
-def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Allocation | None]:
+def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Quality, Allocation | None]:
     """Return (n,) the rank of each vertex; the ranks' pieces; the quality; and the allocation."""
     size, allocation, by_cut = len(options.hosts), None, None
     machine = options.costs()
@@ -188,8 +188,8 @@ def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Alloc
             by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
             owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed)
     cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
-    worth = Worth(cut(graph, owners, size), cost, by_cut, graph.components()[0] == 1, options.method == "slabs")
-    return owners, Pieces(graph, owners, size), worth, allocation
+    quality = Quality(cut(graph, owners, size), cost, by_cut, graph.components()[0] == 1, options.method == "slabs")
+    return owners, Pieces(graph, owners, size), quality, allocation
 
 
 def _by_counts(graph: Graph, allocation: Allocation, options: _Options) -> Ints:

@@ -33,7 +33,7 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather, gather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import layout
-from lb_mpi.mpi.common.recorder import recorder, running, worlds
+from lb_mpi.mpi.common.recorder import recorder, worlds
 from lb_mpi.mpi.common.tags import MOST, Tag
 from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.graph.rebalance import PlanBalance, check_arguments, check_costs, rebalance
@@ -64,7 +64,7 @@ class _Channel(NamedTuple):
         self.value.Free()
 
 
-class Worth(NamedTuple):
+class Quality(NamedTuple):
     """The quality of a distribution."""
 
     cut: float  # weights of all edges between parts
@@ -114,7 +114,7 @@ class HaloPlan:
         self,
         comm: MPI.Intracomm,
         part: GraphPart,
-        worth: Worth,
+        quality: Quality,
         allocation: Allocation | None = None,
         parts: Ints | None = None,
         slow: throttle | None = None,
@@ -122,7 +122,7 @@ class HaloPlan:
         """Make the plan of this rank's part; collective; works on a duplicate of `comm`."""
         self.range: tuple[int, int] | None = None
         self._take(part)
-        self.cut, self.cost, self.cost_by_cut, self._connected, self._slabs = worth  # on all ranks
+        self.cut, self.cost, self.cost_by_cut, self._connected, self._slabs = quality  # on all ranks
         self.allocation = allocation  # target numbers of vertices of mean weight; None: not computed
         self.parts = parts
         own = duplicate(comm)
@@ -236,22 +236,21 @@ class HaloPlan:
                 checked = check_arguments(when, every, tolerance, imbalance)
                 return checked, check_costs(costs, part.n_local), Values(values, part.n_local, pack=pack, unpack=unpack)
 
-            with running(self._record):
-                moved = rebalance(
-                    self._presence.comm, part, balance, (self._halos.own_s, self._halos.queued_s), check, self._slow,
-                    self._record, self.cut, self._connected, self._slabs,
-                )
-                if moved is None:
-                    return values
-                if moved.part is not part:
-                    self._free()
-                    self._take(moved.part)
-                self.cut, self.n_halo = moved.cut, moved.n_ghosts
-                balance.take(moved.costs)
-                for rank, n in moved.given.items():
-                    self._record.move(Way.MOVE, self._worlds[rank], n)
-                self._halos.moved(began, time.perf_counter(), self._step(began))
-                return moved.values
+            moved = rebalance(
+                self._presence.comm, part, balance, (self._halos.own_s, self._halos.queued_s), check, self._slow,
+                self._record, self.cut, self._connected, self._slabs,
+            )
+            if moved is None:
+                return values
+            if moved.part is not part:
+                self._free()
+                self._take(moved.part)
+            self.cut, self.n_halo = moved.cut, moved.n_ghosts
+            balance.take(moved.costs)
+            for rank, n in moved.given.items():
+                self._record.move(Way.MOVE, self._worlds[rank], n)
+            self._halos.moved(began, time.perf_counter(), self._step(began))
+            return moved.values
         finally:
             self._halos.go_on(*self._look())
 

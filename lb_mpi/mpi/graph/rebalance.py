@@ -15,8 +15,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.deciding import Trigger, When
-from lb_mpi.balancing.neighbours import ALL
+from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
+from lb_mpi.balancing.neighbours import ALL, Reduction
 from lb_mpi.checks import number, show
 from lb_mpi.distributing.halo import GraphPart, Piece, part_of
 from lb_mpi.emulate import throttle
@@ -28,6 +28,7 @@ from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
+from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.values import Reader, Values, chunk, chunks_of
@@ -38,20 +39,22 @@ from lb_mpi.rebalancing.actor import (
     ChoiceStep,
     Choose,
     Job,
+    MoveEnds,
+    Opening,
     Pack,
     RankLoad,
     RebalanceKind,
     RebalanceMessage,
-    RebalanceProblem,
     Rebalancing,
     Repair,
-    Shift,
+    opening,
 )
 from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
 from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
 from lb_mpi.rebalancing.slabs import end_owners
 from lb_mpi.record.record import Record
 
+NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
 USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # calls before "auto" decides
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
@@ -135,6 +138,13 @@ class PlanBalance:
         """Use these (n_local,) costs: the estimated work of each vertex."""
         self.costs, self.load = costs, float(costs.sum())
 
+    def hold(self, cut: float, seconds: float) -> None:
+        """Record a call of so many seconds in which the last decision holds."""
+        self.trigger.hold()
+        n_calls, _, before = self.holding
+        self.holding = self.holding._replace(n_calls=n_calls - 1)
+        self.history.append(Rebalanced(False, BalanceReason.HOLDS.words, before, before, 0, 0, cut, 0, seconds))
+
     def failed(self) -> None:
         """Begin to decide anew on all ranks: some may have had other arguments."""
         self._arguments = None
@@ -181,38 +191,48 @@ def rebalance(
     presence, began = presence_of(comm), time.perf_counter()
     failed: Failed | None = None
     checked, given, moving = Arguments("auto", 1, 0.05, 0.03), None, Values((), part.n_local)
-    with call("lb_mpi.HaloPlan.rebalance", watched=True) as interrupts:
-        try:
-            with interrupts.allowed():
-                checked, given, moving = arguments()
-                if not balance.history and not slabs:
-                    _compile()  # not in a call whose cost counts
-        except Exception as error:
-            failed = of_argument(error)
-        except BaseException as error:
-            failed = of_rows(error, comm.rank, "the arguments of rebalance")
-        if failed is None:
-            balance.use(checked)
-            if given is not None:
-                balance.given(given)
-            balance.measure(*spent)
-        mark = zlib.crc32(repr(_given(checked, moving, given)).encode())
-        mine = RankLoad(balance.load, balance.speed, mark, failed is not None, balance.queued_s, balance.own_s)
+    try:
+        checked, given, moving = arguments()
+        if not balance.history and not slabs:
+            _compile()  # not in a call whose cost counts
+    except Exception as error:
+        failed = of_argument(error)
+    except BaseException as error:
+        failed = of_rows(error, comm.rank, "the arguments of rebalance")
+    if failed is None:
+        balance.use(checked)
+        if given is not None:
+            balance.given(given)
+        balance.measure(*spent)
+    mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
+    tolerance, mark = balance.trigger.tolerance, zlib.crc32(repr(_given(checked, moving, given)).encode())
+    first = opening(mine, part.n_local, balance.holding, tolerance, mark=mark, failed=failed is not None)
+    with presence.notifying():
+        reducing = Reducing(comm, Reduction(np.zeros(0, dtype=np.int64), np.array(first, dtype=float)))
+        presence.wait(reducing.done, reducing, name=NAME)
+        most = Opening(*reducing.answer.maxima.tolist())
+        if most.failed:
+            balance.failed()
+            raise_on_all(comm, failed)
+        if most.differs:
+            balance.failed()
+            raise_difference(comm, _given(checked, moving, given))
+    if not most.changed:
+        balance.hold(cut, time.perf_counter() - began)
+        return None
+    with call(NAME, watched=True) as interrupts, running(record):
         actor = Rebalancing(
-            comm.rank, comm.size, part, mine, balance.trigger, imbalance=checked.imbalance, connected=connected,
-            slabs=slabs, holding=balance.holding,
+            comm.rank, comm.size, part, mine, most, balance.trigger, imbalance=checked.imbalance, connected=connected,
+            slabs=slabs,
         )
         port = RebalancePort(comm, part, balance.costs, moving, connected)
         try:
             carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
             outcome, balance.holding = actor.outcome, actor.holding
-            if outcome.problem:
+            if outcome.failed:
                 balance.failed()
-            if outcome.problem is RebalanceProblem.FAILED:
                 between = None if actor.error is None else of_rows(actor.error, comm.rank, "rebalancing")
-                raise_on_all(comm, failed or port.failed or between)
-            if outcome.problem is RebalanceProblem.DIFFER:
-                raise_difference(comm, _given(checked, moving, given))
+                raise_on_all(comm, port.failed or between)
         except BaseException as error:
             presence.send_failure(error)
             if presence.failed:
@@ -279,7 +299,7 @@ class RebalancePort(Port[RebalanceMessage, Job]):
     def run(self, job: Job) -> Any:
         """See `Port`; an error is kept with its place."""
         try:
-            if isinstance(job, Shift):
+            if isinstance(job, MoveEnds):
                 return end_owners(self._comm.rank, self._costs, job.left, job.right)
             if isinstance(job, Repair):
                 return self._repair()
@@ -351,7 +371,7 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         return Moving(piece, reader.array(double, (n,))), self._values.read(reader, n)
 
 
-_WORDS = {Shift: "choosing", Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}
+_WORDS = {MoveEnds: "choosing", Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}
 
 
 def _parcel(message: RebalanceMessage) -> Buffer:

@@ -6,6 +6,7 @@ which are the same on all ranks, so a payload does not repeat them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -82,7 +83,7 @@ def chunks_of(arrays: Sequence[NDArray[Any]]) -> list[bytes]:
 class _Array:
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
-        self.words = f"{array.dtype} {array.shape[1:]} {layout(array.dtype)}"
+        self.words = _words(array.dtype, array.shape[1:])
 
     def take(self, index: Ints) -> list[bytes]:
         return [chunk(self._array[index])]
@@ -96,6 +97,11 @@ class _Array:
         ordered = np.empty_like(self._array, shape=whole.shape, subok=False)  # in the same order in memory
         ordered[...] = whole[order]
         return ordered
+
+
+@functools.lru_cache
+def _words(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"{dtype} {shape} {layout(dtype)}"
 
 
 class _Rows:
