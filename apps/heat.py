@@ -40,6 +40,7 @@ from lb_mpi.table import counted
 
 PROG = "python -m apps.heat"
 AIR, HOTTEST = 0.25, 1.0  # temperatures
+LEFT = 0.01  # imbalance that a rebalancing leaves: vertices are small, and one move lasts for many steps
 RADIATION = 0.01  # of the fourth power of a temperature, in a step
 BLOCK_SUBSTEPS = (
     200_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
@@ -183,7 +184,7 @@ def simulate(
                 step(heat, after, plan.indptr, plan.indices, plan.weights, dt, work, first, min(first + block, n))
         heat, after = after, heat
         if rebalance:
-            (moved,) = plan.rebalance(heat[:n])
+            (moved,) = plan.rebalance(heat[:n], imbalance=LEFT)
             if len(moved) + len(plan.ghosts) != len(heat) or moved.base is not heat:
                 n = len(moved)
                 heat, after = np.zeros((2, n + len(plan.ghosts)))

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from lb_mpi.balancing.deciding import Trigger
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.quality import cut
+from lb_mpi.rebalancing.actor import CHANGE, CHANGE_S
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network
@@ -27,7 +28,7 @@ CHANGES = ("speeds", "hotspot", "none")
 SPOT = 0.05  # the fraction of the vertices in the hot region
 VALUE_BYTES, VERTEX_BYTES = 8, 256  # of a value in an exchange; of a vertex that moves: its row of the graph, and its values
 VERTEX_S, MOVED_S = 1e-6, 5e-6  # of CPU time in a rebalancing, for each vertex of a rank, and for each that it gives or gets
-SUMS, ROUNDS = 2, 40  # of a call: sums over all ranks; if vertices move, messages one after the other
+ROUNDS = 40  # of a call in which vertices move: messages one after the other
 REMEMBERED = 5  # steps, of which a rank's median speed counts
 IMBALANCE = 0.03  # that a rebalancing may leave
 
@@ -81,6 +82,7 @@ class SimulatedGraph:
         self._graph, self._first, self._size = graph, first, size
         self._latency_s, self._bytes_per_s = network.latency_s[1], network.bytes_per_s
         self._trigger = Trigger("auto")
+        self._n_holding, self._decided_s = 0, np.zeros(size)  # calls, and the times of the ranks at the last decision
         self._measured: deque[Floats] = deque(maxlen=REMEMBERED)
         self._tails, self._heads = graph.edges()
         self._exchange_s = self._exchanged_s(first)
@@ -99,11 +101,19 @@ class SimulatedGraph:
         usual = np.median(self._measured, axis=0)  # as measured
         expected = self._loads(self.parts, state) / usual
         mean_s = float(state.costs.sum() / usual.sum())
-        self._trigger.come_true(float(expected.max()))
-        before = max(0.0, float(expected.max()) / mean_s - 1.0) if mean_s else 0.0
-        decision = self._trigger.decide(before, float(expected.max()), mean_s)
-        moved, n_bytes, spent_s = 0, 0, SUMS * math.log2(2 * self._size) * self._latency_s
-        old, at = self.parts, self.now + seconds
+        moved, n_bytes, reduction_s = 0, 0, math.log2(2 * self._size) * self._latency_s
+        old, at, spent_s = self.parts, self.now + seconds, reduction_s
+        most = np.maximum(CHANGE * self._trigger.tolerance * self._decided_s, CHANGE_S)
+        if self._n_holding and np.all(np.abs(expected - self._decided_s) <= most):
+            self._trigger.hold()
+            decision = Decision(BalanceReason.HOLDS)
+            self._n_holding -= 1
+        else:
+            self._trigger.come_true(float(expected.max()))
+            before = max(0.0, float(expected.max()) / mean_s - 1.0) if mean_s else 0.0
+            decision = self._trigger.decide(before, float(expected.max()), mean_s)
+            self._n_holding, self._decided_s = decision.quick, expected
+            spent_s += reduction_s
         if decision.act:
             from lb_mpi.rebalancing.rebalance import rebalance  # late: needs numba
 
