@@ -524,7 +524,7 @@ def test_a_block_that_raises_ends_when_its_tasks_are_done() -> None:
 def test_a_rank_that_serves_submits_nothing() -> None:
     executor = lb_mpi.Executor(COMM)
     if COMM.rank:
-        with pytest.raises(lb_mpi.Error, match="this rank serves the executor"):
+        with pytest.raises(lb_mpi.Error, match="this rank runs tasks of the executor"):
             executor.submit(abs, 1)
     else:
         assert executor.submit(abs, -1).result() == 1

@@ -106,7 +106,7 @@ executor.shutdown()
 def test_every_task_of_a_script_without_a_guard_has_the_hint(tmp_path: Path) -> None:
     code, said = run(3, *POOL, script(tmp_path, NO_GUARD))
     assert code == 0
-    assert "lb_mpi.Executor on a rank that serves: expected it under `if __name__ == '__main__':`\n" in said
+    assert "lb_mpi.Executor on a rank that runs tasks: expected it under `if __name__ == '__main__':`\n" in said
     assert said.count("\n") == 1 or here().mpi == "openmpi"
 
 

@@ -184,7 +184,7 @@ def check_costs(costs: Any, n: int) -> Floats | None:
         return None
     values = as_numbers("costs", costs)
     if values.shape != (n,):
-        raise ValueError(f"costs of shape {values.shape}: expected ({n},), one for each item")
+        raise ValueError(f"costs of shape {values.shape} = {show(costs)}: expected {n} numbers, one for each item")
     if wrong := np.flatnonzero(~(np.isfinite(values) & (values >= 0))).tolist():
         raise ValueError(f"costs[{wrong[0]}] = {values[wrong[0]]}: expected a finite number >= 0")
     most = values.max(initial=0.0)

@@ -303,7 +303,7 @@ class Executor(MPIPoolExecutor):
 
     def _check(self, what: str) -> None:
         if not self._session.ranks.is_root:
-            raise Error("this rank serves the executor: expected a call on rank 0")
+            raise Error("this rank runs tasks of the executor: expected a call on rank 0")
         if self._work.broken is not None:
             raise BrokenExecutor(str(self._work.broken)) from self._work.broken.__cause__
         if not self._work.queue.open:

@@ -85,6 +85,8 @@ class Pool:
     ) -> None:
         def check(own: MPI.Intracomm) -> dict[str, Any]:
             checks.emulated_speed(emulated_speed)
+            if isinstance(root, MPI.Comm):
+                raise TypeError("root is a communicator: expected the number of a rank, as in Pool(comm, root=0)")
             if root is not None:
                 checks.integer("root", root, least=0, most=own.size - 1)
             given = None if speeds is None else check_speeds(speeds, own.size).tolist()
@@ -426,7 +428,7 @@ class Pool:
         if self._closed:
             raise closed("pool")
         if self._session.ranks.alone and not self.is_root:
-            raise Error("this rank serves the pool: expected a call on its root")
+            raise Error("this rank runs tasks of the pool: expected a call on its root")
 
     def _free(self) -> None:
         self._closed = True

@@ -110,7 +110,7 @@ def open_session(
     if _shared:
         session = _shared[-1]
         if not session.ranks.is_root:
-            raise Error(f"{name} on a rank that serves: expected it under `if __name__ == '__main__':`")
+            raise Error(f"{name} on a rank that runs tasks: expected it under `if __name__ == '__main__':`")
         ours = comm is None or comm.size in (1, session.ranks.size)
         if not ours or root not in (None, session.ranks.root) or emulated_speed != 1.0:
             raise ValueError(f"{name} in a script that rank 0 runs alone: expected all ranks, and no emulated_speed")

@@ -21,7 +21,7 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi.common.carrier import Meter, Port, carry
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
-from lb_mpi.mpi.common.failure import describe, place
+from lb_mpi.mpi.common.failure import cause
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, Parcels, parcel
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
@@ -322,7 +322,7 @@ class Session:
         if not self.ranks.alone:
             self.presence.send_failure(error)
         elif isinstance(error, Exception) and not self.shared:
-            self._left_by = f"rank {self.ranks.rank}: {describe(error)} {place(error)}"
+            self._left_by = f"rank {self.ranks.rank}: {cause(error)}"
 
     def close(self) -> None:
         """Free everything; nothing after a failure of one rank alone."""
