@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import functools
 import os
 import re
 import subprocess
@@ -29,7 +30,8 @@ def sources(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def imports(path: Path, *, at_import_time: bool = False) -> set[str]:
+@functools.cache
+def imports(path: Path, *, at_import_time: bool = False) -> frozenset[str]:
     """Full names of what the file imports; `at_import_time`: neither in functions nor for type checkers only."""
 
     def walk(node: ast.AST) -> Iterator[str]:
@@ -49,10 +51,10 @@ def imports(path: Path, *, at_import_time: bool = False) -> set[str]:
         for child in ast.iter_child_nodes(node):
             yield from walk(child)
 
-    return set(walk(ast.parse(path.read_text())))
+    return frozenset(walk(ast.parse(path.read_text())))
 
 
-def within(names: set[str], package: str) -> set[str]:
+def within(names: frozenset[str], package: str) -> set[str]:
     return {name for name in names if name == package or name.startswith(package + ".")}
 
 
