@@ -45,7 +45,7 @@ HOPE = 0.01  # per call: how fast trust returns to 1
 N_OBSERVED = 4  # observations in one report: the heaviest
 CROWDED = 0.2  # share of their time that ranks queue for cores on a crowded machine
 LOAN_S = 0.3e-3  # in each call, before rows that were lent are back: the least that lending costs
-MOST_QUICK = 15  # calls between two decisions
+MOST_QUICK, MOST_FULL = 63, 15  # calls between two decisions, while none takes too long; and decisions in a row, if some did
 MOST_CALLS = 2**31  # more than a program makes
 UNKNOWN = -1  # the mark of results that have all come from other ranks
 When = str | float
@@ -394,7 +394,7 @@ class Policy:
         decision = self._decide(size, levels, spent_s, queue or Queue())
         n_quick = 0
         if self._late:
-            self._pause = self._full = min(MOST_QUICK, 2 * self._pause + 1)
+            self._pause = self._full = min(MOST_FULL, 2 * self._pause + 1)
         elif self._quick:
             self._pause = 0
         if self._full and decision.reason is not BalanceReason.CROWDED:

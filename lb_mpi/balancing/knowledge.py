@@ -53,7 +53,7 @@ from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is 1/BLOCKS of the remaining rows, but not much shorter than BLOCK_S
 LEAST_DIVISOR = 8  # minimum of that divisor, where blocks are expensive to handle
-LONG = 4  # that divisor in a quick call
+LONG, KEEPING = 2, 16  # that divisor in a quick call; and where a part of the planned loans stays at home for dry ranks
 LIGHTEST = 0.5  # of the mean: minimum size of a row when blocks are cut
 HANDLING = 0.03  # fraction of the time of rows at home that may go into handling their blocks
 HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/2, 1/4, 1/8
@@ -313,14 +313,11 @@ class Knowledge:
         if self.lent is None:
             self.lent, self._quick = self._pick(), None
         self.n_rounds += 1
-        if not quick:
+        known = self._quick if quick else None
+        if known is None:
             sizes = self._sizes(n)
-            home, self._quick = self._blocks(sizes, warm=warm), None
-        else:
-            if self._quick is None:
-                sizes = self._sizes(n)
-                self._quick = sizes, self._long_blocks(sizes)
-            sizes, home = self._quick
+            known = sizes, self._blocks(sizes, warm=warm, quick=quick)
+        (sizes, home), self._quick = known, known if quick else None
         lenders = [] if self.plan is None else self.plan.to(self.rank)
         near = not isinstance(self.known, range)
         asked = [*lenders, *self.neighbours] if near else self.neighbours
@@ -423,31 +420,25 @@ class Knowledge:
         items = [np.zeros(0, dtype=np.int64)] * len(mine.amounts) if work is None else pick(work, mine).items
         return dict(zip(mine.destinations.tolist(), items, strict=True))
 
-    def _blocks(self, sizes: Floats, *, warm: bool) -> list[Rowset]:
-        """Divide the rows that stay at home into blocks; the first one is short, so that dry ranks get rows soon."""
+    def _blocks(self, sizes: Floats, *, warm: bool, quick: bool) -> list[Rowset]:
+        """Divide the rows that stay at home into blocks; in a full call the first one is short: dry ranks get rows soon."""
         n = len(sizes)
         if len(self.tick_work) == 1:
             return [slice(0, n)] if n else []
         kept = self._staying(n)
-        least, divisor = min(LEAST, max(1, n // BLOCKS)), BLOCKS
-        first = LEAST
-        if warm and self._row_s > 0.0:
-            first = least = max(1, int(shortest_s(self._block_s) / self._row_s))
-            divisor = _divisor(count(kept) * self._row_s, self._block_s)
-        parts: list[Rowset] = list(blocks(sizes[kept], divisor, self.n_rounds, least))
-        if parts and count(parts[0]) >= 2 * first:
-            parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
+        shortest = shortest_s(self._block_s, quick=quick) / self._row_s if self._row_s > 0.0 else 0.0
+        parts: list[Rowset]
+        if quick:
+            parts = [*blocks(sizes[kept], KEEPING if self._kept else LONG, 0, shortest or n / BLOCKS)]
+        else:
+            first, least, divisor = LEAST, min(LEAST, max(1, n // BLOCKS)), BLOCKS
+            if warm and shortest:
+                first = least = max(1, int(shortest))
+                divisor = _divisor(count(kept) * self._row_s, self._block_s)
+            parts = [*blocks(sizes[kept], divisor, self.n_rounds, least)]
+            if parts and count(parts[0]) >= 2 * first:
+                parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]
-
-    def _long_blocks(self, sizes: Floats) -> list[Rowset]:
-        """Divide the rows that stay at home into blocks for a quick call."""
-        n = len(sizes)
-        if len(self.tick_work) == 1:
-            return [slice(0, n)] if n else []
-        kept = self._staying(n)
-        least = shortest_s(self._block_s) / self._row_s if self._row_s > 0.0 else n / BLOCKS
-        parts = blocks(sizes[kept], LONG, 0, least)
-        return [*parts] if isinstance(kept, slice) else [kept[part] for part in parts]
 
     def _staying(self, n: int) -> Rowset:
         """Return those of n rows that are not lent by the plan."""

@@ -124,15 +124,16 @@ class Learned:
 
 LATENCY_S = 0.5e-3  # a loan must save at least this much
 BLOCK_S = 2.5e-3  # of a block at home: short enough for waiting ranks, long enough to be timed at no cost
+QUICK_BLOCK_S = 5e-3  # the same while the plan holds and no rank waits
 CHEAPER = 0.75  # of the seconds that a row took in the block before: a longer block was worth it
 LONG_PART = 0.125  # of the rows at home: a block that may last longer than BLOCK_S, to learn what a call costs
 LEAST_HANDLINGS = 8  # minimum ratio of a block's computing time to its handling time
 PART = 0.5  # fraction of a rank's share in the remaining rows that is lent at a time
 
 
-def shortest_s(handling_s: float) -> float:
+def shortest_s(handling_s: float, *, quick: bool = False) -> float:
     """Seconds of a short block at home, if handling a block costs `handling_s` beyond its rows."""
-    return max(BLOCK_S, LEAST_HANDLINGS * handling_s)
+    return max(QUICK_BLOCK_S if quick else BLOCK_S, LEAST_HANDLINGS * handling_s)
 
 
 def wanted_size(left: float, each_s: float, share: float, handling_s: float) -> float:
@@ -510,7 +511,8 @@ class Round:
         """Join blocks that are too short to handle one by one; split the next one if a dry rank waits for it."""
         home, sizes, least = self.home, self._sizes, 0.0
         if self._size_s:
-            least = max(self.next_size, shortest_s(self.learned.handling_s) / self._size_s)
+            shortest = shortest_s(self.learned.handling_s, quick=self.quick and not self.dry)
+            least = max(self.next_size, shortest / self._size_s)
             while len(home) > 1 and sizes[-1] + sizes[-2] <= least:
                 home[-2:] = [join(home[-2:])]
                 sizes[-2:] = [self._size(home[-1])]

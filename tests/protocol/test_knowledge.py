@@ -234,6 +234,9 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
         assert sum(map(count, home)) == n
         assert min(map(count, home)) * row_s >= 0.5 * min(8 * handling_s, 0.1 * n * row_s)
         counts.append(len(home))
+        quick_s = [count(block) * row_s for block in reversed(knowledge.begin(n, 0, quick=True).home)]
+        assert quick_s[0] == max(quick_s) == pytest.approx(0.5 * n * row_s, rel=0.01)
+        assert min(quick_s) >= 0.7 * max(5e-3, 8 * handling_s)
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > 60
     assert counts[3] * 1e-3 < 0.11 * n * row_s

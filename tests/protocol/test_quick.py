@@ -93,7 +93,7 @@ def decide(policy: Policy, n: int, levels: Levels = LEVEL, late: tuple[int, ...]
 
 
 def test_more_and_more_calls_are_quick_up_to_a_most() -> None:
-    assert decide(Policy(Trigger()), 7) == [0, 1, 3, 7, 15, 15, 15]
+    assert decide(Policy(Trigger()), 9) == [0, 1, 3, 7, 15, 31, 63, 63, 63]
     assert decide(Policy(Trigger(when=0.1)), 4) == [1, 3, 7, 15]
 
 
