@@ -13,6 +13,7 @@ from scipy import sparse
 import lb_mpi
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.mpi.graph.halo import HaloPlan
+from lb_mpi.mpi.graph.rebalance import PlanBalance
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
@@ -251,6 +252,15 @@ def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
         moved = [one.vertices_moved for one in plan.history if one.acted]
         calls = f"{len(moved)} rebalancing{'s' * (len(moved) != 1)}"
         assert report.note == ("" if SIZE == 1 else f"{sum(moved):,} vertices moved in {calls}")
+
+
+def test_one_slow_step_is_noise_and_two_are_a_change() -> None:
+    balance, own_s, found = PlanBalance(np.ones(6)), 0.0, []
+    for step_s in (0.0, 1.0, 1.0, 1.0, 4.0, 1.0, 2.0, 3.0, 1.0, 1.0):
+        own_s += step_s
+        balance.measure(own_s, 0.0)
+        found.append(balance.speed)
+    np.testing.assert_allclose(found[3:], 6.0 / np.array([1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0]))
 
 
 def test_a_wait_does_not_count() -> None:

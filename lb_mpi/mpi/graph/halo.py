@@ -220,8 +220,9 @@ class HaloPlan:
 
         The speed of a rank is the cost of its vertices / the seconds that it computes between two calls.  The time in
         `exchange` does not count, since it waits there; where the program itself waits, use `waiting`.  The
-        median of the last five calls is used.  The time before the first call does not count, since functions may have
-        been compiled in it.  A rank keeps at least one vertex.
+        median of the last five calls is used, or the last one alone if two in a row differ from it by 25 %.  The time
+        before the first call does not count, since functions may have been compiled in it.  A rank keeps at least one
+        vertex.
 
         Raises ValueError or TypeError on every rank if an argument is wrong on any rank or differs between ranks, and
         BalanceError on every rank if `pack` or `unpack` fails on any rank (but SystemExit and KeyboardInterrupt are
