@@ -700,6 +700,8 @@ def test_bad_costs_on_one_rank(costs: object, balancer: lb_mpi.Balancer) -> None
 def test_not_a_function_and_pack_alone(balancer: lb_mpi.Balancer) -> None:
     with pytest.raises(TypeError, match="function = 3: expected a function"):
         balancer.map_rows(3 if RANK == LAST else slow_square, numbers(5))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="function = None: expected a function"):
+        balancer.map_rows(None if RANK == LAST else np.full_like, numbers(5), fill_value=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pack and unpack: expected both or neither"):
         balancer.map_rows(grow, [{"n": 1}], pack=pack, unpack=None if RANK == LAST else json.loads)
 

@@ -218,7 +218,7 @@ class Balancer:
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record), self._calling:
             watch.begin()
             self._wire.begin()
-            bound = functools.partial(function, **options) if options else function
+            bound = functools.partial(function, **options) if options and not failed else function
             mark = mine.spec.mark
             quick, known = self._quick.left > 0, knowledge.knows(mark)
             objects = mine.pack is not None
