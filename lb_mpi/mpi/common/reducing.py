@@ -45,4 +45,4 @@ class Reducing:
         if self._all is None:
             return self._answer
         n = len(self._mine.sums)
-        return Reduction(self._all[:, :n].sum(axis=0), self._all[:, n:].view(np.float64).max(axis=0))
+        return Reduction(np.add.reduce(self._all[:, :n]), np.maximum.reduce(self._all[:, n:].view(np.float64)))

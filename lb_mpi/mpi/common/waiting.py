@@ -230,9 +230,3 @@ def own_s(before: Look, after: Look) -> float:
         max(0, after.gave_up - before.gave_up - n_stops),  # a stop counts as giving up the core
         queued_s,
     )
-
-
-def queued_s(before: Look, after: Look) -> float:
-    """Seconds between two looks in which a call waited for a core; time stopped does not count."""
-    stopped_s = after.stops.seconds - before.stops.seconds
-    return max(0.0, after.wall_s - before.wall_s - stopped_s - own_s(before, after))

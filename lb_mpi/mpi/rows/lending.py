@@ -41,7 +41,7 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import Clocks, own_s, queued_s
+from lb_mpi.mpi.common.waiting import Clocks, own_s
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
@@ -109,8 +109,8 @@ class Stopwatch(Meter):
         self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
         self.computing_s += seconds
-        self.queued_s += queued_s(before, after)
-        measured = self.measured
+        ticks, measured = own_s(before, after), self.measured
+        self.queued_s += max(0.0, seconds - (after.stops.seconds - before.stops.seconds) - ticks)
         if not self.warm:
             self.warm = True
             measured.occupied_s -= seconds
@@ -119,7 +119,6 @@ class Stopwatch(Meter):
         if first and self._handling_since is not None:
             measured.handled += 1
             measured.handled_cpu_s += self._handled_cpu_s + before.cpu_s - self._handling_since
-        ticks = own_s(before, after)
         measured.called_s += seconds
         measured.ticks += ticks
         self._handled_cpu_s, self._handling_since = 0.0, after.cpu_s
