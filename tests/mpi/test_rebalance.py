@@ -234,6 +234,9 @@ def test_costs_move_with_their_vertices() -> None:
             plan.rebalance(costs=expected() if turn < 2 else None, when="always")
         total = COMM.allgather(float(expected().sum()))
         assert max(total) <= 1.15 * np.mean(total)
+        wrong = [-1.0] if RANK == LAST else 1e3 * expected()
+        check_told(refused(lambda: plan.rebalance(costs=wrong)), "ValueError: costs")
+        np.testing.assert_array_equal(plan._balance.costs, expected())  # no rank has the new ones
 
 
 def test_it_reacts_to_a_rank_that_becomes_slow() -> None:

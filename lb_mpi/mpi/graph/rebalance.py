@@ -81,6 +81,14 @@ class Arguments(NamedTuple):
     imbalance: float
 
 
+class Known(NamedTuple):
+    """The costs and speeds that a rank knows."""
+
+    costs: Floats
+    given: bool  # the costs are the caller's
+    speeds: deque[float]  # work per second, in the last calls
+
+
 class PlanBalance:
     """All that a plan keeps from call to call of `rebalance`: costs of its vertices, speeds of this rank, decisions."""
 
@@ -145,9 +153,16 @@ class PlanBalance:
         self.holding = self.holding._replace(n_calls=n_calls - 1)
         self.history.append(Rebalanced(False, BalanceReason.HOLDS.words, before, before, 0, 0, cut, 0, seconds))
 
-    def failed(self) -> None:
-        """Begin to decide anew on all ranks: some may have had other arguments."""
+    @property
+    def known(self) -> Known:
+        """The costs and speeds so far."""
+        return Known(self.costs, self._given, self._speeds.copy())
+
+    def failed(self, before: Known) -> None:
+        """Begin to decide anew on all ranks, from what was known before: some may have had other arguments, or none."""
         self._arguments = None
+        costs, self._given, self._speeds = before
+        self.take(costs)
 
 
 def check_arguments(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Arguments:
@@ -188,7 +203,7 @@ def rebalance(
     `spent`: seconds that this rank has computed so far, and those of them without a core.  `arguments` checks the
     caller's, and may raise.  `connected`: the whole graph is in one piece.  `slabs`: the parts are contiguous ranges.
     """
-    presence, began = presence_of(comm), time.perf_counter()
+    presence, began, before = presence_of(comm), time.perf_counter(), balance.known
     failed: Failed | None = None
     checked, given, moving = Arguments("auto", 1, 0.05, 0.03), None, Values((), part.n_local)
     try:
@@ -212,10 +227,10 @@ def rebalance(
         presence.wait(reducing.done, reducing, name=NAME)
         most = Opening(*reducing.answer.maxima.tolist())
         if most.failed:
-            balance.failed()
+            balance.failed(before)
             raise_on_all(comm, failed)
         if most.differs:
-            balance.failed()
+            balance.failed(before)
             raise_difference(comm, _given(checked, moving, given))
     if not most.changed:
         balance.hold(cut, time.perf_counter() - began)
@@ -230,7 +245,7 @@ def rebalance(
             carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
             outcome, balance.holding = actor.outcome, actor.holding
             if outcome.failed:
-                balance.failed()
+                balance.failed(before)
                 between = None if actor.error is None else of_rows(actor.error, comm.rank, "rebalancing")
                 raise_on_all(comm, port.failed or between)
         except BaseException as error:
