@@ -81,7 +81,7 @@ class Arguments(NamedTuple):
     imbalance: float
 
 
-class Known(NamedTuple):
+class CostsAndSpeeds(NamedTuple):
     """The costs and speeds that a rank knows."""
 
     costs: Floats
@@ -154,11 +154,11 @@ class PlanBalance:
         self.history.append(Rebalanced(False, BalanceReason.HOLDS.words, before, before, 0, 0, cut, 0, seconds))
 
     @property
-    def known(self) -> Known:
+    def known(self) -> CostsAndSpeeds:
         """The costs and speeds so far."""
-        return Known(self.costs, self._given, self._speeds.copy())
+        return CostsAndSpeeds(self.costs, self._given, self._speeds.copy())
 
-    def failed(self, before: Known) -> None:
+    def failed(self, before: CostsAndSpeeds) -> None:
         """Begin to decide anew on all ranks, from what was known before: some may have had other arguments, or none."""
         self._arguments = None
         costs, self._given, self._speeds = before
