@@ -34,6 +34,7 @@ PROG = "python -m apps.particles"
 NUMBER, ROW, COLUMN = range(3)  # columns of the particles
 BLOCK_SUBSTEPS = 50_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
 WORK_OF_CELL = 0.5  # in particles: what a cell costs that has none
+LEAVING = 64  # particles that leave one cell, in one exchange; a crowd needs several
 
 
 class Times(NamedTuple):
@@ -114,25 +115,27 @@ def sort(particles: Floats, vertices: Ints, columns: int) -> tuple[Floats, Ints]
     return particles[order], np.searchsorted(found[order], np.append(vertices, np.iinfo(np.int64).max))
 
 
-def exchange(comm: MPI.Comm, plan: HaloPlan, before: Ints, particles: Floats, columns: int) -> Floats:
-    """Send the particles that have left their cells `before` to the owners of the new ones; return this rank's.
+def exchange(comm: MPI.Comm, plan: HaloPlan, particles: Floats, before: Ints, columns: int) -> Floats:
+    """Send the particles that have left this rank's cells, from cells `before`; return those in its cells now.
 
-    All that leave a cell are in a row of a table, which is filled up with NaN.
+    A row of a table has up to LEAVING that leave one cell, and is filled up with NaN; more of them need further exchanges.
     """
-    after = cells_of(particles, columns)
-    leaving = np.flatnonzero(after != before)
-    local = np.searchsorted(plan.vertices, before[leaving])
+    stay = np.isin(cells_of(particles, columns), plan.vertices)
+    order = np.argsort(before[~stay], kind="stable")
+    leaving, local = particles[~stay][order], np.searchsorted(plan.vertices, before[~stay][order])
     counts = np.bincount(local, minlength=len(plan.vertices))
     with plan.waiting():
         most = comm.allreduce(int(counts.max(initial=0)), MPI.MAX)
-    table = np.full((len(plan.vertices), most, 3), np.nan)
-    order = np.argsort(local, kind="stable")
     places = np.arange(len(leaving)) - np.repeat(np.cumsum(counts) - counts, counts)
-    table[local[order], places] = particles[leaving[order]]
-    arrived = plan.exchange(table).reshape(-1, 3)
-    arrived = arrived[~np.isnan(arrived[:, NUMBER])]
-    theirs = np.isin(cells_of(arrived, columns), plan.vertices)
-    return np.concatenate([particles[after == before], arrived[theirs]])
+    found = [particles[stay]]
+    for begin in range(0, most, LEAVING):
+        now = (begin <= places) & (places < begin + LEAVING)
+        table = np.full((len(plan.vertices), LEAVING, 3), np.nan)
+        table[local[now], places[now] - begin] = leaving[now]
+        arrived = plan.exchange(table)[len(table) :].reshape(-1, 3)
+        arrived = arrived[~np.isnan(arrived[:, NUMBER])]
+        found.append(arrived[np.isin(cells_of(arrived, columns), plan.vertices)])
+    return np.concatenate(found)
 
 
 def simulate(
@@ -149,7 +152,7 @@ def simulate(
         for begins in range(0, len(particles), block):
             with slow:
                 blow(particles[begins : begins + block], *shape, *centre(step, shape), work)
-        particles, first = sort(exchange(comm, plan, before, particles, shape[1]), plan.vertices, shape[1])
+        particles, first = sort(exchange(comm, plan, particles, before, shape[1]), plan.vertices, shape[1])
         if rebalance:
             by_cell = [particles[a:b] for a, b in zip(first[:-1].tolist(), first[1:].tolist(), strict=True)]
             costs = WORK_OF_CELL + np.diff(first)

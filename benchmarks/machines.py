@@ -36,7 +36,7 @@ CHANGES = ["--speed-changes", "0:2:4:0.33,1:2:4:0.33,4:5:7:0.33,5:5:7:0.33"]
 # Each of three hosts is slow for some seconds.
 DRIFT = ["--speed-changes", "0:2:5:0.33,1:4:7:0.33,2:6:9:0.5"]
 HEAT = ["-m", "apps.heat", "mesh:150x200", "--steps", "400", *DRIFT]
-PARTICLES = ["-m", "apps.particles", "--steps", "200", *DRIFT]
+PARTICLES = ["-m", "apps.particles", "--steps", "60", *DRIFT]
 
 
 class Case(NamedTuple):
