@@ -597,7 +597,7 @@ def test_a_function_that_fails_on_one_rank(at: int, how: str, words: str, balanc
     function = bad(at, how)
     rows = numbers(60, 2)
     before = rows.tobytes()
-    with pytest.raises(lb_mpi.BalanceError, match=rf"^rank {at}, .*rows.*{words}"):
+    with pytest.raises(lb_mpi.BalanceError, match=rf"^rank {at}, .*rows?.*{words}"):
         again_and_again(lambda: balancer.map_rows(function, rows))
     assert rows.tobytes() == before
 
