@@ -7,7 +7,7 @@ import pytest
 from benchmarks.campaign import PROGRAMS, campaign, judge, undisturbed
 from tools.environment import here
 
-# What a killed rank leaves behind depends on the MPI, not on the program, so the other MPI runs one program only.
+# The MPI, not the program, decides what a killed rank leaves behind. So the other MPI runs one program only.
 QUICK = [
     pytest.param(one, id=one.name, marks=[pytest.mark.one_mpi] * (one.name != "pool"))
     for one in PROGRAMS
