@@ -35,6 +35,7 @@ from lb_mpi.mpi.common.collective import agree, barrier
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.graph.distribute import METHODS
 from lb_mpi.mpi.graph.halo import HaloPlan
+from lb_mpi.rebalancing.rebalance import compile_kernels as compile_rebalancing
 from lb_mpi.saving.rows import Arrays
 from lb_mpi.table import counted
 
@@ -203,7 +204,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     own = duplicate(comm)
     machine = agree(own, lambda: read_machine(options.machine) if options.machine and own.rank == 0 else None)
     graph = agree(own, lambda: as_graph(options.graph) if own.rank == 0 else None)
-    compile_once(own, compile_kernels)
+    compile_once(own, lambda: compile_kernels(rebalance=options.rebalance))
     barrier(own)
     began = time.perf_counter()
     plan = lb_mpi.distribute(
@@ -276,10 +277,12 @@ def _moves(answer: dict[str, Any]) -> str:
     return f"{moves}; all calls took {seconds:.3f} s on rank 0, with waiting"
 
 
-def compile_kernels() -> None:
-    """Compile the step (or load it from the cache)."""
+def compile_kernels(*, rebalance: bool = False) -> None:
+    """Compile the step, and what a rebalancing needs (or load it from the cache)."""
     none = np.zeros(0, dtype=np.int64)
     step(np.zeros(1), np.zeros(1), np.zeros(2, dtype=np.int64), none, np.zeros(0), 0.0, 1, 0, 1)
+    if rebalance:
+        compile_rebalancing()
 
 
 if __name__ == "__main__":

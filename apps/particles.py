@@ -28,6 +28,7 @@ from lb_mpi.kernels import njit
 from lb_mpi.mpi.common.collective import agree, barrier
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.graph.halo import HaloPlan
+from lb_mpi.rebalancing.rebalance import compile_kernels as compile_rebalancing
 from lb_mpi.table import counted
 
 PROG = "python -m apps.particles"
@@ -171,9 +172,11 @@ def unpack(data: bytes) -> Floats:
     return np.frombuffer(data).reshape(-1, 3)
 
 
-def compile_kernels() -> None:
-    """Compile the step (or load it from the cache)."""
+def compile_kernels(*, rebalance: bool = False) -> None:
+    """Compile the step, and what a rebalancing needs (or load it from the cache)."""
     blow(np.zeros((0, 3)), 1, 1, 0.0, 0.0, 1)
+    if rebalance:
+        compile_rebalancing()
 
 
 def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
@@ -188,7 +191,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         integer(f"--{name}", getattr(options, name), 1)
     own = duplicate(comm)
     graph = agree(own, lambda: cells(shape) if own.rank == 0 else None)
-    compile_once(own, compile_kernels)
+    compile_once(own, lambda: compile_kernels(rebalance=options.rebalance))
     with lb_mpi.distribute(own, graph, emulated_speed=speed.now) as plan:
         everything = begin(options.particles, shape)  # on each rank, and then only its own
         mine = everything[np.isin(cells_of(everything, shape[1]), plan.vertices)]

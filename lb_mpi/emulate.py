@@ -75,6 +75,11 @@ class throttle:
         """The current relative speed; ValueError if the function returns another number."""
         return self._speed if self._now is None else emulated_speed(self._now(), self._name)
 
+    @property
+    def cpu_share(self) -> float:
+        """CPU seconds in a second of computing and rests; 1.0 if `speed` is 1.0, so that there are no rests."""
+        return 1.0 if self.speed == 1.0 else self.speed * self._outside
+
     def charge(self, cpu_s: float) -> None:
         """Note that the program has just computed for `cpu_s` seconds of CPU time."""
         self.cpu_s += cpu_s

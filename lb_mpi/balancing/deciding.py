@@ -182,6 +182,11 @@ class Trigger:
         self._losing_s = 0.0  # at each chance, by the last decision
         self._expected: tuple[float, float] | None = None  # at the last balancing: slowest rank's seconds, saving
 
+    @property
+    def due(self) -> bool:
+        """True if the next call is a chance to balance."""
+        return (self._calls + 1) % self.every == 0
+
     def skip(self) -> bool:
         """Record a call; return True if it is no chance to balance."""
         self._calls += 1

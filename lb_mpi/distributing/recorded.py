@@ -13,10 +13,10 @@ class Halos:
     """All exchanges of a plan in one Step, since they may follow each other within microseconds."""
 
     def __init__(
-        self, record: Record, speed: float = 1.0, emulated_speed: float | Callable[[], float] = 1.0
+        self, record: Record, speed: float = 1.0, cpu_share: Callable[[], float] = lambda: 1.0
     ) -> None:
         self._record, self._speed = record, speed  # of this rank, relative to the others
-        self._emulated = emulated_speed  # or a function that returns the speed of the moment
+        self._cpu_share = cpu_share  # of an emulated slow rank: `lb_mpi.throttle.cpu_share`
         self._first: float | None = None  # when the first exchange of the current Step began; None: none yet
         self._began = 0.0  # when the first one of all began
         self._last = 0.0  # when the last one ended
@@ -75,11 +75,10 @@ class Halos:
     def _compute(self, now: float, cpu_s: float) -> None:
         """Add the time computed since the last exchange.
 
-        An emulated slow rank needs its CPU time / speed on any machine: time without a core is deducted from its rests.
+        An emulated slow rank needs its CPU time / `cpu_share` anywhere: time without a core is deducted from its rests.
         """
-        took_s = now - self._last
-        speed = self._emulated() if callable(self._emulated) else self._emulated
-        self.own_s += took_s if speed == 1.0 else min(took_s, (cpu_s - self._last_cpu_s) / speed)
+        took_s, share = now - self._last, self._cpu_share()
+        self.own_s += took_s if share == 1.0 else min(took_s, (cpu_s - self._last_cpu_s) / share)
 
     def _end_step(self, now: float) -> None:
         """Record the exchanges since the last Step."""

@@ -1,4 +1,6 @@
-"""A rebalancing: one rank of a distributed graph decides with all others, and moves vertices to its neighbours.   (pure)
+"""A rebalancing: one rank of a distributed graph moves vertices to its neighbours, and gets some.   (pure)
+
+All ranks have decided to do so (`lb_mpi.rebalancing.deciding`).
 
 Law.
 - Every vertex is owned by one rank, before and after.  The new parts are those of a fresh distribution by the new owners.
@@ -16,10 +18,9 @@ A message of one kind goes to each neighbour, and one comes from each, in every 
 know the steps.  So ranks need no numbers on their messages: the next one of a neighbour belongs to the next exchange.  A
 rank that gives the choice up sends an empty message instead of the next one; it may come after a neighbour's last step.
 
-A call begins with a reduction of maxima, the `Opening`: where the last decision holds on all ranks, it ends with that.
+Slabs begin with LOADS, others with REPAIR.
 
     stage     waits for                        does then
-    SUM       the sums of all ranks            decides, the same on all ranks: ends, or goes on; slabs: asks for loads
     LOADS     loads and speeds of all ranks    slabs: requests `MoveEnds`
     MOVE_ENDS its job                          slabs: sends the new owners of its vertices
     REPAIR    its job                          greets its neighbours, tells them the work of stray pieces
@@ -47,18 +48,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running
-from lb_mpi.balancing.neighbours import ALL, UNIT, Reduction
+from lb_mpi.balancing.deciding import Decision, Trigger
+from lb_mpi.balancing.neighbours import ALL, Reduction
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
+from lb_mpi.rebalancing.deciding import GraphTotals, RankLoad, RebalanceDecision
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
 from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
 from lb_mpi.rebalancing.slabs import flow_between
 
 SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
-CHANGE, CHANGE_S = 0.5, 1e-4  # of the tolerance, and seconds: a decision holds no longer if a rank's time changes by more
 
 
 class RebalanceKind(IntEnum):
@@ -145,26 +146,25 @@ class Built(NamedTuple):
 class Stage(IntEnum):
     """The stages of a rebalancing; see the table."""
 
-    SUM = 0
-    LOADS = 1
-    MOVE_ENDS = 2
-    REPAIR = 3
-    HELLO = 4
-    SPREAD = 5
-    FLOW = 6
-    CHECK = 7
-    CHOOSE = 8
-    PAIR = 9
-    LABEL = 10
-    PACK = 11
-    ROWS = 12
-    BUILD = 13
-    COMMIT = 14
-    CUT = 15
-    OVER = 16
+    LOADS = 0
+    MOVE_ENDS = 1
+    REPAIR = 2
+    HELLO = 3
+    SPREAD = 4
+    FLOW = 5
+    CHECK = 6
+    CHOOSE = 7
+    PAIR = 8
+    LABEL = 9
+    PACK = 10
+    ROWS = 11
+    BUILD = 12
+    COMMIT = 13
+    CUT = 14
+    OVER = 15
 
 
-REDUCING = (Stage.SUM, Stage.LOADS, Stage.SPREAD, Stage.CHECK, Stage.COMMIT, Stage.CUT)
+REDUCING = (Stage.LOADS, Stage.SPREAD, Stage.CHECK, Stage.COMMIT, Stage.CUT)
 EXCHANGING = {
     Stage.HELLO: RebalanceKind.HELLO,
     Stage.FLOW: RebalanceKind.FLOW,
@@ -175,73 +175,13 @@ EXCHANGING = {
 Job = MoveEnds | Repair | Choose | Pack | Build
 
 
-class RankLoad(NamedTuple):
-    """A rank's load at the start."""
-
-    load: float  # estimated work of its vertices
-    speed: float  # work per second; NaN: not measured yet
-    queued_s: float = 0.0  # without a core, of `own_s`
-    own_s: float = 0.0  # computed since the last rebalancing
-
-    @property
-    def running(self) -> float:
-        """The part of its time in which it had a core."""
-        return running(self.queued_s / self.own_s if self.own_s > 0.0 else 0.0)
-
-
-class Holding(NamedTuple):
-    """A decision that moves nothing holds for some calls, unless the time of a rank changes: one reduction tells."""
-
-    n_calls: int = 0  # for which it may still hold, the same on all ranks
-    seconds: float = 0.0  # of this rank, when it was made
-    before: float = math.nan  # imbalance then
-
-
-NOTHING_HOLDS = Holding()
-
-
-class Opening(NamedTuple):
-    """A rank's first report, and the maxima of those of all ranks."""
-
-    failed: float  # its arguments are wrong
-    mark: float  # a checksum of what must be the same on all ranks
-    minus_mark: float
-    changed: float  # the last decision does not hold any longer
-    unmeasured: float
-    n_local: float
-    seconds: float  # that it needs for its load
-    free_s: float  # of these, with a core
-    load: float
-    speed: float  # 0: not measured
-
-    @property
-    def differs(self) -> bool:
-        """True if the marks differ between ranks; of the maxima."""
-        return self.mark != -self.minus_mark
-
-
-def opening(
-    mine: RankLoad, n_local: int, holding: Holding, tolerance: float, *, mark: int = 0, failed: bool = False
-) -> Opening:
-    """Return the report of a rank with so many vertices, and this tolerance of its trigger."""
-    known = not math.isnan(mine.speed)
-    seconds = mine.load / mine.speed if known else 0.0
-    unmeasured = not known and mine.load > 0.0
-    most = max(CHANGE * tolerance * holding.seconds, CHANGE_S)
-    changed = unmeasured or not holding.n_calls or abs(seconds - holding.seconds) > most
-    return Opening(
-        failed, mark, -mark, changed, unmeasured, n_local, seconds, seconds * mine.running, mine.load,
-        mine.speed if known else 0.0,
-    )  # fmt: skip
-
-
 class RebalanceOutcome(NamedTuple):
     """The outcome of a rebalancing, the same on all ranks."""
 
+    decision: Decision
+    before: float  # imbalance of the loads
+    after: float  # expected with the new parts
     failed: bool = False  # a rank has failed, so nothing has moved
-    decision: Decision = Decision(BalanceReason.UNMEASURED)
-    before: float = math.nan  # imbalance of the loads
-    after: float = math.nan  # expected with the new parts
     moved: int = 0  # vertices
     n_bytes: int = 0
     n_ghosts: int = 0
@@ -252,33 +192,32 @@ class RebalanceOutcome(NamedTuple):
 class Rebalancing:
     """One rank of a rebalancing: an actor.
 
-    `most`: the maxima of all openings.  `trigger` has the same state on all ranks.  `imbalance`: what may be left.
-    `connected`: the graph is in one piece; then all parts with vertices are connected, too.  `slabs`: the parts are
-    contiguous ranges, and stay so.
+    `totals`, `decided`: what all ranks know and have decided.  `trigger` has the same state on all ranks.  `imbalance`: what
+    may be left.  `connected`: the graph is in one piece; then all parts with vertices are connected, too.
+    `slabs`: the parts are contiguous ranges, and stay so.
     """
 
     wake_at = math.inf
 
     def __init__(
-        self, rank: int, size: int, part: GraphPart, mine: RankLoad, most: Opening, trigger: Trigger, *,
-        imbalance: float = 0.03, connected: bool = True, slabs: bool = False,
+        self, rank: int, size: int, part: GraphPart, mine: RankLoad, totals: GraphTotals, decided: RebalanceDecision,
+        trigger: Trigger, *, imbalance: float = 0.03, connected: bool = True, slabs: bool = False,
     ) -> None:  # fmt: skip
-        self.rank, self.size, self.part, self.mine = rank, size, part, mine
-        self.stage = Stage.SUM
+        mean = decided.mean_speed
+        speed = mean if math.isnan(mine.speed) else max(mine.speed, SLOWEST * mean)
+        self.rank, self.size, self.part, self.mine = rank, size, part, mine._replace(speed=speed)
+        self.stage = Stage.LOADS if slabs else Stage.REPAIR
         self.job: Job | None = None
         self.failed = False
         self.error: BaseException | None = None
-        self.outcome = RebalanceOutcome()
+        self.outcome = RebalanceOutcome(decided.decision, decided.before, decided.before)
         self.built: Built | None = None  # valid if `committed`
-        self.holding = NOTHING_HOLDS  # in the end, for the next call
         self._trigger, self._imbalance, self._tolerance = trigger, imbalance, FLOW_PART * imbalance
         self._inbox: list[tuple[int, RebalanceMessage]] = []  # not handled yet, in order for each source
         self._began = False
-        self._now = self._decided_at = 0.0
-        self._slowest_s, self._free_s, self._mean_s = most.seconds, most.free_s, 0.0  # times of the ranks
-        self._units = [UNIT * most.load, UNIT * most.speed]  # of the sums of loads and speeds
-        self._unmeasured = bool(most.unmeasured)
-        self._most_vertices = int(most.n_local)  # of a rank
+        self._now = self._began_at = 0.0
+        self._mean_s, self._units = decided.mean_s, totals.units
+        self._most_vertices = int(totals.most.n_local)  # of a rank
         self._connected = connected
         self._component = -1 if connected and len(part.ranks) else rank  # the lowest rank known in that of this rank
         self._grown, self._greetings = False, 0
@@ -324,8 +263,8 @@ class Rebalancing:
             self._inbox.append((source, message))
         sends: list[tuple[int, RebalanceMessage]] = []
         if not self._began:
-            self._began = True
-            sends += self._sum()
+            self._began, self._began_at = True, now
+            sends += self._begin()
         while self.job is None and (received := self._next()) is not None:
             sends += self._handle(received)
         return sends
@@ -387,8 +326,6 @@ class Rebalancing:
 
     def _handle(self, received: dict[int, Any]) -> list[tuple[int, RebalanceMessage]]:
         match self.stage:
-            case Stage.SUM:
-                return self._decide(received[ALL])
             case Stage.LOADS:
                 return self._move_ends(received[ALL])
             case Stage.HELLO:
@@ -412,53 +349,16 @@ class Rebalancing:
                 self.stage = Stage.OVER
                 return []
 
-    # --- the decision ---
-
-    def _sum(self) -> list[tuple[int, RebalanceMessage]]:
-        speed = 0.0 if math.isnan(self.mine.speed) else self.mine.speed
-        free, (load_unit, speed_unit) = speed / self.mine.running, self._units
-        parts = (
-            (self.mine.load, load_unit), (speed, speed_unit), (free, speed_unit), (self.mine.queued_s, UNIT),
-            (self.mine.own_s, UNIT),
-        )  # fmt: skip
-        return self._reduce([*(round(of / unit) if unit > 0.0 else 0 for of, unit in parts), int(speed > 0.0)])
-
-    def _decide(self, total: Reduction) -> list[tuple[int, RebalanceMessage]]:
-        *whole, n_known = total.sums.tolist()
-        units = (*self._units, self._units[1], UNIT, UNIT)
-        load, speed, free, queued_s, own_s = (n * unit for n, unit in zip(whole, units, strict=True))
-        if self.size == 1:
-            return self._end(self.outcome._replace(decision=Decision(BalanceReason.ALONE)))
-        before = balanced_s = math.nan
-        if n_known and not self._unmeasured:
-            self._trigger.come_true(self._slowest_s)
-            missing = self.size / n_known  # a rank without vertices counts as one of mean speed, until it is measured
-            speed, free = speed * missing, free * missing
-            self._mean_s = balanced_s = load / speed
-            before = max(0.0, self._slowest_s / balanced_s - 1.0) if balanced_s > 0.0 else 0.0
-            mean = speed / self.size
-            known = mean if math.isnan(self.mine.speed) else max(self.mine.speed, SLOWEST * mean)
-            self.mine = self.mine._replace(speed=known)
-        queue = Queue(queued_s / own_s, self._free_s, load / free) if own_s > 0.0 and free > 0.0 else Queue()
-        if self._trigger.when == "auto" and queue.forbids:
-            self._trigger.skip()
-            decision = Decision(BalanceReason.CROWDED)
-        else:
-            decision = self._trigger.decide(before, self._slowest_s, balanced_s)
-        self.outcome = self.outcome._replace(decision=decision, before=before, after=before)
-        if not decision.act or before == 0.0:
-            self.holding = Holding(decision.quick, self.mine.load / self.mine.speed, before)
-            return self._end(self.outcome)
-        self._decided_at = self._now
+    def _begin(self) -> list[tuple[int, RebalanceMessage]]:
         if self._slabs:
             return self._ask_loads()
-        self.stage, self.job = Stage.REPAIR, Repair()
+        self.job = Repair()
         return []
 
     # --- slabs ---
 
     def _ask_loads(self) -> list[tuple[int, RebalanceMessage]]:
-        self.stage, self._links = Stage.LOADS, self.neighbours
+        self._links = self.neighbours
         numbers = np.zeros((2, self.size), dtype=np.int64)
         numbers[:, self.rank] = [round(of / unit) for of, unit in zip(self.mine[:2], self._units, strict=True)]
         return self._reduce(numbers.ravel())
@@ -623,7 +523,7 @@ class Rebalancing:
             return self._reduce([0, 0, 0], maxima=[self.failed, 0.0, 0.0, 0.0])
         part, load, n_bytes = self.built
         self._cut = cut_of(self.part, self.owners)
-        spent_s = self._now - self._decided_at
+        spent_s = self._now - self._began_at
         return self._reduce(
             [self._n_leaving, n_bytes, part.n_ghosts], [False, self._cut, load / self.mine.speed, spent_s]
         )

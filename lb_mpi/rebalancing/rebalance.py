@@ -8,6 +8,7 @@ reach.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -127,3 +128,9 @@ def with_bridges(quotient: Graph) -> Graph:
         np.concatenate([heads, beside[apart]]),
         np.concatenate([quotient.edge_weights(), np.zeros(int(apart.sum()))]),
     )
+
+
+@functools.cache
+def compile_kernels() -> None:
+    """Compile all kernels of a rebalancing, or load them from the cache; only once in a process."""
+    rebalance("mesh:20x20", np.arange(400) // 100, [1.0, 1.0, 1.0, 2.0])

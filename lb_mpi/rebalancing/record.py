@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lb_mpi.balancing.deciding import BalanceReason
+from lb_mpi.balancing.deciding import BalanceReason, Decision
 from lb_mpi.balancing.record import MOST_RECORDS
-from lb_mpi.rebalancing.actor import RebalanceOutcome
 from lb_mpi.record.report import percent
 from lb_mpi.table import Table
 
@@ -46,14 +45,13 @@ class Rebalances(deque[Rebalanced]):
         return _table(self)
 
 
-def reason_of(outcome: RebalanceOutcome) -> str:
-    """Say why vertices have moved, or not."""
-    decision = outcome.decision
+def reason_of(decision: Decision, moved: int = 0) -> str:
+    """Say why so many vertices have moved, or none."""
     if decision.reason is BalanceReason.UNMEASURED:
         return "plan unchanged: not all ranks have been timed often enough"
     if decision.reason is BalanceReason.CROWDED:
         return "plan unchanged while the ranks queue for cores"
-    if decision.act and not outcome.moved:
+    if decision.act and not moved:
         return "plan unchanged: no vertex fits the flow"
     return decision.words
 

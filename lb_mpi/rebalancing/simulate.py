@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.deciding import BalanceReason, Trigger
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.quality import cut
-from lb_mpi.rebalancing.actor import CHANGE, CHANGE_S
+from lb_mpi.rebalancing.deciding import Opportunities, decide, totals_from
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network
@@ -81,8 +81,7 @@ class SimulatedGraph:
         self.parts, self.steps, self.now = first, list[GraphStep](), 0.0
         self._graph, self._first, self._size = graph, first, size
         self._latency_s, self._bytes_per_s = network.latency_s[1], network.bytes_per_s
-        self._trigger = Trigger("auto")
-        self._n_holding, self._decided_s = 0, np.zeros(size)  # calls, and the times of the ranks at the last decision
+        self._trigger, self._opportunities = Trigger("auto"), Opportunities()
         self._measured: deque[Floats] = deque(maxlen=REMEMBERED)
         self._tails, self._heads = graph.edges()
         self._exchange_s = self._exchanged_s(first)
@@ -99,22 +98,18 @@ class SimulatedGraph:
         seconds, now_s = float(times.max()) + self._exchange_s, float(times.max())
         self._measured.append(state.speeds)
         usual = np.median(self._measured, axis=0)  # as measured
-        expected = self._loads(self.parts, state) / usual
-        mean_s = float(state.costs.sum() / usual.sum())
-        moved, n_bytes, reduction_s = 0, 0, math.log2(2 * self._size) * self._latency_s
-        old, at, spent_s = self.parts, self.now + seconds, reduction_s
-        most = np.maximum(CHANGE * self._trigger.tolerance * self._decided_s, CHANGE_S)
-        if self._n_holding and np.all(np.abs(expected - self._decided_s) <= most):
-            self._trigger.hold()
-            decision = Decision(BalanceReason.HOLDS)
-            self._n_holding -= 1
-        else:
-            self._trigger.come_true(float(expected.max()))
-            before = max(0.0, float(expected.max()) / mean_s - 1.0) if mean_s else 0.0
-            decision = self._trigger.decide(before, float(expected.max()), mean_s)
-            self._n_holding, self._decided_s = decision.quick, expected
-            spent_s += reduction_s
-        if decision.act:
+        moved, n_bytes, spent_s, reason = 0, 0, 0.0, BalanceReason.CHANCE.words
+        old, at = self.parts, self.now + seconds
+        act = False
+        if not self._opportunities.skips(self._trigger):
+            spent_s = self._opportunities.call_s = math.log2(2 * self._size) * self._latency_s
+            n_local = np.bincount(old, minlength=self._size)
+            loads = self._loads(old, state)
+            totals = totals_from(loads, usual, n_local, spent_s)
+            decided = decide(totals, self._trigger, self._size)
+            self._opportunities.decided(totals, decided, self._trigger)
+            act, reason = decided.act, decided.decision.words
+        if act:
             from lb_mpi.rebalancing.rebalance import rebalance  # late: needs numba
 
             self.parts = rebalance(self._graph, old, usual, costs=state.costs, tolerance=IMBALANCE)
@@ -125,7 +120,7 @@ class SimulatedGraph:
         self.steps.append(GraphStep(
             seconds + spent_s, bound_s, float((self._loads(self._first, state) / state.speeds).max()),
             now_s / bound_s - 1.0 if bound_s else 0.0, moved, n_bytes, cut(self._graph, self.parts, self._size),
-            decision.words,
+            reason,
         ))  # fmt: skip
         if self.records:
             self._record(times, at, spent_s, old)

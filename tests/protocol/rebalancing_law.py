@@ -17,19 +17,16 @@ from lb_mpi.rebalancing.actor import (
     Build,
     Built,
     Choose,
-    Holding,
     MoveEnds,
-    Opening,
     Pack,
-    RankLoad,
     RebalanceKind,
     RebalanceMessage,
     Rebalancing,
     Repair,
     Stage,
-    opening,
 )
 from lb_mpi.rebalancing.choose import shard_of, stray
+from lb_mpi.rebalancing.deciding import GraphTotals, RankLoad, RebalanceDecision, Units, decide, report, totals_of
 from lb_mpi.rebalancing.moving import joined, rows_of
 from lb_mpi.rebalancing.pairs import choose
 from lb_mpi.rebalancing.rebalance import quotient_graph
@@ -57,18 +54,25 @@ class Case(NamedTuple):
         works = np.bincount(self.owners, self.costs, self.size).tolist()
         return [RankLoad(work, speed, self.queued, 1.0) for work, speed in zip(works, self.speeds.tolist(), strict=True)]
 
-    def most(self, holdings: Sequence[Holding]) -> Opening:
-        """The maxima of all ranks, with which a call begins."""
-        n_local, tolerance = np.bincount(self.owners, minlength=self.size).tolist(), Trigger().tolerance
-        openings = [opening(*each, tolerance) for each in zip(self.loads(), n_local, holdings, strict=True)]
-        return Opening(*np.max(np.array(openings, dtype=float), axis=0).tolist())
+    def totals(self, units: Units) -> GraphTotals:
+        """The sums and maxima of all ranks, in units that fit."""
+        n_local = np.bincount(self.owners, minlength=self.size).tolist()
+        reports = [report(*each, units) for each in zip(self.loads(), n_local, strict=True)]
+        totals = totals_of(reduced(reports), units)
+        return totals if totals.fits(units) else self.totals(totals.units)
+
+    def decide(self, when: Any = "always") -> tuple[GraphTotals, RebalanceDecision]:
+        """What all ranks know, and decide."""
+        return (totals := self.totals(Units())), decide(totals, Trigger(when), self.size)
 
     def actors(self, when: Any = "always") -> list[Any]:
-        """All ranks at the start."""
-        pieces, most = Pieces(self.graph, self.owners, self.size), self.most([Holding()] * self.size)
+        """All ranks at the start, if they decide that vertices move."""
+        pieces, (totals, decided) = Pieces(self.graph, self.owners, self.size), self.decide(when)
+        if not decided.act:
+            return []
         how = {"connected": self.connected, "slabs": self.slabs}
         return [
-            Rebalancing(rank, self.size, part_of(pieces[rank], rank), load, most, Trigger(when), **how)
+            Rebalancing(rank, self.size, part_of(pieces[rank], rank), load, totals, decided, Trigger(when), **how)
             for rank, load in enumerate(self.loads())
         ]
 
@@ -121,9 +125,9 @@ class Case(NamedTuple):
     def check_end(self, actors: Sequence[Any]) -> None:
         """All ranks are over: the parts are those of a fresh distribution, or all are the old ones."""
         outcomes = [repr(actor.outcome) for actor in actors]
-        assert outcomes == [outcomes[0]] * len(outcomes), "ranks have different outcomes"
+        assert outcomes == outcomes[:1] * len(outcomes), "ranks have different outcomes"
         self.check(actors)
-        if not actors[0].committed:
+        if not actors or not actors[0].committed:
             return
         owners = np.full(self.graph.n, -1)
         for rank, actor in enumerate(actors):
@@ -253,7 +257,7 @@ def _bytes_of(payload: Any) -> Hashable:
 
 
 def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: float = 0.0) -> list[Any]:
-    """Run all ranks in a drawn order of deliveries, turns and jobs; each job fails with this chance."""
+    """Run all ranks in a drawn order of deliveries, turns and jobs; each job fails with this chance.  []: nothing moves."""
     actors, choices, components = case.actors(when), PairChoices(), case.components()
     wires: dict[tuple[int, int], list[RebalanceMessage]] = {}
     asked: list[list[Reduction]] = [[] for _ in actors]
@@ -272,7 +276,7 @@ def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: 
                 for rank in range(case.size):
                     wires.setdefault((ALL, rank), []).append(answer)
 
-    for rank in rng.permutation(case.size).tolist():
+    for rank in rng.permutation(len(actors)).tolist():
         post(rank, actors[rank].turn(0.0, []))
     while not all(actor.over for actor in actors):
         busy = [rank for rank, actor in enumerate(actors) if actor.job is not None]

@@ -1,6 +1,6 @@
 """Known-wrong variants of a rebalancing: (module, function, what stands there, what the mutant says instead)."""
 
-from lb_mpi.rebalancing import actor, moving, pairs, slabs
+from lb_mpi.rebalancing import actor, deciding, moving, pairs, slabs
 
 MUTANTS = [
     # labels
@@ -34,10 +34,11 @@ MUTANTS = [
     (actor, "Rebalancing._pair", "return self._give_up() if self.failed or len(known) < len(received) else", "return"),
     (pairs, "_Chooser.__init__", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
     (actor, "Rebalancing._check", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
-    # a decision that holds
-    (actor, "opening", "abs(seconds - holding.seconds) > most", "False"),
-    (actor, "opening", "not holding.n_calls or", ""),
-    (actor, "Rebalancing._decide", "self.holding = Holding(", "Holding("),
+    # the opportunities
+    (deciding, "Opportunities.skips", "self._skipped = max(0, self._skipped - 1)", "pass"),  # never again
+    (deciding, "Opportunities.decided", "trigger.when == \"auto\" and", ""),
+    (deciding, "GraphTotals.differs", "self.most.mark != -self.most.minus_mark", "False"),
+    (deciding, "GraphTotals.fits", "return all(", "return True or all("),
     # slabs
     (slabs, "flow_between", "np.clip(shift_cuts(loads, shares, tolerance), old[:-2], old[2:])", "shift_cuts(shares, loads, tolerance)"),
     (slabs, "end_owners", "if left > 0.0 else -np.inf", "if left < 0.0 else -np.inf"),
@@ -47,6 +48,6 @@ MUTANTS = [
     (actor, "Rebalancing._move_ends", "MoveEnds(-float(flow[self.rank]), float(flow[self.rank + 1]))", "MoveEnds(float(flow[self.rank]), float(flow[self.rank + 1]))"),
     (actor, "Rebalancing.fail", "if isinstance(job, MoveEnds | Choose):", "if isinstance(job, Choose):"),  # nobody is told of a failure
     # the sums
-    (actor, "Rebalancing._decide", "missing = self.size / n_known", "missing = 1.0"),
-    (actor, "Rebalancing.__init__", "[UNIT * most.load, UNIT * most.speed]", "[most.load, most.speed]"),  # rounded to the largest
+    (deciding, "decide", "missing = size / n_timed", "missing = 1.0"),
+    (deciding, "GraphTotals.units", "Units(UNIT * self.most.load, UNIT * self.most.speed)", "Units(self.most.load, self.most.speed)"),  # rounded to the largest
 ]  # fmt: skip

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.deciding import BalanceReason
+from lb_mpi.balancing.deciding import BalanceReason, Trigger
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
-from lb_mpi.rebalancing.actor import Holding, Opening, RankLoad, RebalanceKind, RebalanceMessage, opening
+from lb_mpi.rebalancing.actor import RebalanceKind, RebalanceMessage
+from lb_mpi.rebalancing.deciding import GraphTotals, Opportunities, RankLoad, Units, decide, report, totals_of
 from tests.protocol.mutate import rejects
-from tests.protocol.rebalancing_law import Case, Explored, play
+from tests.protocol.rebalancing_law import Case, Explored, play, reduced
 from tests.protocol.rebalancing_mutants import MUTANTS
 
 PATH = mesh(1, 6)
@@ -21,7 +22,6 @@ TRIANGLE = parse("complete:6")
 SMALL = {
     "two": Case(mesh(1, 4), np.array([0, 0, 0, 1]), np.ones(4), np.ones(2)),
     "two, one without vertices": Case(mesh(1, 3), np.array([0, 0, 0]), np.ones(3), np.array([1.0, np.nan])),
-    "one": Case(mesh(1, 3), np.zeros(3, dtype=np.int64), np.ones(3), np.ones(1)),
     "a path of three": Case(PATH, np.array([0, 0, 0, 0, 1, 2]), np.arange(6.0) + 1.0, np.array([0.2, 1.0, 1.0])),
     "three that touch": Case(TRIANGLE, np.array([0, 0, 0, 1, 1, 2]), np.ones(6), np.array([0.3, 0.3, 1.0])),
     "slabs": Case(PATH, np.array([0, 0, 0, 0, 1, 2]), np.arange(6.0) + 1.0, np.array([0.2, 1.0, 1.0]), slabs=True),
@@ -61,6 +61,8 @@ def play_drawn(seed: int, slabs: bool, chance: float) -> int:
     """Play a drawn case under the law; return how many vertices have moved."""
     case, rng = drawn(seed, slabs)
     actors = play(case, rng, chance=chance)
+    if not actors:
+        return 0
     if actors[0]._flow is not None and case.graph.components()[0] == 1:
         case.check_flows(actors, 0.02)
     assert actors[0].outcome.failed == any(actor.error for actor in actors)
@@ -82,26 +84,23 @@ def test_drawn_orders_keep_the_law(first: int) -> None:
 def test_ranks_that_are_level_send_nothing_to_each_other() -> None:
     case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
     for when in ("always", "auto", 0.1):
-        (*_, last) = play(case, np.random.default_rng(1), when=when)
-        assert last._flow is None
-        assert last.outcome.before == 0.0
-        assert not last.committed
+        assert case.decide(when)[1].before == 0.0
+        assert not play(case, np.random.default_rng(1), when=when)
 
 
 def test_ranks_that_have_not_been_timed_wait() -> None:
     case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.array([1.0, 1.0, np.nan, 0.1]))
-    actors = play(case, np.random.default_rng(1))
-    assert [actor.outcome.decision.reason for actor in actors] == [BalanceReason.UNMEASURED] * 4
+    assert case.decide()[1].decision.reason is BalanceReason.UNMEASURED
 
 
 def test_an_unexpected_message_is_refused() -> None:
     case = SMALL["a path of three"]
     message = RebalanceMessage(RebalanceKind.LABEL, np.zeros(0, dtype=np.int64))
-    big = Case(mesh(1, 12), np.arange(12) // 2, np.ones(12), np.ones(6))
+    big = Case(mesh(1, 12), np.arange(12) // 2, np.ones(12), np.arange(1.0, 7.0))
     with pytest.raises(ProtocolError, match="of rank 3"):
         big.actors()[0].turn(0.0, [(3, message)])
     actor = case.actors()[0]
-    actor.stage = actor_module.Stage.HELLO
+    actor.stage, actor._began = actor_module.Stage.HELLO, True
     with pytest.raises(ProtocolError, match="expected HELLO"):
         actor.turn(0.0, [(1, message), (2, message)])
     one = case.actors()[0]
@@ -110,33 +109,50 @@ def test_an_unexpected_message_is_refused() -> None:
         one._pack({1: np.array([1])})
 
 
-def decisions() -> list[set[BalanceReason]]:
-    """The reasons of all ranks in six calls with the same plan, in which the speed of rank 1 changes."""
-    holdings, found = [Holding()] * 4, []
-    for speed in (1.0, 1.0, 1.01, 0.97, 0.5, 0.97):
-        case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.array([1.0, speed, 1.0, 1.0]))
-        if not case.most(holdings).changed:
-            found.append({BalanceReason.HOLDS})
+def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: bool = True) -> list[int]:
+    """The opportunities in 40 calls of four ranks, with steps of a second, if each of them takes `call_s`."""
+    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.full(4, 4.0 if timed else np.nan))
+    opportunities, trigger, units, found = Opportunities(), Trigger(when, every), Units(1.0, 1.0), []
+    for number in range(1, 41):
+        if opportunities.skips(trigger):
             continue
-        actors = play(case, np.random.default_rng(1), when=0.1)
-        holdings = [actor.holding for actor in actors]
-        found.append({actor.outcome.decision.reason for actor in actors})
-        assert case.most([holding._replace(n_calls=0) for holding in holdings]).changed
+        found.append(number)
+        reports = [report(load, 4, units, call_s=opportunities.call_s) for load in case.loads()]
+        totals = totals_of(reduced(reports), units)
+        opportunities.decided(totals, decide(totals, trigger, case.size), trigger)
+        opportunities.call_s = call_s
     return found
 
 
-BELOW, HOLDS, BOUND = {BalanceReason.BELOW}, {BalanceReason.HOLDS}, {BalanceReason.BOUND}
-DECISIONS = [BELOW, HOLDS, HOLDS, BELOW, BOUND, BELOW]
+def test_opportunities_are_as_frequent_as_it_pays() -> None:
+    assert opportunities_of(0.0) == list(range(1, 41))
+    assert opportunities_of(0.1) == [1, 2, 12, 22, 32]  # a call in ten, since it costs a tenth of a step
+    assert opportunities_of(10.0) == [1, 2]
+    assert opportunities_of(10.0, when="always") == opportunities_of(10.0, when=0.1) == list(range(1, 41))
+    assert opportunities_of(10.0, timed=False) == list(range(1, 41))
 
 
-def test_a_decision_holds_until_the_time_of_a_rank_changes() -> None:
-    assert decisions() == DECISIONS
+def test_opportunities_come_when_a_decision_is_due() -> None:
+    assert opportunities_of(0.0, every=8) == opportunities_of(9.0, every=8, when="always") == [8, 16, 24, 32, 40]
+    assert opportunities_of(0.1, every=8) == [8, 16, 32]  # not before the tenth call
 
 
-def test_marks_that_differ_are_noticed() -> None:
-    marks = np.array([opening(RankLoad(1.0, 1.0), 1, Holding(), 0.05, mark=mark) for mark in (7, 8, 7)], dtype=float)
-    assert Opening(*marks.max(axis=0)).differs
-    assert not Opening(*marks[::2].max(axis=0)).differs
+def test_arguments_that_differ_are_noticed() -> None:
+    assert totals_with_marks(7, 8, 7).differs
+    assert not totals_with_marks(7, 7).differs
+
+
+def totals_with_marks(*marks: int) -> GraphTotals:
+    """The totals to ranks with these checksums of their arguments."""
+    return totals_of(reduced([report(RankLoad(1.0, 1.0), 1, Units(), mark=mark) for mark in marks]), Units())
+
+
+@pytest.mark.parametrize("scale", [1e-290, 1.0, 1e300])
+def test_loads_and_speeds_of_any_size_give_the_same_decision(scale: float) -> None:
+    case = Case(mesh(1, 4), np.array([0, 0, 0, 1]), scale * np.ones(4), scale * np.ones(2))
+    assert case.decide()[1].before == pytest.approx(0.5)
+    tiny = case._replace(costs=np.full(4, 1e-320), speeds=np.full(2, 1e-320))
+    assert tiny.decide()[1].decision.reason is BalanceReason.UNMEASURED
 
 
 @pytest.mark.parametrize(("queued", "slow", "when", "acts"), [
@@ -147,9 +163,9 @@ def test_nothing_moves_while_ranks_queue_for_cores_unless_it_gains_more(
 ) -> None:
     """In each step, another rank is the slow one, since it queued for a core."""
     case = Case(parse("mesh:4x6"), np.arange(24) // 12, np.ones(24), np.array([1.0, slow]), queued=queued)
-    outcome = play(case, np.random.default_rng(0), when=when)[0].outcome
-    assert (outcome.decision.act, outcome.moved > 0) == (acts, acts)
-    assert acts or outcome.decision.reason is BalanceReason.CROWDED
+    decision = case.decide(when)[1].decision
+    assert (decision.act, bool(play(case, np.random.default_rng(0), when=when))) == (acts, acts)
+    assert acts or decision.reason is BalanceReason.CROWDED
 
 
 def test_a_rank_without_work_is_not_slow_beyond_measure() -> None:
@@ -166,7 +182,9 @@ def test_a_rank_without_work_is_not_slow_beyond_measure() -> None:
 
 def find_fault() -> None:
     """Raise what is wrong: with each case, with drawn orders, with failures."""
-    assert decisions() == DECISIONS
+    assert opportunities_of(0.1) == [1, 2, 12, 22, 32]
+    assert opportunities_of(10.0, when=0.1) == list(range(1, 41))
+    assert totals_with_marks(7, 8, 7).differs
     one, other = play(SMALL["two, one without vertices"], np.random.default_rng(1))
     assert one.outcome.moved > 0
     assert other.mine.speed == pytest.approx(1.0)  # that of the only rank that has been timed

@@ -168,7 +168,7 @@ def exchanged(weights: Sequence[float], cores: Sequence[float] = (1.0, 1.0, 1.0,
     records, now = [Record(0.0) for _ in weights], 0.0
     took = np.array(weights) / SPEEDS / cores
     for rank, weight in enumerate(weights):
-        halos = Halos(records[rank], emulated_speed=float(SPEEDS[rank]))
+        halos = Halos(records[rank], cpu_share=lambda rank=rank: float(SPEEDS[rank]))
         records[rank].use("exchange", {"vertices": 10, "weight": weight, "cut": 3.0})
         for k in range(4):
             now = k * took.max()

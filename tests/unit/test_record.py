@@ -195,7 +195,7 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
 def test_a_rebalancing_is_a_step_between_those_of_exchanges() -> None:
     """Its time is no computing; a speed of the moment is asked for each time."""
     record, speeds = Record(0.0), iter([1.0, 1.0, 0.5, 0.5, 1.0])
-    halos = Halos(record, emulated_speed=lambda: next(speeds))
+    halos = Halos(record, cpu_share=lambda: next(speeds))
     for at in (1.0, 2.0):
         halos.begin(at, at)
         halos.end(at + 0.25, at + 0.25)

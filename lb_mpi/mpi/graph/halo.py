@@ -137,7 +137,7 @@ class HaloPlan:
         counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
         self._slow = slow or throttle(1.0)  # an emulated slow rank
         relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
-        self._halos, self._clocks = Halos(record, relative, lambda: self._slow.speed), Clocks()
+        self._halos, self._clocks = Halos(record, relative, lambda: self._slow.cpu_share), Clocks()
         self._record, self._worlds = record, worlds(own)
         self._balance = PlanBalance(part.vertex_weights)
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
@@ -229,8 +229,13 @@ class HaloPlan:
         raised again on the rank where they were raised).  After these errors the old plan and all values are valid.
         """
         self._presence.check()
-        self._halos.begin(*self._look())
         began, part, balance = time.perf_counter(), self.part, self._balance
+        looked = self._look()
+        self._halos.begin(*looked)
+        spent = self._halos.own_s, self._halos.queued_s
+        if balance.skips(spent, costs, self.cut, began):
+            self._halos.go_on(*looked)
+            return values
         try:
 
             def check() -> tuple[Any, ...]:
@@ -238,8 +243,8 @@ class HaloPlan:
                 return checked, check_costs(costs, part.n_local), Values(values, part.n_local, pack=pack, unpack=unpack)
 
             moved = rebalance(
-                self._presence.comm, part, balance, (self._halos.own_s, self._halos.queued_s), check, self._slow,
-                self._record, self.cut, self._connected, self._slabs,
+                self._presence.comm, part, balance, spent, check, self._slow, self._record, self.cut, self._connected,
+                self._slabs,
             )
             if moved is None:
                 return values

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
-from lb_mpi.balancing.neighbours import ALL, Reduction
+from lb_mpi.balancing.neighbours import ALL
 from lb_mpi.checks import number, show
 from lb_mpi.distributing.halo import GraphPart, Piece, part_of
 from lb_mpi.emulate import throttle
@@ -24,7 +24,7 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
-from lb_mpi.mpi.common.communicator import presence_of
+from lb_mpi.mpi.common.communicator import Presence, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
@@ -33,21 +33,26 @@ from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.values import Reader, Values, chunk, chunks_of
 from lb_mpi.rebalancing.actor import (
-    NOTHING_HOLDS,
     Build,
     Built,
     ChoiceStep,
     Choose,
     Job,
     MoveEnds,
-    Opening,
     Pack,
-    RankLoad,
     RebalanceKind,
     RebalanceMessage,
     Rebalancing,
     Repair,
-    opening,
+)
+from lb_mpi.rebalancing.deciding import (
+    GraphTotals,
+    Opportunities,
+    RankLoad,
+    RebalanceDecision,
+    decide,
+    report,
+    totals_of,
 )
 from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
 from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
@@ -75,10 +80,10 @@ class RebalanceHead(NamedTuple):
 class Arguments(NamedTuple):
     """The arguments of a call that must be the same on all ranks; what has been checked."""
 
-    when: When
-    every: int
-    tolerance: float
-    imbalance: float
+    when: When = "auto"
+    every: int = 1
+    tolerance: float = 0.05
+    imbalance: float = 0.03
 
 
 class CostsAndSpeeds(NamedTuple):
@@ -97,10 +102,10 @@ class PlanBalance:
         self.take(costs)  # at first the weights of the vertices
         self._speeds: deque[float] = deque(maxlen=USUAL)  # work per second, in the last calls
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
-        self.queued_s = self.own_s = 0.0  # since the call before
+        self.queued_s = self.own_s = 0.0  # since the last opportunity
         self._arguments: Arguments | None = None  # of the last call
         self._given = False  # the costs are the caller's
-        self.trigger, self.holding = Trigger(), NOTHING_HOLDS
+        self.trigger, self.opportunities = Trigger(), Opportunities()
 
     def measure(self, own_s: float, queued_s: float) -> None:
         """Learn this rank's speed: it has computed for `own_s` seconds so far, `queued_s` of them without a core.
@@ -108,9 +113,11 @@ class PlanBalance:
         The time before the first call does not count: functions may have been compiled in it.
         """
         if self._before is not None:
-            self.own_s, self.queued_s = own_s - self._before[0], min(queued_s - self._before[1], own_s - self._before[0])
-            if self.own_s > 0.0 and self.load > 0.0:
-                self._add_speed(self.load / self.own_s)
+            since_s = own_s - self._before[0]
+            self.own_s += since_s
+            self.queued_s += min(queued_s - self._before[1], since_s)
+            if since_s > 0.0 and self.load > 0.0:
+                self._add_speed(self.load / since_s)
         self._before = own_s, queued_s
 
     def _add_speed(self, speed: float) -> None:
@@ -124,7 +131,7 @@ class PlanBalance:
         """Decide by these arguments from now on; a new trigger keeps the cost of the last rebalancing."""
         if arguments != self._arguments:
             cost_s = self.trigger.cost_s
-            self._arguments, self.holding = arguments, NOTHING_HOLDS
+            self._arguments = arguments
             self.trigger = Trigger(arguments.when, arguments.every, arguments.tolerance)
             self.trigger.cost_s = cost_s
 
@@ -146,12 +153,25 @@ class PlanBalance:
         """Use these (n_local,) costs: the estimated work of each vertex."""
         self.costs, self.load = costs, float(costs.sum())
 
-    def hold(self, cut: float, seconds: float) -> None:
-        """Record a call of so many seconds in which the last decision holds."""
-        self.trigger.hold()
-        n_calls, _, before = self.holding
-        self.holding = self.holding._replace(n_calls=n_calls - 1)
-        self.history.append(Rebalanced(False, BalanceReason.HOLDS.words, before, before, 0, 0, cut, 0, seconds))
+    def skips(self, spent: tuple[float, float], costs: Any, cut: float, began: float) -> bool:
+        """Begin a call; return True if it is no opportunity, and nothing is to be done.
+
+        spent : as in `rebalance`; costs : unchecked; began : by time.perf_counter().
+        """
+        if not self.opportunities.skips(self.trigger):
+            return False
+        if costs is not None:
+            self.load = _sum_of(costs)
+        self.measure(*spent)
+        before = self.opportunities.before
+        seconds = time.perf_counter() - began
+        self.history.append(Rebalanced(False, BalanceReason.CHANCE.words, before, before, 0, 0, cut, 0, seconds))
+        return True
+
+    def decided(self, totals: GraphTotals, decided: RebalanceDecision) -> None:
+        """Record what all ranks have decided."""
+        self.opportunities.decided(totals, decided, self.trigger)
+        self.queued_s = self.own_s = 0.0
 
     @property
     def known(self) -> CostsAndSpeeds:
@@ -160,9 +180,18 @@ class PlanBalance:
 
     def failed(self, before: CostsAndSpeeds) -> None:
         """Begin to decide anew on all ranks, from what was known before: some may have had other arguments, or none."""
-        self._arguments = None
+        self._arguments, self.opportunities = None, Opportunities()
+        self.use(Arguments())
         costs, self._given, self._speeds = before
         self.take(costs)
+
+
+def _sum_of(costs: Any) -> float:
+    """Return the sum of costs that nobody has checked; 0 if there is none."""
+    try:
+        return max(0.0, float(np.sum(costs)))
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def check_arguments(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Arguments:
@@ -205,11 +234,9 @@ def rebalance(
     """
     presence, began, before = presence_of(comm), time.perf_counter(), balance.known
     failed: Failed | None = None
-    checked, given, moving = Arguments("auto", 1, 0.05, 0.03), None, Values((), part.n_local)
+    checked, given, moving = Arguments(), None, Values((), part.n_local)
     try:
         checked, given, moving = arguments()
-        if not balance.history and not slabs:
-            _compile()  # not in a call whose cost counts
     except Exception as error:
         failed = of_argument(error)
     except BaseException as error:
@@ -220,30 +247,35 @@ def rebalance(
             balance.given(given)
         balance.measure(*spent)
     mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
-    tolerance, mark = balance.trigger.tolerance, zlib.crc32(repr(_given(checked, moving, given)).encode())
-    first = opening(mine, part.n_local, balance.holding, tolerance, mark=mark, failed=failed is not None)
+    words = _given(checked, moving, given)
     with presence.notifying():
-        reducing = Reducing(comm, Reduction(np.zeros(0, dtype=np.int64), np.array(first, dtype=float)))
-        presence.wait(reducing.done, reducing, name=NAME)
-        most = Opening(*reducing.answer.maxima.tolist())
-        if most.failed:
+        totals = _reduce(presence, mine, part.n_local, balance.opportunities, words, failed=failed is not None)
+        if totals.most.failed:
             balance.failed(before)
             raise_on_all(comm, failed)
-        if most.differs:
+        if totals.differs:
             balance.failed(before)
-            raise_difference(comm, _given(checked, moving, given))
-    if not most.changed:
-        balance.hold(cut, time.perf_counter() - began)
+            raise_difference(comm, words)
+    decided = decide(totals, balance.trigger, comm.size)
+    balance.decided(totals, decided)
+    if not decided.act:
+        seconds = balance.opportunities.call_s = time.perf_counter() - began
+        reason = reason_of(decided.decision)
+        balance.history.append(Rebalanced(False, reason, decided.before, decided.before, 0, 0, cut, 0, seconds))
         return None
     with call(NAME, watched=True) as interrupts, running(record):
         actor = Rebalancing(
-            comm.rank, comm.size, part, mine, most, balance.trigger, imbalance=checked.imbalance, connected=connected,
-            slabs=slabs,
+            comm.rank, comm.size, part, mine, totals, decided, balance.trigger, imbalance=checked.imbalance,
+            connected=connected, slabs=slabs,
         )
         port = RebalancePort(comm, part, balance.costs, moving, connected)
         try:
+            if not slabs:
+                from lb_mpi.rebalancing.rebalance import compile_kernels  # here, since it imports numba
+
+                compile_kernels()  # before the actor begins, whose time counts as the cost
             carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
-            outcome, balance.holding = actor.outcome, actor.holding
+            outcome = actor.outcome
             if outcome.failed:
                 balance.failed(before)
                 between = None if actor.error is None else of_rows(actor.error, comm.rank, "rebalancing")
@@ -256,7 +288,7 @@ def rebalance(
         acted = actor.committed
         seconds = time.perf_counter() - began
         balance.history.append(Rebalanced(
-            acted, reason_of(outcome), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
+            acted, reason_of(outcome.decision, outcome.moved), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
             outcome.cut if acted else cut, outcome.steps, seconds,
         ))  # fmt: skip
         if not acted or port.moved is None:
@@ -266,10 +298,23 @@ def rebalance(
         return port.moved._replace(n_ghosts=outcome.n_ghosts, cut=outcome.cut)
 
 
-def _compile() -> None:
-    from lb_mpi.rebalancing.rebalance import rebalance as all_ranks  # here, since it imports numba
+def _reduce(
+    presence: Presence, mine: RankLoad, n_local: int, opportunities: Opportunities, given: dict[str, str], *, failed: bool
+) -> GraphTotals:
+    """Return the sums and maxima of all ranks; collective.
 
-    all_ranks("mesh:20x20", np.arange(400) // 100, [1.0, 1.0, 1.0, 2.0])
+    A second reduction follows if loads or speeds have another order of magnitude than before, as in the first call.
+    """
+    mark = zlib.crc32(repr(given).encode())
+    while True:
+        units = opportunities.units
+        numbers = report(mine, n_local, units, mark=mark, failed=failed, call_s=opportunities.call_s)
+        reducing = Reducing(presence.comm, numbers)
+        presence.wait(reducing.done, reducing, name=NAME)
+        totals = totals_of(reducing.answer, units)
+        opportunities.units = totals.units
+        if totals.fits(units) or totals.most.failed or totals.differs:
+            return totals
 
 
 def _given(arguments: Arguments, values: Values, costs: Floats | None) -> dict[str, str]:

@@ -1,0 +1,198 @@
+"""The decision whether a graph is rebalanced, and the calls in which it is made.   (pure)
+
+In a call that is an opportunity, all ranks report: a reduction adds up a few numbers of each.  All decide the same, and
+vertices move (`lb_mpi.rebalancing.actor`) or not.  Other calls end at once.
+
+Law.
+- Calls are opportunities, and decisions are equal, on all ranks: both depend on reductions only, whose results have the same
+  bits on all ranks.  The sums are of integers, so every tree of a reduction gives the same.
+- If arguments are wrong on a rank, or differ between ranks, all ranks notice it at the same opportunity.
+- With "auto", opportunities are as frequent as it pays.  In the calls between, no rank communicates or checks arguments.
+
+An opportunity costs the time `call_s`.  Rare ones delay the reaction to a change, by half an interval on average.  If a
+change comes every T steps of the program, and half of the time is lost until it is noticed, both losses together are least
+with an interval of sqrt(4 T call_s / step_s) calls, where `step_s` is the time of the slowest rank.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running
+from lb_mpi.balancing.neighbours import UNIT, Reduction
+from lb_mpi.graph import Floats, Ints
+
+USUAL_STEPS = 250  # from one change to the next
+MOST_INTERVAL = 64  # calls from one opportunity to the next
+GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
+MOST = 2**42  # a number in a sum: that of a million ranks does not overflow
+
+
+class RankLoad(NamedTuple):
+    """A rank's load at the start."""
+
+    load: float  # estimated work of its vertices
+    speed: float  # work per second; NaN: not measured yet
+    queued_s: float = 0.0  # without a core, of `own_s`
+    own_s: float = 0.0  # computed since the last opportunity
+
+    @property
+    def running(self) -> float:
+        """The part of its time in which it had a core."""
+        return running(self.queued_s / self.own_s if self.own_s > 0.0 else 0.0)
+
+
+class Units(NamedTuple):
+    """The units in which loads and speeds are summed as integers: the same on all ranks."""
+
+    load: float = 0.0
+    speed: float = 0.0
+
+
+class LoadSums(NamedTuple):
+    """The sums over all ranks."""
+
+    load: float
+    speed: float  # of the ranks that have been timed
+    free: float  # their speeds if they never queued for a core
+    queued_s: float
+    own_s: float
+    n_timed: float
+
+
+class Maxima(NamedTuple):
+    """The maxima over all ranks."""
+
+    failed: float  # its arguments are wrong
+    mark: float  # a checksum of what must be the same on all ranks
+    minus_mark: float
+    unmeasured: float  # it has work, and has not been timed
+    n_local: float
+    load: float
+    speed: float
+    seconds: float  # that it needs for its load
+    free_s: float  # of these, with a core
+    minus_call_s: float  # seconds of its last opportunity at which nothing moved
+
+
+class GraphTotals(NamedTuple):
+    """The sums and maxima over all ranks."""
+
+    sums: LoadSums
+    most: Maxima
+
+    @property
+    def differs(self) -> bool:
+        """True if the ranks have given different arguments."""
+        return self.most.mark != -self.most.minus_mark
+
+    @property
+    def units(self) -> Units:
+        """The units of the next sums."""
+        return Units(UNIT * self.most.load, UNIT * self.most.speed)
+
+    def fits(self, units: Units) -> bool:
+        """Return whether sums in these units are exact enough; otherwise, all ranks report again, in new units."""
+        return all(old / GROWN <= new <= old * GROWN for old, new in zip(units, self.units, strict=True))
+
+    @property
+    def interval(self) -> int:
+        """The number of calls from one opportunity to the next, at least 1, with "auto"."""
+        call_s, step_s = max(0.0, -self.most.minus_call_s), self.most.seconds
+        calls = math.sqrt(4.0 * USUAL_STEPS * call_s / step_s) if step_s > 0.0 else 0.0
+        return int(min(max(1.0, calls), MOST_INTERVAL))
+
+
+def report(
+    mine: RankLoad, n_local: int, units: Units, *, mark: int = 0, failed: bool = False, call_s: float = 0.0
+) -> Reduction:
+    """Return the numbers of a rank with so many vertices; `call_s`: seconds of its last opportunity without a move."""
+    timed = not math.isnan(mine.speed)
+    speed = mine.speed if timed else 0.0
+    seconds = mine.load / speed if timed else 0.0
+    units_of = units.load, units.speed, units.speed, UNIT, UNIT
+    mine_in_units = mine.load, speed, speed / mine.running, mine.queued_s, mine.own_s
+    sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in zip(mine_in_units, units_of, strict=True)]
+    most = Maxima(
+        failed, mark, -mark, not timed and mine.load > 0.0, n_local, mine.load, speed, seconds, seconds * mine.running,
+        -call_s,
+    )  # fmt: skip
+    return Reduction(np.array([*sums, timed], dtype=np.int64), np.array(most, dtype=float))
+
+
+def totals_of(reduced: Reduction, units: Units) -> GraphTotals:
+    """Return the totals, from a reduction with sums in these units."""
+    units_of = units.load, units.speed, units.speed, UNIT, UNIT, 1.0
+    sums = LoadSums(*(n * unit for n, unit in zip(reduced.sums.tolist(), units_of, strict=True)))
+    return GraphTotals(sums, Maxima(*reduced.maxima.tolist()))
+
+
+def totals_from(loads: Floats, speeds: Floats, n_local: Ints, call_s: float) -> GraphTotals:
+    """Return the totals of P ranks in one process, all of which have been timed: (P,) loads, speeds, numbers of vertices."""
+    seconds = float((loads / speeds).max())
+    sums = LoadSums(float(loads.sum()), float(speeds.sum()), float(speeds.sum()), 0.0, 0.0, len(speeds))
+    most = float(n_local.max()), float(loads.max()), float(speeds.max())
+    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, -call_s))
+
+
+class RebalanceDecision(NamedTuple):
+    """The decision, the same on all ranks, and what it follows from."""
+
+    decision: Decision
+    before: float = math.nan  # imbalance of the loads
+    mean_s: float = math.nan  # the time of all ranks if they were level
+    mean_speed: float = math.nan
+
+    @property
+    def act(self) -> bool:
+        """True if vertices are to move."""
+        return self.decision.act and self.before > 0.0
+
+
+def decide(totals: GraphTotals, trigger: Trigger, size: int) -> RebalanceDecision:
+    """Decide; `trigger` has the same state on all ranks."""
+    if size == 1:
+        return RebalanceDecision(Decision(BalanceReason.ALONE))
+    load, speed, free, queued_s, own_s, n_timed = totals.sums
+    slowest_s = totals.most.seconds
+    before = mean_s = mean_speed = math.nan
+    if speed > 0.0 and not totals.most.unmeasured:  # a speed below 1e-308 counts as not measured
+        trigger.come_true(slowest_s)
+        missing = size / n_timed  # a rank without vertices counts as one of mean speed, until it is measured
+        speed, free = speed * missing, free * missing
+        mean_s, mean_speed = load / speed, speed / size
+        before = max(0.0, slowest_s / mean_s - 1.0) if mean_s > 0.0 else 0.0
+    queue = Queue(queued_s / own_s, totals.most.free_s, load / free) if own_s > 0.0 and free > 0.0 else Queue()
+    if trigger.when == "auto" and queue.forbids:
+        trigger.skip()
+        return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
+    return RebalanceDecision(trigger.decide(before, slowest_s, mean_s), before, mean_s, mean_speed)
+
+
+class Opportunities:
+    """The opportunities of a plan, the same on all ranks."""
+
+    def __init__(self) -> None:
+        self.units = Units()
+        self.before = math.nan  # imbalance at the last one
+        self.call_s = 0.0  # seconds of this rank's last one at which nothing moved
+        self._skipped = 0  # calls until the next one
+
+    def skips(self, trigger: Trigger) -> bool:
+        """Begin a call; return True if it is no opportunity."""
+        if not self._skipped and trigger.due:
+            return False
+        self._skipped = max(0, self._skipped - 1)
+        trigger.hold()
+        return True
+
+    def decided(self, totals: GraphTotals, decided: RebalanceDecision, trigger: Trigger) -> None:
+        """Record what all ranks have decided at this opportunity."""
+        self.before, (reason, _, due) = decided.before, decided.decision
+        self._skipped = 0
+        if trigger.when == "auto" and reason not in (BalanceReason.UNMEASURED, BalanceReason.ALONE):
+            # Where a saving is about to exceed the cost, the next opportunity is when it does.
+            self._skipped = min(totals.interval - 1, due if reason is BalanceReason.NO_GAIN else MOST_INTERVAL)
