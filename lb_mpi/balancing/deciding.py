@@ -10,9 +10,11 @@ speed is the work done; so the balanced time follows without any estimate of row
   computes.  A rank that comes after all could be done counts as if it came just then.
 
 Balance ("auto") when the time that it is expected to save until the next chance exceeds its cost:
-    (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost in seconds
+    (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost * caution
 - Losses are what the skipped chances would have saved; small ones add up.  As in the ski-rental problem, this never
-  costs more than twice the optimum.
+  costs more than twice the optimum, with a caution of 1.
+- Caution falls to the part of its cost by which earlier balancings have saved more than that, at least to a quarter:
+  where changes have lasted, the next one will (Purohit, Svitkina & Kumar 2018, ski rental with predictions).
 - "After" is the balanced time.  The fraction of the expected savings that has come true is expected of the next saving
   too.  So a balance that indivisible items rule out is not tried in every call, but is tried again some time.
 - The cost is that of the last balancing, as measured: the time to decide, and to move rows in each call.
@@ -42,6 +44,7 @@ NEGLIGIBLE = 1e-6  # of the largest weight: lighter observations are dropped
 DENSE = 256  # ranks up to which the fit is solved as a dense system
 KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
+CAREFUL = 0.25  # the least part of the cost that has to be lost before it is spent
 N_OBSERVED = 4  # observations in one report: the heaviest
 CROWDED = 0.2  # share of their time that ranks queue for cores on a crowded machine
 LOAN_S = 0.3e-3  # in each call, before rows that were lent are back: the least that lending costs
@@ -177,10 +180,13 @@ class Trigger:
                 raise ValueError(f"when = {show(when)}: {expected}{meant(when, ('auto', 'always'))}") from None
         self.cost_s = 0.0  # one-time cost of the last balancing
         self.trust = 1.0  # 0..1: fraction of the expected savings that has come true
+        self.caution = 1.0  # CAREFUL..1: part of the cost that has to be lost before it is spent
         self._calls = 0
         self._lost_s = 0.0  # by not balancing since the last balancing
         self._losing_s = 0.0  # at each chance, by the last decision
         self._expected: tuple[float, float] | None = None  # at the last balancing: slowest rank's seconds, saving
+        self._saving_s = 0.0  # by the last balancing, in each call until something has changed
+        self._saved_s = math.nan  # by it so far; NaN: there was none
 
     @property
     def due(self) -> bool:
@@ -190,6 +196,7 @@ class Trigger:
     def skip(self) -> bool:
         """Record a call; return True if it is no chance to balance."""
         self._calls += 1
+        self._saved_s += self._saving_s
         self.trust += HOPE * (1.0 - self.trust)
         return self._calls % self.every > 0
 
@@ -209,6 +216,7 @@ class Trigger:
             true = min(1.0, max(0.0, (before_s - now_s) / saving_s))
             self.trust = KEEP * self.trust + (1.0 - KEEP) * true
             self._expected = None
+            self._saving_s = true * saving_s
 
     def decide(
         self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0, cost_s: float | None = None
@@ -232,13 +240,18 @@ class Trigger:
             return Decision(BalanceReason.BELOW, gain_s, MOST_QUICK)
         if imbalance <= self.tolerance:
             return Decision(BalanceReason.WITHIN, gain_s, MOST_QUICK)
-        left_s = (self.cost_s if cost_s is None else cost_s) - self._lost_s
+        self._saving_s = 0.0
+        cost_s = self.cost_s if cost_s is None else cost_s
+        left_s = self.caution * cost_s - self._lost_s
         if gain_s <= left_s:
             self._lost_s += gain_s
             self._losing_s = gain_s
             n_quick = int(min(left_s / gain_s - 1.0, MOST_QUICK)) if gain_s else MOST_QUICK
             return Decision(BalanceReason.NO_GAIN, gain_s, n_quick)
-        self._lost_s = 0.0
+        if self._saved_s > 0.0:
+            least = min(1.0, max(CAREFUL, cost_s / self._saved_s))
+            self.caution = KEEP * self.caution + (1.0 - KEEP) * least
+        self._lost_s = self._saved_s = 0.0
         self._expected = now_s, saving_s
         return Decision(BalanceReason.GAIN, gain_s)
 

@@ -49,6 +49,28 @@ def test_savings_that_came_true_are_expected_again() -> None:
     assert 0.4 < trigger.trust < 0.6
 
 
+def losses(calls: int) -> list[int]:
+    """The calls without balance in each of six changes that last for so many calls; balancing costs ten of them."""
+    trigger, found = Trigger("auto"), []
+    trigger.cost_s = 10.0
+    for _ in range(6):
+        lost, acted = 0, False
+        for _ in range(calls):
+            if acted:
+                trigger.come_true(now_s=1.0)
+            acted |= trigger.decide(0.0 if acted else 1.0, now_s=1.0 if acted else 2.0, balanced_s=1.0).act
+            lost += not acted
+        found.append(lost)
+    return found
+
+
+def test_changes_that_have_lasted_are_balanced_earlier() -> None:
+    lasting, brief = losses(100), losses(15)
+    assert lasting[0] == brief[0] == 10
+    assert 2 <= lasting[-1] <= 4
+    assert brief[-1] >= 9
+
+
 def test_always_and_bound() -> None:
     assert Trigger("always").decide(0.0, 1.0, 1.0).act
     assert not Trigger("always").decide(NAN, NAN, NAN).act

@@ -73,9 +73,10 @@ def carry(
     """Run the loop until the actor is over; `slow` emulates a slow rank.
 
     The actor's times are seconds since `start`, a time by time.perf_counter().  A waiting rank yields its core for
-    `quick_s`, and then takes naps.  Ctrl-C between jobs fails the actor; if it then waits for long, Ctrl-C is raised.
+    `quick_s`, and then takes naps; after a wait that was longer, it yields for half as long in the next one.  Ctrl-C between
+    jobs fails the actor; if it then waits for long, Ctrl-C is raised.
     """
-    meter = meter or Meter()
+    meter, yielding_s = meter or Meter(), quick_s
     nap, idle_since, interrupted = Nap(), 0.0, False
     outcome: list[tuple[int, M]] = []  # what a job sends: it leaves when an emulated slow rank has rested
     spent, before = meter.waited, time.perf_counter()
@@ -92,6 +93,8 @@ def carry(
         if active := bool(arrived or sends):
             meter.handled()
             nap.reset()
+            if idle_since:
+                yielding_s = quick_s if now < idle_since + quick_s else 0.5 * yielding_s
             idle_since = 0.0
         waited_s = now - idle_since if idle_since else 0.0
         signs.turn()
@@ -127,8 +130,8 @@ def carry(
             asleep = time.perf_counter()
             record.enter(Phase.WAITING, asleep)
             idle_since = idle_since or asleep
-            if asleep < idle_since + quick_s:
-                until = min(idle_since + quick_s, start + actor.wake_at)
+            if asleep < idle_since + yielding_s:
+                until = min(idle_since + yielding_s, start + actor.wake_at)
                 os.sched_yield()
                 while port.idle() and time.perf_counter() < until:
                     os.sched_yield()

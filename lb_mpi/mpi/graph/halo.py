@@ -210,7 +210,8 @@ class HaloPlan:
         when : when vertices move.  "auto": if the time that this is expected to save until the next opportunity, with
             what earlier opportunities would have saved, exceeds its cost; "always": at every opportunity; a number above
             0: if the imbalance is above this bound.
-        every : number of calls, >= 1, between two opportunities.
+        every : number of calls, >= 1, between two opportunities.  With "auto" there may be more, if an opportunity costs
+            much compared with a step; the calls between end at once, and use no argument but `costs`.
         tolerance : with "auto", an imbalance up to this one is good enough, above 0; 0.05 means 5 %.
         imbalance : about the imbalance that is left, above 0.
         pack, unpack : functions from an object to bytes and back, for lists of objects.
@@ -224,7 +225,7 @@ class HaloPlan:
         before the first call does not count, since functions may have been compiled in it.  A rank keeps at least one
         vertex.
 
-        Raises ValueError or TypeError on every rank if an argument is wrong on any rank or differs between ranks, and
+        Raises, at an opportunity, ValueError or TypeError on every rank if an argument is wrong on any rank or differs, and
         BalanceError on every rank if `pack` or `unpack` fails on any rank (but SystemExit and KeyboardInterrupt are
         raised again on the rank where they were raised).  After these errors the old plan and all values are valid.
         """
