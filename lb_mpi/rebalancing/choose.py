@@ -19,6 +19,7 @@ The search and the flow between two sides are those of `lb_mpi.partitioning`, wi
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.kernels import inlined, njit
 from lb_mpi.partitioning.coarsen import SHRINK, Csr, Flags, cluster, contract
-from lb_mpi.partitioning.compiled import make_heap, pop, put, random_state
+from lb_mpi.partitioning.compiled import State, make_heap, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow
 from lb_mpi.partitioning.refine import LATEST, find_connections, find_parts, move, refine
 
@@ -39,6 +40,7 @@ class Shard(NamedTuple):
 
     graph: Csr  # (n_local + n_ghosts,) vertices
     n_local: int
+    outer: Flags  # (n_local,) True for those with a ghost as a neighbour
     numbers: Ints  # (n_local + n_ghosts,) of the vertices, the same on all ranks
     send: dict[int, Ints]  # by rank: the owned vertices that it has as ghosts
     ghosts: dict[int, slice]  # by rank: its vertices among the ghosts, in the order of its `send`
@@ -52,7 +54,9 @@ def shard_of(part: GraphPart, costs: Floats) -> Shard:
     sent, received = part.send_indptr.tolist(), (part.n_local + part.receive_indptr).tolist()
     send = {other: part.send[sent[k] : sent[k + 1]] for k, other in enumerate(part.ranks.tolist())}
     ghosts = {other: slice(received[k], received[k + 1]) for k, other in enumerate(part.ranks.tolist())}
-    return Shard(graph, part.n_local, np.concatenate([part.vertices, part.ghosts]), send, ghosts)
+    outer = np.zeros(part.n_local, dtype=bool)
+    outer[part.send] = True
+    return Shard(graph, part.n_local, outer, np.concatenate([part.vertices, part.ghosts]), send, ghosts)
 
 
 # --- Two parts --------------------------------------------------------------------------------------------------------
@@ -81,19 +85,29 @@ def zone(shard: Shard, labels: Ints, rank: int, other: int, layers: int, work: f
     vertices with this `work` need; if there is some, but no border, the zone begins at the vertex with the fewest edges.
     One vertex that stays at home is left out, so that a rank keeps its place between its neighbours.
     """
-    low, high = min(rank, other), max(rank, other)
-    found = near_border(shard.graph, shard.n_local, labels, rank, other, layers, work)
-    theirs = shard.ghosts.get(other, slice(0, 0))
-    rows = rows_between(shard.graph, shard.n_local, shard.numbers, labels, low, high, theirs.start, theirs.stop, found)
-    return found, rows
+    theirs = shard.ghosts.get(other, NO_GHOSTS)
+    return rows_near_border(
+        shard.graph, shard.outer, shard.numbers, labels, rank, other, theirs.start, theirs.stop, layers, work
+    )
+
+
+NO_GHOSTS = slice(0, 0)
 
 
 @njit(cache=True)
-def rows_between(
-    graph: Csr, n_local: int, numbers: Ints, labels: Ints, low: int, high: int, start: int, stop: int, found: Ints
-) -> Zone:
-    """Return the rows of the vertices `found`, without those in third parts; start, stop: the other home's ghosts."""
-    place = np.full(n_local, -1)
+def rows_near_border(
+    graph: Csr, outer: Flags, numbers: Ints, labels: Ints, rank: int, other: int, start: int, stop: int, layers: int,
+    work: float,
+) -> tuple[Ints, Zone]:  # fmt: skip
+    """Return the vertices of a zone, and their rows without vertices in third parts; see `zone`.
+
+    outer : the vertices beside ghosts.  start, stop : the other home's ghosts.
+    """
+    n_local = len(outer)
+    seen = near_border(graph, outer, labels, rank, other, layers, work)
+    found = np.nonzero(seen)[0]
+    high = max(rank, other)
+    place = np.empty(n_local, np.int64)  # of the vertices found
     most = 0
     for k in range(len(found)):
         place[found[k]] = k
@@ -105,8 +119,8 @@ def rows_between(
         sides[k] = labels[found[k]] == high
         for e in range(graph.indptr[found[k]], graph.indptr[found[k] + 1]):
             u = graph.indices[e]
-            within = labels[u] == low or labels[u] == high
-            if u < n_local and place[u] >= 0:
+            within = labels[u] == rank or labels[u] == other
+            if u < n_local and seen[u]:
                 heads[end], kinds[end] = place[u], INSIDE
             elif start <= u < stop:
                 heads[end], kinds[end] = numbers[u], OTHER + (labels[u] == high) if within else ELSEWHERE
@@ -118,36 +132,50 @@ def rows_between(
             end += 1
         indptr[k + 1] = end
     costs = graph.vertex_weights[found]
-    return Zone(numbers[found], sides, costs, indptr, heads[:end].copy(), kinds[:end].copy(), weights[:end].copy())
+    rows = Zone(numbers[found], sides, costs, indptr, heads[:end].copy(), kinds[:end].copy(), weights[:end].copy())
+    return found, rows
 
 
 @njit(cache=True)
-def near_border(graph: Csr, n_local: int, labels: Ints, rank: int, other: int, layers: int, work: float) -> Ints:
-    """Return the owned vertices of a zone, ascending; see `zone`."""
+def near_border(graph: Csr, outer: Flags, labels: Ints, rank: int, other: int, layers: int, work: float) -> Flags:
+    """Return (n_local,) True for the owned vertices of a zone; see `zone`."""
+    n_local = len(outer)
     seen = np.zeros(n_local, np.bool_)
-    queue, depth = np.empty(n_local, np.int64), np.zeros(n_local, np.int64)
-    end, n_home, outermost = 0, 0, -1
-    for v in range(n_local):
-        n_home += labels[v] == rank
-        if labels[v] == rank or labels[v] == other:
-            opposite = rank + other - labels[v]
+    n_home = 0
+    for v in range(n_local):  # an edge between the two parts has a ghost at one end, or a vertex that leaves its home
+        if labels[v] == rank:
+            n_home += 1
+            if outer[v]:
+                for e in range(graph.indptr[v], graph.indptr[v + 1]):
+                    if labels[graph.indices[e]] == other:
+                        seen[v] = True
+                        break
+        elif labels[v] == other:
             for e in range(graph.indptr[v], graph.indptr[v + 1]):
-                if labels[graph.indices[e]] == opposite:
+                u = graph.indices[e]
+                if labels[u] == rank:
                     seen[v] = True
-                    queue[end] = v
-                    end += 1
-                    break
+                    if u < n_local:
+                        seen[u] = True
+    queue, depth = np.empty(n_local, np.int64), np.empty(n_local, np.int64)
+    head = end = unseen = n_found = 0
+    for v in range(n_local):
+        if seen[v]:
+            queue[end], depth[end] = v, 0
+            end += 1
+    if end == 0 and work > 0.0 and n_home > 0:
+        outermost = -1
+        for v in range(n_local):
             degree = graph.indptr[v + 1] - graph.indptr[v]
             if labels[v] == rank and (outermost < 0 or degree < graph.indptr[outermost + 1] - graph.indptr[outermost]):
                 outermost = v
-    if end == 0 and work > 0.0 and outermost >= 0:
         seen[outermost] = True
-        queue[0] = outermost
+        queue[0], depth[0] = outermost, 0
         end = 1
-    head, last, found, n_found, unseen = 0, -1, 0.0, 0, 0
+    last, found = -1, 0.0
     while head < end:
-        v = queue[head]
-        if depth[v] >= layers and found >= work:
+        v, layer = queue[head], depth[head]
+        if layer >= layers and found >= work:
             break
         head += 1
         if labels[v] == rank:
@@ -158,13 +186,12 @@ def near_border(graph: Csr, n_local: int, labels: Ints, rank: int, other: int, l
             u = graph.indices[e]
             if u < n_local and not seen[u] and (labels[u] == rank or labels[u] == other):
                 seen[u] = True
-                depth[u] = depth[v] + 1
-                queue[end] = u
+                queue[end], depth[end] = u, layer + 1
                 end += 1
         while head == end and found < work and unseen < n_local:  # another piece of the part
             if not seen[unseen] and labels[unseen] == rank:
                 seen[unseen] = True
-                queue[end] = unseen
+                queue[end], depth[end] = unseen, 0
                 end += 1
             unseen += 1
     for v in queue[head:end]:
@@ -173,18 +200,16 @@ def near_border(graph: Csr, n_local: int, labels: Ints, rank: int, other: int, l
             n_found += 1
     if n_found == n_home and last >= 0:
         seen[last] = False
-    return np.nonzero(seen)[0]
+    return seen
 
 
 @njit(cache=True)
-def settle(theirs: Zone, numbers: Ints, labels: Ints, low: int, high: int) -> Ints:
-    """Return the right kinds of the edges of the other home's zone; numbers (n_local,) and labels are those of this home."""
-    kinds = theirs.kinds.copy()
+def settle(theirs: Zone, numbers: Ints, labels: Ints, low: int, high: int) -> None:
+    """Correct the kinds of the edges of the other home's zone; numbers (n_local,) and labels are those of this home."""
     for e in range(len(theirs.heads)):
-        if kinds[e] >= OTHER:
+        if theirs.kinds[e] >= OTHER:
             label = labels[find(numbers, theirs.heads[e])]
-            kinds[e] = OTHER + (label == high) if label in (low, high) else ELSEWHERE
-    return kinds
+            theirs.kinds[e] = OTHER + (label == high) if label in (low, high) else ELSEWHERE
 
 
 class Pair(NamedTuple):
@@ -194,8 +219,7 @@ class Pair(NamedTuple):
     indices: Ints
     weights: Floats
     costs: Floats  # (2 + m,)
-    side: Ints  # (2 + m,)
-    fixed: Flags  # (2 + m,)
+    side: Ints  # (2 + m,) 0 or 1
 
 
 @njit(cache=True)
@@ -259,7 +283,7 @@ def join(low: Zone, high: Zone, stay: float) -> Pair:
                     end += 1
             indptr[v + 1] = end
         first += len(one.heads)
-    return Pair(indptr, heads, weights, costs, side, np.arange(m + 2) < 2)
+    return Pair(indptr, heads, weights, costs, side)
 
 
 @inlined
@@ -275,48 +299,138 @@ def find(numbers: Ints, number: int) -> int:
     return low if low < len(numbers) and numbers[low] == number else -1
 
 
+LAYERS = 4  # width of a zone, at least
+AHEAD = 2.0  # times the flow: the work of a zone, at least
 ROUNDS, PATIENCE, SEEDS_AT_ONCE = 3, 0.3, 10  # of searches, as for a partition (see `multilevel`)
 FLOW_ROUNDS, FLOW_LAYERS = 1, 5
 FLOW_VERTICES = 1_000  # of a pair, at most: beyond, a flow takes most of the time, and coarser graphs have had theirs
 
 
-def two_way(
-    indptr: Ints, indices: Ints, edge_weights: Floats, costs: Floats, side: Ints, fixed: Flags, give: float, *,
-    slack: tuple[float, float] = (0.0, 0.0), seed: int = 0,
-) -> Ints:  # fmt: skip
-    """Move work between the two sides of a graph, with a light cut; return the (n,) new side of each vertex, 0 or 1.
+@njit(cache=True)
+def two_way(pair: Pair, give: float, slack: Floats, state: State) -> Ints:
+    """Move work between the two sides of a pair, with a light cut; return the (2 + m,) new side of each vertex, 0 or 1.
 
-    Parameters
-    ----------
-    indptr, indices, edge_weights : the graph of n vertices in rows, each edge at both ends; parallel edges add up.
-    costs : (n,) work of the vertices, >= 0.
-    side, fixed : (n,) the side of each vertex, 0 or 1, and True for those that keep it.
     give : work that is to get from side 0 to side 1; < 0: from side 1 to side 0.
-    slack : by how much sides 0 and 1 may be heavier afterwards, >= 0, if that makes the cut lighter.
-    seed : of the random numbers; the same arguments give the same sides.
+    slack : (2,) by how much the sides may be heavier afterwards, >= 0, if that makes the cut lighter.
+    state : of the random numbers; the same arguments give the same sides.
 
     First, vertices at the border change sides, cheapest in cut first, until the work is right up to half a vertex; without a
     border, from the vertex with the weakest edges on.  Then local searches with rollback and flows make the cut lighter (see
     `lb_mpi.partitioning.refine` and `.flow`).
     """
-    free = np.flatnonzero(~fixed)
-    group = np.asarray(side).copy()
-    group[free] = 2 + np.arange(len(free))
-    graph = contract(Csr(indptr, indices, edge_weights, costs), group, 2 + len(free))
-    work = np.bincount(side, costs, minlength=2)
-    heavy = float(costs.sum()) + abs(give) + 1.0  # no bound has room for a fixed vertex
-    graph.vertex_weights[:2] += heavy
-    bounds = work + heavy - [give, -give]
-    part = np.concatenate([[0, 1], side[free]])
-    give_work(graph, part, bounds)
-    bounds = np.maximum(bounds + slack, np.bincount(part, graph.vertex_weights, minlength=2))
-    state = random_state(seed)
-    refine(graph, part, bounds, ROUNDS, PATIENCE, SEEDS_AT_ONCE, state)
-    if len(part) <= FLOW_VERTICES:
-        refine_by_flow(graph, part, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
-    new = np.asarray(side).copy()
-    new[free] = part[2:]
-    return new
+    side, costs = pair.side.copy(), pair.costs.copy()
+    graph, bounds = Csr(pair.indptr, pair.indices, pair.weights, costs), np.zeros(2)
+    heavy = abs(give) + 1.0
+    for v in range(len(side)):
+        bounds[side[v]] += costs[v]
+        heavy += costs[v]
+    costs[:2] += heavy  # no bound has room for a fixed vertex
+    bounds[0] += heavy - give
+    bounds[1] += heavy + give
+    give_work(graph, side, bounds)
+    bounds = np.maximum(bounds + slack, find_parts(graph, side, bounds).weights)
+    refine(graph, side, bounds, ROUNDS, PATIENCE, SEEDS_AT_ONCE, state)
+    if len(side) <= FLOW_VERTICES:
+        refine_by_flow(graph, side, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
+    return side
+
+
+class Home(NamedTuple):
+    """One rank of a pair, with its shard."""
+
+    graph: Csr
+    outer: Flags
+    numbers: Ints
+    labels: Ints  # (n_local + n_ghosts,)
+    rank: int
+    other: int
+    start: int  # of the other's vertices among the ghosts
+    stop: int
+    sent: Ints  # the vertices that the other has as ghosts
+
+
+def home_of(shard: Shard, labels: Ints, rank: int, other: int) -> Home:
+    """Return a rank and its shard for a pair."""
+    theirs, sent = shard.ghosts.get(other, NO_GHOSTS), shard.send.get(other, labels[:0])
+    return Home(shard.graph, shard.outer, shard.numbers, labels, rank, other, theirs.start, theirs.stop, sent)
+
+
+@njit(cache=True)
+def ask(home: Home, layers: int, work: float, room: float) -> tuple[Ints, Ints]:
+    """Return the vertices of this rank's zone, and the message by which the other rank is asked to choose.
+
+    layers, work : see `zone`.  room : by how much this rank may be heavier afterwards.
+    Message: the number of `sent`, that of the zone's vertices, the room; labels of `sent`; the arrays of the zone.
+    """
+    graph, outer, numbers, labels, rank, other, start, stop, sent = home
+    found, rows = rows_near_border(graph, outer, numbers, labels, rank, other, start, stop, layers, work)
+    m, nnz = len(found), len(rows.heads)
+    message = np.empty(3 + len(sent) + 4 * m + 1 + 3 * nnz, np.int64)
+    message[0], message[1] = len(sent), m
+    message[2:3].view(np.float64)[0] = room
+    message[3 : 3 + len(sent)] = labels[sent]
+    at = 3 + len(sent)
+    for whole in (rows.numbers, rows.sides, rows.indptr, rows.heads, rows.kinds):
+        message[at : at + len(whole)] = whole
+        at += len(whole)
+    for real in (rows.costs, rows.weights):
+        message[at : at + len(real)].view(np.float64)[:] = real
+        at += len(real)
+    return found, message
+
+
+@njit(cache=True)
+def zone_in(message: Ints) -> Zone:
+    """Return the zone in a message of `ask`."""
+    at, m = 3 + message[0], message[1]
+    nnz = (len(message) - at - 4 * m - 1) // 3
+    numbers, sides, indptr = message[at : at + m], message[at + m : at + 2 * m], message[at + 2 * m : at + 3 * m + 1]
+    at += 3 * m + 1
+    heads, kinds = message[at : at + nnz], message[at + nnz : at + 2 * nnz]
+    at += 2 * nnz
+    costs, weights = message[at : at + m].view(np.float64), message[at + m :].view(np.float64)
+    return Zone(numbers, sides, costs, indptr, heads, kinds, weights)
+
+
+@njit(cache=True)
+def answer(
+    home: Home, message: Ints, layers: int, stay: float, give: float, room: float, state: State
+) -> tuple[Ints, float, float]:
+    """Choose for both ranks; return the answer to the other one, the work given to it, and that still to be given.
+
+    message : of `ask`, whose kinds are changed.  stay : see `join`.  give : work for the other rank; < 0: from it.  layers,
+    room : as in `ask`.  Changes the labels of this rank's vertices and ghosts.
+    Answer: work that the other one has given, work that it has still to give; new labels of its zone; labels of `sent`.
+    """
+    graph, outer, numbers, labels, rank, other, start, stop, sent = home
+    low, high = min(rank, other), max(rank, other)
+    labels[start:stop] = message[3 : 3 + message[0]]
+    found, mine = rows_near_border(graph, outer, numbers, labels, rank, other, start, stop, layers, AHEAD * give)
+    theirs = zone_in(message)
+    settle(theirs, numbers[: len(outer)], labels, low, high)
+    sign = 1.0 if rank == low else -1.0
+    pair = join(mine, theirs, stay) if rank == low else join(theirs, mine, stay)
+    first, second = (2, 2 + len(found)) if rank == low else (2 + len(theirs.numbers), 2)
+    rooms = np.array([max(0.0, room), max(0.0, message[2:3].view(np.float64)[0])])
+    side = pair.side
+    if np.any(pair.costs > 0.0):
+        side = two_way(pair, sign * give, rooms if rank == low else rooms[::-1].copy(), state)
+    given = 0.0
+    for v in range(2, len(side)):
+        given += sign * pair.costs[v] * (side[v] - pair.side[v])
+    left = math.copysign(max(0.0, abs(give) - math.copysign(1.0, give) * given - rooms[int(give < 0.0)]), give)
+    m = len(theirs.numbers)
+    reply = np.empty(2 + m + len(sent), np.int64)
+    reply[:2].view(np.float64)[:] = np.array([-given, -left])
+    for k in range(len(found)):
+        labels[found[k]] = high if side[first + k] else low
+    for k in range(m):
+        reply[2 + k] = high if side[second + k] else low
+        place = find(numbers[start:stop], theirs.numbers[k])
+        if place >= 0:
+            labels[start + place] = reply[2 + k]
+    reply[2 + m :] = labels[sent]
+    return reply, given, left
 
 
 @njit(cache=True)
@@ -454,7 +568,9 @@ def coarser(shard: Shard, group: Ints, count: int, rank: int, ghost_groups: Ints
     send = {other: np.unique(group[index]) for other, index in shard.send.items()}
     begin = (count + np.searchsorted(numbers, group_numbers(np.array([*shard.ghosts, MOST_RANKS]), 0))).tolist()
     of_ranks = {other: slice(begin[k], begin[k + 1]) for k, other in enumerate(shard.ghosts)}
-    return Shard(graph, count, np.concatenate([group_numbers(rank, np.arange(count)), numbers]), send, of_ranks), both
+    outer = np.zeros(count, dtype=bool)
+    outer[group[shard.outer]] = True
+    return Shard(graph, count, outer, np.concatenate([group_numbers(rank, np.arange(count)), numbers]), send, of_ranks), both
 
 
 def owners_of_ghosts(shard: Shard) -> Ints:

@@ -12,7 +12,6 @@ their owners in the last pass with them; the choice depends on nothing else, so 
 
 from __future__ import annotations
 
-import math
 import struct
 import zlib
 from collections import defaultdict, deque
@@ -22,22 +21,22 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.graph import Ints
+from lb_mpi.partitioning.compiled import random_state
 from lb_mpi.rebalancing.actor import Arrays, ChoiceStep, Links
 from lb_mpi.rebalancing.choose import (
+    AHEAD,
     COARSEST,
+    LAYERS,
+    NO_GHOSTS,
     Shard,
-    Zone,
+    answer,
+    ask,
     coarser,
-    join,
+    home_of,
     multilevel_within,
-    settle,
-    two_way,
-    zone,
 )
 
 STAY = 0.05  # of the mean weight of an edge: the tie of a vertex of mean cost to its home
-LAYERS = 4  # width of a zone, at least
-AHEAD = 2.0  # times the flow: the work of a zone, at least
 
 Choice = Generator[ChoiceStep, Mapping[int, Arrays], Ints]
 
@@ -114,54 +113,25 @@ class _Chooser:
 
     def _visit(self, shard: Shard, labels: Ints, other: int) -> Generator[ChoiceStep, Mapping[int, Arrays], None]:
         """Let the other rank choose for both."""
-        found, mine = zone(shard, labels, self._rank, other, LAYERS, AHEAD * self._left[other])
-        message = self._border(shard, labels, other), np.array([0.5 * self._room]), *mine
-        border, new, moved = (yield ChoiceStep({other: message}, (other,)))[other]
-        labels[shard.ghosts.get(other, NONE)] = border
-        labels[found] = new
-        self._record(other, *moved.tolist())
+        found, message = ask(home_of(shard, labels, self._rank, other), LAYERS, AHEAD * self._left[other], 0.5 * self._room)
+        (reply,) = (yield ChoiceStep({other: (message,)}, (other,)))[other]
+        labels[found] = reply[2 : 2 + len(found)]
+        labels[shard.ghosts.get(other, NO_GHOSTS)] = reply[2 + len(found) :]
+        self._record(other, *reply[:2].view(float).tolist())
 
     def _host(self, shard: Shard, labels: Ints, other: int) -> Generator[ChoiceStep, Mapping[int, Arrays], None]:
         """Choose for both ranks."""
-        border, room, *rows = (yield ChoiceStep({}, (other,)))[other]
-        ghosts, theirs = shard.ghosts.get(other, NONE), Zone(*rows)
-        labels[ghosts] = border
-        low, high = min(self._rank, other), max(self._rank, other)
-        give = self._left[other]
-        found, mine = zone(shard, labels, self._rank, other, LAYERS, AHEAD * give)
-        kinds = settle(theirs, shard.numbers[: shard.n_local], labels, low, high)
-        theirs = theirs._replace(kinds=kinds)
-        rooms = max(0.0, 0.5 * self._room), max(0.0, float(room[0]))
-        lower = self._rank == low
-        pair = join(mine, theirs, self._stay) if lower else join(theirs, mine, self._stay)
-        side, sign = pair.side, 1.0 if lower else -1.0
-        if pair.costs.any():
-            slack = rooms if lower else rooms[::-1]
-            side = two_way(*pair, sign * give, slack=slack, seed=pair_number(low, high) + self._passes)
-        new = np.where(side[2:] == 0, low, high)
-        of_mine, of_theirs = (new[: len(found)], new[len(found) :]) if lower else np.split(new, [len(theirs.numbers)])[::-1]
-        given = sign * float(pair.costs @ (side - pair.side))  # from this rank to the other
-        short = abs(give) - math.copysign(1.0, give) * given - rooms[int(give < 0.0)]
-        left = math.copysign(max(0.0, short), give)
-        labels[found] = of_mine
-        numbers = shard.numbers[ghosts]
-        place = np.searchsorted(numbers, theirs.numbers)
-        known = place < len(numbers)
-        known[known] = numbers[place[known]] == theirs.numbers[known]
-        labels[ghosts.start + place[known]] = of_theirs[known]
-        yield ChoiceStep({other: (self._border(shard, labels, other), of_theirs, np.array([-given, -left]))})
-        self._record(other, given, left)
-
-    def _border(self, shard: Shard, labels: Ints, other: int) -> Ints:
-        return labels[shard.send[other]] if other in shard.send else labels[:0]
+        (message,) = (yield ChoiceStep({}, (other,)))[other]
+        state = random_state(pair_number(self._rank, other) + self._passes)
+        home = home_of(shard, labels, self._rank, other)
+        reply, *moved = answer(home, message, LAYERS, self._stay, self._left[other], 0.5 * self._room, state)
+        yield ChoiceStep({other: (reply,)})
+        self._record(other, *moved)
 
     def _record(self, other: int, given: float, left: float) -> None:
         """Record that work was given to the other rank, and how much of the flow is left."""
         self._room += given + left - self._left[other]
         self._left[other] = left
-
-
-NONE = slice(0, 0)
 
 
 def choose_together(choices: Sequence[Choice]) -> list[Ints]:

@@ -7,6 +7,7 @@ which are the same on all ranks, so a payload does not repeat them.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -47,11 +48,10 @@ class Reader:
         self._buffer, self._at = buffer, at
 
     def array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return the next chunk as an array of its own memory, aligned."""
-        n_bytes = dtype.itemsize * int(np.prod(shape))
-        memory = self._buffer[self._at : self._at + n_bytes]
+        """Return the next chunk as an array in the memory of the payload."""
+        n_bytes, at = dtype.itemsize * math.prod(shape), self._at
         self._at += padded(n_bytes)
-        return np.ndarray(shape, dtype, buffer=memory.data if n_bytes else b"").copy() if n_bytes else np.empty(shape, dtype)
+        return np.ndarray(shape, dtype, self._buffer, at) if n_bytes else np.empty(shape, dtype)
 
     def arrays(self, n: int) -> tuple[NDArray[Any], ...]:
         """Return the next n arrays of `chunks_of`."""
