@@ -48,6 +48,7 @@ CAREFUL = 0.25  # the least part of the cost that has to be lost before it is sp
 N_OBSERVED = 4  # observations in one report: the heaviest
 CROWDED = 0.2  # share of their time that ranks queue for cores on a crowded machine
 LOAN_S = 0.3e-3  # in each call, before rows that were lent are back: the least that lending costs
+FEWEST_QUICK = 3  # calls after the first decision that leaves the plan as it is
 MOST_QUICK, MOST_FULL = 63, 15  # calls between two decisions, while none takes too long; and decisions in a row, if some did
 MOST_CALLS = 2**31  # more than a program makes
 UNKNOWN = -1  # the mark of results that have all come from other ranks
@@ -418,7 +419,7 @@ class Policy:
         if self._full and decision.reason is not BalanceReason.CROWDED:
             self._full -= 1
         elif decision.quick:
-            n_chances = -(-(min(decision.quick, 2 * self._quick + 1) + 1) // self.trigger.every)
+            n_chances = -(-(min(decision.quick, 2 * self._quick + FEWEST_QUICK) + 1) // self.trigger.every)
             n_quick = min(n_chances * self.trigger.every - 1, MOST_CALLS)  # `every` may be any number
         self._quick, self._late = n_quick, False
         return decision._replace(quick=n_quick)

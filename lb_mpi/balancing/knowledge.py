@@ -54,6 +54,7 @@ from lb_mpi.graph import Floats, Ints
 BLOCKS = 64  # a block at home is 1/BLOCKS of the remaining rows, but not much shorter than BLOCK_S
 LEAST_DIVISOR = 8  # minimum of that divisor, where blocks are expensive to handle
 LONG, KEEPING = 2, 16  # that divisor in a quick call; and where a part of the planned loans stays at home for dry ranks
+EVEN = 0.1  # imbalance of a call up to which the next full one may have blocks as long as a quick one
 LIGHTEST = 0.5  # of the mean: minimum size of a row when blocks are cut
 HANDLING = 0.03  # fraction of the time of rows at home that may go into handling their blocks
 HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/2, 1/4, 1/8
@@ -246,6 +247,7 @@ class Knowledge:
         self._row_s = 0.0  # of a row at home in the last round, with all overhead; 0: unknown
         self._handling_s = 0.0  # overhead of a block at home; 0: unknown
         self._call_s = 0.0  # of a call of the function, beyond its rows
+        self._even = False  # the last full call was balanced
         self._quick: tuple[Floats, list[Rowset]] | None = None  # in quick calls: sizes of rows, blocks at home
 
     @property
@@ -370,6 +372,7 @@ class Knowledge:
             self.own(None)
         else:
             self.tick_work, self.speeds, self.late = decided.tick_work, decided.speeds, decided.late
+            self._even = decided.imbalance_after <= EVEN
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, lend rows by this plan, which all ranks have; None: all rows stay at home."""
@@ -434,7 +437,7 @@ class Knowledge:
             first, least, divisor = LEAST, min(LEAST, max(1, n // BLOCKS)), BLOCKS
             if warm and shortest:
                 first = least = max(1, int(shortest))
-                divisor = _divisor(count(kept) * self._row_s, self._block_s)
+                divisor = _divisor(count(kept) * self._row_s, self._block_s, LONG if self._even else LEAST_DIVISOR)
             parts = [*blocks(sizes[kept], divisor, self.n_rounds, least)]
             if parts and count(parts[0]) >= 2 * first:
                 parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
@@ -459,13 +462,13 @@ class Knowledge:
         return np.asarray(np.maximum(work / mean, LIGHTEST)) if work is not None and mean > 0.0 else np.ones(n)
 
 
-def _divisor(seconds: float, handling_s: float) -> int:
+def _divisor(seconds: float, handling_s: float, least: int) -> int:
     """The divisor k: a block at home is 1/k of the rows left, which need `seconds`; handling one costs `handling_s`.
 
-    There are then about 4 k blocks.
+    There are then about 4 k blocks.  `least`: the minimum of k.
     """
     most = HANDLING * seconds / (4.0 * handling_s) if handling_s > 0.0 else math.inf
-    return int(min(max(most, LEAST_DIVISOR), BLOCKS))
+    return int(min(max(most, least), BLOCKS))
 
 
 def kept(n_before: int, loan_s: float) -> float:

@@ -93,8 +93,8 @@ def decide(policy: Policy, n: int, levels: Levels = LEVEL, late: tuple[int, ...]
 
 
 def test_more_and_more_calls_are_quick_up_to_a_most() -> None:
-    assert decide(Policy(Trigger()), 9) == [0, 1, 3, 7, 15, 31, 63, 63, 63]
-    assert decide(Policy(Trigger(when=0.1)), 4) == [1, 3, 7, 15]
+    assert decide(Policy(Trigger()), 9) == [0, 3, 9, 21, 45, 63, 63, 63, 63]
+    assert decide(Policy(Trigger(when=0.1)), 4) == [3, 9, 21, 45]
 
 
 def test_a_chance_to_balance_is_a_full_call() -> None:
@@ -114,8 +114,8 @@ def test_a_chance_to_balance_is_a_full_call() -> None:
 
 
 def test_more_and_more_full_calls_follow_quick_ones_that_take_too_long() -> None:
-    assert decide(Policy(Trigger()), 14, late=(1, 3, 7)) == [0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
-    assert max(decide(Policy(Trigger()), 200, late=tuple(range(200)))) == 1
+    assert decide(Policy(Trigger()), 14, late=(1, 3, 7)) == [0, 3, 0, 3, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0]
+    assert max(decide(Policy(Trigger()), 200, late=tuple(range(200)))) == 3
 
 
 def test_losses_add_up_in_quick_calls_too() -> None:
@@ -165,10 +165,10 @@ def test_rows_stay_at_home_while_ranks_queue_for_cores() -> None:
     assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).reason is BalanceReason.HOME
     policy.changed(lending=False)
     decision = policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal)
-    assert (decision.reason, decision.act, decision.quick) == (BalanceReason.CROWDED, False, 1)
+    assert (decision.reason, decision.act, decision.quick) == (BalanceReason.CROWDED, False, 3)
     for _ in range(decision.quick):
         policy.hold(late=False)
-    assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).quick == 3
+    assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).quick == 9
     assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, unequal).act
     bound = Policy(Trigger(when=0.1))
     bound.decide(4, LEVEL, 0.0)
