@@ -11,6 +11,7 @@ with its size, and the receiver then polls as often as the parcel needs.
 from __future__ import annotations
 
 import functools
+import os
 import struct
 import time
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from lb_mpi.mpi.common.waiting import LONGEST_S, Nap
 UNIT_BYTES = 64
 LOOK_BYTES = 1 << 16  # that arrive in one poll
 MOST_LOOKS = 64  # for one parcel in a row: the rank that it waits for may compute for long
+AWAKE_S = 2 * LONGEST_S  # of a wait for the end of sends: until the receiver has ended its nap
 PUSH_S = 0.1  # the longest wait for the end of sends: a receiver may compute for long
 _SIZE = struct.Struct("<q")
 
@@ -143,12 +145,16 @@ class Parcels:
     def push(self) -> None:
         """Wait until all sends are complete, but at most `PUSH_S` seconds: for a rank that is about to compute.
 
-        MPICH holds back what exceeds 64 messages to ranks of the same host until the sender's next call of MPI.
+        MPICH holds back what exceeds 64 messages to ranks of the same host until the sender's next call of MPI.  A message
+        of more than 8 kB needs several polls of both, once the receiver has slept.
         """
-        nap, until = Nap(LONGEST_S), time.perf_counter() + PUSH_S
+        nap, began = Nap(LONGEST_S), time.perf_counter()
         self._complete_sends()
-        while self._going and time.perf_counter() < until:
-            nap.take()
+        while self._going and (waited_s := time.perf_counter() - began) < PUSH_S:
+            if waited_s < AWAKE_S:
+                os.sched_yield()
+            else:
+                nap.take()
             self._complete_sends()
 
     def drain(self) -> None:

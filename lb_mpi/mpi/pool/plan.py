@@ -32,6 +32,7 @@ class MapPlan:
     given: bool  # the costs, by the user
     order: Sequence[int]  # (tasks,)
     bounds: list[int]  # (ranks + 1,)
+    sample: bytes = b""  # a digest of the items; b"": not needed so far
 
     @classmethod
     def of(
@@ -41,15 +42,16 @@ class MapPlan:
 
         ValueError for wrong costs.
         """
-        n, costs = len(items), check_costs(given, len(items))
+        n, costs, sample = len(items), check_costs(given, len(items)), b""
         if costs is None and memory.has(function, n):
-            costs = memory.predict(function, sample_of(items), n)
+            sample = sample_of(items)
+            costs = memory.predict(function, sample, n)
         tasks: Sequence[int] = [task for task in range(n) if task not in done] if done else range(n)
         order, bounds = tasks, shares(len(tasks), speeds)
         if costs is not None:
             places = np.array(tasks, dtype=np.int64)
             order, bounds = (array.tolist() for array in deal(places, speeds, costs[places]))
-        return cls(items, function, costs, given is not None, order, bounds)
+        return cls(items, function, costs, given is not None, order, bounds, sample)
 
     def learn(self, runs: Sequence[ChunkRun], n: Floats, busy_s: Floats, speeds: Speeds, memory: Memory) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank.
@@ -69,7 +71,7 @@ class MapPlan:
         seconds = np.repeat([run.seconds / (run.hi - run.lo) for run in runs], lengths)
         done = order[places]
         speeds.observe(n, None if self.costs is None else sums_by_rank(self.costs[done], by, len(n)), busy_s)
-        if complete and not self.given and len(n) > 1 and (sample := sample_of(self.items)):
+        if complete and not self.given and len(n) > 1 and (sample := self.sample or sample_of(self.items)):
             costs = np.empty(len(self.items))
             costs[done] = costs_at_speed_1(seconds, by, busy_s, speeds.values)
             memory.observe(self.function, sample, costs)
