@@ -104,8 +104,8 @@ def _relative(speeds: Sequence[float]) -> Floats:
     return values.clip(min=sys.float_info.min)
 
 
-SHORTEST_S, LONGEST_S = 0.5e-3, 8e-3  # of a chunk
-PART = 5  # of the tasks that a rank owns, it begins one in so many together
+SHORTEST_S, LONGEST_S = 1e-3, 8e-3  # of a chunk
+PART = 3  # of the tasks that a rank owns, it begins one in so many together
 
 
 class Pace:

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.pooling.deal import SHORTEST_S, Floats
+from lb_mpi.pooling.deal import Floats
 
 # --- the end of a map -------------------------------------------------------------------------------------------------
 
 PRIOR, NOISE = 4.0, 8.0  # tasks assumed to have run before; as many more for each unit of variation
 TAIL = 5 / 6  # the longest task under way is 1 + TAIL * log2(ranks) * variation times as long as an average one
 NEAR = 16  # a rank with more tasks of its own is not near the end
-LONG_S = 2 * SHORTEST_S  # shorter tasks cost nothing at the end
+LONG_S = 1e-3  # shorter tasks cost nothing at the end
 LEAST_S, SLOWEST = 1e-9, 1e-9  # seconds of work, and a speed, below which nothing is estimated
 
 

@@ -110,7 +110,6 @@ class Broadcast:
             part = parts.pop()
             array[end - len(part) : end] = np.frombuffer(part, np.uint8)
             end -= len(part)
-        self._wait(self._host.Ibarrier().Test)
         if self._firsts and self._firsts.size > 1:
             message = [array[:size], size // UNIT_BYTES, unit()]
             self._wait(self._firsts.Ibcast(message, 0).Test)
