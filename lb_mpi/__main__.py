@@ -4,12 +4,19 @@ run, cluster and throttle are those of launch/ (see lb_mpi/cli/run); pool and pr
 is a `Command` in a module of lb_mpi.cli: it returns a dictionary (or a list of them) ready for JSON, and describes it
 in lines for people.  Exit codes: 0; 2 for a mistake of the user and 1 for a failure, in one line; 130 for Ctrl-C; 141 if the
 reader of the output has left.  Any other exception is a bug, and keeps its traceback.
+
+Only the commands that start programs, or run them, handle Ctrl-C.  The system ends the others at once: an exception would
+come as a traceback from an import, or, in a compiled loop that returns arrays, as a SystemError or a crash of numba.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from lb_mpi import __version__
 from lb_mpi.cli.dispatch import PROG, Entry, dispatch, say
@@ -61,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     if given and given[0] in ("pool", "profile"):
         from lb_mpi.cli import programs
 
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run = programs.run_pool if given[0] == "pool" else programs.run_profile
         return run(given[1:], f"{PROG} {given[0]}")
     return dispatch(COMMANDS, given)
@@ -69,6 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
 def script() -> int:
     """Run the installed command `lb_mpi`: like `python -m lb_mpi`, it imports from the current folder first."""
     sys.path[0] = os.getcwd()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return main()
 
 

@@ -28,7 +28,7 @@ GRAPH = (
     "mesh:RxC, torus:RxC, hypercube:D, cube:N (a hypercube of any size), ring:N or complete:N; or the neighbours of vertex "
     "1, of vertex 2, ..., separated by slashes, such as 2/1,3/2; or a METIS (.graph) or Matrix Market file"
 )
-FAILED, MISTAKE, INTERRUPTED, NO_READER = 1, 2, 130, 141
+FAILED, MISTAKE, NO_READER = 1, 2, 141
 PATIENCE_S = 1.0  # before the first line of progress
 
 
@@ -65,8 +65,6 @@ def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str])
     except SystemExit as leaving:  # argparse has printed
         sys.stderr.write(complaint.getvalue())
         return say(asked.getvalue(), code=int(leaving.code or 0))
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except Error as error:
         return _complain(error, FAILED)
     except (ValueError, OSError) as error:
@@ -113,8 +111,7 @@ def _complain(error: object, code: int, prog: str = PROG) -> int:
 def say(text: str, code: int = 0) -> int:
     """Print the text; return the exit code, which differs if the reader has left or the disk is full."""
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        print(text, end="", flush=True)  # a closed one gets nothing
     except OSError as error:
         with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
             os.dup2(nothing.fileno(), sys.stdout.fileno())

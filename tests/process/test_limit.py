@@ -128,19 +128,20 @@ def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None
     assert not segment.exists()
 
 
-@pytest.mark.parametrize("command", ["run --hosts x", "cluster down", "throttle --speed 0.5 sleep 60", "test", "demo"])
+@pytest.mark.parametrize("command", ["run --hosts x", "cluster down", "throttle --speed 0.5 sleep 60", "test", "demo", "-m info"])
 def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path: Path, command: str) -> None:
     name, *arguments = command.split()
     script = ROOT / "launch" / name
+    start = "run_module('lb_mpi'" if name == "-m" else f"run_path({str(script)!r}"
     stop = f"""
 import os, runpy, signal, sys
 class Early:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith(("lb_mpi", "tools")):
+        if name.startswith(("lb_mpi.cli", "tools")):
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Early())
 sys.argv = {[str(script), *arguments]!r}
-runpy.run_path({str(script)!r}, run_name="__main__")
+runpy.{start}, run_name="__main__")
 """
     with started([sys.executable, "-c", stop], cwd=tmp_path) as process:
         _, said = process.communicate(timeout=30)
