@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.files import frame, read_frame
-from lb_mpi.record.events import FLOW, STEP, TASK, Clock, Phase, Progress, Step, Way, merged
+from lb_mpi.record.events import FLOW, STEP, TASK, Clock, Driver, Phase, Progress, Step, Way, merged
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
 STEPS, TASKS = 512, 1024
@@ -276,6 +276,8 @@ OFF = Off()
 
 MAGIC, VERSION = b"lb_rec", 7
 HEADER_BYTES = 4096
+MOST_RANKS, MOST = 2**20, 1e15  # of a run; of seconds, units of work, bytes
+MAYBE_UNKNOWN = ("before", "after", "home_s")  # fields of a Step that may be NaN
 SLOT_BYTES, RANK_BYTES = 128 << 10, 128
 _START = struct.Struct("<6sH")  # magic, version
 _TEXT_BYTES = 256  # characters of a text in the header
@@ -401,11 +403,18 @@ def _about(view: memoryview) -> About:
     except TypeError:
         about = None
     kinds = (int, int, str, int, float, float, str, str, bool)
-    if about is None or not all(isinstance(value, kind) for value, kind in zip(about, kinds, strict=True)):
+    if about is None or not all(type(value) is kind for value, kind in zip(about, kinds, strict=True)):
         raise ValueError("header truncated or corrupt: expected a description of the rank")
-    if not 0 <= about.rank < about.size:
-        raise ValueError(f"rank {about.rank} of {about.size}: expected 0 to {about.size - 1}")
+    if not _plausible(about.clock_s, about.wall_s):
+        raise ValueError(f"times {about.clock_s}, {about.wall_s}: expected finite seconds")
+    if not 0 <= about.rank < about.size <= MOST_RANKS:
+        raise ValueError(f"rank {about.rank} of {about.size}: expected 0 to {min(about.size, MOST_RANKS) - 1}")
     return about
+
+
+def _plausible(*numbers: Any) -> bool:
+    """Tell whether all numbers, also those in arrays, are finite and no larger than a run can make them."""
+    return all(np.all(np.abs(one) < MOST) for one in numbers)
 
 
 def _unpacked(payload: bytes | memoryview) -> dict[str, Any] | None:
@@ -445,6 +454,12 @@ def _stored(about: About, found: Mapping[str, Any]) -> Stored:
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"invalid snapshot ({error}): expected what this lb_mpi writes") from None
-    if not (stored.width_s > 0.0 and math.isfinite(stored.until) and np.isfinite(stored.seconds).all()):
-        raise ValueError("invalid snapshot (times): expected finite seconds")
+    of_steps = (stored.steps[name] for name in STEP.names or () if name not in MAYBE_UNKNOWN)
+    others = stored.flows["amount"], stored.tasks["seconds"], stored.costs, stored.under_way, stored.of, stored.open
+    clocks = [number for clock in stored.clocks for number in clock]
+    numbers = stored.until, stored.width_s, stored.seconds, *of_steps, *others, *clocks, *stored.progress
+    if not (stored.width_s > 0.0 and _plausible(*numbers)):
+        raise ValueError("invalid snapshot (numbers): expected finite seconds and amounts")
+    if (stored.steps["driver"] >= len(Driver)).any():
+        raise ValueError(f"invalid snapshot (driver): expected 0 to {len(Driver) - 1}")
     return stored

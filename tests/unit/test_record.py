@@ -50,6 +50,12 @@ def step(k: int, **fields: float) -> Step:
     return Step(Driver.ROWS, float(k), k + 1.0, 0.5, 10.0)._replace(**fields)
 
 
+def file_of_step(**fields: float) -> bytes:
+    record = Record(5.0)
+    record.step(step(6, **fields))
+    return file_of(record, 7.0)
+
+
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(Phase), st.floats(0.0, 3.0) | st.floats(0.0, 2e-3)), max_size=30))
 def test_each_second_lies_in_one_phase(parts: list[tuple[Phase, float]]) -> None:
@@ -281,6 +287,12 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
         (header(ABOUT), "contains no complete snapshot"),
         (header(ABOUT._replace(rank=3)), "rank 3 of 3: expected 0 to 2"),
         (header(ABOUT._replace(host=5)), "truncated or corrupt"),  # type: ignore[arg-type]
+        (header(ABOUT._replace(rank=False)), "truncated or corrupt"),
+        (header(ABOUT._replace(size=2**31)), "of 2147483648: expected 0 to 1048575"),
+        (header(ABOUT._replace(wall_s=math.inf)), "expected finite seconds"),
+        (file_of_step(ended=math.inf), "expected finite seconds and amounts"),
+        (file_of_step(speed=math.nan), "expected finite seconds and amounts"),
+        (file_of_step(driver=9), "driver.: expected 0 to 5"),
     ],
 )
 def test_files_that_are_not_records_are_refused(data: bytes, words: str) -> None:
