@@ -20,6 +20,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from lb_mpi.cli.report.run import (
@@ -118,21 +119,21 @@ def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
     return stacked.reshape(n_ranks * rows, n_columns), each
 
 
-def square(values: Floats) -> Picture:
-    """Draw a matrix (n, n) of numbers >= 0, darker for larger values; in a large one, neighbours are added up."""
+def square(values: Any) -> Picture:
+    """Draw a matrix (n, n), dense or sparse, of numbers >= 0, darker for larger values; in a large one, neighbours are added up."""
     values, each = binned(values)
     most = float(values.max(initial=0.0))
     pixels = np.ceil(LEVELS * np.sqrt(values / most)).astype(np.uint8) if most else np.zeros(values.shape, np.uint8)
     return Picture(encode((LEVELS - pixels).astype(np.uint8), _ramp()), values.shape[1], values.shape[0], each)
 
 
-def binned(values: Floats) -> tuple[Floats, int]:
-    """Return a matrix of at most 256 rows, and the number of rows and columns merged into one."""
-    each = -(-len(values) // 256)
-    if each > 1:
-        edges = np.arange(0, len(values), each)
-        values = np.add.reduceat(np.add.reduceat(values, edges, axis=0), edges, axis=1)
-    return values, each
+def binned(values: Any) -> tuple[Floats, int]:
+    """Return a dense matrix of at most 256 rows, and the number of rows and columns merged into one."""
+    entries, n = scipy.sparse.coo_array(values), values.shape[0]
+    each = -(-n // 256)
+    sums = np.zeros((-(-n // each), -(-n // each)))
+    np.add.at(sums, (entries.row // each, entries.col // each), entries.data)
+    return sums, each
 
 
 def _ramp() -> list[str]:
@@ -413,16 +414,16 @@ def slices(calls: Rows) -> int:
     return COLUMNS if n < COLUMNS // 10 else SMOOTH
 
 
-def _moves(moves: Mapping[Way, Floats]) -> str:
+def _moves(moves: Mapping[Way, Any]) -> str:
     """Return the work that each rank gave to each other."""
     parts = ["<h2>Work moved between ranks</h2>"]
     for way, moved in moves.items():
-        if not moved.any():
+        if not moved.nnz:
             continue
         picture, (words, unit) = square(moved), WAYS[way]
         data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": unit}
-        if len(moved) <= MOST_VALUES:
-            data["values"] = moved.astype(int).tolist()
+        if moved.shape[0] <= MOST_VALUES:
+            data["values"] = moved.toarray().astype(int).tolist()
         caption = f"{moved.sum():,.0f} {words}, at most {binned(moved)[0].max():,.0f} in a cell; blank: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
@@ -430,7 +431,7 @@ def _moves(moves: Mapping[Way, Floats]) -> str:
     return "".join(parts) if len(parts) > 1 else ""
 
 
-def _ranks(run: Run, moves: Mapping[Way, Floats]) -> str:
+def _ranks(run: Run, moves: Mapping[Way, Any]) -> str:
     totals = run.totals
     phases = [phase for phase in Phase if totals[:, phase].any()]
     called = {Driver(driver) for one in run.ranks for driver in np.unique(one.steps["driver"]).tolist()}

@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
@@ -325,11 +326,15 @@ def _part(one: float, whole: float) -> float:
     return one / whole if whole else float("nan")
 
 
-def matrix(run: Run, way: Way) -> Floats:
-    """Return (size, size) moved work: from the row's rank to the column's, in parts, rows, tasks or vertices."""
-    moved = np.zeros((run.size, run.size))
+def matrix(run: Run, way: Way) -> Any:
+    """Return the moved work as a sparse (size, size) array: from the row's rank to the column's, in parts, rows."""
+    rows, columns, amounts = [], [], []
     for one in run.ranks:
         flows = one.flows[(one.flows["way"] == way) & (one.flows["other"] >= 0) & (one.flows["other"] < run.size)]
-        mine = moved[one.about.rank] if way in (Way.LOAN, Way.MOVE) else moved[:, one.about.rank]
-        np.add.at(mine, flows["other"], flows["amount"])
-    return moved
+        mine, others = np.full(len(flows), one.about.rank), flows["other"]
+        givers, takers = (mine, others) if way in (Way.LOAN, Way.MOVE) else (others, mine)
+        rows.append(givers)
+        columns.append(takers)
+        amounts.append(flows["amount"])
+    pairs = np.concatenate(rows), np.concatenate(columns)
+    return scipy.sparse.csr_array((np.concatenate(amounts), pairs), shape=(run.size, run.size))
