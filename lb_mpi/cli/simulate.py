@@ -21,6 +21,7 @@ from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import Call, SimulatedRows
 from lb_mpi.checks import bandwidth, choice, comma_list, integer, number, virtual_s
 from lb_mpi.cli.dispatch import GRAPH, Command, add_route, draw, progress
+from lb_mpi.cli.run.progress import remove_records
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
@@ -86,6 +87,7 @@ def _write(options: argparse.Namespace, records: Sequence[Record], now: float, h
     """Write the records of virtual ranks on `hosts` (ranks,) at the time `now`; OSError."""
     folder = Path(options.record)
     folder.mkdir(parents=True, exist_ok=True)
+    remove_records(options.record)
     for name, data in virtual_files(records, now, hosts, f"simulate {options.subject} {what}"):
         (folder / name).write_bytes(data)
 

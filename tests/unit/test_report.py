@@ -406,7 +406,7 @@ def test_ranks_of_another_run_are_left_out() -> None:
 def test_simulators_write_the_same_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, driver: Driver, way: Way
 ) -> None:
-    folder = tmp_path / "record"
+    folder = folder_of_files(tmp_path / "record", ranks(8))  # an earlier run, with more ranks
     assert main(["simulate", *arguments.split(), "--json", "--record", str(folder)]) == 0
     told = json.loads(capsys.readouterr().out)
     run = assemble((path.name, path.read_bytes()) for path in sorted(folder.iterdir()))
