@@ -4,7 +4,6 @@ predicts what would help, and by how much."""
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lb_mpi.cli.advise.advice import advise, collapsed, conclude
-from lb_mpi.cli.advise.replay import SEARCHES, gain, replays, searched
+from lb_mpi.cli.advise.replay import gain, replays
 from lb_mpi.cli.dispatch import Command, progress
 from lb_mpi.cli.report.page import page
 from lb_mpi.cli.report.run import Run, gather, headline, times
@@ -56,12 +55,13 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
 
 def _describe_report(answer: dict[str, Any]) -> list[str]:
     gain, trace_file, next_step = answer["gain"], answer["trace"], answer["next_step"]
+    bound = "not known" if answer["bound_s"] is None else f"{answer['bound_s']:.3f} s"
     ratio = "" if answer["ratio"] is None else f": {answer['ratio']:.2f} times as long"
     efficiencies = [answer[name] for name in ("parallel", "balance", "communication")]
     lines = [
         "" if gain is None else f"{times(gain)} times as fast as without balancing (predicted)",
         f"{counted(answer['ranks'], 'rank')}, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
-        f"(lower bound) {answer['bound_s']:.3f} s{ratio}",
+        f"(lower bound) {bound}{ratio}",
         "" if None in efficiencies
         else "parallel efficiency {:.1%} = load balance {:.1%} * communication {:.1%}".format(*efficiencies),
         answer["words"],
@@ -75,20 +75,11 @@ def _describe_report(answer: dict[str, Any]) -> list[str]:
 
 def _conclusion(run: Run) -> str:
     """Return the conclusion of `advise` for the driver with the longest calls; "" if nothing can be replayed."""
-    with contextlib.suppress(ValueError):
-        found = max(replays(run), key=lambda one: one.measured_s, default=None)
-        if found is not None:
-            return f"{conclude(advise(found, lambda _: None))[0]}."
-    return ""
+    found = max(replays(run)[0], key=lambda one: one.measured_s, default=None)
+    return "" if found is None else f"{conclude(advise(found, lambda _: None))[0]}."
 
 
 # --- advise ----------------------------------------------------------------------------------------------------------
-
-
-NOTHING = (
-    "the record contains nothing that can be replayed: expected a call of map_rows, a map of a pool, or exchanges, which "
-    "must have ended on all ranks"
-)
 
 
 def _add_advise(parser: argparse.ArgumentParser) -> None:
@@ -97,16 +88,13 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 
 def _advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Replay a record in other variants; return the list that docs/advise.md describes."""
-    folder = Path(options.folder)
-    try:
-        with progress() as line:
-            run = gather(folder)
-            found = [advise(one, line.show) for one in replays(run)]
-            if not found:
-                raise ValueError(SEARCHES if searched(run) else NOTHING)
-            found[0].notes.extend(run.notes + [SEARCHES] * searched(run))
-    except ValueError as error:
-        raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
+    run = gather(Path(options.folder))
+    replayed, why = replays(run)
+    if not replayed:
+        raise ValueError(f"{options.folder}: {'; '.join([*why, *run.notes])}")
+    with progress() as line:
+        found = [advise(one, line.show) for one in replayed]
+    found[0].notes.extend([*run.notes, *why])
     answer: list[dict[str, Any]] = []
     for advice in found:
         conclusion, reliable = conclude(advice)

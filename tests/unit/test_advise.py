@@ -306,7 +306,7 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
     return found
 
 
-def test_a_search_is_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [Record(0.0), Record(0.0)]
     for record in records:
         record.step(Step(Driver.SEARCH, 0.0, 1.0, 1.0, 5.0))
@@ -317,11 +317,16 @@ def test_a_search_is_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture
     assert SEARCHES in capsys.readouterr().err
     pool = SimulatedPool([2], SPEEDS[:2], records=records)
     took_s = pool.map(np.full(200, 5e-3)).seconds
-    folder_of(tmp_path, list(virtual_files(records, took_s, ["a", "a"], "program")))
+    for record in records:
+        record.use("exchange", {"weight": 1.0})
+        record.step(Step(Driver.EXCHANGE, took_s, took_s + 1.0, 1.0, 5.0))
+        record.step(Step(Driver.REBALANCE, took_s + 1.0, took_s + 1.1, 0.0, 0.0))
+    folder_of(tmp_path, list(virtual_files(records, took_s + 1.1, ["a", "a"], "program")))
     assert main(["advise", folder, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {line["driver"] for line in said} == {"pool"}
     assert SEARCHES in said[0]["notes"]
+    assert said[0]["notes"][-1].startswith("exchange: vertices have moved")
 
 
 @pytest.mark.parametrize(

@@ -370,6 +370,25 @@ def test_a_record_of_nothing_has_no_numbers(tmp_path: Path, capsys: pytest.Captu
         assert not re.search(r"\bnan\b", shown, re.IGNORECASE)
 
 
+def test_a_run_without_a_call_that_ended_has_no_ideal_time_and_no_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of a killed run, or of a plan of distribute that is never closed."""
+    files = []
+    for rank in range(2):
+        record = Record(100.0)
+        record.enter(Phase.WAITING, 100.0)
+        record.enter(Phase.OWN, 101.0 - rank)
+        record.doing(3)
+        files.append((f"rank{rank:06d}.lbrec", whole(record, 102.0, about(rank, 2))))
+    folder = folder_of_files(tmp_path / "record", files)
+    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
+    said = capsys.readouterr().out
+    assert "ideal time (lower bound) not known\n" in said
+    assert "Next:" not in said
+    assert "note: ranks 0, 1: the last call has not ended, or a plan of distribute was not closed" in said
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [

@@ -7,8 +7,7 @@ driver, and raises ValueError if the record has too little data.  A replay uses 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -121,9 +120,8 @@ def _play_rows(
 
 
 def _recorded_rows(ranks: list[Stored]) -> RecordedRows | None:
-    how = settings(ranks, "map_rows")
-    steps = calls(ranks, Driver.ROWS)
-    if not how or not steps.size:
+    how, steps = settings(ranks, "map_rows"), calls(ranks, Driver.ROWS)
+    if not steps.size or not all("map_rows" in one.settings for one in ranks):
         return None
     counts, began, ended = steps[0]["n"].astype(float), steps["began"], steps["ended"]
     before = began - np.pad(ended[:, :-1], ((0, 0), (1, 0)), constant_values=np.nan)  # since the previous call
@@ -325,15 +323,24 @@ SEARCHES = (
 )
 
 
-def searched(run: Run) -> bool:
-    """Tell whether the record contains a search."""
-    return any((one.steps["driver"] == Driver.SEARCH).any() for one in run.ranks)
+NOTHING = (
+    "the record contains nothing that can be replayed: expected a call of map_rows, a map of a pool, or exchanges, which "
+    "must have ended on all ranks"
+)
 
 
-def replays(run: Run) -> Iterator[Replayed]:
-    """Yield what can be replayed of each driver; ValueError if the record of a rank is missing, or has too little data."""
-    run = in_rank_order(run)
-    yield from filter(None, (replay(run) for replay in REPLAYS))
+def replays(run: Run) -> tuple[list[Replayed], list[str]]:
+    """Return what can be replayed, and why other calls can't; one of the two is not empty."""
+    found: list[Replayed] = []
+    why = [SEARCHES] if any((one.steps["driver"] == Driver.SEARCH).any() for one in run.ranks) else []
+    if len(run.ranks) < run.size:
+        return [], [f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to replay the run"]
+    for replay in REPLAYS:
+        try:
+            found += filter(None, [replay(in_rank_order(run))])
+        except ValueError as error:  # too little data
+            why.append(str(error))
+    return found, why or [NOTHING] * (not found)
 
 
 MOST_RANKS = 256  # of a run whose gain is predicted for the page: a replay of more takes long
@@ -343,17 +350,15 @@ def gain(run: Run) -> tuple[float, str]:
     """Predict how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
 
     Return also why it is unknown, if `advise` predicts nothing either ("": otherwise).  As in `advise`, the time beyond the
-    model is added to the time without balancing, and searches are left out.
+    model is added to the time without balancing, and searches and other calls that can't be replayed are left out.
     """
     without_s = measured_s = 0.0
     if 1 < run.size <= MOST_RANKS:
-        with suppress(ValueError):
-            for one in replays(run):
-                without = next(variant for variant in one.variants if variant.what in WITHOUT)
-                model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without))
-                if why := doubt(one, model_s):
-                    return math.nan, why
-                without_s += alone_s + beyond(one.measured_s, model_s)
-                measured_s += one.measured_s
-            return (without_s / measured_s if measured_s else math.nan), ""
-    return math.nan, ""
+        for one in replays(run)[0]:
+            without = next(variant for variant in one.variants if variant.what in WITHOUT)
+            model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without))
+            if why := doubt(one, model_s):
+                return math.nan, why
+            without_s += alone_s + beyond(one.measured_s, model_s)
+            measured_s += one.measured_s
+    return (without_s / measured_s if measured_s else math.nan), ""

@@ -120,7 +120,7 @@ def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
 
 
 def square(values: Any) -> Picture:
-    """Draw a matrix (n, n), dense or sparse, of numbers >= 0, darker for larger ones; in a large one, neighbours are summed."""
+    """Draw a matrix (n, n), dense or sparse, of numbers >= 0: larger is darker; in a large one, neighbours are summed."""
     values, each = binned(values)
     most = float(values.max(initial=0.0))
     pixels = np.ceil(LEVELS * np.sqrt(values / most)).astype(np.uint8) if most else np.zeros(values.shape, np.uint8)

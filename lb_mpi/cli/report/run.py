@@ -109,6 +109,12 @@ def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
     killed = sorted(one.about.rank for one in kept if not one.ended)
     if killed:
         notes.append(f"{_ranks(killed)}: the record breaks off: killed, still running, or unable to write (a full disk)")
+    unfinished = sorted(one.about.rank for one in kept if one.under_way)
+    if unfinished:
+        notes.append(
+            f"{_ranks(unfinished)}: the last call has not ended, or a plan of distribute was not closed; its work is not "
+            "part of the ideal time"
+        )
     offsets, clock = _align(kept)
     began = min(one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True))
     ended = max(one.until + offset for one, offset in zip(kept, offsets, strict=True))
@@ -183,8 +189,8 @@ class Headline(NamedTuple):
 
     seconds: float  # from the first record's start to the last one's end
     inside_s: float  # the longest time that a rank spent in lb_mpi
-    bound_s: float  # the least time for this work on this hardware
-    ratio: float  # inside_s / bound_s; NaN: no work was done
+    bound_s: float  # the least time for this work on this hardware; NaN: no call has ended
+    ratio: float  # inside_s / bound_s; NaN: no call has ended, or no work was done
     parallel: float  # parallel efficiency
     balance: float  # load balance
     communication: float  # communication efficiency
@@ -224,7 +230,9 @@ def headline(
 
 
 def lower_bound(run: Run) -> float:
-    """Return the ideal time of the work of all calls, on all ranks together, at their speeds."""
+    """Return the ideal time of the work of all calls, on all ranks together, at their speeds; NaN: no call has ended."""
+    if not any(len(one.steps) for one in run.ranks):
+        return math.nan
     calls = steps(run)
     if calls.size:
         return float(bounds(calls).sum())
@@ -297,6 +305,8 @@ NEXT_STEPS = {
 def _next_step(run: Run, cause: Phase, head: Headline, doubt: str, advice: Callable[[], str]) -> str:
     """Return what to do next; `doubt` and `advice` as for `headline`."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
+    if math.isnan(head.bound_s):
+        return ""
     if head.ratio < GOOD:
         return f"nothing: the time in lb_mpi is only {max(0.0, head.ratio - 1.0):.0%} longer than the ideal time."
     if cause is Phase.OWN:
