@@ -320,11 +320,10 @@ def two_way(pair: Pair, give: float, slack: Floats, state: State) -> Ints:
     """
     side, costs = pair.side.copy(), pair.costs.copy()
     graph, bounds = Csr(pair.indptr, pair.indices, pair.weights, costs), np.zeros(2)
-    heavy = abs(give) + 1.0
+    heavy = 2.0 * (costs.sum() + abs(give) + slack.sum())  # no bound has room for a fixed vertex
     for v in range(len(side)):
         bounds[side[v]] += costs[v]
-        heavy += costs[v]
-    costs[:2] += heavy  # no bound has room for a fixed vertex
+    costs[:2] += heavy
     bounds[0] += heavy - give
     bounds[1] += heavy + give
     give_work(graph, side, bounds)

@@ -133,6 +133,9 @@ def test_the_work_changes_sides_up_to_half_a_vertex(give: float, seed: int) -> N
     assert costs[side == 0].sum() - costs[new == 0].sum() == pytest.approx(give, abs=0.75)
     assert cut(graph, new) <= 17  # one row has 12 edges
     assert (new == moved(graph, side, give, fixed=fixed, seed=seed)).all()
+    tiny = 2.0**-60  # costs are in any unit
+    small = Graph(graph.indptr, graph.indices, graph.weights, tiny * costs)
+    assert (new == moved(small, side, tiny * give, fixed=fixed, seed=seed)).all()
 
 
 def test_slack_is_used_for_a_lighter_cut_only() -> None:
