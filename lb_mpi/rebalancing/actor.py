@@ -538,7 +538,7 @@ class Rebalancing:
         self.outcome = self.outcome._replace(after=after, moved=moved, n_bytes=n_bytes, n_ghosts=n_ghosts)
         self.stage = Stage.CUT
         # A power of two, so that the sum of whole weights is exact.
-        self._unit = 2.0 ** (math.frexp(cut)[1] - 40) if cut > 0.0 else 1.0
+        self._unit = 2.0 ** max(math.frexp(cut)[1] - 40, -1000) if cut > 0.0 else 1.0
         return self._reduce([round(self._cut / self._unit)])
 
     def _end(self, outcome: RebalanceOutcome) -> list[tuple[int, RebalanceMessage]]:

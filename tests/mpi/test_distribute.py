@@ -286,6 +286,7 @@ def test_a_plan_that_was_closed_twice_exchanges_nothing() -> None:
         ({"graph": None}, "graph = None"),
         ({"graph": "nosuch.graph"}, "nosuch.graph"),
         ({"graph": sparse.eye_array(4).tocsr()[:3]}, "square"),
+        ({"graph": Graph.from_edges(2, [0], [1], None, [1e-320] * 2)}, "graph with vertex weights of sum 2e-320"),
         ({"root": SIZE}, f"root = {SIZE}"),
         ({"root": None}, "root = None"),
         ({"method": "best"}, "method = 'best'"),

@@ -337,6 +337,7 @@ def check_told(told: list[str], says: str) -> None:
         ({"costs": -np.ones(5)}, "ValueError: costs"),
         ({"costs": np.full(5, np.nan)}, "ValueError: costs"),
         ({"costs": np.full(5, 1e308)}, "ValueError: costs"),
+        ({"costs": np.full(5, 1e100)}, "ValueError: costs with sum 5e+100: expected at most 1e+100"),
         ({"pack": str}, "TypeError: pack and unpack"),
         ({"pack": 1, "unpack": 2}, "TypeError: pack = 1"),
     ],
@@ -433,6 +434,18 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
         assert plan.last.acted
         assert [float(one) for one in objects] == heat.tolist() == plan.vertices.tolist()
         check(plan, graph)
+
+
+def test_tiny_costs_and_weights() -> None:
+    """Sums of costs or edge weights as small as 1e-320 were divided by zero, on all ranks."""
+    n = 4 * SIZE
+    graph = Graph.from_edges(n, np.arange(n - 1), np.arange(1, n), np.full(n - 1, 1e-320))
+    with deal(graph, parts=on_root(np.sort(np.arange(n) % SIZE))) as plan:
+        for cost in (1e-320, 1e-98, 1e98):
+            at_speed(plan, max(cost, 1e-98) * (0.1 if RANK == 0 else 1.0))
+            plan.rebalance(costs=np.full(len(plan.vertices), cost), when="always")
+            check(plan, graph)
+        assert SIZE == 1 or [one.acted for one in plan.history][:2] == [False, True]
 
 
 def test_a_rank_without_vertices_gets_some() -> None:

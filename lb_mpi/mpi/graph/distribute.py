@@ -22,6 +22,7 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, open
 from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan, Quality
+from lb_mpi.mpi.graph.rebalance import MOST_COSTS, NEGLIGIBLE
 from lb_mpi.mpi.graph.speed import Kernel, measure
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
 from lb_mpi.partitioning.quality import check_machine, cut, mapping_cost
@@ -99,7 +100,7 @@ def distribute(
         tasks = agree(own, lambda: as_graph(graph) if on_root else None)
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
         options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim)
-        wanted = agree(own, lambda: options.check(tasks.n) if tasks is not None else None)
+        wanted = agree(own, lambda: options.check(tasks) if tasks is not None else None)
         of_speeds, of_messages = bcast(own, wanted, first)
         if of_speeds or of_messages:
             rounds = 5 if of_speeds else 1
@@ -126,8 +127,13 @@ class _Options(NamedTuple):
     parts: ArrayLike | None
     aim: str
 
-    def check(self, n: int) -> tuple[bool, bool]:
-        """Check the arguments, for n vertices; return whether speeds and messages must be measured."""
+    def check(self, graph: Graph) -> tuple[bool, bool]:
+        """Check the arguments for this graph; return whether speeds and messages must be measured."""
+        n = graph.n
+        with np.errstate(over="ignore"):
+            weight = float(graph.vertex_weights.sum())
+        if weight and not NEGLIGIBLE <= weight <= MOST_COSTS:
+            raise ValueError(f"graph with vertex weights of sum {weight}: expected 0, or {NEGLIGIBLE} to {MOST_COSTS}")
         choice("method", self.method, METHODS)
         choice("effort", self.effort, EFFORTS)
         choice("aim", self.aim, AIMS)

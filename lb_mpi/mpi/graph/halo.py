@@ -204,9 +204,9 @@ class HaloPlan:
             except Python objects; scipy.sparse CSR matrices with n_local rows, whose column numbers stay as they are;
             lists of n_local objects, with `pack` and `unpack`.  Dtypes and shapes of one value must be the same on all
             ranks.
-        costs : (n_local,) the cost of each vertex, >= 0, in any unit that is the same on all ranks; None: as given in
-            an earlier call, at first the vertex weights.  Costs move with their vertices.  What they do not explain
-            counts as the speed of the rank.
+        costs : (n_local,) the cost of each vertex, >= 0 and at most 1e100 in sum, in any unit that is the same on all
+            ranks; less than 1e-100 counts as 0.  None: as given in an earlier call, at first the vertex weights.  Costs
+            move with their vertices.  What they do not explain counts as the speed of the rank.
         when : when vertices move.  "auto": if the time that this is expected to save until the next opportunity, with
             what earlier opportunities would have saved, exceeds its cost; "always": at every opportunity; a number above
             0: if the imbalance is above this bound.

@@ -63,6 +63,7 @@ NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
 USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # calls before "auto" decides
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
+NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # below, a cost is 0; above, too much: quotients of speeds stay finite
 QUICK_S = 0.5e-3  # a waiting rank yields its core for so long, before it naps
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
@@ -143,15 +144,16 @@ class PlanBalance:
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
-        before, now = self.load, float(costs.sum())
-        if not self._given and before > 0.0 and now > 0.0:
-            self._speeds = deque([speed * now / before for speed in self._speeds], maxlen=USUAL)
-        self._given = True
+        before = self.load
         self.take(costs)
+        if not self._given and before > 0.0 and self.load > 0.0:
+            self._speeds = deque([speed / before * self.load for speed in self._speeds], maxlen=USUAL)
+        self._given = True
 
     def take(self, costs: Floats) -> None:
         """Use these (n_local,) costs: the estimated work of each vertex."""
-        self.costs, self.load = costs, float(costs.sum())
+        self.costs = np.where(costs < NEGLIGIBLE, 0.0, costs)
+        self.load = float(self.costs.sum())
 
     def skips(self, spent: tuple[float, float], costs: Any, cut: float, began: float) -> bool:
         """Begin a call; return True if it is no opportunity, and nothing is to be done.
@@ -201,13 +203,13 @@ def check_arguments(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Ar
 
 
 def check_costs(costs: ArrayLike | None, n: int) -> Floats | None:
-    """Check the (n,) costs of vertices: finite numbers >= 0 with a finite sum."""
+    """Check the (n,) costs of vertices: finite numbers >= 0, not too large in sum."""
     if costs is None:
         return None
     found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
     with np.errstate(over="ignore"):
-        if not np.isfinite(found.sum()):
-            raise ValueError(f"costs with sum {found.sum()}: expected numbers whose sum is finite")
+        if found.sum() > MOST_COSTS:
+            raise ValueError(f"costs with sum {found.sum()}: expected at most {MOST_COSTS}")
     return found
 
 
