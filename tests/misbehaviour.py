@@ -7,12 +7,15 @@ from typing import Any, NoReturn
 
 
 class Unspeakable(Exception):
-    """An exception that can't be turned into text."""
+    """An exception that can't be turned into text, nor into a pickle."""
 
     def __str__(self) -> str:
         raise ZeroDivisionError("no text")
 
     __repr__ = __str__
+
+    def __reduce__(self) -> NoReturn:
+        raise KeyboardInterrupt
 
 
 class NotForPickling:

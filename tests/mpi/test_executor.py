@@ -73,6 +73,17 @@ class Unsendable(Exception):
         super().__init__("nine")
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+class Interrupting:
+    """Can be pickled, but interrupts who reads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return interrupt, ()
+
+
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -160,6 +171,7 @@ def test_a_pickling_error_is_the_exception_of_its_future() -> None:
     def use(executor: lb_mpi.Executor) -> None:
         for future in (executor.submit(abs, NotForPickling()), executor.submit(NotForPickling)):
             assert isinstance(future.exception(), Exception)
+        assert isinstance(executor.submit(Interrupting).exception(), KeyboardInterrupt)
         assert executor.submit(abs, -1).result() == 1
 
     on_root(use)

@@ -468,7 +468,7 @@ def _settle(future: Future[Any], frame: Frame) -> None:
     failed = frame.lo == frame.hi
     try:
         value = _error(frame.data) if failed else pickle.loads(frame.data)
-    except Exception as error:
+    except BaseException as error:  # the user's classes may raise anything; Ctrl-C is the main thread's
         failed, value = True, error
     with contextlib.suppress(InvalidStateError):  # its executor was broken meanwhile
         if failed:

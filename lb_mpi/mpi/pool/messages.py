@@ -214,7 +214,7 @@ def failure_of(error: BaseException, rank: int, task: int = -1) -> TaskFailure:
     """Describe an exception."""
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception:  # its own __str__ may raise
+    except BaseException:  # its own __str__ may raise anything
         text = f"{describe(error)} {place(error)}\n"
     return TaskFailure(f"{describe(error)} {place(error)}", task, rank, text, pickled_error(error))
 
@@ -226,7 +226,7 @@ def task_error(failure: TaskFailure) -> TaskError:
     error = TaskError(f"{where}: {failure.text}", index=index, rank=failure.rank, traceback=failure.traceback)
     try:
         error.__cause__ = pickle.loads(failure.error) if failure.error else None
-    except Exception:  # an exception whose __init__ needs other arguments
+    except BaseException:  # an exception whose __init__ needs other arguments
         error.__cause__ = None
     return error
 
@@ -245,7 +245,7 @@ def pickled_error(error: BaseException) -> bytes:
     try:
         data = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
         pickle.loads(data)
-    except Exception:
+    except BaseException:  # its own __reduce__ may raise anything
         return b""
     return data
 

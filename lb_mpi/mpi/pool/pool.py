@@ -149,7 +149,8 @@ class Pool:
 
         Parameters
         ----------
-        function : called with one item, which it must not change; on every rank, its arrays have the same order in memory.
+        function : called with one item, which it must not change; on every rank, its arrays have the same order in memory
+            (but those that were read-only may be writeable).
             Its results are pickled before its next call, so it may return the same work array each time.
         items : an array, whose rows are the items; a range, or an integer n for range(n); or any iterable.  Only the
             root's items are used.
