@@ -128,7 +128,10 @@ def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None
     assert not segment.exists()
 
 
-@pytest.mark.parametrize("command", ["run --hosts x", "cluster down", "throttle --speed 0.5 sleep 60", "test", "demo", "-m info"])
+COMMANDS = "run --hosts x", "cluster down", "throttle --speed 0.5 sleep 60", "test", "demo", "-m info"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path: Path, command: str) -> None:
     name, *arguments = command.split()
     script = ROOT / "launch" / name
