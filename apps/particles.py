@@ -5,13 +5,14 @@ mpiexec -n 4 python -m apps.particles --speeds 0.8,0.4,0.2,0.2 --rebalance
 mpiexec -n 4 python -m apps.particles --shape 60x80 --particles 400000 --speed-changes 0:3:8:0.33 --rebalance --json
 
 A particle belongs to the rank that owns its cell.  In a step it goes less than a cell's width; those that leave their cell
-are sent to the owners of the eight cells around it, in a halo exchange.  The centre of the vortex goes round the mesh, and
+are sent to the owners of the eight cells around it.  The centre of the vortex goes round the mesh, and
 the crowd follows it: so the numbers of particles drift, and with them the work of the cells.  The particles are the same to
 the last bit at the end, on any number of ranks, with and without rebalancing.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any, NamedTuple
 
@@ -26,7 +27,8 @@ from lb_mpi.checks import integer
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.kernels import njit
 from lb_mpi.mpi.common.collective import agree, barrier
-from lb_mpi.mpi.common.communicator import duplicate
+from lb_mpi.mpi.common.communicator import duplicate, presence_of
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.rebalancing.rebalance import compile_kernels as compile_rebalancing
 from lb_mpi.table import counted
@@ -34,8 +36,8 @@ from lb_mpi.table import counted
 PROG = "python -m apps.particles"
 NUMBER, ROW, COLUMN = range(3)  # columns of the particles
 BLOCK_SUBSTEPS = 50_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
+TAG = Tag.HALO  # of particles: on this communicator, no plan uses it
 WORK_OF_CELL = 0.5  # in particles: what a cell costs that has none
-LEAVING = 64  # particles that leave one cell, in one exchange; a crowd needs several
 
 
 class Times(NamedTuple):
@@ -116,50 +118,59 @@ def sort(particles: Floats, vertices: Ints, columns: int) -> tuple[Floats, Ints]
     return particles[order], np.searchsorted(found[order], np.append(vertices, np.iinfo(np.int64).max))
 
 
-def exchange(comm: MPI.Comm, plan: HaloPlan, particles: Floats, before: Ints, columns: int) -> Floats:
-    """Send the particles that have left this rank's cells, from cells `before`; return those in its cells now.
+class Owners(NamedTuple):
+    """The owners of the cells on and around this rank."""
 
-    A row of a table has up to LEAVING that leave one cell, and is filled up with NaN; more of them need further exchanges.
-    """
-    stay = np.isin(cells_of(particles, columns), plan.vertices)
-    order = np.argsort(before[~stay], kind="stable")
-    leaving, local = particles[~stay][order], np.searchsorted(plan.vertices, before[~stay][order])
-    counts = np.bincount(local, minlength=len(plan.vertices))
+    of_cell: Ints  # (rows * columns,) those of its own cells and of its ghosts; others don't matter
+    others: list[int]  # that own its ghosts, and so have ghosts of it
+
+    @classmethod
+    def now(cls, plan: HaloPlan, rank: int, n_cells: int) -> Owners:
+        """Collective: ask the neighbours."""
+        of_ghosts = plan.exchange(np.full(len(plan.vertices), rank))[len(plan.vertices) :]
+        of_cell = np.full(n_cells, rank)
+        of_cell[plan.ghosts] = of_ghosts
+        return cls(of_cell, np.unique(of_ghosts).tolist())
+
+
+def exchange(comm: MPI.Intracomm, plan: HaloPlan, owners: Owners, particles: Floats, columns: int) -> Floats:
+    """Send the particles that have left this rank's cells to the owners of their new ones; return those in its cells now."""
+    owner = owners.of_cell[cells_of(particles, columns)]
+    leaving = [np.ascontiguousarray(particles[owner == other]) for other in owners.others]
+    requests = [comm.Isend(sent, other, TAG) for sent, other in zip(leaving, owners.others, strict=True)]
+    found, status = [particles[owner == comm.rank]], MPI.Status()
     with plan.waiting():
-        most = comm.allreduce(int(counts.max(initial=0)), MPI.MAX)
-    places = np.arange(len(leaving)) - np.repeat(np.cumsum(counts) - counts, counts)
-    found = [particles[stay]]
-    for begin in range(0, most, LEAVING):
-        now = (begin <= places) & (places < begin + LEAVING)
-        table = np.full((len(plan.vertices), LEAVING, 3), np.nan)
-        table[local[now], places[now] - begin] = leaving[now]
-        arrived = plan.exchange(table)[len(table) :].reshape(-1, 3)
-        arrived = arrived[~np.isnan(arrived[:, NUMBER])]
-        found.append(arrived[np.isin(cells_of(arrived, columns), plan.vertices)])
+        for other in owners.others:
+            presence_of(comm).wait(functools.partial(comm.Iprobe, other, TAG, status))  # asleep, unlike Probe
+            arrived = np.empty((status.Get_count(MPI.DOUBLE) // 3, 3))
+            comm.Recv(arrived, other, TAG)
+            found.append(arrived)
+        MPI.Request.Waitall(requests)
     return np.concatenate(found)
 
 
 def simulate(
-    comm: MPI.Comm, plan: HaloPlan, particles: Floats, shape: tuple[int, int], steps: int, work: int, speed: Varying,
+    comm: MPI.Intracomm, plan: HaloPlan, particles: Floats, shape: tuple[int, int], steps: int, work: int, speed: Varying,
     *, rebalance: bool,
 ) -> tuple[Floats, Times]:  # fmt: skip
     """Move this rank's particles; return those that it has in the end, and what it took."""
     slow = lb_mpi.throttle(speed.now)
     block = max(1, BLOCK_SUBSTEPS // work)
     particles, first = sort(particles, plan.vertices, shape[1])
+    owners = Owners.now(plan, comm.rank, shape[0] * shape[1])
     n_particles = [len(particles)]
     for step in range(steps):
-        before = cells_of(particles, shape[1])
         for begins in range(0, len(particles), block):
             with slow:
                 blow(particles[begins : begins + block], *shape, *centre(step, shape), work)
-        particles, first = sort(exchange(comm, plan, particles, before, shape[1]), plan.vertices, shape[1])
+        particles, first = sort(exchange(comm, plan, owners, particles, shape[1]), plan.vertices, shape[1])
         if rebalance:
             by_cell = [particles[a:b] for a, b in zip(first[:-1].tolist(), first[1:].tolist(), strict=True)]
             costs = WORK_OF_CELL + np.diff(first)
             (by_cell,) = plan.rebalance(by_cell, costs=costs, pack=np.ndarray.tobytes, unpack=unpack)
             if plan.last is not None and plan.last.acted:
                 particles, first = sort(np.concatenate([*by_cell, np.zeros((0, 3))]), plan.vertices, shape[1])
+                owners = Owners.now(plan, comm.rank, shape[0] * shape[1])
         n_particles.append(len(particles))
     speeds = np.array(comm.allgather(speed.usual))
     times = np.array(comm.allgather(n_particles[:-1])) / speeds[:, None]
