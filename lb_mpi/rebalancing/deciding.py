@@ -26,6 +26,7 @@ from lb_mpi.balancing.neighbours import UNIT, Reduction
 from lb_mpi.graph import Floats, Ints
 
 USUAL_STEPS = 250  # from one change to the next
+ROUNDS = 40  # messages of a rebalancing one after the other, or so
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
 MOST = 2**42  # a number in a sum: that of a million ranks does not overflow
@@ -99,10 +100,15 @@ class GraphTotals(NamedTuple):
         return all(old / GROWN <= new <= old * GROWN for old, new in zip(units, self.units, strict=True))
 
     @property
+    def call_s(self) -> float:
+        """Seconds of an opportunity at which nothing moves, without waiting for late ranks; 0.0: not known yet."""
+        return max(0.0, -self.most.minus_call_s)
+
+    @property
     def interval(self) -> int:
         """The number of calls from one opportunity to the next, at least 1, with "auto"."""
-        call_s, step_s = max(0.0, -self.most.minus_call_s), self.most.seconds
-        calls = math.sqrt(4.0 * USUAL_STEPS * call_s / step_s) if step_s > 0.0 else 0.0
+        step_s = self.most.seconds
+        calls = math.sqrt(4.0 * USUAL_STEPS * self.call_s / step_s) if step_s > 0.0 else 0.0
         return int(min(max(1.0, calls), MOST_INTERVAL))
 
 
@@ -169,7 +175,8 @@ def decide(totals: GraphTotals, trigger: Trigger, size: int) -> RebalanceDecisio
     if trigger.when == "auto" and queue.forbids:
         trigger.skip()
         return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
-    return RebalanceDecision(trigger.decide(before, slowest_s, mean_s), before, mean_s, mean_speed)
+    cost_s = trigger.cost_s or ROUNDS * totals.call_s  # as measured; a guess before the first one
+    return RebalanceDecision(trigger.decide(before, slowest_s, mean_s, cost_s=cost_s), before, mean_s, mean_speed)
 
 
 class Opportunities:

@@ -19,7 +19,7 @@ from lb_mpi.balancing.deciding import BalanceReason, Trigger
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.quality import cut
-from lb_mpi.rebalancing.deciding import Opportunities, decide, totals_from
+from lb_mpi.rebalancing.deciding import ROUNDS, Opportunities, decide, totals_from
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network
@@ -28,7 +28,6 @@ CHANGES = ("speeds", "hotspot", "none")
 SPOT = 0.05  # the fraction of the vertices in the hot region
 VALUE_BYTES, VERTEX_BYTES = 8, 256  # of a value in an exchange; of a vertex that moves: its row of the graph, and its values
 VERTEX_S, MOVED_S = 1e-6, 5e-6  # of CPU time in a rebalancing, for each vertex of a rank, and for each that it gives or gets
-ROUNDS = 40  # of a call in which vertices move: messages one after the other
 REMEMBERED = 5  # steps, of which a rank's median speed counts
 IMBALANCE = 0.03  # that a rebalancing may leave
 
