@@ -2,7 +2,8 @@
 
 In a pass, each two neighbours choose among the vertices near the border of their parts (see `lb_mpi.rebalancing.choose`).
 The first pass lets the flows through.  The others make the cut lighter, from coarse graphs to the finest, and let through
-what is left of the flows.  All ranks take the same number of levels, so all of them know what comes next.
+what is left of the flows; only pairs with a flow take part.  All ranks that do take the same number of levels, so all of
+them know what comes next.
 
 Pairs that share a rank go one after the other, in the order of a scrambled number of the pair, which both ends know.  So no
 rank waits in a circle, and a pair waits for few others in a row, on however many ranks.  Of the two, the faster one gets
@@ -64,10 +65,10 @@ def choose(rank: int, shard: Shard, labels: Ints, links: Links, most_vertices: i
     labels = labels.copy()
     yield from chooser.choose(shard, labels)
     finer: list[tuple[Shard, Ints]] = []  # with the group of each vertex and ghost
-    for depth in range(levels_of(most_vertices)):
+    for depth in range(levels_of(most_vertices) if chooser.carrying else 0):
         group, count = multilevel_within(shard, labels, pair_number(rank, depth))
-        theirs = yield exchange(shard, group, labels)
-        ghost_groups = np.zeros(len(labels) - shard.n_local, dtype=np.int64)
+        theirs = yield exchange(shard, chooser.carrying, group, labels)
+        ghost_groups = labels[shard.n_local :].copy()  # of other ranks: only their parts matter
         for other, (groups, their_labels) in theirs.items():
             labels[shard.ghosts[other]] = their_labels
             of_other = shard.ghosts[other]
@@ -85,9 +86,9 @@ def choose(rank: int, shard: Shard, labels: Ints, links: Links, most_vertices: i
     return labels[: shard.n_local]
 
 
-def exchange(shard: Shard, *arrays: Ints) -> ChoiceStep:
-    """Send each rank what it needs of its ghosts, await the same."""
-    sends = {other: tuple(array[index] for array in arrays) for other, index in shard.send.items()}
+def exchange(shard: Shard, ranks: set[int], *arrays: Ints) -> ChoiceStep:
+    """Send each of these ranks what it needs of its ghosts, await the same."""
+    sends = {other: tuple(array[index] for array in arrays) for other, index in shard.send.items() if other in ranks}
     return ChoiceStep(sends, tuple(sends))
 
 
@@ -101,15 +102,17 @@ class _Chooser:
         self._hosted = {other for other in links.flows if mine > (links.speeds[other], -other)}
         self._room = links.bound - links.load + sum(links.flows.values())  # once the flows are through
         self._passes = 0
+        self.carrying = {other for other, flow in links.flows.items() if flow}  # ranks with which there are more passes
         graph, work = shard.graph, float(shard.graph.vertex_weights.sum())
         usual = float(graph.weights.mean()) if len(graph.weights) else 0.0
         self._stay = STAY * usual * shard.n_local / work if work > 0.0 else 0.0
 
     def choose(self, shard: Shard, labels: Ints) -> Generator[ChoiceStep, Mapping[int, Arrays], None]:
-        """Make a pass over all pairs of this rank: changes the (n_local + n_ghosts,) labels."""
+        """Make a pass over the pairs of this rank, the first one over all: changes the (n_local + n_ghosts,) labels."""
         self._passes += 1
         for other in self._order:
             yield from self._host(shard, labels, other) if other in self._hosted else self._visit(shard, labels, other)
+        self._order = [other for other in self._order if other in self.carrying]
 
     def _visit(self, shard: Shard, labels: Ints, other: int) -> Generator[ChoiceStep, Mapping[int, Arrays], None]:
         """Let the other rank choose for both."""
