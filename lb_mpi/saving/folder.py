@@ -39,7 +39,7 @@ import msgpack
 
 from lb_mpi.checks import integer, show
 from lb_mpi.errors import SaveError
-from lb_mpi.files import frame, lock, naming, read_frame, unlock
+from lb_mpi.files import frame, is_at, lock, naming, read_frame, unlock
 
 CHUNK_BYTES = 1 << 20  # read at once
 
@@ -117,6 +117,10 @@ class Disk:
             raise
         return file
 
+    def is_at(self, path: Path, locked: int) -> bool:
+        """Return whether this is the path of a locked file: it was not removed, nor replaced."""
+        return is_at(path, locked)
+
     def unlock(self, locked: int) -> None:
         """Release the lock."""
         unlock(locked)
@@ -178,7 +182,12 @@ class Folder:
         self._distrusted: set[int] = set()
 
     def lock(self) -> None:
-        """Keep other runs from saving here until `close` or the end of the process; OSError if another one does so."""
+        """Keep other runs from saving here until `close` or the end of the process; OSError if another one does so.
+
+        If the folder has been removed or replaced meanwhile, the lock was that of another one.
+        """
+        if self._lock is not None and not self._disk.is_at(self.path / LOCK, self._lock):
+            self.close()
         if self._lock is None:
             self._disk.make_dir(self.path)
             try:
@@ -200,6 +209,8 @@ class Folder:
     def begin(self, number: int) -> None:
         """Make an empty directory for a save; ValueError unless its number is above all committed ones."""
         integer("step", number, 0, MOST)
+        if self.locked:
+            self.lock()
         newest = max((saved.number for saved in self._trusted()), default=-1)
         if number <= newest:
             raise ValueError(f"step = {number}: expected more than {newest}, which is saved in {self.path} already")

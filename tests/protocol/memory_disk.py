@@ -116,6 +116,9 @@ class MemoryDisk:
     def lock(self, path: Path) -> int:
         return 0
 
+    def is_at(self, path: Path, locked: int) -> bool:
+        return True
+
     def after_death(self, chance: random.Random, survives: float) -> MemoryDisk:
         """The disk of the machine that has died: of what wasn't synced, each thing is there with this probability."""
 

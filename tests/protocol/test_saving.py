@@ -198,8 +198,12 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
     saved = folder.saves().whole[0]
     assert saved.meta == {"numbers": [1, 2.5], "none": None}
     assert (folder.read(saved, "a"), folder.read(saved, "a", 2, 4), folder.read(saved, "b")) == (b"onetwo", b"et", b"")
-    folder.close()
+    folder.path.rename(tmp_path / "old")
+    folder.begin(0)  # in a new folder, which is locked, too
     again = Folder(folder.path, "rows")
+    with pytest.raises(OSError, match="another run saves to"):
+        again.lock()
+    folder.close()
     again.lock()
     again.close()
 
