@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import multiprocessing.context
 import multiprocessing.pool
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any, NoReturn
 
 import lb_mpi
@@ -90,5 +92,8 @@ def replace_processes() -> None:
     """Use it in place of multiprocessing's own pool."""
     futures.replace_processes()
     multiprocessing.context.assert_spawning = _refuse_sharing  # type: ignore[assignment]
-    multiprocessing.Pool = multiprocessing.pool.Pool = ProcessPool  # type: ignore[assignment, misc]
+    again = ModuleType(multiprocessing.pool.__name__)  # another one, since ThreadPool looks for its base class in its own
+    vars(again).update(vars(multiprocessing.pool), Pool=ProcessPool)
+    sys.modules[again.__name__] = multiprocessing.pool = again
+    multiprocessing.Pool = ProcessPool  # type: ignore[assignment]
     multiprocessing.context.BaseContext.Pool = _context_pool  # type: ignore[method-assign, assignment]

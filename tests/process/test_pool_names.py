@@ -28,6 +28,7 @@ PROCESSES = """
 import concurrent.futures
 import multiprocessing
 from multiprocessing import Pool, get_context
+from multiprocessing.pool import Pool as SamePool, ThreadPool
 
 from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
@@ -59,9 +60,11 @@ def main():
     pool.close()
     pool.join()
     pool = get_context("spawn").Pool(2)
-    print(pool.map(abs, [-1]), isinstance(pool, multiprocessing.pool.Pool))
+    print(pool.map(abs, [-1]), isinstance(pool, multiprocessing.pool.Pool), SamePool is Pool)
     pool.terminate()
     pool.join()
+    with ThreadPool(2) as threads:
+        print(threads.map(abs, [-1, -2]), threads.apply(abs, (-4,)))
     with concurrent.futures.ProcessPoolExecutor(4) as executor:
         print(executor.submit(abs, -3).result(), type(executor).__name__)
     try:
@@ -82,7 +85,7 @@ if __name__ == "__main__":
 def test_multiprocessing_and_mpi4py(tmp_path: Path) -> None:
     assert run(tmp_path, "multiprocessing,mpi4py.futures", PROCESSES) == (0, "\n".join([
         "[5, 6, 9, 14, 21] [8] 3", "[5, 6, 9] [5, 6, 9]", "[5, 6, 9, 14]", "[5, 6, 9, 14] 32",
-        "1 TaskError", "1 TaskError", "1 TaskError", "[1] True", "3 RanksExecutor",
+        "1 TaskError", "1 TaskError", "1 TaskError", "[1] True True", "[1, 2] 4", "3 RanksExecutor",
         "a RLock of multiprocessing can't be shared between ranks: "
         "expected tasks that return what the script then prints, writes or counts (imap_unordered)",
         "[4, 9] 3", "2", "",
