@@ -362,6 +362,7 @@ def test_wrong_options_are_told_to_all(options: dict[str, Any], says: str, guilt
         (lambda n: None, "TypeError: values[0] of type NoneType"),
         (lambda n: sparse.eye_array(n).tocsc(), "TypeError: values[0], a sparse matrix in CSC"),
         (lambda n: sparse.eye_array(n + 1).tocsr(), "ValueError: values[0] has 6 rows"),
+        (lambda n: sparse.csr_array(np.ones(n)), "ValueError: values[0], a sparse array of shape (5,)"),
     ],
 )
 def test_wrong_values_are_told_to_all(value: Callable[[int], Any], says: str) -> None:

@@ -210,6 +210,8 @@ class Values:
         if type(value) not in (list, np.ndarray) and scipy.sparse.issparse(value):  # whose import takes 0.15 s of CPU
             if value.format != "csr":
                 raise TypeError(f"{name}, a sparse matrix in {value.format.upper()} format: expected CSR")
+            if value.ndim != 2:
+                raise ValueError(f"{name}, a sparse array of shape {value.shape}: expected two dimensions")
             _check_rows(name, value.shape[0], n)
             return _Rows(value)
         if isinstance(value, list):
