@@ -386,7 +386,7 @@ class Policy:
         self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more with lending
         self._fresh = False  # the last round was the first with its distribution
         self._quick, self._late = 0, False  # quick calls that were to follow the last decision; whether one took too long
-        self._full = self._pause = 0  # full calls before the next quick one: still to come, and in all
+        self._full = self._pause = 0  # further full calls: before the next quick one, and after the next late one
 
     def changed(self, *, lending: bool, seconds: float | None = None) -> None:
         """Record that the next round has another distribution, which took `seconds` to decide on (None: not known)."""
@@ -413,7 +413,7 @@ class Policy:
         decision = self._decide(size, levels, spent_s, queue or Queue())
         n_quick = 0
         if self._late:
-            self._pause = self._full = min(MOST_FULL, 2 * self._pause + 1)
+            self._full, self._pause = self._pause, min(MOST_FULL, 2 * self._pause + 1)
         elif self._quick:
             self._pause = 0
         if self._full and decision.reason is not BalanceReason.CROWDED:

@@ -114,8 +114,8 @@ def test_a_chance_to_balance_is_a_full_call() -> None:
 
 
 def test_more_and_more_full_calls_follow_quick_ones_that_take_too_long() -> None:
-    assert decide(Policy(Trigger()), 14, late=(1, 3, 7)) == [0, 3, 0, 3, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0]
-    assert max(decide(Policy(Trigger()), 200, late=tuple(range(200)))) == 3
+    assert decide(Policy(Trigger()), 14, late=(1, 2, 4)) == [0, 3, 9, 0, 3, 0, 0, 0, 3, 9, 21, 45, 63, 63]
+    assert max(decide(Policy(Trigger()), 200, late=tuple(range(200)))) == 9
 
 
 def test_losses_add_up_in_quick_calls_too() -> None:
