@@ -39,6 +39,7 @@ from lb_mpi.mpi.pool.gathering import FLUSH_S, Gathering
 from lb_mpi.mpi.pool.messages import (
     START,
     Frame,
+    ItemBatch,
     StartOrder,
     TaskFailure,
     digest_of,
@@ -58,6 +59,7 @@ from lb_mpi.pooling.deal import Speeds
 from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.learning import Memory
 from lb_mpi.pooling.worker import Swap
+from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
 
 FLUSH_BYTES = 256 << 10
@@ -89,26 +91,30 @@ class Arrived(NamedTuple):
 
 
 class MapPort(SessionPort):
-    """Runs chunks of a map: calls its function with items.
+    """Runs chunks of a map: calls its function with items; those of a stream (None) come with each batch.
 
     On the root, results are copied before the next call may change them, and those of other ranks unpickled: the user gets
     the same everywhere.  The other ranks pickle them.
     """
 
-    def __init__(self, session: Session, call: MapCall, items: ReceivedItems) -> None:
+    def __init__(self, session: Session, call: MapCall, items: ReceivedItems | None = None) -> None:
         super().__init__(session)
         self._call, self._items = call, items
 
-    def run(self, job: Swap | Interval | Arrived) -> Any:
-        """Run the tasks of a chunk, up to the first that raises; or unpickle results; or change a word."""
+    def run(self, job: Swap | Interval | ItemBatch | Arrived) -> Any:
+        """Run the tasks of a chunk or batch, up to the first that raises; or unpickle results; or change a word."""
         if isinstance(job, Swap):
             return super().run(job)
         if isinstance(job, Arrived):
-            return unpickled(job)
+            return _unpickled(job)
+        if isinstance(job, ItemBatch):
+            tasks, items = Interval(0, job.first, job.first + len(job.items)), job.items
+            return run_tasks(self.session, self._call, Phase.OWN, tasks, lambda _lo, _hi: [*map(pickle.loads, items)])
+        assert self._items is not None
         return run_tasks(self.session, self._call, self.session.account.phase(job.lo), job, self._items.some)
 
 
-def unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
+def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
     """Return the results in each frame from another rank, up to the first that can't be unpickled, and that error."""
     values: list[list[Any]] = []
     try:
@@ -575,14 +581,11 @@ class WorkerMap(LocalMap):
             if start.function_bytes:
                 session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
             self._call = self._call._replace(function=function or session.functions.load(start.digest))
-            self._port = self.port(data[start.function_bytes :])
+            items = None if start.lazy else ReceivedItems(data[start.function_bytes :])
+            self._port = MapPort(session, self._call, items)
         except Exception as error:  # the user's classes may raise anything when they are unpickled
             self._port = SessionPort(session)
             self.fail(error)
-
-    def port(self, items: memoryview) -> SessionPort:
-        """Return the port that runs its tasks; `items` as the root has encoded them."""
-        return MapPort(self.session, self._call, ReceivedItems(items))
 
     @property
     def over(self) -> bool:

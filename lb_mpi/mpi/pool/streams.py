@@ -24,7 +24,7 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import CheckedOptions, MapCall, iterate
-from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, WorkerMap, sent_function, unpickled
+from lb_mpi.mpi.pool.maps import Arrived, MapPort, PoolMaps, RootTasks, WorkerMap, sent_function
 from lb_mpi.mpi.pool.messages import (
     ItemBatch,
     batch_parcel,
@@ -32,34 +32,13 @@ from lb_mpi.mpi.pool.messages import (
     read_batch,
 )
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.running import Ran, run_tasks
-from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionPort
+from lb_mpi.mpi.pool.running import Ran
+from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend
 from lb_mpi.pooling.account import RankTasks, report
 from lb_mpi.pooling.beginning import Wish
 from lb_mpi.pooling.feeding import Feeder
-from lb_mpi.pooling.intervals import Interval
-from lb_mpi.record.events import Phase
 
 BATCH_BYTES = 1 << 20  # a batch that is as large gets no more items
-
-
-class StreamPort(SessionPort):
-    """Runs batches of tasks, and unpickles results."""
-
-    def __init__(self, session: Session, call: MapCall) -> None:
-        super().__init__(session)
-        self._call = call
-
-    def run(self, job: ItemBatch | Arrived) -> Any:
-        """See `Port`."""
-        if isinstance(job, Arrived):
-            return unpickled(job)
-
-        def items(_lo: int, _hi: int) -> list[Any]:
-            return [pickle.loads(item) for item in job.items]
-
-        tasks = Interval(0, job.first, job.first + len(job.items))
-        return run_tasks(self.session, self._call, Phase.OWN, tasks, items)
 
 
 class RootStream(RootTasks):
@@ -78,7 +57,7 @@ class RootStream(RootTasks):
         order = [ranks.root, *(rank for rank in range(ranks.size) if rank != ranks.root)]
         self._feeder = Feeder(order, buffersize=options.buffersize, chunksize=options.chunksize)
         self._function = sent_function(self.session, call)
-        self._port = StreamPort(self.session, call)
+        self._port = MapPort(self.session, call)
         self._going = deque[PoolSend]()  # batches for other ranks, which one thread adds and another one may send meanwhile
         self._mine = deque[ItemBatch]()  # of the root itself
         self._came: list[tuple[int, list[Any]]] = []  # (position of the first, results), not yet delivered
@@ -265,10 +244,6 @@ class RootStream(RootTasks):
 
 class WorkerStream(WorkerMap):
     """A stream on a rank other than the root: it runs the batches that arrive."""
-
-    def port(self, items: memoryview) -> SessionPort:
-        """See `WorkerMap`; there are no items yet."""
-        return StreamPort(self.session, self._call)
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """See `SessionActor`; drop the batches not begun when the root has ended the stream, or after a failure here."""
