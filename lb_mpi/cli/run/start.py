@@ -293,10 +293,10 @@ def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
     top = Parser(prog=prog,
         usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
-        description="Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI; see "
-        "launch/hosts.example. Before the start, this command checks that mpiexec and mpi4py belong together, and that each "
-        "host can be reached, has the same versions, and has this folder. If a host dies, or if a rank is killed or hangs, "
-        "it names the host or rank and ends the program, or starts it again (--restarts).",
+        description="Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI. Before the "
+        "start, this command checks that mpiexec and mpi4py belong together, and that each host can be reached, has the same "
+        "versions, and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and ends "
+        "the program, or starts it again (--restarts).",
         epilog="example: %(prog)s -n 4 -- python program.py. Exit codes: that of mpiexec; 75: the program was asked to "
         "stop, and has saved; 124: a rank hung; 2: a mistake in the command line.", allow_abbrev=False)
     top.add_argument("--hosts", metavar="FILE",
@@ -318,7 +318,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
     top.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
     top.add_argument("--emulated", action="store_true",
-        help="the hosts are virtual ones of launch/cluster: emulate their speeds, and use TCP")
+        help="the hosts are virtual ones of the command cluster: emulate their speeds, and use TCP")
     top.add_argument("--record", metavar="FOLDER",
         help="write a record of the run to FOLDER, after restarts of the last start, for python -m lb_mpi report FOLDER")
     top.add_argument("--progress", action="store_true",
