@@ -294,7 +294,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
         help="delay of each frame between two hosts, in milliseconds (default: 0)")
-    parsers.add_parser("run", help="start a program on the cluster: options of `run`, --, the program", add_help=False)
+    parsers.add_parser("run", help="start a program there: options of `run`, --, the program", add_help=False)
     parsers.add_parser("down", help="end all programs on the cluster, and remove it")
     return top
 
