@@ -295,8 +295,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
         description="Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI. Before the "
         "start, this command checks that mpiexec and mpi4py belong together, and that each host can be reached, has the "
-        "same versions, and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and ends "
-        "the program, or starts it again (--restarts).",
+        "same versions, and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and "
+        "ends the program, or starts it again (--restarts).",
         epilog="example: %(prog)s -n 4 -- python program.py. Exit codes: that of mpiexec; 75: the program was asked to "
         "stop, and has saved; 124: a rank hung; 2: a mistake in the command line.", allow_abbrev=False)
     top.add_argument("--hosts", metavar="FILE",
