@@ -183,7 +183,11 @@ def imbalance(calls: Rows, reasons: list[str]) -> str:
 
 
 def durations(run: Run, calls: Rows) -> str:
-    """Draw the time of each call and its ideal time, in milliseconds a call; "" for fewer than two calls."""
+    """Draw the time of each call and its ideal time, in milliseconds a call; "" for fewer than two calls.
+
+    Exchanges and rebalancings are left out: a step of the record has many exchanges.
+    """
+    calls = calls[:, ~np.isin(calls[0]["driver"], (Driver.EXCHANGE, Driver.REBALANCE))]
     each = calls[0]["n"].astype(float)
     if len(each) < 2:
         return ""
@@ -457,7 +461,7 @@ def _ranks(run: Run, moves: Mapping[Way, Any]) -> str:
         '<p class="soft">speed: 1.00x is the mean of all ranks; in a pool or a search, ranks count as equally fast unless '
         "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: on this "
         "rank, in "
-        f"all calls, also for other ranks. got, gave: parts of work, rows and tasks.</p>{_messages(run)}"
+        f"all calls, also for other ranks. got, gave: parts of work, rows, tasks, vertices.</p>{_messages(run)}"
     )
 
 
