@@ -261,7 +261,7 @@ def test_one_slow_step_is_noise_and_two_are_a_change() -> None:
     balance, own_s, found = PlanBalance(np.ones(6)), 0.0, []
     for step_s in (0.0, 1.0, 1.0, 1.0, 4.0, 1.0, 2.0, 3.0, 1.0, 1.0):
         own_s += step_s
-        balance.measure(own_s, 0.0)
+        balance.measure(own_s, 0.0, 6.0)
         found.append(balance.speed)
     np.testing.assert_allclose(found[3:], 6.0 / np.array([1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0]))
 
@@ -279,6 +279,23 @@ def test_a_wait_does_not_count() -> None:
         with plan.waiting():
             assert plan._halos.own_s > counted
         assert plan.report().n == 1
+
+
+def test_costs_of_a_call_between_two_opportunities_count_at_the_next() -> None:
+    with deal(mesh(9, 9)) as plan:
+        costs, values = 1.0 + np.arange(len(plan.vertices)), np.zeros(len(plan.vertices))
+        for latest in (None, 2.0 * costs):
+            plan.rebalance(values)
+            plan._balance.opportunities._skipped = 2
+            assert plan.rebalance("no values", costs=costs)[0] == "no values"  # not looked at
+            assert "due in a later call" in plan.last.reason
+            plan.rebalance(values, costs=latest)
+            (values,) = plan.rebalance(values)
+            np.testing.assert_array_equal(plan._balance.costs, costs if latest is None else latest)
+            assert plan._balance.load == plan._balance.costs.sum()
+        plan._balance.opportunities._skipped = 1
+        assert plan.rebalance(values, costs=[object()])[0] is values
+        assert len(refused(lambda: plan.rebalance(values))) == SIZE
 
 
 def test_steps_are_near_the_bound_when_speeds_change() -> None:

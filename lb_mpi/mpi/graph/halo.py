@@ -211,7 +211,7 @@ class HaloPlan:
             what earlier opportunities would have saved, exceeds its cost; "always": at every opportunity; a number above
             0: if the imbalance is above this bound.
         every : number of calls, >= 1, between two opportunities.  With "auto" there may be more, if an opportunity costs
-            much compared with a step; the calls between end at once, and use no argument but `costs`.
+            much compared with a step; the calls between end at once, and keep no argument but `costs`.
         tolerance : with "auto", an imbalance up to this one is good enough, above 0; 0.05 means 5 %.
         imbalance : about the imbalance that is left, above 0.
         pack, unpack : functions from an object to bytes and back, for lists of objects.
@@ -241,7 +241,8 @@ class HaloPlan:
 
             def check() -> tuple[Any, ...]:
                 checked = check_arguments(when, every, tolerance, imbalance)
-                return checked, check_costs(costs, part.n_local), Values(values, part.n_local, pack=pack, unpack=unpack)
+                latest = balance.waiting if costs is None else costs
+                return checked, check_costs(latest, part.n_local), Values(values, part.n_local, pack=pack, unpack=unpack)
 
             moved = rebalance(
                 self._presence.comm, part, balance, spent, check, self._slow, self._record, self.cut, self._connected,

@@ -106,19 +106,21 @@ class PlanBalance:
         self.queued_s = self.own_s = 0.0  # since the last opportunity
         self._arguments: Arguments | None = None  # of the last call
         self._given = False  # the costs are the caller's
+        self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
         self.trigger, self.opportunities = Trigger(), Opportunities()
 
-    def measure(self, own_s: float, queued_s: float) -> None:
+    def measure(self, own_s: float, queued_s: float, load: float) -> None:
         """Learn this rank's speed: it has computed for `own_s` seconds so far, `queued_s` of them without a core.
 
-        The time before the first call does not count: functions may have been compiled in it.
+        load : the work since the last call.  The time before the first call does not count: functions may have been
+        compiled in it.
         """
         if self._before is not None:
             since_s = own_s - self._before[0]
             self.own_s += since_s
             self.queued_s += min(queued_s - self._before[1], since_s)
-            if since_s > 0.0 and self.load > 0.0:
-                self._add_speed(self.load / since_s)
+            if since_s > 0.0 and load > 0.0:
+                self._add_speed(load / since_s)
         self._before = own_s, queued_s
 
     def _add_speed(self, speed: float) -> None:
@@ -144,7 +146,7 @@ class PlanBalance:
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
-        before = self.load
+        before, self.waiting = self.load, None
         self.take(costs)
         if not self._given and before > 0.0 and self.load > 0.0:
             self._speeds = deque([speed / before * self.load for speed in self._speeds], maxlen=USUAL)
@@ -162,9 +164,11 @@ class PlanBalance:
         """
         if not self.opportunities.skips(self.trigger):
             return False
+        load = self.load
         if costs is not None:
-            self.load = _sum_of(costs)
-        self.measure(*spent)
+            self.waiting, total = _copied(costs)
+            load = total if self._given else load  # otherwise in another unit
+        self.measure(*spent, load)
         before = self.opportunities.before
         seconds = time.perf_counter() - began
         self.history.append(Rebalanced(False, BalanceReason.CHANCE.words, before, before, 0, 0, cut, 0, seconds))
@@ -182,18 +186,20 @@ class PlanBalance:
 
     def failed(self, before: CostsAndSpeeds) -> None:
         """Begin to decide anew on all ranks, from what was known before: some may have had other arguments, or none."""
-        self._arguments, self.opportunities = None, Opportunities()
+        self._arguments, self.opportunities, self.waiting = None, Opportunities(), None
         self.use(Arguments())
         costs, self._given, self._speeds = before
         self.take(costs)
 
 
-def _sum_of(costs: Any) -> float:
-    """Return the sum of costs that nobody has checked; 0 if there is none."""
+def _copied(costs: Any) -> tuple[Any, float]:
+    """Return a copy of costs that nobody has checked, and their sum; 0.0 if there is none."""
     try:
-        return max(0.0, float(np.sum(costs)))
-    except (TypeError, ValueError):
-        return 0.0
+        copy = np.array(costs)
+        total = float(copy.sum())
+    except Exception:  # of the caller's class; it is raised again when the costs are checked
+        return costs, 0.0
+    return copy, total if 0.0 <= total <= MOST_COSTS else 0.0
 
 
 def check_arguments(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Arguments:
@@ -247,7 +253,7 @@ def rebalance(
         balance.use(checked)
         if given is not None:
             balance.given(given)
-        balance.measure(*spent)
+        balance.measure(*spent, balance.load)
     mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
     words = _given(checked, moving, given)
     with presence.notifying():
