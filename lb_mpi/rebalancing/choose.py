@@ -220,6 +220,7 @@ class Pair(NamedTuple):
     weights: Floats
     costs: Floats  # (2 + m,)
     side: Ints  # (2 + m,) 0 or 1
+    tied: Flags  # (2 + m,) True for those whose only edge to a fixed vertex is the tie to their home
 
 
 @njit(cache=True)
@@ -233,6 +234,7 @@ def join(low: Zone, high: Zone, stay: float) -> Pair:
     costs, side = np.zeros(m + 2), np.ones(m + 2, np.int64)
     side[0] = 0
     rest = np.zeros((m + 2, 2))  # weight of the edges to what else each part has
+    tied = np.arange(m + 2) >= 2
     inner = np.empty(len(low.heads) + len(high.heads), np.int64)  # the other end, if it is in a zone; or -1
     n_edges = n_rest = 0
     first = 0
@@ -253,8 +255,10 @@ def join(low: Zone, high: Zone, stay: float) -> Pair:
                         u = other_begin + place
                     else:
                         rest[v, kind - OTHER] += one.weights[e]
+                        tied[v] = False
                 elif kind < INSIDE:
                     rest[v, kind] += one.weights[e]
+                    tied[v] = False
                 inner[first + e] = u
                 n_edges += u >= 0
             n_rest += (rest[v, 0] > 0.0) + (rest[v, 1] > 0.0)
@@ -283,7 +287,7 @@ def join(low: Zone, high: Zone, stay: float) -> Pair:
                     end += 1
             indptr[v + 1] = end
         first += len(one.heads)
-    return Pair(indptr, heads, weights, costs, side)
+    return Pair(indptr, heads, weights, costs, side, tied)
 
 
 @inlined
@@ -330,8 +334,23 @@ def two_way(pair: Pair, give: float, slack: Floats, state: State) -> Ints:
     bounds = np.maximum(bounds + slack, find_parts(graph, side, bounds).weights)
     refine(graph, side, bounds, ROUNDS, PATIENCE, SEEDS_AT_ONCE, state)
     if len(side) <= FLOW_VERTICES:
-        refine_by_flow(graph, side, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
+        refine_by_flow(without_ties(graph, pair.tied), side, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
     return side
+
+
+@njit(cache=True)
+def without_ties(graph: Csr, tied: Flags) -> Csr:
+    """Return the graph of a pair without ties to homes: to a flow, a vertex beside a fixed one is fixed itself."""
+    indptr, indices, weights = graph.indptr.copy(), graph.indices.copy(), graph.weights.copy()
+    end = 0
+    for v in range(len(tied)):
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
+            if not ((u < 2 and tied[v]) or (v < 2 and tied[u])):
+                indices[end], weights[end] = u, weights[e]
+                end += 1
+        indptr[v + 1] = end
+    return Csr(indptr, indices[:end].copy(), weights[:end].copy(), graph.vertex_weights)
 
 
 class Home(NamedTuple):

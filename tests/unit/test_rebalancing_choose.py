@@ -116,7 +116,8 @@ def moved(
     free = np.setdiff1d(np.arange(graph.n), [] if fixed is None else fixed)
     group = side.copy()
     group[free] = 2 + np.arange(len(free))
-    pair = Pair(*contract(csr(graph), group, 2 + len(free)), np.concatenate([[0, 1], side[free]]))
+    whole, n = contract(csr(graph), group, 2 + len(free)), 2 + len(free)
+    pair = Pair(*whole, np.concatenate([[0, 1], side[free]]), np.zeros(n, dtype=bool))
     new = side.copy()
     new[free] = two_way(pair, give, np.array(slack), random_state(seed))[2:]
     return new
