@@ -10,13 +10,13 @@ import io
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, meant, number, show
 from lb_mpi.cli.run.arguments import Parser, speaks
 from lb_mpi.errors import Error
-from lb_mpi.status import StatusLine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +53,7 @@ def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str])
     entries = {name: entry for group in table.values() for name, entry in group.items()}
     name = arguments[0] if arguments else ""
     asked, complaint = io.StringIO(), io.StringIO()  # argparse ignores failed writes
+    warnings.formatwarning = lambda message, *_, **__: f"{PROG}: warning: {message}\n"  # without a line of our source
     try:
         with contextlib.redirect_stdout(asked), contextlib.redirect_stderr(complaint):
             if name not in entries:
@@ -119,11 +120,6 @@ def say(text: str, code: int = 0) -> int:
             return NO_READER
         return _complain(OSError(error.errno, error.strerror, "standard output"), FAILED)
     return code
-
-
-def progress() -> StatusLine:
-    """Return a line on stderr that ends with its block; the first one is shown after a second."""
-    return StatusLine(PATIENCE_S)
 
 
 def mistake(error: object, prog: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lb_mpi import checks
 from lb_mpi.checks import comma_list
-from lb_mpi.cli.dispatch import GRAPH, Command, draw, progress
+from lb_mpi.cli.dispatch import GRAPH, PATIENCE_S, Command, draw
 from lb_mpi.cli.run.hosts import format_hosts, read_hosts
 from lb_mpi.distributing.allocation import METHODS as ALLOCATION_METHODS
 from lb_mpi.distributing.allocation import allocate
@@ -21,6 +21,7 @@ from lb_mpi.machine import read_machine
 from lb_mpi.metrics import check_speeds
 from lb_mpi.partitioning.partition import AIMS, COARSENINGS, EFFORTS, METHODS, THRESHOLDS, partition
 from lb_mpi.partitioning.quality import partition_metrics
+from lb_mpi.status import StatusLine
 from lb_mpi.table import counted
 
 SHOWN = 20  # parts or nodes, in the text output
@@ -206,7 +207,7 @@ def _arrange(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"{options.hosts}: {counted(len(hosts), 'host')}: expected {graph.n}, one for each vertex")
     given = [host.slots * host.speed for host in hosts] or draw("speeds", options.speeds or "uniform:1:10", graph.n, rng)
     speeds = check_speeds(given, graph.n)
-    with progress() as line:
+    with StatusLine(PATIENCE_S) as line:
         settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
 
         def show(text: str, done: float) -> None:

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from lb_mpi.cli.advise.advice import advise, collapsed, conclude
 from lb_mpi.cli.advise.replay import gain, replays
-from lb_mpi.cli.dispatch import Command, progress
+from lb_mpi.cli.dispatch import PATIENCE_S, Command
 from lb_mpi.cli.report.page import page
 from lb_mpi.cli.report.run import Run, gather, headline, times
 from lb_mpi.cli.report.trace import trace
 from lb_mpi.files import write_whole
+from lb_mpi.status import StatusLine
 from lb_mpi.table import Table, counted
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ def _advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     replayed, why = replays(run)
     if not replayed:
         raise ValueError(f"{options.folder}: {'; '.join([*why, *run.notes])}")
-    with progress() as line:
+    with StatusLine(PATIENCE_S) as line:
         found = [advise(one, line.show) for one in replayed]
     found[0].notes.extend([*run.notes, *why])
     answer: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ import numpy as np
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import Call, SimulatedRows
 from lb_mpi.checks import bandwidth, choice, comma_list, integer, number, virtual_s
-from lb_mpi.cli.dispatch import GRAPH, Command, add_route, draw, progress
+from lb_mpi.cli.dispatch import GRAPH, PATIENCE_S, Command, add_route, draw
 from lb_mpi.cli.run.progress import remove_records
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
@@ -33,6 +33,7 @@ from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.record.report import percent
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
+from lb_mpi.status import StatusLine
 from lb_mpi.table import Table, counted
 from lb_mpi.virtual import Network, check_span
 
@@ -235,7 +236,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     def on_call(number: int, call: Call) -> None:
         line.show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
 
-    with progress() as line:
+    with StatusLine(PATIENCE_S) as line:
         done = rounds.simulate(cluster, costs, options.calls, on_call)
     if recorded is not None:
         what = f"--graph {options.graph} --calls {options.calls}"
@@ -378,7 +379,7 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
     speeds = check_speeds(_speeds(options, size), size) / virtual_s("vertex_s", options.vertex_s)
     network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
     states = meshes.graph_states(graph, speeds, options.changes, strength, period, seed)
-    with progress() as line:
+    with StatusLine(PATIENCE_S) as line:
         line.show(f"partitioning {counted(graph.n, 'vertex', 'vertices')}")
         first = partition(graph, size, targets=speeds, seed=seed)
         run = meshes.SimulatedGraph(graph, first, size, network, recorded=options.record is not None)

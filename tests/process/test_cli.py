@@ -58,6 +58,13 @@ def test_mistakes_are_one_line_and_exit_code_2(
     assert says in err
 
 
+def test_a_warning_is_one_line() -> None:
+    command = [sys.executable, "-m", "lb_mpi", "partition", "mesh:2x2", "-k", "9"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr.startswith("python -m lb_mpi: warning: 5 of 9 parts are empty")
+    assert done.stderr.count("\n") == 1
+
+
 def test_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "lb_mpi", "simulate", "search", "--tree", "T9"], capture_output=True, text=True
