@@ -335,9 +335,10 @@ def replays(run: Run) -> tuple[list[Replayed], list[str]]:
     why = [SEARCHES] if any((one.steps["driver"] == Driver.SEARCH).any() for one in run.ranks) else []
     if len(run.ranks) < run.size:
         return [], [f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to replay the run"]
+    run = in_rank_order(run)
     for replay in REPLAYS:
         try:
-            found += filter(None, [replay(in_rank_order(run))])
+            found += filter(None, [replay(run)])
         except ValueError as error:  # too little data
             why.append(str(error))
     return found, why or [NOTHING] * (not found)
