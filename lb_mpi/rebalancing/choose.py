@@ -8,6 +8,8 @@ the ranks that will own them.  A vertex moves to a neighbour of its home at most
     join       and there: both zones as one graph, with a fixed vertex on each side for the rest of the part
     two_way    and there: let work change sides, then make the cut lighter (Fiduccia & Mattheyses 1982)
 
+The one calls `ask`, and the other `answer`, each with one message.
+
 Two pairs of ranks that share none don't affect each other (`lb_mpi.rebalancing.pairs`).
 A vertex is tied to its home by an edge of weight `stay` times its cost: the cut and the moved work are minimised together
 (Schloegel, Karypis & Kumar, "Multilevel diffusion schemes for repartitioning of adaptive meshes", 1997).
@@ -78,31 +80,38 @@ class Zone(NamedTuple):
     weights: Floats  # (nnz,)
 
 
-def zone(shard: Shard, labels: Ints, rank: int, other: int, layers: int, work: float = 0.0) -> tuple[Ints, Zone]:
-    """Return the vertices of `rank`, the home, near the border of its part with the other rank's: local numbers, and rows.
-
-    labels (n_local + n_ghosts,) : the ranks that will own the vertices.  layers : edges from the border, at least as many as
-    vertices with this `work` need; if there is some, but no border, the zone begins at the vertex with the fewest edges.
-    One vertex that stays at home is left out, so that a rank keeps its place between its neighbours.
-    """
-    theirs = shard.ghosts.get(other, NO_GHOSTS)
-    return rows_near_border(
-        shard.graph, shard.outer, shard.numbers, labels, rank, other, theirs.start, theirs.stop, layers, work
-    )
-
-
 NO_GHOSTS = slice(0, 0)
 
 
-@njit(cache=True)
-def rows_near_border(
-    graph: Csr, outer: Flags, numbers: Ints, labels: Ints, rank: int, other: int, start: int, stop: int, layers: int,
-    work: float,
-) -> tuple[Ints, Zone]:  # fmt: skip
-    """Return the vertices of a zone, and their rows without vertices in third parts; see `zone`.
+class Home(NamedTuple):
+    """One rank of a pair, with its shard."""
 
-    outer : the vertices beside ghosts.  start, stop : the other home's ghosts.
+    graph: Csr
+    outer: Flags
+    numbers: Ints
+    labels: Ints  # (n_local + n_ghosts,) the ranks that will own the vertices
+    rank: int
+    other: int
+    start: int  # of the other's vertices among the ghosts
+    stop: int
+    sent: Ints  # the vertices that the other has as ghosts
+
+
+def home_of(shard: Shard, labels: Ints, rank: int, other: int) -> Home:
+    """Return a rank and its shard for a pair."""
+    theirs, sent = shard.ghosts.get(other, NO_GHOSTS), shard.send.get(other, labels[:0])
+    return Home(shard.graph, shard.outer, shard.numbers, labels, rank, other, theirs.start, theirs.stop, sent)
+
+
+@njit(cache=True)
+def zone(home: Home, layers: int, work: float) -> tuple[Ints, Zone]:
+    """Return the vertices of a home near the border of its part with the other rank's: local numbers, and rows.
+
+    layers : edges from the border, at least as many as vertices with this `work` need; if there is some, but no border, the
+    zone begins at the vertex with the fewest edges.  Vertices in third parts are left out of the rows.
+    One vertex that stays at home is left out, so that a rank keeps its place between its neighbours.
     """
+    graph, outer, numbers, labels, rank, other, start, stop, _ = home
     n_local = len(outer)
     seen = near_border(graph, outer, labels, rank, other, layers, work)
     found = np.nonzero(seen)[0]
@@ -353,26 +362,6 @@ def without_ties(graph: Csr, tied: Flags) -> Csr:
     return Csr(indptr, indices[:end].copy(), weights[:end].copy(), graph.vertex_weights)
 
 
-class Home(NamedTuple):
-    """One rank of a pair, with its shard."""
-
-    graph: Csr
-    outer: Flags
-    numbers: Ints
-    labels: Ints  # (n_local + n_ghosts,)
-    rank: int
-    other: int
-    start: int  # of the other's vertices among the ghosts
-    stop: int
-    sent: Ints  # the vertices that the other has as ghosts
-
-
-def home_of(shard: Shard, labels: Ints, rank: int, other: int) -> Home:
-    """Return a rank and its shard for a pair."""
-    theirs, sent = shard.ghosts.get(other, NO_GHOSTS), shard.send.get(other, labels[:0])
-    return Home(shard.graph, shard.outer, shard.numbers, labels, rank, other, theirs.start, theirs.stop, sent)
-
-
 @njit(cache=True)
 def ask(home: Home, layers: int, work: float, room: float) -> tuple[Ints, Ints]:
     """Return the vertices of this rank's zone, and the message by which the other rank is asked to choose.
@@ -380,13 +369,12 @@ def ask(home: Home, layers: int, work: float, room: float) -> tuple[Ints, Ints]:
     layers, work : see `zone`.  room : by how much this rank may be heavier afterwards.
     Message: the number of `sent`, that of the zone's vertices, the room; labels of `sent`; the arrays of the zone.
     """
-    graph, outer, numbers, labels, rank, other, start, stop, sent = home
-    found, rows = rows_near_border(graph, outer, numbers, labels, rank, other, start, stop, layers, work)
-    m, nnz = len(found), len(rows.heads)
+    found, rows = zone(home, layers, work)
+    sent, m, nnz = home.sent, len(found), len(rows.heads)
     message = np.empty(3 + len(sent) + 4 * m + 1 + 3 * nnz, np.int64)
     message[0], message[1] = len(sent), m
     message[2:3].view(np.float64)[0] = room
-    message[3 : 3 + len(sent)] = labels[sent]
+    message[3 : 3 + len(sent)] = home.labels[sent]
     at = 3 + len(sent)
     for whole in (rows.numbers, rows.sides, rows.indptr, rows.heads, rows.kinds):
         message[at : at + len(whole)] = whole
@@ -420,10 +408,10 @@ def answer(
     room : as in `ask`.  Changes the labels of this rank's vertices and ghosts.
     Answer: work that the other one has given, work that it has still to give; new labels of its zone; labels of `sent`.
     """
-    graph, outer, numbers, labels, rank, other, start, stop, sent = home
+    _, outer, numbers, labels, rank, other, start, stop, sent = home
     low, high = min(rank, other), max(rank, other)
     labels[start:stop] = message[3 : 3 + message[0]]
-    found, mine = rows_near_border(graph, outer, numbers, labels, rank, other, start, stop, layers, AHEAD * give)
+    found, mine = zone(home, layers, AHEAD * give)
     theirs = zone_in(message)
     settle(theirs, numbers[: len(outer)], labels, low, high)
     sign = 1.0 if rank == low else -1.0

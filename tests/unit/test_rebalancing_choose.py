@@ -14,6 +14,7 @@ from lb_mpi.rebalancing.choose import (
     Shard,
     coarser,
     group_numbers,
+    home_of,
     join,
     multilevel_within,
     settle,
@@ -57,7 +58,7 @@ def zones_of(
     shards: list[Shard], labels: Ints, pair: tuple[int, int], layers: int, stay: float = 0.0
 ) -> tuple[Ints, Pair]:
     low, high = (
-        zone(shards[rank], labels[shards[rank].numbers], rank, sum(pair) - rank, layers)[1] for rank in pair
+        zone(home_of(shards[rank], labels[shards[rank].numbers], rank, sum(pair) - rank), layers, 0.0)[1] for rank in pair
     )
     return np.concatenate([low.numbers, high.numbers]), join(low, high, stay)
 
@@ -66,8 +67,8 @@ def test_a_zone_with_old_labels_of_the_other_home_is_settled_there() -> None:
     graph, homes, labels = random_case(3, 3)
     shards, numbers = shards_of(graph, homes, 3), np.arange(72)
     old = np.where(homes == 0, 0, labels)  # rank 1 does not know what rank 0 gives away
-    theirs = zone(shards[1], old[shards[1].numbers], 1, 0, ALL)[1]
-    now = zone(shards[1], labels[shards[1].numbers], 1, 0, ALL)[1]
+    theirs = zone(home_of(shards[1], old[shards[1].numbers], 1, 0), ALL, 0.0)[1]
+    now = zone(home_of(shards[1], labels[shards[1].numbers], 1, 0), ALL, 0.0)[1]
     mine = shards[0].numbers[: shards[0].n_local]
     assert (np.array(theirs.numbers) == now.numbers).all()
     assert (theirs.kinds != now.kinds).any()
