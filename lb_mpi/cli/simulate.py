@@ -29,6 +29,7 @@ from lb_mpi.metrics import check_speeds
 from lb_mpi.partitioning.quality import cut
 from lb_mpi.pooling import simulate as pools
 from lb_mpi.rebalancing import simulate as meshes
+from lb_mpi.rebalancing.slabs import slabs
 from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.record.report import percent
 from lb_mpi.searching import simulate as searches
@@ -357,6 +358,8 @@ def _add_graph(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strength", type=float, default=3.0, metavar="X",
         help="how many times as slow that rank is, or as expensive those vertices are")
     parser.add_argument("--period", type=int, default=20, help="steps from one change to the next")
+    parser.add_argument("--slabs", action="store_true",
+        help="contiguous ranges of vertices, of which only the ends move, as with method='slabs'")
     parser.add_argument("--vertex-s", type=float, default=1e-4, help="mean seconds of a vertex at speed 1")
     parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link")
     _common(parser, speeds="uniform:1:4")
@@ -381,8 +384,12 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
     states = meshes.graph_states(graph, speeds, options.changes, strength, period, seed)
     with StatusLine(PATIENCE_S) as line:
         line.show(f"partitioning {counted(graph.n, 'vertex', 'vertices')}")
-        first = partition(graph, size, targets=speeds, seed=seed)
-        run = meshes.SimulatedGraph(graph, first, size, network, recorded=options.record is not None)
+        if options.slabs:
+            first = np.repeat(np.arange(size), np.diff(slabs(graph.n, graph.vertex_weights, speeds), prepend=0))
+        else:
+            first = partition(graph, size, targets=speeds, seed=seed)
+        recorded = options.record is not None
+        run = meshes.SimulatedGraph(graph, first, speeds, network, recorded=recorded, slabs=options.slabs)
         for k in range(n_steps):
             run.step(next(states))
             line.show(f"step {k + 1} of {n_steps}: {_ratio(run.steps[-1].seconds, run.steps[-1].bound_s):.3f} of the bound")

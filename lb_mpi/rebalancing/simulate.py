@@ -19,7 +19,9 @@ from lb_mpi.balancing.deciding import BalanceReason, Trigger
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.quality import cut
+from lb_mpi.rebalancing.actor import FLOW_PART
 from lb_mpi.rebalancing.deciding import ROUNDS, Opportunities, decide, totals_from
+from lb_mpi.rebalancing.slabs import end_owners, flow_between
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network
@@ -74,9 +76,15 @@ def graph_states(
 
 
 class SimulatedGraph:
-    """The parts of a graph from step to step.  Each step ends with a decision, as that of `plan.rebalance`."""
+    """The parts of a graph from step to step.  Each step ends with a decision, as that of `plan.rebalance`.
 
-    def __init__(self, graph: Graph, first: Ints, size: int, network: Network, *, recorded: bool) -> None:
+    speeds (P,) : of the ranks at first.  slabs : the first parts are contiguous ranges, and stay so.
+    """
+
+    def __init__(
+        self, graph: Graph, first: Ints, speeds: Floats, network: Network, *, recorded: bool, slabs: bool = False
+    ) -> None:
+        size = len(speeds)
         self.parts, self.steps, self.now = first, list[GraphStep](), 0.0
         self._graph, self._first, self._size = graph, first, size
         self._latency_s, self._bytes_per_s = network.latency_s[1], network.bytes_per_s
@@ -85,7 +93,9 @@ class SimulatedGraph:
         self._tails, self._heads = graph.edges()
         self._exchange_s = self._exchanged_s(first)
         self.records = [Record(0.0) for _ in range(self._size)] if recorded else []
-        self._halos = [Halos(record) for record in self.records]
+        relative = speeds / speeds.mean()
+        self._halos = [Halos(record, speed) for record, speed in zip(self.records, relative.tolist(), strict=False)]
+        self._slabs = slabs
         for halos in self._halos:
             halos.begin(0.0, 0.0)
             halos.end(0.0, 0.0)
@@ -109,9 +119,7 @@ class SimulatedGraph:
             self._opportunities.decided(totals, decided, self._trigger)
             act, reason = decided.act, decided.decision.words
         if act:
-            from lb_mpi.rebalancing.rebalance import rebalance  # late: needs numba
-
-            self.parts = rebalance(self._graph, old, usual, costs=state.costs, tolerance=IMBALANCE)
+            self.parts = self._rebalanced(loads, state.costs, usual)
             moved, n_bytes, moving_s = self._moved(old)
             self._trigger.paid(moving_s)
             self._exchange_s = self._exchanged_s(self.parts) if moved else self._exchange_s
@@ -124,6 +132,17 @@ class SimulatedGraph:
         if self.records:
             self._record(times, at, spent_s, old)
         self.now += self.steps[-1].seconds
+
+    def _rebalanced(self, loads: Floats, costs: Floats, speeds: Floats) -> Ints:
+        """Return the new parts, for ranks with these loads and vertices with these costs."""
+        if not self._slabs:
+            from lb_mpi.rebalancing.rebalance import rebalance  # late: needs numba
+
+            return rebalance(self._graph, self.parts, speeds, costs=costs, tolerance=IMBALANCE)
+        flow = flow_between(loads, speeds, FLOW_PART * IMBALANCE)
+        ends = np.searchsorted(self.parts, np.arange(1, self._size))
+        of_ranks = np.split(costs, ends)
+        return np.concatenate([end_owners(r, own, -flow[r], flow[r + 1]) for r, own in enumerate(of_ranks)])
 
     def close(self) -> list[Record]:
         """Return the records of all ranks."""

@@ -31,12 +31,12 @@ def slabs(n: int, costs: ArrayLike, shares: ArrayLike) -> Ints:
 def slab_owners(before: float, costs: Floats, cuts: Floats) -> Ints:
     """Return the (m,) ranks that own consecutive vertices of (m,) costs, of which `before` is the work of all earlier ones.
 
-    cuts (P - 1,) : see `shift_cuts`.
+    cuts (P - 1,) : see `move_cuts`.
     """
     return np.searchsorted(cuts, before + np.cumsum(costs) - 0.5 * costs, side="right")
 
 
-def shift_cuts(loads: ArrayLike, shares: ArrayLike, tolerance: float) -> Floats:
+def move_cuts(loads: ArrayLike, shares: ArrayLike, tolerance: float) -> Floats:
     """Return (P - 1,) cuts between the ranges of P ranks that stay where they are as far as the shares allow it.
 
     loads (P,) : the present work of the ranges, in order.  shares (P,) : as for `slabs`.  No range gets more work than
@@ -58,12 +58,12 @@ def shift_cuts(loads: ArrayLike, shares: ArrayLike, tolerance: float) -> Floats:
 def flow_between(loads: Floats, shares: Floats, tolerance: float) -> Floats:
     """Return (P + 1,) the work that goes from each rank to the next one, before rank 0 and behind the last: 0; < 0: back.
 
-    As `shift_cuts`, but work goes one rank far: a cut moves as far as the next old one at most.
+    As `move_cuts`, but work goes one rank far: a cut moves as far as the next old one at most.
     """
     old = np.concatenate([[0.0], np.cumsum(loads)])
     flow = np.zeros(len(old))
     if len(old) > 2:
-        flow[1:-1] = old[1:-1] - np.clip(shift_cuts(loads, shares, tolerance), old[:-2], old[2:])
+        flow[1:-1] = old[1:-1] - np.clip(move_cuts(loads, shares, tolerance), old[:-2], old[2:])
     return flow
 
 

@@ -40,7 +40,7 @@ MUTANTS = [
     (deciding, "GraphTotals.differs", "self.most.mark != -self.most.minus_mark", "False"),
     (deciding, "GraphTotals.fits", "return all(", "return True or all("),
     # slabs
-    (slabs, "flow_between", "np.clip(shift_cuts(loads, shares, tolerance), old[:-2], old[2:])", "shift_cuts(shares, loads, tolerance)"),
+    (slabs, "flow_between", "np.clip(move_cuts(loads, shares, tolerance), old[:-2], old[2:])", "move_cuts(shares, loads, tolerance)"),
     (slabs, "end_owners", "if left > 0.0 else -np.inf", "if left < 0.0 else -np.inf"),
     (slabs, "end_owners", "owners[min(int(np.searchsorted(owners, rank)), len(owners) - 1)] = rank", "pass"),  # an empty range
     (actor, "Rebalancing._ask_loads", "numbers[:, self.rank] = [", "numbers[:, 0] = ["),  # of another rank

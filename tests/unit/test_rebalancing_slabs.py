@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.rebalancing.slabs import shift_cuts, slab_owners, slabs
+from lb_mpi.rebalancing.slabs import move_cuts, slab_owners, slabs
 
 numbers = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12)
 
@@ -29,7 +29,7 @@ def test_equal_costs_by_speeds() -> None:
 @given(st.lists(st.tuples(st.floats(0.0, 50.0), st.floats(0.1, 10.0)), min_size=1, max_size=12), st.floats(0.0, 0.5))
 def test_shifted_ranges_are_within_their_bounds(ranks: list[tuple[float, float]], tolerance: float) -> None:
     loads, shares = np.array(ranks).T
-    cuts = shift_cuts(loads, shares, tolerance)
+    cuts = move_cuts(loads, shares, tolerance)
     new = np.diff(np.concatenate([[0.0], cuts, [loads.sum()]]))
     assert (new >= -1e-9 * loads.sum()).all()
     assert (new <= (1 + tolerance) * shares / shares.sum() * loads.sum() * (1 + 1e-9) + 1e-12).all()
@@ -37,15 +37,15 @@ def test_shifted_ranges_are_within_their_bounds(ranks: list[tuple[float, float]]
 
 def test_cuts_that_need_not_move_stay() -> None:
     loads = np.array([10.2, 9.9, 9.9, 10.0])
-    assert shift_cuts(loads, np.ones(4), 0.03) == pytest.approx([10.2, 20.1, 30.0])
-    assert shift_cuts([10, 10, 10, 10], [1, 1, 1, 0.5], 0.05) == pytest.approx(
+    assert move_cuts(loads, np.ones(4), 0.03) == pytest.approx([10.2, 20.1, 30.0])
+    assert move_cuts([10, 10, 10, 10], [1, 1, 1, 0.5], 0.05) == pytest.approx(
         [10.0, 22.0, 34.0]
     )  # rank 0 keeps its range
 
 
 def test_ranks_find_owners_of_their_own_vertices() -> None:
     costs = np.random.default_rng(0).uniform(0.5, 2.0, 50)
-    cuts = shift_cuts([10.0, 30.0, costs.sum() - 40.0], [1, 1, 1], 0.02)
+    cuts = move_cuts([10.0, 30.0, costs.sum() - 40.0], [1, 1, 1], 0.02)
     whole = slab_owners(0.0, costs, cuts)
     pieces = [slab_owners(float(costs[:k].sum()), costs[k : k + 10], cuts) for k in range(0, 50, 10)]
     assert (np.concatenate(pieces) == whole).all()

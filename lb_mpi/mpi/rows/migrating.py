@@ -29,7 +29,7 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.rows.plans import Neighbours, Root
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
-from lb_mpi.rebalancing.slabs import shift_cuts
+from lb_mpi.rebalancing.slabs import move_cuts
 
 ORDERS = ("appended", "kept")
 _KIND = 0
@@ -135,7 +135,7 @@ def _ends(
     if not most:
         return ends
     places = np.cumsum(loads / most)
-    cuts = shift_cuts(loads / most, speeds, tolerance)
+    cuts = move_cuts(loads / most, speeds, tolerance)
     owner = np.minimum(np.searchsorted(places, cuts), comm.size - 1)  # of the rows around each cut
     mine = owner == comm.rank
     before = 0.0 if comm.rank == 0 else float(places[comm.rank - 1])
