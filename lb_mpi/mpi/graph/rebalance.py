@@ -24,7 +24,7 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
-from lb_mpi.mpi.common.communicator import Presence, presence_of
+from lb_mpi.mpi.common.communicator import QUICK_S, Presence, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
@@ -64,7 +64,6 @@ USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # calls before "auto" decides
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # below, a cost is 0; above, too much: quotients of speeds stay finite
-QUICK_S = 0.5e-3  # a waiting rank yields its core for so long, before it naps
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
 
