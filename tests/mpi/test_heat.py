@@ -102,11 +102,11 @@ def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyP
     """Saved after some rebalancings, and continued with others."""
     folder = files / f"rebalanced-{COMM.size}"
     speeds = ",".join(map(str, [0.8 / (1 + rank % 4) for rank in range(COMM.size)]))
-    options = ["--balance", "block", "--rebalance", "--speeds", speeds, "--speed-changes", "0:0:9:0.5", "--work", "400"]
+    options = ["--balance", "block", "--rebalance", "--speeds", speeds, "--speed-changes", "0:0:9:0.5", "--work", "4000"]
     for steps, first in (("20", 0), ("40", 20)):
         given = answer(monkeypatch, "mesh:17x23", "--steps", steps, *options, "--save", str(folder))
         assert given["first_step"] == first
-    assert given["checksum"] == alone("mesh:17x23", "--steps", "40", "--work", "400")["checksum"]
+    assert given["checksum"] == alone("mesh:17x23", "--steps", "40", "--work", "4000")["checksum"]
     assert COMM.size == 1 or given["vertices_moved"] > 0
     assert sum(given["vertices"]) == 17 * 23
     code, out, err = run(heat, monkeypatch, "mesh:17x23", *options, "--no-progress")
