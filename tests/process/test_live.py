@@ -86,6 +86,7 @@ def test_the_line_of_a_program_with_steps_shows_the_time_left() -> None:
         record.use("exchange", {})
         record.stepped(2.0, 10, 50)  # a run before had come so far
         record.stepped(6.0, done, 50)
+        record.step(Step(Driver.REBALANCE, 5.0, 5.5, 0.0, 0.0, moved=4, acted=1))  # no unit of work
         record.doing(done)
         found.append(file_of(record, rank, 7.0, 1, ended=False))
     # 38 steps are left, and the last two took 4 s; nothing is known of work.

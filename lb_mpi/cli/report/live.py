@@ -89,12 +89,13 @@ def _left(seconds: float) -> str:
 
 
 def _unit(run: Run) -> str:
-    """Return the unit of the current call, or of the last one; "units" before the first one."""
+    """Return the unit of the current call, or of the last one that has any; "units" before the first one."""
     if any(one.of for one in run.ranks):
         return DRIVERS[Driver.TASKS][1]
-    drivers = [int(one.steps["driver"][-1]) for one in run.ranks if len(one.steps)]
-    if drivers:
-        return DRIVERS[Driver(drivers[0])][1]
+    drivers = [one.steps["driver"][one.steps["units"] > 0.0] for one in run.ranks]  # not of a move between exchanges
+    last = next((int(of_rank[-1]) for of_rank in drivers if len(of_rank)), None)
+    if last is not None:
+        return DRIVERS[Driver(last)][1]
     called = [name for one in run.ranks for name in one.settings]
     return next((unit for name, unit, _ in DRIVERS.values() if name in called), "units")
 
