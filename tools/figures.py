@@ -1,4 +1,6 @@
-"""The five pictures of docs/papers.md, one for the idea of each paper; their numbers are computed.
+"""The five pictures of docs/papers.md, one for the idea of each paper, and that of docs/programs.md.
+
+The numbers of the five are computed; those of the last one are of the table on its page.
 
 python -m tools.figures
 """
@@ -6,6 +8,7 @@ python -m tools.figures
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -17,18 +20,19 @@ from lb_mpi.searching.drafting import TABLE
 from tools.documents import ROOT
 
 STYLE = (
-    "text{font:13px sans-serif;text-anchor:middle;fill:#1c2430}.soft{fill:#5b6675;font-size:12px}.left{text-anchor:start}"
+    "text{font:13px sans-serif;text-anchor:middle;fill:#1c2430}.soft{fill:#5b6675;font-size:12px}"
+    ".left{text-anchor:start}.right{text-anchor:end}.before{fill:#d55e00}.after{fill:#0b5cad}"
     ".line{stroke:#5b6675;fill:none}.flow{stroke:#0b5cad;stroke-width:2;fill:none;marker-end:url(#tip)}"
     ".box{fill:#fff;stroke:#5b6675}.water{fill:#9cc9ee}.dash{stroke:#d55e00;stroke-dasharray:5 4;fill:none}"
     ".curve{stroke:#0b5cad;stroke-width:2;fill:none}.cut{stroke:#d55e00;stroke-width:3}.tip{fill:#0b5cad}.page{fill:#fff}"
     "@media (prefers-color-scheme:dark){text{fill:#e6eaef}.soft{fill:#a8b3c1}.line{stroke:#a8b3c1}.page{fill:#0d1117}"
-    ".box{fill:#0d1117;stroke:#a8b3c1}.water{fill:#1f5f99}.flow,.curve{stroke:#58a6ff}.tip{fill:#58a6ff}}"
+    ".box{fill:#0d1117;stroke:#a8b3c1}.water{fill:#1f5f99}.flow,.curve{stroke:#58a6ff}.tip,.after{fill:#58a6ff}}"
 )
 TIP = (
     '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" orient="auto" '
     'markerUnits="userSpaceOnUse"><path class="tip" d="M0 0L10 5L0 10z"/></marker></defs>'
 )
-PICTURES = ROOT / "docs" / "pictures"
+PICTURES, PROGRAMS = ROOT / "docs" / "pictures", ROOT / "docs" / "programs.md"
 SPEEDS, TIMES = (2.0, 1.0, 3.0, 1.5), (4.0, 9.0, 2.0, 6.0)
 STATES = {  # of figure 1: centres of their boxes
     "IDLE": (110, 60), "WAIT_FOR_ACK": (410, 60), "READY_FOR_ACCEPT": (710, 60),
@@ -178,8 +182,27 @@ def multilevel() -> tuple[float, float, list[str]]:
     return 970.0, 185.0, parts
 
 
+def programs() -> tuple[float, float, list[str]]:
+    """Draw the times of the programs, before and after, from the table of their page."""
+    table = re.findall(r"^\| `(\w+)` \|.*\| ([\d.]+) \| ([\d.]+) \| [\d.]+ \|$", PROGRAMS.read_text(), re.MULTILINE)
+    left, scale, step = 90.0, 90.0, 34.0
+    end = 40.0 + step * len(table)
+    parts = [text(left, 16, "time / achievable time, on ranks of speeds 0.4, 0.2, 0.1 and 0.1:", "left")]
+    parts += [rect(left + 410, 6, 12, 11, "before"), text(left + 428, 16, "before", "left")]
+    parts += [rect(left + 490, 6, 12, 11, "after"), text(left + 508, 16, "with lb_mpi", "left")]
+    for k, (name, *ratios) in enumerate(table):
+        y = 34.0 + step * k
+        parts.append(text(left - 8, y + 17, name, "right"))
+        for row, (kind, ratio) in enumerate(zip(("before", "after"), ratios, strict=True)):
+            parts.append(rect(left, y + 12 * row, scale * float(ratio), 11, kind))
+            parts.append(text(left + scale * float(ratio) + 6, y + 10 + 12 * row, ratio, "soft left"))
+    parts += [path([(left + scale, 28), (left + scale, end)], "line"), text(left + scale, end + 14, "1: achievable", "soft")]
+    return left + 6.0 * scale + 60.0, end + 24.0, parts
+
+
 FIGURES: dict[str, Callable[[], tuple[float, float, list[str]]]] = {
     "vessels": vessels, "states": states, "arrangement": arrangement, "jumps": jumps, "multilevel": multilevel,
+    "programs": programs,
 }  # fmt: skip
 
 

@@ -80,8 +80,9 @@ def test_each_call_and_command_that_is_named_exists(row: tuple[str, str]) -> Non
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
-def test_each_picture_of_the_page_shows_what_is_computed(name: str) -> None:
-    assert f"pictures/{name}.svg" in PAGE
+def test_each_picture_of_a_page_shows_what_is_computed(name: str) -> None:
+    page = figures.PROGRAMS.read_text() if name == "programs" else PAGE
+    assert f"pictures/{name}.svg" in page
     assert (figures.PICTURES / f"{name}.svg").read_text() == figures.svg(name)
 
 
