@@ -129,7 +129,7 @@ def comma_list(name: str, text: str, size: int | None = None) -> list[float]:
         expected = "a number" if size == 1 else "numbers with commas between them"
         raise ValueError(f"{name} = {show(text)}: expected {expected}") from None
     if size is not None and len(found) != size:
-        raise ValueError(f"{name} has {len(found)} numbers: expected {size}")
+        raise ValueError(f"{name} has {len(found)} number{'s' * (len(found) > 1)}: expected {size}")
     return found
 
 

@@ -35,8 +35,8 @@ MPICH, OPEN_MPI = Mpiexec("/bin/mpiexec", "MPICH 5.0.2"), Mpiexec("/bin/mpiexec"
 def test_slots_are_filled_in_order() -> None:
     assert fill(HOSTS, None) == [0, 0, 1, 2, 2, 2]
     assert fill(HOSTS, 3) == [0, 0, 1]
-    for n in (0, -1, 7):
-        with pytest.raises(ValueError, match=f"-n {n}: expected 1 to 6"):
+    for n, says in ((0, "at least 1"), (-1, "at least 1"), (7, "1 to 6, the slots of these hosts")):
+        with pytest.raises(ValueError, match=f"-n {n}: expected {says}"):
             fill(HOSTS, n)
 
 

@@ -75,7 +75,9 @@ def identify(path: str) -> Mpiexec:
 def fill(hosts: Sequence[Host], n: int | None) -> list[int]:
     """Return (n,) the host of each rank, slot by slot; n None: all slots.  ValueError for more ranks than slots."""
     slots = [index for index, host in enumerate(hosts) for _ in range(host.slots)]
-    if n is not None and not 1 <= n <= len(slots):
+    if n is not None and n < 1:
+        raise ValueError(f"-n {n}: expected at least 1")
+    if n is not None and n > len(slots):
         raise ValueError(f"-n {n}: expected 1 to {len(slots)}, the slots of these hosts")
     return slots[:n]
 
