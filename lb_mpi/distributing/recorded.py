@@ -21,6 +21,7 @@ class Halos:
         self._began = 0.0  # when the first one of all began
         self._last = 0.0  # when the last one ended
         self._last_cpu_s = self._last_queue_s = 0.0
+        self._depth = 0  # exchanges, waits and rebalancings that have begun: a wait may contain others
         self.own_s, self.n = 0.0, 0  # computed between exchanges; number of exchanges
         self.queued_s = 0.0  # of the time between exchanges, without a core
         self._stepped_s, self._stepped_n = 0.0, 0  # of those, in Steps that are recorded
@@ -29,9 +30,10 @@ class Halos:
         """Record that an exchange begins; so far, this thread has used `cpu_s`, and waited `queue_s` for a core."""
         if self._first is None:
             self._first = self._began = now
-        else:
+        elif not self._depth:
             self._compute(now, cpu_s)
             self.queued_s += queue_s - self._last_queue_s
+        self._depth += 1
         self._record.enter(Phase.WAITING, now)
 
     def end(self, now: float, cpu_s: float, queue_s: float = 0.0) -> None:
@@ -41,9 +43,11 @@ class Halos:
         self.go_on(now, cpu_s, queue_s)
 
     def go_on(self, now: float, cpu_s: float, queue_s: float = 0.0) -> None:
-        """Record that the rank computes again, after an exchange or a rebalancing."""
+        """Record that an exchange, a rebalancing or a wait has ended: the rank computes again, unless in a wait."""
         self._last, self._last_cpu_s, self._last_queue_s = now, cpu_s, queue_s
-        self._record.enter(Phase.OWN, now)
+        self._depth -= 1
+        if not self._depth:
+            self._record.enter(Phase.OWN, now)
 
     def moved(self, began: float, now: float, step: Step) -> None:
         """Record a rebalancing in which vertices have moved, which began at `began`: the exchanges before are a Step."""

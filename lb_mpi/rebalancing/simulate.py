@@ -179,6 +179,7 @@ class SimulatedGraph:
         for rank, halos in enumerate(self._halos):
             halos.begin(self.now + float(times[rank]), 0.0)
             halos.end(at, 0.0)
+            halos.begin(at, 0.0)
             if last.vertices_moved:
                 record = self.records[rank]
                 step = Step(Driver.REBALANCE, at, at + spent_s, 0.0, 0.0, before=last.imbalance,

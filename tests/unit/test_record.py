@@ -198,6 +198,22 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
     assert (spent[Phase.WAITING], spent[Phase.OWN], spent[Phase.OUTSIDE]) == pytest.approx((0.75, 2.25, 2.0))
 
 
+def test_exchanges_within_a_wait_count_nothing() -> None:
+    record = Record(0.0)
+    halos = Halos(record)
+    halos.begin(1.0, 1.0)
+    halos.end(1.5, 1.5)
+    halos.begin(2.0, 2.0, 0.5)  # of the wait: after it, nothing is computed
+    for at in (3.0, 4.0):
+        halos.begin(at, at, 0.5)
+        halos.end(at + 0.25, at + 0.25, 0.5)
+    halos.go_on(5.0, 5.0, 0.5)
+    halos.begin(6.0, 6.0, 0.75)
+    assert (halos.own_s, halos.queued_s) == (1.5, 0.75)
+    record.enter(Phase.OUTSIDE, 6.0)
+    assert (record.seconds()[Phase.WAITING], record.seconds()[Phase.OWN]) == pytest.approx((3.5, 1.5))
+
+
 def test_a_rebalancing_is_a_step_between_those_of_exchanges() -> None:
     """Its time is no computing; a speed of the moment is asked for each time."""
     record, speeds = Record(0.0), iter([1.0, 1.0, 0.5, 0.5, 1.0])
