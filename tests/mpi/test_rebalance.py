@@ -237,6 +237,7 @@ def test_costs_move_with_their_vertices() -> None:
         wrong = [-1.0] if RANK == LAST else 1e3 * expected()
         check_told(refused(lambda: plan.rebalance(costs=wrong)), "ValueError: costs")
         np.testing.assert_array_equal(plan._balance.costs, expected())  # no rank has the new ones
+        assert plan._balance._before == (plan._halos.own_s, plan._halos.queued_s)  # its time does not count again
 
 
 def test_it_reacts_to_a_rank_that_becomes_slow() -> None:

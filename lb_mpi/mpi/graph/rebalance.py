@@ -252,7 +252,7 @@ def rebalance(
         balance.use(checked)
         if given is not None:
             balance.given(given)
-        balance.measure(*spent, balance.load)
+    balance.measure(*spent, balance.load)
     mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
     words = _given(checked, moving, given)
     with presence.notifying():
