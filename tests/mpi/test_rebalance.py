@@ -429,6 +429,8 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
         def exit_on_root(one: str) -> Any:  # rank 1 may pass vertices on
             return fail() if RANK == 0 else one.encode()
 
+        plan._balance.opportunities._skipped = 1
+        plan.rebalance(costs=np.full(len(heat), 2.0))
         at_speed(plan, 0.1 if RANK == 0 else 1.0)  # gives to rank 1
         packs: dict[str, Callable[[str], Any]] = {"pack": fail, "exit": exit_on_root, "bytes": lambda _: "text"}
         pack = packs.get(what, str.encode)
@@ -446,6 +448,7 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
                 assert words in text
         assert plan.vertices is before
         assert heat.tolist() == plan.vertices.tolist()
+        assert plan._balance.costs.tolist() == [2.0] * len(heat)  # which were given without an error
         check(plan, graph)
         at_speed(plan, 0.1 if RANK == 0 else 1.0)
         heat, objects = plan.rebalance(heat, objects, when="always", pack=str.encode, unpack=bytes.decode)

@@ -284,7 +284,7 @@ def rebalance(
             carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
-                balance.failed(before)
+                balance.failed(balance.known)  # valid on all ranks
                 between = None if actor.error is None else of_rows(actor.error, comm.rank, "rebalancing")
                 raise_on_all(comm, port.failed or between)
         except BaseException as error:
