@@ -299,6 +299,16 @@ def test_costs_of_a_call_between_two_opportunities_count_at_the_next() -> None:
         assert len(refused(lambda: plan.rebalance(values))) == SIZE
 
 
+def test_options_may_change_in_each_call() -> None:
+    """Calls count towards the next opportunity whatever their options are."""
+    with deal(mesh(9, 9)) as plan:
+        for turn in range(4):
+            at_speed(plan, speeds(3)[RANK])
+            plan.rebalance(when="always", every=2, imbalance=0.03 + 0.01 * turn)
+        assert [one.acted for one in [*plan.history][:2]] == [False, SIZE > 1]
+        assert "due in a later call" in plan.history[2].reason
+
+
 def test_steps_are_near_the_bound_when_speeds_change() -> None:
     """In virtual time: a step of a rank lasts its weight / its speed, which changes three times."""
     graph = mesh(40, 60)

@@ -103,7 +103,6 @@ class PlanBalance:
         self._speeds: deque[float] = deque(maxlen=USUAL)  # work per second, in the last calls
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
         self.queued_s = self.own_s = 0.0  # since the last opportunity
-        self._arguments: Arguments | None = None  # of the last call
         self._given = False  # the costs are the caller's
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
         self.trigger, self.opportunities = Trigger(), Opportunities()
@@ -130,12 +129,8 @@ class PlanBalance:
             self._speeds.extend([speed] * (USUAL // 2))
 
     def use(self, arguments: Arguments) -> None:
-        """Decide by these arguments from now on; a new trigger keeps the cost of the last rebalancing."""
-        if arguments != self._arguments:
-            cost_s = self.trigger.cost_s
-            self._arguments = arguments
-            self.trigger = Trigger(arguments.when, arguments.every, arguments.tolerance)
-            self.trigger.cost_s = cost_s
+        """Decide by these arguments from now on."""
+        self.trigger.when, self.trigger.every, self.trigger.tolerance, _ = arguments
 
     @property
     def speed(self) -> float:
@@ -185,8 +180,9 @@ class PlanBalance:
 
     def failed(self, before: CostsAndSpeeds) -> None:
         """Begin to decide anew on all ranks, from what was known before: some may have had other arguments, or none."""
-        self._arguments, self.opportunities, self.waiting = None, Opportunities(), None
-        self.use(Arguments())
+        cost_s = self.trigger.cost_s
+        self.trigger, self.opportunities, self.waiting = Trigger(), Opportunities(), None
+        self.trigger.cost_s = cost_s
         costs, self._given, self._speeds = before
         self.take(costs)
 
