@@ -267,6 +267,19 @@ def test_one_slow_step_is_noise_and_two_are_a_change() -> None:
     np.testing.assert_allclose(found[3:], 6.0 / np.array([1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0]))
 
 
+@pytest.mark.parametrize("cost", [1e-320, [np.inf, -np.inf], 1e308])
+def test_wrong_or_negligible_costs_between_two_opportunities_are_no_speed(
+    cost: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    balance = PlanBalance(np.ones(6))
+    balance.given(np.ones(6))
+    balance.opportunities._skipped = 9
+    for own_s in (0.0, 1.0):
+        assert balance.skips((own_s, 0.0), np.resize(cost, 6), 0.0, 0.0)
+    assert not balance._speeds
+    assert not recwarn
+
+
 def test_a_wait_does_not_count() -> None:
     with deal(mesh(4, 9)) as plan:
         plan.exchange(plan.vertices)

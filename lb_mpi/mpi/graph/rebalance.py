@@ -191,10 +191,11 @@ def _copied(costs: Any) -> tuple[Any, float]:
     """Return a copy of costs that nobody has checked, and their sum; 0.0 if there is none."""
     try:
         copy = np.array(costs)
-        total = float(copy.sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = float(copy.sum())
     except Exception:  # of the caller's class; it is raised again when the costs are checked
         return costs, 0.0
-    return copy, total if 0.0 <= total <= MOST_COSTS else 0.0
+    return copy, total if NEGLIGIBLE <= total <= MOST_COSTS else 0.0
 
 
 def check_arguments(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Arguments:
