@@ -25,7 +25,7 @@ from tools.environment import FOLDERS, Environment, wanted
 MOST_RANKS = 8
 EACH = 25  # rebalances in one start of the ranks
 LIMIT_S = 600.0  # of a start
-COUNTED = ("rebalances", "moved", "failed as meant", "cases")
+COUNTED = ("rebalances", "between", "moved", "failed as meant", "cases")
 
 
 def start(environment: Environment, n: int, seed: int, first: int, n_rebalances: int) -> dict[str, object]:

@@ -8,6 +8,7 @@ or until one is wrong; rank 0 prints what came of all as a JSON object.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import sys
@@ -30,6 +31,7 @@ from lb_mpi.graph import Graph, Ints, parse
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 MOST_REBALANCES = 5  # of a plan
+MOST_STEPS = 60  # of a long case, in most of which nothing is decided
 DTYPES: list[Any] = [
     "i1", "u2", ">i4", "f4", ">f8", "c16", "?", "U3", "S5", "M8[s]", "V5",
     [("id", "i8"), ("on", "?"), ("at", "f4", (2,))], np.dtype([("a", "i1"), ("b", "f8")], align=True),
@@ -177,9 +179,9 @@ def wrong_with(plan: Any, graph: Graph, values: tuple[Any, ...], drawn: list[Val
 # --- a case -------------------------------------------------------------------------------------------------------------
 
 
-def compute(rng: np.random.Generator, load: float) -> None:
-    """Compute for as long as this rank's work takes, at a random speed."""
-    speeds, total = rng.uniform(0.2, 1.0, SIZE), COMM.allreduce(load)
+def compute(speeds: np.ndarray, load: float) -> None:
+    """Compute for as long as this rank's work takes, at its speed (of (P,))."""
+    total = COMM.allreduce(load)
     until = time.thread_time() + (1e-5 + 1e-3 * load / (total or 1.0)) / speeds[RANK]
     while time.thread_time() < until:
         pass
@@ -221,9 +223,16 @@ def draw_costs(rng: np.random.Generator, n: int) -> np.ndarray | None:
     return np.asarray(rng.exponential(size=n) * (rng.random(n) > rng.choice([0.0, 0.5, 0.95])))
 
 
-def draw_options(rng: np.random.Generator) -> dict[str, Any]:
+def wrong_costs(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Draw costs of n vertices that are wrong."""
+    wrong = (np.nan, np.inf, -1.0, 1e200)[rng.integers(4)]
+    return np.full(n + (rng.random() < 0.3 or not n), wrong)
+
+
+def draw_options(rng: np.random.Generator, long: bool) -> dict[str, Any]:
     """Draw when vertices move, and how far."""
-    when = ("always", "always", "always", "auto", 0.05)[rng.integers(5)]
+    usual, other = ("auto", "always") if long else ("always", "auto")
+    when = (usual, usual, usual, other, 0.05)[rng.integers(5)]
     return {"when": when, "every": int(rng.choice([1, 1, 2])), "imbalance": float(rng.choice([0.03, 0.01, 0.3]))}
 
 
@@ -242,32 +251,48 @@ def case(seed: int, number: int, counts: Counter[str]) -> str:
         total = checksum(values)
         values = plan.rebalance(*values, **packs)  # starts the clock
         later = -1  # a rank whose wrong costs of a call between two opportunities are still to be noticed
-        for _ in range(int(rng.integers(1, MOST_REBALANCES + 1))):
-            costs, options, fails = draw_costs(rng, graph.n), draw_options(rng), packing.draw(rng)
-            compute(rng, float((plan.vertex_weights if costs is None else costs[plan.vertices]).sum()))
+        long = rng.random() < 0.2
+        n_steps = int(rng.integers(1, MOST_STEPS if long else MOST_REBALANCES + 1))
+        for step in range(n_steps):
+            if step == 0 or not long or rng.random() < 0.05:
+                speeds, options = rng.uniform(0.2, 1.0, SIZE), draw_options(rng, long)
+            costs, fails = draw_costs(rng, graph.n), packing.draw(rng)
+            compute(speeds, float((plan.vertex_weights if costs is None else costs[plan.vertices]).sum()))
             guilty = int(rng.integers(SIZE)) if rng.random() < 0.05 else -1  # a rank whose costs are wrong
+            odd = int(rng.integers(SIZE)) if SIZE > 1 and rng.random() < 0.03 else -1  # a rank with another option
             mine = None if costs is None else costs[plan.vertices]
             if guilty >= 0:
-                mine = np.full(len(plan.vertices) + (guilty == RANK), 1.0)
+                wrong_ones = wrong_costs(np.random.default_rng(step), len(plan.vertices))
+                mine = wrong_ones if guilty == RANK else np.full(len(plan.vertices), 1.0)
             elif mine is None:
                 guilty = later
-            before = plan.vertices
+            before, given = plan.vertices, values
+            other = {"imbalance": 0.5} if odd == RANK else {}
             try:
-                values, ended = plan.rebalance(*values, costs=mine, **options, **packs), "ended"
-            except (lb_mpi.BalanceError, ValueError, SystemExit) as error:
-                meant = isinstance(error, SystemExit) or any(word in str(error) for word in ("Meant", "SystemExit", "costs"))
-                ended = "failed as meant" if meant and (fails or guilty >= 0) else repr(error)
+                values, ended = plan.rebalance(*values, costs=mine, **{**options, **other}, **packs), "ended"
+            except (lb_mpi.BalanceError, TypeError, ValueError, SystemExit) as error:
+                meant = isinstance(error, SystemExit) or any(
+                    word in str(error) for word in ("Meant", "SystemExit", "costs", "imbalance")
+                )
+                ended = "failed as meant" if meant and (fails or guilty >= 0 or odd >= 0) else repr(error)
                 if plan.vertices is not before:
                     ended = f"the plan has changed after {error!r}"
+            if ended == "ended":
+                ended = spoil(given, values) or "ended"
             ends, last = COMM.allgather(ended), plan.last
             between = ended == "ended" and last is not None and last.reason == BalanceReason.CHANCE.words
-            noticed = ended == "failed as meant" or between or guilty < 0
+            noticed = ended == "failed as meant" or between or (guilty < 0 and odd < 0)
             if len(set(ends)) > 1 or ended not in ("ended", "failed as meant") or not noticed:
-                return f"ranks have ended with {ends}; wrong costs on rank {guilty}"
+                return f"ranks have ended with {ends}; wrong costs on rank {guilty}, another option on rank {odd}"
             later = guilty if between else -1
+            if len({repr(one) for one in COMM.allgather(last and dataclasses.replace(last, seconds=0.0))}) > 1:
+                return f"ranks differ in what was decided: {last}"
             counts["rebalances"] += 1
+            counts["between"] += between
             counts["failed as meant"] += ended == "failed as meant"
             counts["moved"] += ended == "ended" and last is not None and last.acted
+            if between and step < n_steps - 1:
+                continue
             wrong = wrong_with(plan, graph, values, drawn)
             if checksum(values) != total:
                 wrong += "; the checksum of all values has changed"
@@ -276,10 +301,26 @@ def case(seed: int, number: int, counts: Counter[str]) -> str:
     return ""
 
 
+def spoil(given: tuple[Any, ...], found: tuple[Any, ...]) -> str:
+    """Overwrite the arrays that a rebalance has replaced; say what is wrong with the memory of the new ones."""
+    for old, new in zip(given, found, strict=True):
+        if old is new:
+            continue
+        pairs = [(old, new)] if isinstance(old, np.ndarray) else []
+        if sparse.issparse(old):
+            pairs = [(getattr(old, name), getattr(new, name)) for name in ("data", "indices", "indptr")]
+        for one, other in pairs:
+            whole = other if other.base is None else other.base
+            if not other.flags.writeable or np.shares_memory(one, other) or whole.nbytes > 2 * other.nbytes + 64:
+                return f"an array of {other.nbytes} bytes in {whole.nbytes} others, flags {other.flags}"
+            one[...] = np.zeros((), one.dtype)
+    return ""
+
+
 def main() -> None:
     """Run cases until there are so many rebalances."""
     seed, first, n_rebalances = (int(word) for word in sys.argv[1:4])
-    counts = Counter[str](dict.fromkeys(("rebalances", "moved", "failed as meant", "cases"), 0))
+    counts = Counter[str](dict.fromkeys(("rebalances", "between", "moved", "failed as meant", "cases"), 0))
     wrong = ""
     while counts["rebalances"] < n_rebalances and not wrong:
         number = first + counts["cases"]
