@@ -295,6 +295,11 @@ def test_a_wait_does_not_count() -> None:
         assert plan.report().n == 1
 
 
+class Interrupted:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise KeyboardInterrupt
+
+
 def test_costs_of_a_call_between_two_opportunities_count_at_the_next() -> None:
     with deal(mesh(9, 9)) as plan:
         costs, values = 1.0 + np.arange(len(plan.vertices)), np.zeros(len(plan.vertices))
@@ -310,6 +315,12 @@ def test_costs_of_a_call_between_two_opportunities_count_at_the_next() -> None:
         plan._balance.opportunities._skipped = 1
         assert plan.rebalance(values, costs=[object()])[0] is values
         assert len(refused(lambda: plan.rebalance(values))) == SIZE
+        plan._balance.opportunities._skipped = 1
+        with pytest.raises(KeyboardInterrupt):
+            plan.rebalance(values, costs=Interrupted())
+        before = plan._halos.own_s
+        with plan.waiting():
+            assert plan._halos.own_s > before  # it computes again
 
 
 def test_options_may_change_in_each_call() -> None:

@@ -233,10 +233,11 @@ class HaloPlan:
         began, part, balance = time.perf_counter(), self.part, self._balance
         looked = self._look()
         self._halos.begin(*looked)
+        self._halos.go_on(*looked)  # between two opportunities, the call itself counts as computing
         spent = self._halos.own_s, self._halos.queued_s
         if balance.skips(spent, costs, self.cut, began):
-            self._halos.go_on(*looked)
             return values
+        self._halos.begin(*looked)
         try:
 
             def check() -> tuple[Any, ...]:
