@@ -329,8 +329,8 @@ def test_options_may_change_in_each_call() -> None:
         for turn in range(4):
             at_speed(plan, speeds(3)[RANK])
             plan.rebalance(when="always", every=2, imbalance=0.03 + 0.01 * turn)
-        assert [one.acted for one in [*plan.history][:2]] == [False, SIZE > 1]
-        assert "due in a later call" in plan.history[2].reason
+        assert SIZE == 1 or [one.acted for one in plan.history][:2] == [False, True]
+        assert SIZE == 1 or "due in a later call" in plan.history[2].reason
 
 
 def test_steps_are_near_the_bound_when_speeds_change() -> None:
