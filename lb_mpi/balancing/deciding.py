@@ -13,8 +13,9 @@ Balance ("auto") when the time that it is expected to save until the next chance
     (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost * caution
 - Losses are what the skipped chances would have saved; small ones add up.  As in the ski-rental problem, this never
   costs more than twice the optimum, with a caution of 1.
-- Caution falls to the part of its cost by which earlier balancings have saved more than that, at least to a quarter:
-  where changes have lasted, the next one will (Purohit, Svitkina & Kumar 2018, ski rental with predictions).
+- Caution is 1 at first.  If the last balancing has saved k times the cost of the next one, caution moves half-way to 1 / k,
+  but not below 1 / 4 or above 1: where changes have lasted, the next one is expected to last (Purohit, Svitkina & Kumar
+  2018, ski rental with predictions).
 - "After" is the balanced time.  The fraction of the expected savings that has come true is expected of the next saving
   too.  So a balance that indivisible items rule out is not tried in every call, but is tried again some time.
 - The cost is that of the last balancing, as measured: the time to decide, and to move rows in each call.
@@ -44,7 +45,7 @@ NEGLIGIBLE = 1e-6  # of the largest weight: lighter observations are dropped
 DENSE = 256  # ranks up to which the fit is solved as a dense system
 KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
-CAREFUL = 0.25  # the least part of the cost that has to be lost before it is spent
+CAREFUL = 0.25  # the smallest caution
 N_OBSERVED = 4  # observations in one report: the heaviest
 CROWDED = 0.2  # share of their time that ranks queue for cores on a crowded machine
 LOAN_S = 0.3e-3  # in each call, before rows that were lent are back: the least that lending costs
@@ -166,7 +167,7 @@ def words_of(decision: Decision, rows: int) -> str:
 class Trigger:
     """Decides at the end of each call whether to change the distribution for the next.
 
-    `when`: "auto", "always" or a bound > 0 on the imbalance.  `every`: calls, >= 1, between two decisions.
+    `when`: "auto", "always" or a bound > 0 on the imbalance.  `every`: number of calls, >= 1, from one chance to the next.
     """
 
     def __init__(self, when: When = "auto", every: int = 1, tolerance: float = 0.05) -> None:
@@ -181,13 +182,13 @@ class Trigger:
                 raise ValueError(f"when = {show(when)}: {expected}{meant(when, ('auto', 'always'))}") from None
         self.cost_s = 0.0  # one-time cost of the last balancing
         self.trust = 1.0  # 0..1: fraction of the expected savings that has come true
-        self.caution = 1.0  # CAREFUL..1: part of the cost that has to be lost before it is spent
+        self.caution = 1.0  # CAREFUL..1: the part of the cost that savings and losses must exceed
         self._calls = 0
         self._lost_s = 0.0  # by not balancing since the last balancing
         self._losing_s = 0.0  # at each chance, by the last decision
         self._expected: tuple[float, float] | None = None  # at the last balancing: slowest rank's seconds, saving
-        self._saving_s = 0.0  # by the last balancing, in each call until something has changed
-        self._saved_s = math.nan  # by it so far; NaN: there was none
+        self._saving_s = 0.0  # by the last balancing, in each call; 0.0 once the imbalance is above the tolerance again
+        self._saved_s = math.nan  # by the last balancing so far; NaN: there was none
 
     @property
     def due(self) -> bool:
@@ -461,7 +462,7 @@ class RootDecider:
         self._began_s: deque[Floats] = deque(maxlen=USUAL)
 
     def decide(self, reports: Records) -> Decided:
-        """RootDecider the (P,) reports of a round."""
+        """Decide from the (P,) reports of a round."""
         failed, tick_work_before = reports["failed"].any(), self._worths.values
         if failed or (reports["mark"] != reports["mark"][0]).any():
             self.policy.failed()

@@ -4,11 +4,11 @@ A rank is the home of its vertices, which stay there until a round of rebalancin
 the ranks that will own them.  A vertex moves to a neighbour of its home at most, so all of its edges are at hand:
 
     zone       each of two neighbours: its vertices near their border, with the edges between the two parts
-    settle     one of them, which gets the other's zone: what is known there of its own vertices may be old
-    join       and there: both zones as one graph, with a fixed vertex on each side for the rest of the part
-    two_way    and there: let work change sides, then make the cut lighter (Fiduccia & Mattheyses 1982)
+    settle     one of them gets the other's zone, and corrects in it what the other knew of its vertices
+    join       it makes one graph of both zones, with a fixed vertex on each side for the rest of the part
+    two_way    it lets work change sides, then makes the cut lighter (Fiduccia & Mattheyses 1982)
 
-The one calls `ask`, and the other `answer`, each with one message.
+The rank that sends its zone calls `ask`, the one that chooses calls `answer`; each sends one message.
 
 Two pairs of ranks that share none don't affect each other (`lb_mpi.rebalancing.pairs`).
 A vertex is tied to its home by an edge of weight `stay` times its cost: the cut and the moved work are minimised together

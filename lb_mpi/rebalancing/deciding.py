@@ -7,7 +7,8 @@ Law.
 - Calls are opportunities, and decisions are equal, on all ranks: both depend on reductions only, whose results have the same
   bits on all ranks.  The sums are of integers, so every tree of a reduction gives the same.
 - If arguments are wrong on a rank, or differ between ranks, all ranks notice it at the same opportunity.
-- With "auto", opportunities are as frequent as it pays.  In the calls between, no rank communicates or checks arguments.
+- With "auto", opportunities are as frequent as it pays.  In the calls between, no rank communicates or checks arguments;
+  costs are kept for the next opportunity.
 
 An opportunity costs the time `call_s`.  Rare ones delay the reaction to a change, by half an interval on average.  If a
 change comes every T steps of the program, and half of the time is lost until it is noticed, both losses together are least
@@ -26,14 +27,14 @@ from lb_mpi.balancing.neighbours import UNIT, Reduction
 from lb_mpi.graph import Floats, Ints
 
 USUAL_STEPS = 250  # from one change to the next
-ROUNDS = 40  # messages of a rebalancing one after the other, or so
+ROUNDS = 40  # about so many messages of a rebalancing follow one another
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
 MOST = 2**42  # a number in a sum: that of a million ranks does not overflow
 
 
 class RankLoad(NamedTuple):
-    """A rank's load at the start."""
+    """A rank's load and speed, as it reports them."""
 
     load: float  # estimated work of its vertices
     speed: float  # work per second; NaN: not measured yet
@@ -149,7 +150,7 @@ class RebalanceDecision(NamedTuple):
 
     decision: Decision
     before: float = math.nan  # imbalance of the loads
-    mean_s: float = math.nan  # the time of all ranks if they were level
+    mean_s: float = math.nan  # the time of each rank in perfect balance
     mean_speed: float = math.nan
 
     @property

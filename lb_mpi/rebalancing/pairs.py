@@ -2,8 +2,8 @@
 
 In a pass, each two neighbours choose among the vertices near the border of their parts (see `lb_mpi.rebalancing.choose`).
 The first pass lets the flows through.  The others make the cut lighter, from coarse graphs to the finest, and let through
-what is left of the flows; only pairs with a flow take part.  All ranks that do take the same number of levels, so all of
-them know what comes next.
+what is left of the flows; only pairs with a flow take part in them.  All ranks that take part make the same number of
+levels, so they know what comes next.
 
 Pairs that share a rank go one after the other, in the order of a scrambled number of the pair, which both ends know.  So no
 rank waits in a circle, and a pair waits for few others in a row, on however many ranks.  Of the two, the faster one gets
@@ -87,7 +87,7 @@ def choose(rank: int, shard: Shard, labels: Ints, links: Links, most_vertices: i
 
 
 def exchange(shard: Shard, ranks: set[int], *arrays: Ints) -> ChoiceStep:
-    """Send each of these ranks what it needs of its ghosts, await the same."""
+    """Send each of these ranks the values of its ghosts here, and await theirs."""
     sends = {other: tuple(array[index] for array in arrays) for other, index in shard.send.items() if other in ranks}
     return ChoiceStep(sends, tuple(sends))
 

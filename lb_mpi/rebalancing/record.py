@@ -16,13 +16,15 @@ from lb_mpi.table import Table
 class Rebalanced:
     """The record of one call: what moved, and why.  All fields but `seconds` are the same on all ranks.
 
+    A call between two opportunities repeats the imbalance of the last one.
+
     Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1.
     """
 
     acted: bool  # True if vertices have moved
     reason: str  # of the decision, in words
-    imbalance_before: float  # of the last steps; NaN: unknown
-    imbalance_after: float  # expected with the new parts
+    imbalance_before: float  # as measured in the last steps; NaN: unknown
+    imbalance_after: float  # expected with the parts after the call
     vertices_moved: int  # on all ranks
     bytes_moved: int  # in messages with vertices and their values, on all ranks
     cut: float  # weight of the edges between parts, afterwards
@@ -46,7 +48,7 @@ class Rebalances(deque[Rebalanced]):
 
 
 def reason_of(decision: Decision, moved: int = 0) -> str:
-    """Say why so many vertices have moved, or none."""
+    """Say why this number of vertices has moved, or none."""
     if decision.reason is BalanceReason.UNMEASURED:
         return "plan unchanged: not all ranks have been timed often enough"
     if decision.reason is BalanceReason.CROWDED:

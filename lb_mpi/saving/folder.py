@@ -118,7 +118,7 @@ class Disk:
         return file
 
     def is_at(self, path: Path, locked: int) -> bool:
-        """Return whether this is the path of a locked file: it was not removed, nor replaced."""
+        """Return whether the locked file is still at this path, neither removed nor replaced."""
         return is_at(path, locked)
 
     def unlock(self, locked: int) -> None:
@@ -184,7 +184,7 @@ class Folder:
     def lock(self) -> None:
         """Keep other runs from saving here until `close` or the end of the process; OSError if another one does so.
 
-        If the folder has been removed or replaced meanwhile, the lock was that of another one.
+        A lock on a folder that has since been removed or replaced is given up for a new one.
         """
         if self._lock is not None and not self._disk.is_at(self.path / LOCK, self._lock):
             self.close()

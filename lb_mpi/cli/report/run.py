@@ -337,7 +337,7 @@ def _part(one: float, whole: float) -> float:
 
 
 def matrix(run: Run, way: Way) -> Any:
-    """Return the moved work as a sparse (size, size) array: from the row's rank to the column's, in parts, rows."""
+    """Return moved work, sparse, (size, size), from the row's rank to the column's: in parts, rows, tasks or vertices."""
     rows, columns, amounts = [], [], []
     for one in run.ranks:
         flows = one.flows[(one.flows["way"] == way) & (one.flows["other"] >= 0) & (one.flows["other"] < run.size)]

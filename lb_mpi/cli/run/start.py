@@ -320,7 +320,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
     top.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
     top.add_argument("--emulated", action="store_true",
-        help="the hosts are virtual ones of the command cluster: emulate their speeds, and use TCP")
+        help="the hosts are virtual ones, made by `cluster`: emulate their speeds, and use TCP")
     top.add_argument("--record", metavar="FOLDER",
         help="write a record of the run to FOLDER, after restarts of the last start, for python -m lb_mpi report FOLDER")
     top.add_argument("--progress", action="store_true",

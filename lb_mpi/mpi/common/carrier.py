@@ -73,7 +73,7 @@ def carry(
     """Run the loop until the actor is over; `slow` emulates a slow rank.
 
     The actor's times are seconds since `start`, a time by time.perf_counter().  A waiting rank yields its core for
-    `quick_s`, and then takes naps; after a wait that was longer, it yields for half as long in the next one.  Ctrl-C between
+    `quick_s`, and then takes naps; after a wait longer than that, the next one yields only half as long.  Ctrl-C between
     jobs fails the actor; if it then waits for long, Ctrl-C is raised.
     """
     meter, yielding_s = meter or Meter(), quick_s

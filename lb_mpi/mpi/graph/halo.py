@@ -194,8 +194,10 @@ class HaloPlan:
 
             heat, degree = plan.rebalance(heat, degree)
 
-        Collective.  Vertices and their rows of the graph move to ranks whose parts touch that of the old owner, until
-        all ranks need about the same time for a step; `plan.vertices` and the other arrays of the plan are then new.
+        Collective.  In some calls, the opportunities, the ranks exchange measurements and decide; all other calls end at
+        once and return the same objects.  Vertices and their rows of the graph move to ranks whose parts touch that of the
+        old owner, until all ranks need about the same time for a step; `plan.vertices` and the other arrays of the plan are
+        then new.
         Results of a program do not depend on it, to the last bit, if `exchange` is all that couples the ranks.
 
         Parameters
@@ -206,12 +208,13 @@ class HaloPlan:
             ranks.
         costs : (n_local,) the cost of each vertex, >= 0 and at most 1e100 in sum, in any unit that is the same on all
             ranks; less than 1e-100 counts as 0.  None: as given in an earlier call, at first the vertex weights.  Costs
-            move with their vertices.  What they do not explain counts as the speed of the rank.
+            move with their vertices.  What they do not explain counts as the speed of the rank.  Costs of a call between
+            two opportunities are kept unchecked, and used at the next opportunity if that call has none.
         when : when vertices move.  "auto": if the time that this is expected to save until the next opportunity, with
             what earlier opportunities would have saved, exceeds its cost; "always": at every opportunity; a number above
             0: if the imbalance is above this bound.
-        every : number of calls, >= 1, between two opportunities.  With "auto" there may be more, if an opportunity costs
-            much compared with a step; the calls between end at once, and keep no argument but `costs`.
+        every : number of calls, >= 1, from one opportunity to the next.  With "auto", opportunities may be rarer if they
+            cost much compared with a step.  Calls between two opportunities ignore all arguments but `costs`.
         tolerance : with "auto", an imbalance up to this one is good enough, above 0; 0.05 means 5 %.
         imbalance : about the imbalance that is left, above 0.
         pack, unpack : functions from an object to bytes and back, for lists of objects.

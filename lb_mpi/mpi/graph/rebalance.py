@@ -61,7 +61,7 @@ from lb_mpi.record.record import Record
 
 NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
 USUAL = 5  # calls over which the median of a rank's speed is taken
-LEAST = 3  # calls before "auto" decides
+LEAST = 3  # speeds that "auto" needs to decide
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # below, a cost is 0; above, too much: quotients of speeds stay finite
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
@@ -78,7 +78,7 @@ class RebalanceHead(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The arguments of a call that must be the same on all ranks; what has been checked."""
+    """Arguments of a call, checked, that must be the same on all ranks."""
 
     when: When = "auto"
     every: int = 1
@@ -179,7 +179,7 @@ class PlanBalance:
         return CostsAndSpeeds(self.costs, self._given, self._speeds.copy())
 
     def failed(self, before: CostsAndSpeeds) -> None:
-        """Begin to decide anew on all ranks, from what was known before: some may have had other arguments, or none."""
+        """Forget the failed call, in which ranks may have had different arguments: return to what was known before."""
         cost_s = self.trigger.cost_s
         self.trigger, self.opportunities, self.waiting = Trigger(), Opportunities(), None
         self.trigger.cost_s = cost_s
@@ -231,7 +231,7 @@ def rebalance(
     arguments: Callable[[], tuple[Arguments, Floats | None, Values]], slow: throttle, record: Record, cut: float,
     connected: bool, slabs: bool,
 ) -> Moved | None:  # fmt: skip
-    """Collective: decide, and move; None: no vertex has moved.  What has happened is appended to the history.
+    """Collective: decide and move at an opportunity; None: no vertex has moved.  What happened is appended to the history.
 
     `spent`: seconds that this rank has computed so far, and those of them without a core.  `arguments` checks the
     caller's, and may raise.  `connected`: the whole graph is in one piece.  `slabs`: the parts are contiguous ranges.
@@ -307,7 +307,7 @@ def _reduce(
 ) -> GraphTotals:
     """Return the sums and maxima of all ranks; collective.
 
-    A second reduction follows if loads or speeds have another order of magnitude than before, as in the first call.
+    A second reduction follows if the largest load or speed has changed a thousandfold, as in the first call.
     """
     mark = zlib.crc32(repr(given).encode())
     while True:
