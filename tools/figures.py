@@ -1,6 +1,6 @@
 """The five pictures of docs/papers.md, one for the idea of each paper, and that of docs/programs.md.
 
-The numbers of the five are computed; those of the last one are of the table on its page.
+The numbers of the five are computed; those of the last one come from the table on its page.
 
 python -m tools.figures
 """

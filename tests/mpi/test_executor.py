@@ -78,7 +78,7 @@ def interrupt() -> None:
 
 
 class Interrupting:
-    """Can be pickled, but interrupts who reads it."""
+    """Can be pickled, but raises KeyboardInterrupt when it is read."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return interrupt, ()

@@ -143,7 +143,7 @@ def test_arguments_that_differ_are_noticed() -> None:
 
 
 def totals_with_marks(*marks: int) -> GraphTotals:
-    """The totals to ranks with these checksums of their arguments."""
+    """The totals of ranks with these checksums of their arguments."""
     return totals_of(reduced([report(RankLoad(1.0, 1.0), 1, Units(), mark=mark) for mark in marks]), Units())
 
 
