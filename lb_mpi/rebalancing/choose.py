@@ -98,7 +98,7 @@ class Home(NamedTuple):
 
 
 def home_of(shard: Shard, labels: Ints, rank: int, other: int) -> Home:
-    """Return a rank and its shard for a pair."""
+    """Return a rank, with its shard, as one of a pair."""
     theirs, sent = shard.ghosts.get(other, NO_GHOSTS), shard.send.get(other, labels[:0])
     return Home(shard.graph, shard.outer, shard.numbers, labels, rank, other, theirs.start, theirs.stop, sent)
 
@@ -107,9 +107,9 @@ def home_of(shard: Shard, labels: Ints, rank: int, other: int) -> Home:
 def zone(home: Home, layers: int, work: float) -> tuple[Ints, Zone]:
     """Return the vertices of a home near the border of its part with the other rank's: local numbers, and rows.
 
-    layers : edges from the border, at least as many as vertices with this `work` need; if there is some, but no border, the
-    zone begins at the vertex with the fewest edges.  Vertices in third parts are left out of the rows.
-    One vertex that stays at home is left out, so that a rank keeps its place between its neighbours.
+    layers : width of the zone, in edges from the border; it is wider if vertices with this `work` need more.  If there is
+    work but no border, the zone begins at the vertex with the fewest edges.  The zone never has
+    all vertices that stay at home, so that a rank keeps its place between its neighbours.
     """
     graph, outer, numbers, labels, rank, other, start, stop, _ = home
     n_local = len(outer)
