@@ -1,6 +1,6 @@
 """A rebalancing: one rank of a distributed graph moves vertices to its neighbours, and gets some.   (pure)
 
-All ranks have decided to do so (`lb_mpi.rebalancing.deciding`).
+It begins when all ranks have decided that vertices move (`lb_mpi.rebalancing.deciding`).
 
 Law.
 - Every vertex is owned by one rank, before and after.  The new parts are those of a fresh distribution by the new owners.
@@ -10,7 +10,7 @@ Law.
 - Vertices are chosen in steps (`lb_mpi.rebalancing.pairs`), which are the same in any order of arrivals.
 - All ranks move, or none: a rank keeps its old part until the commit says that no rank has failed.  A rank that fails at any
   time takes part until then, with empty messages, so that nobody waits for it.
-- Of ranks that are not its neighbours, a rank learns nothing but a few sums and maxima over all ranks.
+- Of ranks that are not its neighbours, a rank learns nothing but a few sums and maxima over all ranks (except with slabs).
 - Slabs stay contiguous: each rank has one range of vertices, in the order of the ranks (`lb_mpi.rebalancing.slabs`).
   Vertices go to rank - 1 and rank + 1 only, which count as neighbours.  All ranks learn all loads and speeds.
 
@@ -34,7 +34,7 @@ Slabs begin with LOADS, others with REPAIR.
     PACK      its job                          sends the rows to their new owners
     ROWS      ROWS of neighbours               requests `Build`; reports a failure if a neighbour's rows have no content
     BUILD     its job                          reports: failed or not
-    COMMIT    the sums and maxima of all       ends if a rank has failed; asks for the cut
+    COMMIT    the sums and maxima of all       ends if a rank has failed; else asks for the cut
     CUT       the cut of all                   ends: the new parts are valid
 """
 

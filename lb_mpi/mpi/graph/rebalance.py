@@ -63,7 +63,7 @@ NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
 USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # speeds that "auto" needs to decide
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
-NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # below, a cost is 0; above, too much: quotients of speeds stay finite
+NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
 
