@@ -3,8 +3,9 @@
 A case is a random graph (meshes, paths, complete and random graphs; isolated vertices, several components, vertices without
 work), random owners (also ranks without vertices; now and then contiguous ranges, by method="slabs"), and none, one or many
 values: arrays of any dtype and shape, structured ones too, CSR matrices with unsorted rows, objects with pack and unpack.
-Then vertices move up to five times, or there are up to 60 steps, in most of which nothing is decided: by random costs, many of them 0, speeds and options.  Now and then a pack or unpack
-fails on one rank, or costs are wrong or an option is another one there.  Arrays that were replaced are overwritten.
+Then vertices move up to five times, or there are up to 60 steps, in most of which nothing is decided: by random costs, many
+of them 0, speeds and options.  Now and then a pack or unpack fails on one rank, or costs are wrong or an option is another
+one there.  Arrays that were replaced are overwritten.
 
 After each rebalance, the plan must be that of a fresh distribution with the same owners, array for array; the values must
 be those of their vertices, and the checksum of all values is the same as at first.  After an error that is meant, all ranks
