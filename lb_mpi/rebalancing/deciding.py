@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running, smooth
 from lb_mpi.balancing.neighbours import UNIT, Reduction
 from lb_mpi.graph import Floats, Ints
 
@@ -196,6 +196,10 @@ class Opportunities:
         self._skipped = max(0, self._skipped - 1)
         trigger.hold()
         return True
+
+    def took(self, seconds: float) -> None:
+        """Record how long this rank's last one took, at which nothing moved; the first one takes longest."""
+        self.call_s = smooth(self.call_s or math.nan, seconds)
 
     def decided(self, totals: GraphTotals, decided: RebalanceDecision, trigger: Trigger) -> None:
         """Record what all ranks have decided at this opportunity."""

@@ -214,7 +214,8 @@ class HaloPlan:
             what earlier opportunities would have saved, exceeds its cost; "always": at every opportunity; a number above
             0: if the imbalance is above this bound.
         every : number of calls, >= 1, from one opportunity to the next.  With "auto", opportunities may be rarer if they
-            cost much compared with a step.  Calls between two opportunities ignore all arguments but `costs`.
+            cost much compared with a step.  Calls between two opportunities ignore all arguments but `costs`: a new
+            `when`, too, counts from the next one on.
         tolerance : with "auto", an imbalance up to this one is good enough, above 0; 0.05 means 5 %.
         imbalance : about the imbalance that is left, above 0.
         pack, unpack : functions from an object to bytes and back, for lists of objects.

@@ -263,7 +263,8 @@ def rebalance(
     decided = decide(totals, balance.trigger, comm.size)
     balance.decided(totals, decided)
     if not decided.act:
-        seconds = balance.opportunities.call_s = time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        balance.opportunities.took(seconds)
         reason = reason_of(decided.decision)
         balance.history.append(Rebalanced(False, reason, decided.before, decided.before, 0, 0, cut, 0, seconds))
         return None
