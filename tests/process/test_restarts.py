@@ -188,7 +188,7 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, r
         (["--restarts", "-1"], "--restarts -1: expected 0 or more"),
         (["--hang-s", "nan"], "--hang-s nan: expected 0 or more"),
         (["--grace-s", "-0.5"], "--grace-s -0.5: expected 0 or more"),
-        (["-n", "0"], "-n 0: expected 1 to"),
+        (["-n", "0"], "-n 0: expected at least 1"),
     ],
 )
 def test_mistakes(options: list[str], says: str) -> None:

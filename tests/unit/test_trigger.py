@@ -1,6 +1,7 @@
 """When to balance, and what is known of rows and ranks."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from lb_mpi.balancing.deciding import N_OBSERVED, REPORT, Observation, RankReport, TickWork, Trigger, smooth
 from lb_mpi.balancing.knowledge import RowCosts, blocks
-from lb_mpi.mpi.common.waiting import own_time_s
+from lb_mpi.mpi.common.waiting import Clocks, Look, own_time_s
 
 NAN = math.nan
 
@@ -107,6 +108,22 @@ def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself() -> None:
         cpu_s, queued_s = wall_s * rng.dirichlet(np.ones(3))[:2]
         for gave_up in (0, 1, None):
             assert cpu_s <= own_time_s(wall_s, cpu_s, gave_up, queued_s) <= wall_s
+
+
+def test_clocks_are_those_of_the_thread_that_begins() -> None:
+    """Python gives the number of a thread that has ended to the next one; its clocks cannot be read any longer."""
+    clocks, read = Clocks(), list[Look]()
+
+    def look() -> None:
+        clocks.begin()
+        read.append(clocks.before())
+
+    for _ in range(5):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    clocks.end()
+    assert len(read) == 5
 
 
 def test_a_smaller_measurement_is_believed_at_once() -> None:

@@ -164,14 +164,15 @@ class Clocks:
 
     def __init__(self) -> None:
         self._queue: int | None = None  # descriptor of Linux's report of this thread's queueing
-        self._thread = 0  # that called `begin`
+        self._thread = 0  # that called `begin`: the system's number, since Python's own may be that of an earlier thread
 
     def begin(self) -> None:
         """Start in this thread; repeated calls cost little."""
-        if self._thread == threading.get_ident():
+        thread = threading.get_native_id()
+        if self._thread == thread:
             return
         self.end()
-        self._thread = threading.get_ident()
+        self._thread = thread
         try:
             self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
