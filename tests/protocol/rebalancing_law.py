@@ -62,7 +62,7 @@ class Case(NamedTuple):
         return totals if totals.fits(units) else self.totals(totals.units)
 
     def decide(self, when: Any = "always") -> tuple[GraphTotals, RebalanceDecision]:
-        """What all ranks know, and decide."""
+        """Return the sums and maxima of all ranks, and what they decide."""
         return (totals := self.totals(Units())), decide(totals, Trigger(when), self.size)
 
     def actors(self, when: Any = "always") -> list[Any]:
