@@ -35,7 +35,7 @@ from lb_mpi.mpi.common.collective import agree, barrier
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.graph.distribute import METHODS
 from lb_mpi.mpi.graph.halo import HaloPlan
-from lb_mpi.rebalancing.rebalance import compile_kernels as compile_rebalancing
+from lb_mpi.mpi.graph.rebalance import load_kernels
 from lb_mpi.saving.rows import Arrays
 from lb_mpi.table import counted
 
@@ -282,7 +282,7 @@ def compile_kernels(*, rebalance: bool = False) -> None:
     none = np.zeros(0, dtype=np.int64)
     step(np.zeros(1), np.zeros(1), np.zeros(2, dtype=np.int64), none, np.zeros(0), 0.0, 1, 0, 1)
     if rebalance:
-        compile_rebalancing()
+        load_kernels()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from lb_mpi.mpi.common.collective import agree, barrier
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan
-from lb_mpi.rebalancing.rebalance import compile_kernels as compile_rebalancing
+from lb_mpi.mpi.graph.rebalance import load_kernels
 from lb_mpi.table import counted
 
 PROG = "python -m apps.particles"
@@ -187,7 +187,7 @@ def compile_kernels(*, rebalance: bool = False) -> None:
     """Compile the step, and what a rebalancing needs (or load it from the cache)."""
     blow(np.zeros((0, 3)), 1, 1, 0.0, 0.0, 1)
     if rebalance:
-        compile_rebalancing()
+        load_kernels()
 
 
 def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:

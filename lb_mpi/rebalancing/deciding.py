@@ -78,6 +78,7 @@ class Maxima(NamedTuple):
     seconds: float  # that it needs for its load
     free_s: float  # of these, with a core
     minus_call_s: float  # seconds of its last opportunity at which nothing moved
+    loading_s_by_speed: float  # seconds in which the fastest rank loads the code of a move, if it has to, / its own speed
 
 
 class GraphTotals(NamedTuple):
@@ -106,6 +107,11 @@ class GraphTotals(NamedTuple):
         return max(0.0, -self.most.minus_call_s)
 
     @property
+    def loading_s(self) -> float:
+        """Seconds until the slowest of the ranks that have to has loaded the code of a move."""
+        return self.most.loading_s_by_speed * self.most.speed
+
+    @property
     def interval(self) -> int:
         """The number of calls from one opportunity to the next, at least 1, with "auto"."""
         step_s = self.most.seconds
@@ -114,9 +120,14 @@ class GraphTotals(NamedTuple):
 
 
 def report(
-    mine: RankLoad, n_local: int, units: Units, *, mark: int = 0, failed: bool = False, call_s: float = 0.0
-) -> Reduction:
-    """Return the numbers of a rank with so many vertices; `call_s`: seconds of its last opportunity without a move."""
+    mine: RankLoad, n_local: int, units: Units, *, mark: int = 0, failed: bool = False, call_s: float = 0.0,
+    loading_s: float = 0.0,
+) -> Reduction:  # fmt: skip
+    """Return the numbers of a rank with so many vertices.
+
+    `call_s`: seconds of its last opportunity without a move; `loading_s`: in which the fastest rank would load what this
+    one has not loaded of the code of a move.
+    """
     timed = not math.isnan(mine.speed)
     speed = mine.speed if timed else 0.0
     seconds = mine.load / speed if timed else 0.0
@@ -125,7 +136,7 @@ def report(
     sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in zip(mine_in_units, units_of, strict=True)]
     most = Maxima(
         failed, mark, -mark, not timed and mine.load > 0.0, n_local, mine.load, speed, seconds, seconds * mine.running,
-        -call_s,
+        -call_s, loading_s / speed if speed > 0.0 else 0.0,
     )  # fmt: skip
     return Reduction(np.array([*sums, timed], dtype=np.int64), np.array(most, dtype=float))
 
@@ -142,7 +153,7 @@ def totals_from(loads: Floats, speeds: Floats, n_local: Ints, call_s: float) -> 
     seconds = float((loads / speeds).max())
     sums = LoadSums(float(loads.sum()), float(speeds.sum()), float(speeds.sum()), 0.0, 0.0, len(speeds))
     most = float(n_local.max()), float(loads.max()), float(speeds.max())
-    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, -call_s))
+    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, -call_s, 0.0))
 
 
 class RebalanceDecision(NamedTuple):
@@ -176,7 +187,7 @@ def decide(totals: GraphTotals, trigger: Trigger, size: int) -> RebalanceDecisio
     if trigger.when == "auto" and queue.forbids:
         trigger.skip()
         return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
-    cost_s = trigger.cost_s or ROUNDS * totals.call_s  # as measured; a guess before the first one
+    cost_s = (trigger.cost_s or ROUNDS * totals.call_s) + totals.loading_s  # as measured; a guess before the first one
     return RebalanceDecision(trigger.decide(before, slowest_s, mean_s, cost_s=cost_s), before, mean_s, mean_speed)
 
 

@@ -8,7 +8,6 @@ reach.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -130,7 +129,6 @@ def with_bridges(quotient: Graph) -> Graph:
     )
 
 
-@functools.cache
 def compile_kernels() -> None:
-    """Compile all kernels of a rebalancing, or load them from the cache; only once in a process."""
+    """Compile all kernels of a rebalancing, or load them from the cache."""
     rebalance("mesh:20x20", np.arange(400) // 100, [1.0, 1.0, 1.0, 2.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,19 @@ def test_an_unexpected_message_is_refused() -> None:
     one._links, one.owners = [1], one.owners._replace(local=np.full(4, 2))
     with pytest.raises(ProtocolError, match="not its neighbours"):
         one._pack({1: np.array([1])})
+
+
+def test_a_first_move_waits_until_losses_exceed_the_time_to_load_its_code() -> None:
+    """A step takes 2 s, and 1 s in balance: the slow rank loads for twice as long as the fast one."""
+
+    def first_move(loading_s: float) -> int:
+        trigger, units = Trigger("auto"), Units(1.0, 1.0)
+        reports = [report(load, 4, units, loading_s=loading_s) for load in (RankLoad(4.0, 2.0), RankLoad(2.0, 4.0))]
+        totals = totals_of(reduced(reports), units)
+        return next(number for number in itertools.count(1) if decide(totals, trigger, 2).act)
+
+    assert first_move(0.0) == 1
+    assert first_move(2.4) == 5  # 4.8 s
 
 
 def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: bool = True) -> list[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import struct
+import sys
 import time
 import zlib
 from collections import deque
@@ -63,6 +65,7 @@ NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
 USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # speeds that "auto" needs to decide
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
+KERNELS_S, NUMBA_S = 0.4, 0.2  # of a fast core, to load the kernels and to import numba
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
@@ -253,7 +256,8 @@ def rebalance(
     mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
     words = _given(checked, moving, given)
     with presence.notifying():
-        totals = _reduce(presence, mine, part.n_local, balance.opportunities, words, failed=failed is not None)
+        loading_s = 0.0 if slabs else slow.speed * loading_time()  # without rests
+        totals = _reduce(presence, mine, part.n_local, balance.opportunities, words, loading_s, failed=failed is not None)
         if totals.most.failed:
             balance.failed(before)
             raise_on_all(comm, failed)
@@ -276,9 +280,7 @@ def rebalance(
         port = RebalancePort(comm, part, balance.costs, moving, connected)
         try:
             if not slabs:
-                from lb_mpi.rebalancing.rebalance import compile_kernels  # here, since it imports numba
-
-                compile_kernels()  # before the actor begins, whose time counts as the cost
+                load_kernels()  # before the actor begins, whose time counts as the cost
             carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
@@ -303,9 +305,25 @@ def rebalance(
         return port.moved._replace(n_ghosts=outcome.n_ghosts, cut=outcome.cut)
 
 
+@functools.cache
+def load_kernels() -> None:
+    """Load the kernels of a rebalancing, once in a process; the first time on a machine, they are compiled."""
+    from lb_mpi.rebalancing.rebalance import compile_kernels  # here, since it imports numba
+
+    compile_kernels()
+
+
+def loading_time() -> float:
+    """Return about the seconds in which a fast core loads the kernels that this process has not loaded."""
+    if load_kernels.cache_info().currsize:
+        return 0.0
+    return KERNELS_S + (0.0 if "numba" in sys.modules else NUMBA_S)
+
+
 def _reduce(
-    presence: Presence, mine: RankLoad, n_local: int, opportunities: Opportunities, given: dict[str, str], *, failed: bool
-) -> GraphTotals:
+    presence: Presence, mine: RankLoad, n_local: int, opportunities: Opportunities, given: dict[str, str], loading_s: float,
+    *, failed: bool,
+) -> GraphTotals:  # fmt: skip
     """Return the sums and maxima of all ranks; collective.
 
     A second reduction follows if the largest load or speed has changed a thousandfold, as in the first call.
@@ -313,7 +331,8 @@ def _reduce(
     mark = zlib.crc32(repr(given).encode())
     while True:
         units = opportunities.units
-        numbers = report(mine, n_local, units, mark=mark, failed=failed, call_s=opportunities.call_s)
+        call_s = opportunities.call_s
+        numbers = report(mine, n_local, units, mark=mark, failed=failed, call_s=call_s, loading_s=loading_s)
         reducing = Reducing(presence.comm, numbers)
         presence.wait(reducing.done, reducing, name=NAME)
         totals = totals_of(reducing.answer, units)
