@@ -116,7 +116,6 @@ class Choose(NamedTuple):
 
     links: Links
     repaired: Owners  # without stray pieces
-    most_vertices: int  # of any rank
     step: int
     received: dict[int, Arrays] | None  # by neighbour; None: nothing, in step 0
 
@@ -217,7 +216,6 @@ class Rebalancing:
         self._began = False
         self._now = self._began_at = 0.0
         self._mean_s, self._units = decided.mean_s, totals.units
-        self._most_vertices = int(totals.most.n_local)  # of a rank
         self._connected = connected
         self._component = -1 if connected and len(part.ranks) else rank  # the lowest rank known in that of this rank
         self._grown, self._greetings = False, 0
@@ -461,7 +459,7 @@ class Rebalancing:
             (1.0 + self._imbalance) * speed * self._mean_s,
         )  # fmt: skip
         self.stage = Stage.CHOOSE
-        self.job = Choose(links, self._repaired, self._most_vertices, self._step, received)
+        self.job = Choose(links, self._repaired, self._step, received)
         self._step += 1
         return []
 

@@ -6,7 +6,8 @@ the ranks that will own them.  A vertex moves to a neighbour of its home at most
     zone       each of two neighbours: its vertices near their border, with the edges between the two parts
     settle     one of them gets the other's zone, and corrects in it what the other knew of its vertices
     join       it makes one graph of both zones, with a fixed vertex on each side for the rest of the part
-    two_way    it lets work change sides, then makes the cut lighter (Fiduccia & Mattheyses 1982)
+    two_way    it lets work change sides, then makes the cut lighter, on coarse graphs of the zones first: groups of vertices
+               change sides, which a search by single ones (Fiduccia & Mattheyses 1982) would not find
 
 The rank that sends its zone calls `ask`, the one that chooses calls `answer`; each sends one message.
 
@@ -30,7 +31,7 @@ from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.kernels import inlined, njit
 from lb_mpi.partitioning.coarsen import SHRINK, Csr, Flags, cluster, contract
-from lb_mpi.partitioning.compiled import State, make_heap, pop, put, random_state
+from lb_mpi.partitioning.compiled import State, make_heap, pop, put
 from lb_mpi.partitioning.flow import refine_by_flow
 from lb_mpi.partitioning.refine import LATEST, find_connections, find_parts, move, refine
 
@@ -38,7 +39,7 @@ from lb_mpi.partitioning.refine import LATEST, find_connections, find_parts, mov
 
 
 class Shard(NamedTuple):
-    """A rank's rows of a graph, or of a coarser one.  Ghosts are behind the owned vertices, and have no rows."""
+    """A rank's rows of a graph.  Ghosts are behind the owned vertices, and have no rows."""
 
     graph: Csr  # (n_local + n_ghosts,) vertices
     n_local: int
@@ -312,11 +313,12 @@ def find(numbers: Ints, number: int) -> int:
     return low if low < len(numbers) and numbers[low] == number else -1
 
 
-LAYERS = 4  # width of a zone, at least
+LAYERS = 8  # width of a zone, at least
 AHEAD = 2.0  # times the flow: the work of a zone, at least
+COARSEST, LARGEST = 20, 1.5  # vertices of the coarsest graph, and the largest one's part of the mean work there
 ROUNDS, PATIENCE, SEEDS_AT_ONCE = 3, 0.3, 10  # of searches, as for a partition (see `multilevel`)
 FLOW_ROUNDS, FLOW_LAYERS = 1, 5
-FLOW_VERTICES = 1_000  # of a pair, at most: beyond, a flow takes most of the time, and coarser graphs have had theirs
+FLOW_VERTICES = 1_000  # of a graph, at most: beyond, a flow takes most of the time, and coarser ones have had theirs
 
 
 @njit(cache=True)
@@ -329,7 +331,7 @@ def two_way(pair: Pair, give: float, slack: Floats, state: State) -> Ints:
 
     First, vertices at the border change sides, cheapest in cut first, until the work is right up to half a vertex; without a
     border, from the vertex with the weakest edges on.  Then local searches with rollback and flows make the cut lighter (see
-    `lb_mpi.partitioning.refine` and `.flow`).
+    `lb_mpi.partitioning.refine` and `.flow`), on coarse graphs first.
     """
     side, costs = pair.side.copy(), pair.costs.copy()
     graph, bounds = Csr(pair.indptr, pair.indices, pair.weights, costs), np.zeros(2)
@@ -341,9 +343,37 @@ def two_way(pair: Pair, give: float, slack: Floats, state: State) -> Ints:
     bounds[1] += heavy + give
     give_work(graph, side, bounds)
     bounds = np.maximum(bounds + slack, find_parts(graph, side, bounds).weights)
-    refine(graph, side, bounds, ROUNDS, PATIENCE, SEEDS_AT_ONCE, state)
-    if len(side) <= FLOW_VERTICES:
-        refine_by_flow(without_ties(graph, pair.tied), side, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
+    return lightened(graph, side, pair.tied, bounds, state)
+
+
+@njit(cache=True)
+def lightened(graph: Csr, side: Ints, tied: Flags, bounds: Floats, state: State) -> Ints:
+    """Return new sides with a lighter cut, from coarse graphs, whose groups keep to one side, to the finest.
+
+    tied (2 + m,) : as in `Pair`.  bounds (2,) : of the sides' weights.
+    """
+    graphs, groups, ties = [graph], [side], [tied]  # groups: of the finer graph's vertices
+    largest = LARGEST * graph.vertex_weights[2:].sum() / COARSEST
+    while len(side) > COARSEST:
+        block = side.copy()
+        block[:2] = 2, 3  # the fixed vertices stay alone, and the first two
+        group, count = cluster(graphs[-1], largest, block, state, False)
+        if count > SHRINK * len(side):
+            break
+        coarse_side, coarse_tied = np.empty(count, np.int64), np.ones(count, np.bool_)
+        for v in range(len(group)):
+            coarse_side[group[v]] = side[v]
+            coarse_tied[group[v]] &= ties[-1][v]
+        side = coarse_side
+        graphs.append(contract(graphs[-1], group, count))
+        groups.append(group)
+        ties.append(coarse_tied)
+    for level in range(len(graphs) - 1, -1, -1):
+        refine(graphs[level], side, bounds, ROUNDS, PATIENCE, SEEDS_AT_ONCE, state)
+        if len(side) <= FLOW_VERTICES:
+            refine_by_flow(without_ties(graphs[level], ties[level]), side, bounds, FLOW_ROUNDS, FLOW_LAYERS, state)
+        if level > 0:
+            side = side[groups[level]]
     return side
 
 
@@ -504,7 +534,8 @@ def stray(shard: Shard, rank: int) -> Ints:
     work = np.bincount(piece, graph.vertex_weights[:n], minlength=count)
     tails = np.repeat(np.arange(n), np.diff(graph.indptr[: n + 1]))
     away = graph.indices >= n
-    at, to = piece[tails[away]], owners_of_ghosts(shard)[graph.indices[away] - n]
+    owners = np.repeat(np.array([*shard.ghosts], dtype=np.int64), [one.stop - one.start for one in shard.ghosts.values()])
+    at, to = piece[tails[away]], owners[graph.indices[away] - n]
     for one in np.flatnonzero(work <= LARGE * work.sum()).tolist():
         weights = np.bincount(to[at == one], graph.weights[away][at == one])
         if one != int(work.argmax()) and len(weights) and weights.max() > 0.0:
@@ -535,58 +566,3 @@ def pieces(graph: Csr, n_local: int) -> tuple[Ints, int]:
                     end += 1
         count += 1
     return piece, count
-
-
-# --- Coarsening inside the parts --------------------------------------------------------------------------------------
-
-COARSEST = 30  # vertices of a part in its coarsest graph
-
-
-def multilevel_within(shard: Shard, labels: Ints, seed: int) -> tuple[Ints, int]:
-    """Group the owned vertices: return (n_local,) the group of each one, and their number.
-
-    labels (n_local + n_ghosts,) : a group has a single label, so that coarser graphs keep the parts.  The groups are the
-    vertices of the next level, as `coarser` builds it; if they are as many as the vertices, this is the coarsest one.
-
-    A pass of `two_way` over all pairs on each level, from the coarsest to the finest, moves whole groups, which a search by
-    single vertices can't.  That keeps the cut near that of a fresh partition over many events.
-    """
-    graph, n = shard.graph, shard.n_local
-    if n <= COARSEST:
-        return np.arange(n), n
-    inner = graph.indices < n
-    indptr = np.concatenate([[0], np.cumsum(inner)])[graph.indptr[: n + 1]]
-    own = Csr(indptr, graph.indices[inner], graph.weights[inner], graph.vertex_weights[:n].copy())
-    largest = 1.5 * float(own.vertex_weights.sum()) / COARSEST
-    group, count = cluster(own, largest, labels[:n].copy(), random_state(seed), False)
-    return (group, count) if count <= SHRINK * n else (np.arange(n), n)
-
-
-def coarser(shard: Shard, group: Ints, count: int, rank: int, ghost_groups: Ints) -> tuple[Shard, Ints]:
-    """Return the shard of the groups, and (n_local + n_ghosts,) its vertex or ghost for each one here.
-
-    group, count : of the owned vertices.  rank : that owns them.  ghost_groups (n_ghosts,) : the groups of the ghosts on
-    their own ranks.
-    """
-    numbers, ghosts = np.unique(group_numbers(owners_of_ghosts(shard), ghost_groups), return_inverse=True)
-    both = np.concatenate([group, count + ghosts])
-    graph = contract(shard.graph, both, count + len(numbers))
-    send = {other: np.unique(group[index]) for other, index in shard.send.items()}
-    begin = (count + np.searchsorted(numbers, group_numbers(np.array([*shard.ghosts, MOST_RANKS]), 0))).tolist()
-    of_ranks = {other: slice(begin[k], begin[k + 1]) for k, other in enumerate(shard.ghosts)}
-    outer = np.zeros(count, dtype=bool)
-    outer[group[shard.outer]] = True
-    return Shard(graph, count, outer, np.concatenate([group_numbers(rank, np.arange(count)), numbers]), send, of_ranks), both
-
-
-def owners_of_ghosts(shard: Shard) -> Ints:
-    """Return (n_ghosts,) the homes of the ghosts."""
-    return np.repeat(np.array([*shard.ghosts], dtype=np.int64), [one.stop - one.start for one in shard.ghosts.values()])
-
-
-MOST_RANKS = 1 << 22
-
-
-def group_numbers(rank: int | Ints, group: int | Ints) -> Ints:
-    """Return the numbers of groups on a rank: different on all ranks, ascending by rank."""
-    return np.asarray((rank << 40) + group)

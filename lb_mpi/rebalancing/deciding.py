@@ -24,7 +24,7 @@ import numpy as np
 
 from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running, smooth
 from lb_mpi.balancing.neighbours import UNIT, Reduction
-from lb_mpi.graph import Floats, Ints
+from lb_mpi.graph import Floats
 
 USUAL_STEPS = 250  # from one change to the next
 ROUNDS = 40  # about so many messages of a rebalancing follow one another
@@ -72,7 +72,6 @@ class Maxima(NamedTuple):
     mark: float  # a checksum of what must be the same on all ranks
     minus_mark: float
     unmeasured: float  # it has work, and has not been timed
-    n_local: float
     load: float
     speed: float
     seconds: float  # that it needs for its load
@@ -120,10 +119,10 @@ class GraphTotals(NamedTuple):
 
 
 def report(
-    mine: RankLoad, n_local: int, units: Units, *, mark: int = 0, failed: bool = False, call_s: float = 0.0,
+    mine: RankLoad, units: Units, *, mark: int = 0, failed: bool = False, call_s: float = 0.0,
     loading_s: float = 0.0,
 ) -> Reduction:  # fmt: skip
-    """Return the numbers of a rank with so many vertices.
+    """Return the numbers of a rank.
 
     `call_s`: seconds of its last opportunity without a move; `loading_s`: in which the fastest rank would load what this
     one has not loaded of the code of a move.
@@ -135,7 +134,7 @@ def report(
     mine_in_units = mine.load, speed, speed / mine.running, mine.queued_s, mine.own_s
     sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in zip(mine_in_units, units_of, strict=True)]
     most = Maxima(
-        failed, mark, -mark, not timed and mine.load > 0.0, n_local, mine.load, speed, seconds, seconds * mine.running,
+        failed, mark, -mark, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * mine.running,
         -call_s, loading_s / speed if speed > 0.0 else 0.0,
     )  # fmt: skip
     return Reduction(np.array([*sums, timed], dtype=np.int64), np.array(most, dtype=float))
@@ -148,11 +147,11 @@ def totals_of(reduced: Reduction, units: Units) -> GraphTotals:
     return GraphTotals(sums, Maxima(*reduced.maxima.tolist()))
 
 
-def totals_from(loads: Floats, speeds: Floats, n_local: Ints, call_s: float) -> GraphTotals:
-    """Return the totals of P ranks in one process, all of which have been timed: (P,) loads, speeds, numbers of vertices."""
+def totals_from(loads: Floats, speeds: Floats, call_s: float) -> GraphTotals:
+    """Return the totals of P ranks in one process, all of which have been timed: (P,) loads and speeds."""
     seconds = float((loads / speeds).max())
     sums = LoadSums(float(loads.sum()), float(speeds.sum()), float(speeds.sum()), 0.0, 0.0, len(speeds))
-    most = float(n_local.max()), float(loads.max()), float(speeds.max())
+    most = float(loads.max()), float(speeds.max())
     return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, -call_s, 0.0))
 
 

@@ -80,13 +80,12 @@ def _round(graph: Graph, homes: Ints, costs: Floats, speeds: Floats, tolerance: 
     levelled = level(linked, loads, speeds, tolerance=FLOW_PART * tolerance).flows.tolist()
     for low, high, flow in zip(*(ends.tolist() for ends in linked.edges()), levelled, strict=True):
         flows[low][high], flows[high][low] = flow, -flow
-    most_vertices = max(shard.n_local for shard in shards)
     mean = float(costs.sum() / speeds.sum())
     choices = [
         choose(rank, shards[rank], labels[shards[rank].numbers], Links(
             flows[rank], {other: float(speeds[other]) for other in flows[rank]}, float(speeds[rank]), float(loads[rank]),
             (1.0 + tolerance) * float(speeds[rank]) * mean,
-        ), most_vertices)
+        ))
         for rank in range(size)
     ]  # fmt: skip
     for part, new in zip(parts, choose_together(choices), strict=True):

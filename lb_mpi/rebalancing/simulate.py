@@ -112,9 +112,8 @@ class SimulatedGraph:
         act = False
         if not self._opportunities.skips(self._trigger):
             spent_s = self._opportunities.call_s = math.log2(2 * self._size) * self._latency_s
-            n_local = np.bincount(old, minlength=self._size)
             loads = self._loads(old, state)
-            totals = totals_from(loads, usual, n_local, spent_s)
+            totals = totals_from(loads, usual, spent_s)
             decided = decide(totals, self._trigger, self._size)
             self._opportunities.decided(totals, decided, self._trigger)
             act, reason = decided.act, decided.decision.words

@@ -56,8 +56,7 @@ class Case(NamedTuple):
 
     def totals(self, units: Units) -> GraphTotals:
         """The sums and maxima of all ranks, in units that fit."""
-        n_local = np.bincount(self.owners, minlength=self.size).tolist()
-        reports = [report(*each, units) for each in zip(self.loads(), n_local, strict=True)]
+        reports = [report(load, units) for load in self.loads()]
         totals = totals_of(reduced(reports), units)
         return totals if totals.fits(units) else self.totals(totals.units)
 
@@ -189,7 +188,7 @@ class PairChoices:
             assert steps[job.step][0] == arrived, "the choice depends on the order of arrivals"
             return steps[job.step][1]
         if job.step == 0:
-            self._running[rank] = choose(rank, shard, np.concatenate(job.repaired), job.links, job.most_vertices)
+            self._running[rank] = choose(rank, shard, np.concatenate(job.repaired), job.links)
         try:
             outcome = self._running[rank].send(job.received)
         except StopIteration as end:

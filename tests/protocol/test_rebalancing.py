@@ -115,7 +115,7 @@ def test_a_first_move_waits_until_losses_exceed_the_time_to_load_its_code() -> N
 
     def first_move(loading_s: float) -> int:
         trigger, units = Trigger("auto"), Units(1.0, 1.0)
-        reports = [report(load, 4, units, loading_s=loading_s) for load in (RankLoad(4.0, 2.0), RankLoad(2.0, 4.0))]
+        reports = [report(load, units, loading_s=loading_s) for load in (RankLoad(4.0, 2.0), RankLoad(2.0, 4.0))]
         totals = totals_of(reduced(reports), units)
         return next(number for number in itertools.count(1) if decide(totals, trigger, 2).act)
 
@@ -131,7 +131,7 @@ def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: b
         if opportunities.skips(trigger):
             continue
         found.append(number)
-        reports = [report(load, 4, units, call_s=opportunities.call_s) for load in case.loads()]
+        reports = [report(load, units, call_s=opportunities.call_s) for load in case.loads()]
         totals = totals_of(reduced(reports), units)
         opportunities.decided(totals, decide(totals, trigger, case.size), trigger)
         opportunities.call_s = call_s
@@ -158,7 +158,7 @@ def test_arguments_that_differ_are_noticed() -> None:
 
 def totals_with_marks(*marks: int) -> GraphTotals:
     """The totals of ranks with these checksums of their arguments."""
-    return totals_of(reduced([report(RankLoad(1.0, 1.0), 1, Units(), mark=mark) for mark in marks]), Units())
+    return totals_of(reduced([report(RankLoad(1.0, 1.0), Units(), mark=mark) for mark in marks]), Units())
 
 
 @pytest.mark.parametrize("scale", [1e-290, 1.0, 1e300])

@@ -257,7 +257,7 @@ def rebalance(
     words = _given(checked, moving, given)
     with presence.notifying():
         loading_s = 0.0 if slabs else slow.speed * loading_time()  # without rests
-        totals = _reduce(presence, mine, part.n_local, balance.opportunities, words, loading_s, failed=failed is not None)
+        totals = _reduce(presence, mine, balance.opportunities, words, loading_s, failed=failed is not None)
         if totals.most.failed:
             balance.failed(before)
             raise_on_all(comm, failed)
@@ -321,7 +321,7 @@ def loading_time() -> float:
 
 
 def _reduce(
-    presence: Presence, mine: RankLoad, n_local: int, opportunities: Opportunities, given: dict[str, str], loading_s: float,
+    presence: Presence, mine: RankLoad, opportunities: Opportunities, given: dict[str, str], loading_s: float,
     *, failed: bool,
 ) -> GraphTotals:  # fmt: skip
     """Return the sums and maxima of all ranks; collective.
@@ -332,7 +332,7 @@ def _reduce(
     while True:
         units = opportunities.units
         call_s = opportunities.call_s
-        numbers = report(mine, n_local, units, mark=mark, failed=failed, call_s=call_s, loading_s=loading_s)
+        numbers = report(mine, units, mark=mark, failed=failed, call_s=call_s, loading_s=loading_s)
         reducing = Reducing(presence.comm, numbers)
         presence.wait(reducing.done, reducing, name=NAME)
         totals = totals_of(reducing.answer, units)
@@ -408,7 +408,7 @@ class RebalancePort(Port[RebalanceMessage, Job]):
 
         if self._choice is None:
             shard = shard_of(self._part, self._costs)
-            self._choice = choose(self._comm.rank, shard, np.concatenate(job.repaired), job.links, job.most_vertices)
+            self._choice = choose(self._comm.rank, shard, np.concatenate(job.repaired), job.links)
         try:
             return self._choice.send(job.received)  # type: ignore[arg-type]
         except StopIteration as end:
