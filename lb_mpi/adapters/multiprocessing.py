@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import multiprocessing.context
 import multiprocessing.pool
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import lb_mpi
 from lb_mpi.adapters import futures
@@ -51,22 +54,50 @@ class ProcessPool(lb_mpi.Pool):
     def imap(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
     ) -> Iterator[Any]:
-        """See multiprocessing; the results come from a generator, without its method next(timeout)."""
-        return _with_own_errors(super().imap(func, iterable, chunksize=chunksize))
+        """See multiprocessing; the iterator has no method next(timeout)."""
+        return _Results(super().imap(partial(_attempt, func), iterable, chunksize=chunksize))
 
     def imap_unordered(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
     ) -> Iterator[Any]:
         """See `imap`."""
-        return _with_own_errors(super().imap_unordered(func, iterable, chunksize=chunksize))
+        return _Results(super().imap_unordered(partial(_attempt, func), iterable, chunksize=chunksize))
 
 
-def _with_own_errors(results: Iterator[Any]) -> Iterator[Any]:
-    """Yield results; raise a task's own exception."""
+class _Raised(NamedTuple):
+    """The result of a task that has raised."""
+
+    error: ExceptionWithTraceback | Exception  # the latter after it was sent
+
+
+def _attempt(function: Function, item: Any) -> Any:
+    """Return function(item), or the exception that it raises, whose traceback on this rank becomes its cause."""
     try:
-        yield from results
-    except lb_mpi.TaskError as error:
-        _raise_own(error)
+        return function(item)
+    except Exception as error:
+        raised = _Raised(ExceptionWithTraceback(error, error.__traceback__))
+        try:
+            pickle.loads(pickle.dumps(raised))
+        except Exception as why:
+            return _Raised(MaybeEncodingError(why, error))
+        return raised
+
+
+class _Results(Iterator[Any]):
+    """Results, or instead of one the exception of its task, after which the iterator goes on."""
+
+    def __init__(self, results: Iterator[Any]) -> None:
+        self._results = results
+
+    def __next__(self) -> Any:
+        try:
+            result = next(self._results)
+        except lb_mpi.TaskError as error:
+            _raise_own(error)
+        if isinstance(result, _Raised):
+            assert isinstance(result.error, Exception)
+            raise result.error
+        return result
 
 
 def _raise_own(error: lb_mpi.TaskError) -> NoReturn:

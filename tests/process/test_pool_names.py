@@ -47,8 +47,27 @@ def square(x):
 def fail(x):
     raise KeyError(x)
 
+class Local(Exception):
+    def __init__(self, one, other):
+        super().__init__(one)
+
+def odd(x):
+    if x == 3:
+        raise Local(x, x)
+    return 1 // (x % 2)
+
+def outcomes(results):
+    while True:
+        try:
+            yield next(results)
+        except StopIteration:
+            return
+        except Exception as error:
+            yield type(error).__name__
+
 def main():
     with Pool(4, begin, (5,)) as pool:
+        print(*outcomes(pool.imap(odd, range(6))), *sorted(outcomes(pool.imap_unordered(odd, iter([1, 0, 1]))), key=str))
         print(pool.map(square, range(5), 2), pool.starmap(pow, [(2, 3)]), pool._processes)
         print(list(pool.imap(square, range(3), 1)), sorted(pool.imap_unordered(square, range(3), 2)))
         print(pool.map_async(square, range(4), callback=print).get(60), pool.apply(pow, (2,), {"exp": 5}))
@@ -84,8 +103,9 @@ if __name__ == "__main__":
 
 def test_multiprocessing_and_mpi4py(tmp_path: Path) -> None:
     assert run(tmp_path, "multiprocessing,mpi4py.futures", PROCESSES) == (0, "\n".join([
+        "ZeroDivisionError 1 ZeroDivisionError MaybeEncodingError ZeroDivisionError 1 1 1 ZeroDivisionError",
         "[5, 6, 9, 14, 21] [8] 3", "[5, 6, 9] [5, 6, 9]", "[5, 6, 9, 14]", "[5, 6, 9, 14] 32",
-        "1 TaskError", "1 TaskError", "1 TaskError", "[1] True True", "[1, 2] 4", "3 RanksExecutor",
+        "1 TaskError", "1 TaskError", "1 RemoteTraceback", "[1] True True", "[1, 2] 4", "3 RanksExecutor",
         "a RLock of multiprocessing can't be shared between ranks: "
         "expected tasks that return what the script then prints, writes or counts (imap_unordered)",
         "[4, 9] 3", "2", "",
