@@ -65,7 +65,7 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
         "measured, if there are several hosts; else equal")
     parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "
         "efficiency is below N percent")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, also to standard error, instead of the table")
     options = _parse(parser, "PROGRAM", arguments)
     try:
         from lb_mpi.cli.profile.script import ProfiledProgram
@@ -79,20 +79,19 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
     except (ValueError, OSError, SyntaxError, Error) as error:
         return mistake(error, prog)
     profile, raised = program.run()
+    below = profile is not None and least is not None and profile.parallel_efficiency < least
     if profile is not None:
-        text = json.dumps(profile.to_json()) if options.json else "\n".join(table(profile))
+        lines = [json.dumps(profile.to_json())] if options.json else table(profile)
+        if below and not options.json:
+            lines.append(f"parallel efficiency {profile.parallel_efficiency:.1%}: below {least:.1%}")
         with contextlib.suppress(OSError):
-            print(text, file=sys.stderr, flush=True)
+            print("\n".join(lines), file=sys.stderr, flush=True)
     if isinstance(raised, SystemExit) and raised.code:
         raise raised
     if raised is not None and not isinstance(raised, SystemExit):
         sys.excepthook(type(raised), raised, raised.__traceback__)
         return FAILED
-    if profile is None or least is None or profile.parallel_efficiency >= least:
-        return 0
-    with contextlib.suppress(OSError):
-        print(f"parallel efficiency {profile.parallel_efficiency:.1%}: below {least:.1%}", file=sys.stderr, flush=True)
-    return FAILED
+    return FAILED if below else 0
 
 
 def _parse(parser: argparse.ArgumentParser, program: str, arguments: Sequence[str]) -> argparse.Namespace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import runpy
 import socket
 import sys
@@ -21,6 +22,7 @@ import lb_mpi
 from lb_mpi.cli.profile.profile import Line, Profile
 from lb_mpi.cli.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
 from lb_mpi.cli.profile.timed import Installed, Recorder
+from lb_mpi.cli.programs import run_profile
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -217,6 +219,17 @@ def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None
     assert printed == "['a', '-b']\n"
     assert ended.error.code == 3
     assert (ended.profile is not None) == (RANK == 0)
+
+
+def test_json_is_the_only_output_also_below_the_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(folder, "import time; from mpi4py import MPI; time.sleep(0.01); MPI.COMM_WORLD.Barrier()")
+    code = run_profile(["--json", "--fail-below", "100", str(path)], "profile")
+    said = capsys.readouterr()
+    assert (code, said.out) == (int(RANK == 0), "")
+    if RANK == 0:
+        assert json.loads(said.err)["parallel_efficiency"] < 1.0
+    else:
+        assert said.err == ""
 
 
 @pytest.mark.parametrize(("argv", "options"), [
