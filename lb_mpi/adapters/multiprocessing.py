@@ -11,7 +11,6 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
@@ -19,6 +18,7 @@ import lb_mpi
 from lb_mpi.adapters import futures
 
 Function = Callable[..., Any]
+pools: Any = multiprocessing.pool
 
 
 class ProcessPool(lb_mpi.Pool):
@@ -67,7 +67,7 @@ class ProcessPool(lb_mpi.Pool):
 class _Raised(NamedTuple):
     """The result of a task that has raised."""
 
-    error: ExceptionWithTraceback | Exception  # the latter after it was sent
+    error: Any  # an exception, once it is unpickled
 
 
 def _attempt(function: Function, item: Any) -> Any:
@@ -75,11 +75,11 @@ def _attempt(function: Function, item: Any) -> Any:
     try:
         return function(item)
     except Exception as error:
-        raised = _Raised(ExceptionWithTraceback(error, error.__traceback__))
+        raised = _Raised(pools.ExceptionWithTraceback(error, error.__traceback__))
         try:
             pickle.loads(pickle.dumps(raised))
         except Exception as why:
-            return _Raised(MaybeEncodingError(why, error))
+            return _Raised(pools.MaybeEncodingError(why, error))
         return raised
 
 
@@ -95,7 +95,6 @@ class _Results(Iterator[Any]):
         except lb_mpi.TaskError as error:
             _raise_own(error)
         if isinstance(result, _Raised):
-            assert isinstance(result.error, Exception)
             raise result.error
         return result
 

@@ -65,7 +65,7 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
         "measured, if there are several hosts; else equal")
     parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "
         "efficiency is below N percent")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, also to standard error, instead of the table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = _parse(parser, "PROGRAM", arguments)
     try:
         from lb_mpi.cli.profile.script import ProfiledProgram
