@@ -3,7 +3,8 @@
 run, cluster and throttle are those of launch/ (see lb_mpi/cli/run); pool and profile run a user's program.  Each other one
 is a `Command` in a module of lb_mpi.cli: it returns a dictionary (or a list of them) ready for JSON, and describes it
 in lines for people.  Exit codes: 0; 2 for a mistake of the user and 1 for a failure, in one line; 130 for Ctrl-C; 141 if the
-reader of the output has left.  Any other exception is a bug, and keeps its traceback.
+reader of the output has left.  Any other exception is a bug, and keeps its traceback.  Under mpiexec, rank 0 alone runs a
+command, except for info, pool and profile.
 
 Only the commands that start programs, or run them, handle Ctrl-C.  The system ends the others at once: an exception would
 come as a traceback from an import, or, in a compiled loop that returns arrays, as a SystemError or a crash of numba.
@@ -33,7 +34,7 @@ COMMANDS = {
             "record"),
         "pool": Entry("run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()"),
         "info": Entry("print versions, MPI, hosts and ranks; with --measure, also speeds and the cost of messages", "info",
-            "--measure (after mpiexec -n 4: of all 4 ranks)"),
+            "--measure (after mpiexec -n 4: of all 4 ranks)", ranks=True),
         "slurm-script": Entry("print a batch script for Slurm that starts a program with run, and continues it", "slurm",
             "> job.sbatch"),
         "warmup": Entry("compile the kernels now, so that the first run need not do it", "info",

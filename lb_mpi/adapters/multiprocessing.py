@@ -55,13 +55,13 @@ class ProcessPool(lb_mpi.Pool):
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
     ) -> Iterator[Any]:
         """See multiprocessing; the iterator has no method next(timeout)."""
-        return _Results(super().imap(partial(_attempt, func), iterable, chunksize=chunksize))
+        return _Outcomes(super().imap(partial(_attempt, func), iterable, chunksize=chunksize))
 
     def imap_unordered(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
     ) -> Iterator[Any]:
         """See `imap`."""
-        return _Results(super().imap_unordered(partial(_attempt, func), iterable, chunksize=chunksize))
+        return _Outcomes(super().imap_unordered(partial(_attempt, func), iterable, chunksize=chunksize))
 
 
 class _Raised(NamedTuple):
@@ -83,7 +83,7 @@ def _attempt(function: Function, item: Any) -> Any:
         return raised
 
 
-class _Results(Iterator[Any]):
+class _Outcomes(Iterator[Any]):
     """Results, or instead of one the exception of its task, after which the iterator goes on."""
 
     def __init__(self, results: Iterator[Any]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, meant, number, show
 from lb_mpi.cli.run.arguments import Parser, speaks
+from lb_mpi.cli.run.rank import number as number_of
 from lb_mpi.errors import Error
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Entry(NamedTuple):
     text: str  # a line of help
     module: str = ""  # of lb_mpi.cli, with the command in its COMMANDS; "": it has its own way to run
     example: str = ""  # the arguments of a call
+    ranks: bool = False  # all of mpiexec's run it; otherwise rank 0 alone
 
 
 def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str]) -> int:
@@ -59,6 +61,10 @@ def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str])
             if name not in entries:
                 _choose(table, arguments)
             command, options = _parse(name, entries[name], arguments[1:])
+        if not (speaks() or entries[name].ranks):
+            if number_of(os.environ) == "1":
+                print(f"{PROG}: {name} runs in one process, without mpiexec: rank 0 alone runs it", file=sys.stderr)
+            return 0
         answer = command.run(options)
         if not answer:
             return 0

@@ -101,7 +101,7 @@ def test_the_app_answers_as_the_command_does(monkeypatch: pytest.MonkeyPatch, tm
     picture = COMM.bcast(str(tmp_path / "ring.svg"))
     code, out, _ = run(diffusion, monkeypatch, "--graph", graph, "--picture", picture, "--json")
     assert code == 0
-    assert json.loads(out) == json.loads(printed.getvalue())
+    assert json.loads(out) == json.loads(COMM.bcast(printed.getvalue()))
     assert xml.etree.ElementTree.parse(picture).getroot().tag.endswith("svg")
     code, _, err = run(diffusion, monkeypatch, "--graph", f"ring:{SIZE + 1}")
     assert (code, f"expected {SIZE}, one for each rank" in err) == (2, True)

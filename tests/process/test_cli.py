@@ -92,6 +92,17 @@ def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_under_mpiexec_rank_0_alone_runs_a_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "python -m lb_mpi: allocate runs in one process, without mpiexec: rank 0 alone runs it\n"
+    for rank, expected in enumerate(("", says, "")):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+        assert main(["allocate", "--tasks", "3", "--time", "1"]) == 0
+        out, err = capsys.readouterr()
+        assert (bool(out), err) == (rank == 0, expected)
+
+
 def test_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["alocate", "--tasks", "3"]) == 2
     said = capsys.readouterr().err
