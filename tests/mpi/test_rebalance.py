@@ -505,13 +505,16 @@ def test_tiny_costs_and_weights() -> None:
 
 
 def test_a_rank_without_vertices_gets_some() -> None:
-    """Also the one between two others without any."""
+    """Also the one between two others without any; their values get the order in memory of the first owner's."""
     graph = mesh(12, 12)
     with deal(graph, parts=on_root(np.full(graph.n, LAST))) as plan:
+        value = np.asfortranarray(np.stack([plan.vertices] * 3, axis=1))
         for _ in range(3 * SIZE):
             at_speed(plan, 1.0)
-            plan.rebalance(when="always")
+            (value,) = plan.rebalance(value, when="always")
             check(plan, graph)
+            assert value.flags.f_contiguous
+            assert np.array_equal(value, np.stack([plan.vertices] * 3, axis=1))
         sizes = COMM.allgather(len(plan.vertices))
         assert min(sizes) > 0.6 * graph.n / SIZE
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import scipy
@@ -86,15 +86,19 @@ class _Array:
         self.words = _words(array.dtype, array.shape[1:])
 
     def take(self, index: Ints) -> list[bytes]:
-        return [chunk(self._array[index])]
+        return [chunk(np.array([self._array.flags.fnc], dtype=np.int64)), chunk(self._array[index])]
 
-    def read(self, reader: Reader, n: int) -> NDArray[Any]:
-        return reader.array(self._array.dtype, (n, *self._array.shape[1:]))
+    def read(self, reader: Reader, n: int) -> tuple[bool, NDArray[Any]]:
+        """Return whether the sender has Fortran order, and the rows."""
+        return bool(reader.integers(1)[0]), reader.array(self._array.dtype, (n, *self._array.shape[1:]))
 
-    def join(self, kept: Ints, arrived: Sequence[NDArray[Any]], order: Ints) -> NDArray[Any]:
+    def join(self, kept: Ints, arrived: Sequence[tuple[bool, NDArray[Any]]], order: Ints) -> NDArray[Any]:
         whole = np.empty((len(order), *self._array.shape[1:]), self._array.dtype)  # concatenate alone would change the dtype
-        np.concatenate([self._array[kept], *arrived], out=whole)
-        ordered = np.empty_like(self._array, shape=whole.shape, subok=False)  # in the same order in memory
+        np.concatenate([self._array[kept], *(rows for _, rows in arrived)], out=whole)
+        flags = self._array.flags
+        any_order = flags.c_contiguous and flags.f_contiguous  # of at most one row: the order is that of the senders
+        memory: Literal["F", "K"] = "F" if any_order and any(fortran for fortran, _ in arrived) else "K"
+        ordered = np.empty_like(self._array, order=memory, shape=whole.shape, subok=False)
         ordered[...] = whole[order]
         return ordered
 
