@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from collections.abc import Callable
 
@@ -42,6 +43,7 @@ def check(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object], name: str
 
     def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
         assert kind is RuntimeWarning
+        assert sys._getframe(stacklevel).f_code.co_filename == __file__  # the line of the program that waits
         lines.append(text)
         if lowest == RANK:
             COMM.Send(b"", awaited_rank, TAG)

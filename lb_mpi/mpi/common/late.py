@@ -10,6 +10,7 @@ warns.
 
 from __future__ import annotations
 
+import inspect
 import os
 import struct
 import warnings
@@ -199,7 +200,11 @@ class Questions:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+    """Warn, with the line of the user's program that waits."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("lb_mpi", "contextlib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
 def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int, Answer]) -> str:
