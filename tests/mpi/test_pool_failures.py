@@ -174,6 +174,26 @@ def test_ctrl_c_in_the_tasks_of_all_ranks_is_raised_on_all() -> None:
         run()
 
 
+def nested(comm: MPI.Intracomm) -> list[int] | None:
+    with lb_mpi.Pool(comm) as pool:
+        return pool.map(abs, [-1])
+
+
+@pytest.mark.skipif(COMM.size == 1, reason="no other rank to wait for")
+def test_a_task_that_opens_a_pool_of_other_ranks_is_an_error() -> None:
+    """It waited for them without end."""
+    says = "lb_mpi.Pool in a task of a pool, on ranks that it would wait for without end: expected MPI.COMM_SELF"
+    with lb_mpi.Pool(COMM) as pool:
+        assert pool.map(lambda _: nested(MPI.COMM_SELF), 2, to="all") == [[1], [1]]
+        with pytest.raises(lb_mpi.TaskError, match=says):
+            pool.map(lambda _: nested(COMM), 2)
+    with lb_mpi.Executor(COMM) as executor:
+        if executor:
+            assert executor.submit(nested, MPI.COMM_SELF).result() == [1]
+            with pytest.raises(lb_mpi.Error, match=says):
+                executor.submit(nested, COMM).result()
+
+
 @pytest.mark.every_size
 @pytest.mark.parametrize("kind", ["pool", "executor"])
 def test_ranks_that_serve_raise_the_error_by_which_the_root_leaves(kind: str) -> None:

@@ -121,7 +121,7 @@ def run_tasks(
     session.record.enter(phase, before.wall_s)
     try:
         arguments = some(tasks.lo, tasks.hi)
-        with Alarm(call.timeout_s) if call.timeout_s else nullcontext() as alarm:
+        with session.at_work(), Alarm(call.timeout_s) if call.timeout_s else nullcontext() as alarm:
             function = _caller(call, alarm)
             for argument in arguments:
                 try:

@@ -19,7 +19,7 @@ from lb_mpi.mpi.common.collective import agree, agree_on
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.pool.serving import serve
-from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.session import Session, refuse_in_task
 
 WORKER = "__worker__"  # __name__ on ranks that serve; objects of the script's classes are pickled under it
 
@@ -116,8 +116,10 @@ def open_session(
             raise ValueError(f"{name} in a script that rank 0 runs alone: expected all ranks, and no emulated_speed")
         check(session.presence.comm)
         return session
+    comm = MPI.COMM_WORLD if comm is None else comm
+    refuse_in_task(comm, name)
     with in_call(name):
-        own = duplicate(MPI.COMM_WORLD if comm is None else comm)
+        own = duplicate(comm)
         try:
             agree_on(own, root=root, **agree(own, lambda: check(own)))
             return Session(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)

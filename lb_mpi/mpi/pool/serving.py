@@ -103,11 +103,12 @@ def run_batch(
     session.clocks.begin()
     before = session.clocks.before()
     frames, began, process = list[Frame](), time.perf_counter(), Process.now()
-    for k, data in enumerate(tasks):
-        frames.append(_outcome(session.ranks.rank, k, data))
-        process.restore()
-        if time.perf_counter() > began + BATCH_S:
-            break
+    with session.at_work():
+        for k, data in enumerate(tasks):
+            frames.append(_outcome(session.ranks.rank, k, data))
+            process.restore()
+            if time.perf_counter() > began + BATCH_S:
+                break
     busy_s, after = time.perf_counter() - began, session.clocks.after()
     done = RankTasks(len(frames), busy_s, own_s(before, after))
     if session.record is not OFF and number >= 0:

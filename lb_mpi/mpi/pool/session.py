@@ -277,6 +277,16 @@ class Session:
         """Note the speeds of all ranks, as measured by the root."""
         self.speeds[:] = speeds
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Run tasks in this block; a pool that they open may not need several of these ranks."""
+        entry = threading.get_ident(), self
+        _at_work.append(entry)
+        try:
+            yield
+        finally:
+            _at_work.remove(entry)
+
     # What all ranks do.
 
     def agree(self, method: str, make: Callable[[], T]) -> T:
@@ -343,6 +353,23 @@ class Session:
             self.clocks.end()
             self.presence.close(free)
             self.record.enter(Phase.OUTSIDE, time.perf_counter())
+
+
+_at_work: list[tuple[int, Session]] = []  # threads that run tasks
+
+
+def refuse_in_task(comm: MPI.Intracomm, name: str) -> None:
+    """Raise an error in a task of a session with other ranks of `comm`, which run tasks, too, and do not call `name`."""
+    for thread, session in _at_work:
+        if thread == threading.get_ident() and isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
+            groups = [session.presence.comm.Get_group(), comm.Get_group()]
+            groups.append(MPI.Group.Intersection(*groups))
+            n_common = groups[-1].size
+            for group in groups:
+                group.Free()
+            if n_common > 1:
+                how = f"expected MPI.COMM_SELF, or other ranks than the {n_common} that run tasks"
+                raise Error(f"{name} in a task of a pool, on ranks that it would wait for without end: {how}")
 
 
 def need_level(needed: int, why: str) -> None:
