@@ -9,9 +9,12 @@ loops, which takes as long as the work itself.  A function that neither creates 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +44,37 @@ def inlined(kernel: Kernel) -> Kernel:
     """Compile a small kernel that creates no arrays, and inline it into its callers."""
     compiled: Kernel = njit(forceinline=True, **COUNTLESS)(kernel)
     return compiled
+
+
+# --- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+_pressed: list[int] = []  # signals that were held back
+
+
+@contextlib.contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back in this block, which calls kernels, until `check_interrupt`, or its end.
+
+    A KeyboardInterrupt in a kernel that returns arrays would become a SystemError, or crash.  With any handler but Python's
+    own, or in another thread, nothing changes.
+    """
+    own = signal.default_int_handler
+    if signal.getsignal(signal.SIGINT) is not own or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, _frame: _pressed.append(number))
+    try:
+        yield
+        check_interrupt()
+    finally:
+        _pressed.clear()
+        signal.signal(signal.SIGINT, own)
+
+
+def check_interrupt() -> None:
+    """Raise the KeyboardInterrupt that was held back, if any: between two kernels."""
+    if _pressed:
+        raise KeyboardInterrupt
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.kernels import njit
+from lb_mpi.kernels import check_interrupt, njit
 from lb_mpi.partitioning.compiled import State, next_random, shuffle
 
 Flags = NDArray[np.bool_]
@@ -214,6 +214,7 @@ def coarsen(
     levels: list[Level] = []
     blocks = np.zeros(fine.n, np.int64) if block is None else block
     while fine.n > until:
+        check_interrupt()
         group, count = cluster(fine, largest, blocks, state, matching)
         if count > SHRINK * fine.n:
             break
@@ -228,6 +229,7 @@ def restore(fine: Csr, levels: list[Level], part: Ints, improve: Callable[[Csr, 
     """Return the part of each vertex of `fine`, from those of the coarsest graph, improved in place on each finer level."""
     graphs = [fine, *(level.csr for level in levels)]
     for level, graph in zip(reversed(levels), reversed(graphs[:-1]), strict=True):
+        check_interrupt()
         part = part[level.group]
         improve(graph, part)
     return part

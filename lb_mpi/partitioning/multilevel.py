@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.kernels import inlined, njit
+from lb_mpi.kernels import check_interrupt, inlined, njit
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
 from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, make_heap, next_random, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow
@@ -134,6 +134,7 @@ class Starts(NamedTuple):
 
 def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: State) -> Ints:
     """Return (n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if possible."""
+    check_interrupt()
     total = float(graph.vertex_weights.sum())
     levels = coarsen(graph, SMALL, 1.5 * total / SMALL, state, matching=starts.matching)
     coarsest = levels[-1].csr if levels else graph
@@ -301,6 +302,7 @@ def _cycle(
 
     def improve(graph: Csr, part: Ints) -> None:
         refine(graph, part, bounds, effort.rounds, effort.patience, SEEDS_AT_ONCE, state)
+        check_interrupt()
         refine_by_flow(graph, part, bounds, effort.flow_rounds, effort.flow_layers, state)
 
     coarsest = max(effort.coarsest * len(targets), FEWEST)

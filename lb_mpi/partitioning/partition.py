@@ -88,21 +88,23 @@ def partition(
     with np.errstate(over="ignore"):
         if not math.isfinite(tasks.weights.sum() + tasks.vertex_weights.sum()):
             raise ValueError("the sum of the weights of the graph exceeds the range of floating point")
+    from lb_mpi.kernels import held_interrupts
     from lb_mpi.partitioning.coarsen import csr
     from lb_mpi.partitioning.multilevel import fill, multilevel, multilevel_spectral  # late: it brings numba
     from lb_mpi.partitioning.spectral import spectral
 
-    if method == "multilevel":
-        parts = multilevel(tasks, shares, imbalance, effort, seed)
-    elif method == "multilevel-spectral":
-        parts = multilevel_spectral(tasks, shares, imbalance, seed, coarsening)
-    else:
+    if method == "spectral":
         parts = spectral(tasks, shares, threshold)
         fill(csr(tasks), parts, np.full(k, math.inf))
-    if aim == "time" and machine is not None:
-        from lb_mpi.partitioning.shorten import shorten
+    with held_interrupts():
+        if method == "multilevel":
+            parts = multilevel(tasks, shares, imbalance, effort, seed)
+        elif method == "multilevel-spectral":
+            parts = multilevel_spectral(tasks, shares, imbalance, seed, coarsening)
+        if aim == "time" and machine is not None:
+            from lb_mpi.partitioning.shorten import shorten
 
-        return shorten(tasks, parts, machine, unit_s=unit_s, effort=effort, seed=seed)
+            return shorten(tasks, parts, machine, unit_s=unit_s, effort=effort, seed=seed)
     if len(empty := np.flatnonzero(np.bincount(parts[_counted(tasks)], minlength=k) == 0)):
         some = ", ".join(map(str, empty[:8].tolist())) + (", ..." if len(empty) > 8 else "")
         text = f"{len(empty):,} of {k:,} parts are empty ({some}): expected more vertices of weight above 0, or lighter ones"

@@ -1,6 +1,8 @@
 """The door to the partitioners: what goes in, what is refused, and what any method must keep to."""
 
 import math
+import os
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from benchmarks.partition import PEERS, whole_numbers
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.graph_files import write_parts
 from lb_mpi.machine import Machine
+from lb_mpi.partitioning import multilevel
 from lb_mpi.partitioning.coarsen import coarsen, csr
 from lb_mpi.partitioning.compiled import random_state
 from lb_mpi.partitioning.partition import METHODS, partition
@@ -236,3 +239,25 @@ def test_odd_parts_are_not_written(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="parts"):
             write_parts(tmp_path / "a.part", parts)
     assert not (tmp_path / "a.part").exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "multilevel-spectral"}])
+def test_ctrl_c_is_raised_between_two_kernels(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """In a kernel that returns arrays it became a SystemError, or crashed."""
+    ended = list[str]()
+
+    def press(*arguments: Any, plain: Any = multilevel.best_grown) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        part = plain(*arguments)
+        ended.append("best_grown")
+        return part
+
+    monkeypatch.setattr(multilevel, "best_grown", press)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lb_mpi.partition("mesh:30x30", 4, **options)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended == ["best_grown"]
