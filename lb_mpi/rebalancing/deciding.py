@@ -18,6 +18,9 @@ with an interval of sqrt(4 T call_s / step_s) calls, where `step_s` is the time 
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +29,32 @@ from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, r
 from lb_mpi.balancing.neighbours import UNIT, Reduction
 from lb_mpi.graph import Floats
 
+USUAL = 5  # calls over which the median of a rank's speed is taken
+LEAST = 3  # speeds that "auto" needs to decide
+JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 USUAL_STEPS = 250  # from one change to the next
-ROUNDS = 40  # about so many messages of a rebalancing follow one another
+ROUNDS = 30  # about so many messages of a rebalancing follow one another
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
 MOST = 2**42  # a number in a sum: that of a million ranks does not overflow
+
+
+class MeasuredSpeeds(deque[float]):
+    """The speeds of a rank in its last calls, work per second."""
+
+    def __init__(self, speeds: Iterable[float] = ()) -> None:
+        super().__init__(speeds, USUAL)
+
+    def add(self, speed: float) -> None:
+        """Add a speed; the second one in a row that is far from the usual one becomes the median at once."""
+        usual, n, last = self.usual(), len(self), self[-1] if self else speed
+        self.append(speed)
+        if n >= LEAST and (max(last, speed) * JUMP < usual or min(last, speed) > JUMP * usual):
+            self.extend([speed] * (USUAL // 2))
+
+    def usual(self, least: int = 1) -> float:
+        """Return the median; NaN: there are fewer than `least`."""
+        return statistics.median(self) if len(self) >= least else math.nan
 
 
 class RankLoad(NamedTuple):

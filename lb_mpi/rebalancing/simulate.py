@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.quality import cut
 from lb_mpi.rebalancing.actor import FLOW_PART
-from lb_mpi.rebalancing.deciding import ROUNDS, Opportunities, decide, totals_from
+from lb_mpi.rebalancing.deciding import ROUNDS, MeasuredSpeeds, Opportunities, decide, totals_from
 from lb_mpi.rebalancing.slabs import end_owners, flow_between
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
@@ -30,7 +29,6 @@ CHANGES = ("speeds", "hotspot", "none")
 SPOT = 0.05  # the fraction of the vertices in the hot region
 VALUE_BYTES, VERTEX_BYTES = 8, 256  # of a value in an exchange; of a vertex that moves: its row of the graph, and its values
 VERTEX_S, MOVED_S = 1e-6, 5e-6  # of CPU time in a rebalancing, for each vertex of a rank, and for each that it gives or gets
-REMEMBERED = 5  # steps, of which a rank's median speed counts
 IMBALANCE = 0.03  # that a rebalancing may leave
 
 
@@ -89,7 +87,7 @@ class SimulatedGraph:
         self._graph, self._first, self._size = graph, first, size
         self._latency_s, self._bytes_per_s = network.latency_s[1], network.bytes_per_s
         self._trigger, self._opportunities = Trigger("auto"), Opportunities()
-        self._measured: deque[Floats] = deque(maxlen=REMEMBERED)
+        self._measured = [MeasuredSpeeds() for _ in range(size)]
         self._tails, self._heads = graph.edges()
         self._exchange_s = self._exchanged_s(first)
         self.records = [Record(0.0) for _ in range(self._size)] if recorded else []
@@ -105,8 +103,9 @@ class SimulatedGraph:
         times = self._loads(self.parts, state) / state.speeds
         bound_s = float(state.costs.sum() / state.speeds.sum())
         seconds, now_s = float(times.max()) + self._exchange_s, float(times.max())
-        self._measured.append(state.speeds)
-        usual = np.median(self._measured, axis=0)  # as measured
+        for speeds, speed in zip(self._measured, state.speeds.tolist(), strict=True):
+            speeds.add(speed)
+        usual = np.array([speeds.usual() for speeds in self._measured])
         moved, n_bytes, spent_s, reason = 0, 0, 0.0, BalanceReason.CHANCE.words
         old, at = self.parts, self.now + seconds
         act = False

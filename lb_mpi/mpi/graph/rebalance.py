@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
-import statistics
 import struct
 import sys
 import time
@@ -48,7 +46,9 @@ from lb_mpi.rebalancing.actor import (
     Repair,
 )
 from lb_mpi.rebalancing.deciding import (
+    LEAST,
     GraphTotals,
+    MeasuredSpeeds,
     Opportunities,
     RankLoad,
     RebalanceDecision,
@@ -62,9 +62,6 @@ from lb_mpi.rebalancing.slabs import end_owners
 from lb_mpi.record.record import Record
 
 NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
-USUAL = 5  # calls over which the median of a rank's speed is taken
-LEAST = 3  # speeds that "auto" needs to decide
-JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 KERNELS_S, NUMBA_S = 0.4, 0.2  # of a fast core, to load the kernels and to import numba
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
@@ -94,7 +91,7 @@ class CostsAndSpeeds(NamedTuple):
 
     costs: Floats
     given: bool  # the costs are the caller's
-    speeds: deque[float]  # work per second, in the last calls
+    speeds: MeasuredSpeeds
 
 
 class PlanBalance:
@@ -103,7 +100,7 @@ class PlanBalance:
     def __init__(self, costs: Floats) -> None:
         self.history = Rebalances()
         self.take(costs)  # at first the weights of the vertices
-        self._speeds: deque[float] = deque(maxlen=USUAL)  # work per second, in the last calls
+        self._speeds = MeasuredSpeeds()
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
         self.queued_s = self.own_s = 0.0  # since the last opportunity
         self._given = False  # the costs are the caller's
@@ -121,15 +118,8 @@ class PlanBalance:
             self.own_s += since_s
             self.queued_s += min(queued_s - self._before[1], since_s)
             if since_s > 0.0 and load > 0.0:
-                self._add_speed(load / since_s)
+                self._speeds.add(load / since_s)
         self._before = own_s, queued_s
-
-    def _add_speed(self, speed: float) -> None:
-        """Add a speed; the second one in a row that is far from the usual one becomes the median at once."""
-        usual, known = self.speed, [*self._speeds]
-        self._speeds.append(speed)
-        if len(known) >= LEAST and (max(known[-1], speed) * JUMP < usual or min(known[-1], speed) > JUMP * usual):
-            self._speeds.extend([speed] * (USUAL // 2))
 
     def use(self, arguments: Arguments) -> None:
         """Decide by these arguments from now on."""
@@ -138,15 +128,14 @@ class PlanBalance:
     @property
     def speed(self) -> float:
         """Work per second of this rank; NaN: not measured often enough."""
-        least = LEAST if self.trigger.when == "auto" else 1
-        return statistics.median(self._speeds) if len(self._speeds) >= least else math.nan
+        return self._speeds.usual(LEAST if self.trigger.when == "auto" else 1)
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
         before, self.waiting = self.load, None
         self.take(costs)
         if not self._given and before > 0.0 and self.load > 0.0:
-            self._speeds = deque([speed / before * self.load for speed in self._speeds], maxlen=USUAL)
+            self._speeds = MeasuredSpeeds(speed / before * self.load for speed in self._speeds)
         self._given = True
 
     def take(self, costs: Floats) -> None:
@@ -179,7 +168,7 @@ class PlanBalance:
     @property
     def known(self) -> CostsAndSpeeds:
         """The costs and speeds so far."""
-        return CostsAndSpeeds(self.costs, self._given, self._speeds.copy())
+        return CostsAndSpeeds(self.costs, self._given, MeasuredSpeeds(self._speeds))
 
     def failed(self, before: CostsAndSpeeds) -> None:
         """Forget the failed call, in which ranks may have had different arguments: return to what was known before."""
