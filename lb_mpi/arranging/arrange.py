@@ -45,6 +45,7 @@ Search = Callable[[Aim, Floats, Progress], Ints]
 
 _BATCH = 20160  # arrangements per batch
 _TRIES = 50  # in a large graph: wrong estimates before descent gives up
+SWAP_ROUNDS = 4  # descents from one local minimum to the next that take as long as swap
 KICKS = 4  # random swaps between two descents, at most
 HEAT = 0.002  # temperature of log(cost) at the start
 ROUNDS = 300  # descents on 64 vertices; fewer on smaller graphs, and on larger ones, where each is slower
@@ -97,10 +98,16 @@ def swap(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
     Never worse than the given order and, in graphs of up to DENSE vertices, than `paper`; in larger ones that is slow, and
     `fill` is much better.
     """
-    starts = [np.arange(len(speeds)), fill(aim, speeds, progress)]
+    starts = [np.arange(len(speeds)), fill(aim, speeds, _part_of(progress, 0.0, 0.4))]
     if len(speeds) <= DENSE:
-        starts.append(paper(aim, speeds, progress))
-    return descend(aim, speeds, min(starts, key=lambda positions: aim.changes(speeds[positions]).cost), progress)
+        starts.append(paper(aim, speeds, _part_of(progress, 0.4, 0.8)))
+    least = min(starts, key=lambda positions: aim.changes(speeds[positions]).cost)
+    return descend(aim, speeds, least, _part_of(progress, 0.8, 1.0))
+
+
+def _part_of(progress: Progress, first: float, last: float) -> Progress:
+    """Return the progress of the part of a method from `first` to `last`."""
+    return lambda text, done: progress(text, first + (last - first) * done)
 
 
 def descend(aim: Aim, speeds: Floats, positions: Ints, progress: Progress) -> Ints:
@@ -139,9 +146,10 @@ def anneal(aim: Aim, speeds: Floats, progress: Progress, seed: int) -> Ints:
 
     Never worse than the given order.
     """
-    positions = swap(aim, speeds, lambda text, part: progress(text, 0.1 * part))
     rng, n = np.random.default_rng(seed), len(speeds)
     rounds = max(10, int(ROUNDS * min(n / 64.0, (64.0 / n) ** 2)))
+    first = SWAP_ROUNDS / (SWAP_ROUNDS + rounds)  # the part of the time until the first local minimum
+    positions = swap(aim, speeds, _part_of(progress, 0.0, first))
     here = least = aim.changes(speeds[positions]).cost
     best = positions
     for done in range(rounds):
@@ -156,7 +164,7 @@ def anneal(aim: Aim, speeds: Floats, progress: Progress, seed: int) -> Ints:
             positions, here = trial, cost
         if here < least:
             best, least = positions, here
-        progress(f"annealing, {done + 1} local minima", 0.1 + 0.9 * (done + 1) / rounds)
+        progress(f"annealing, {done + 1} of {rounds} local minima", first + (1.0 - first) * (done + 1) / rounds)
     return best
 
 

@@ -4,6 +4,7 @@ each of several unequal nodes, `arrange` assigns nodes to the vertices of a proc
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -207,11 +208,13 @@ def _arrange(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"{options.hosts}: {counted(len(hosts), 'host')}: expected {graph.n}, one for each vertex")
     given = [host.slots * host.speed for host in hosts] or draw("speeds", options.speeds or "uniform:1:10", graph.n, rng)
     speeds = check_speeds(given, graph.n)
+    settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
     with StatusLine(PATIENCE_S) as line:
-        settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
+        began = time.monotonic()
 
         def show(text: str, done: float) -> None:
-            line.show(f"{text} {done:.0%}")
+            left_s = (time.monotonic() - began) * (1.0 - done) / max(done, 1e-3)
+            line.show(f"{text}: {done:.0%}, about {left_s:.0f} s left")
 
         found = arrange(graph, speeds, progress=show, **settings)
     result = {
