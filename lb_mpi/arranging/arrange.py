@@ -120,24 +120,24 @@ def descend(aim: Aim, speeds: Floats, positions: Ints, progress: Progress) -> In
     first, second = (ends.astype(np.int64) for ends in np.triu_indices(len(speeds), 1))
     here = aim.changes(speeds[positions])
     steps = tries = 0
-    worth: Ints | None = None  # swaps still to be tried
+    promising: Ints | None = None  # swaps still to be tried
     while tries < _TRIES:
         limit = here.cost * (1.0 - TIE)
-        if worth is None:
+        if promising is None:
             bounds = here.swap_bounds(first, second)
-            worth = np.flatnonzero(bounds < limit)
-            worth = worth[np.argsort(bounds[worth], kind="stable")]
-        k = here.first_below(first[worth], second[worth], limit)
-        if k == len(worth):
+            promising = np.flatnonzero(bounds < limit)
+            promising = promising[np.argsort(bounds[promising], kind="stable")]
+        k = here.first_below(first[promising], second[promising], limit)
+        if k == len(promising):
             break
         trial = positions.copy()
-        trial[[first[worth[k]], second[worth[k]]]] = positions[[second[worth[k]], first[worth[k]]]]
+        trial[[first[promising[k]], second[promising[k]]]] = positions[[second[promising[k]], first[promising[k]]]]
         there = aim.changes(speeds[trial])
         if there.cost < limit:
-            here, positions, steps, tries, worth = there, trial, steps + 1, 0, None
+            here, positions, steps, tries, promising = there, trial, steps + 1, 0, None
             progress(f"{steps} swaps", 1.0 - 0.99**steps)  # their number is not known in advance
         else:
-            worth, tries = worth[k + 1 :], tries + (len(speeds) > DENSE)
+            promising, tries = promising[k + 1 :], tries + (len(speeds) > DENSE)
     return positions
 
 

@@ -189,8 +189,8 @@ class ClockModel(NamedTuple):
     def common(self, times: Ints) -> Ints:
         """Return this rank's times by rank 0's clock."""
         offsets_s = self.begin_offset_s, self.end_offset_s
-        shift = 1e9 * np.interp(times, (self.begin_ns, self.end_ns), offsets_s)
-        common: Ints = times + np.rint(shift).astype(np.int64)
+        offset_ns = 1e9 * np.interp(times, (self.begin_ns, self.end_ns), offsets_s)
+        common: Ints = times + np.rint(offset_ns).astype(np.int64)
         return common
 
 
