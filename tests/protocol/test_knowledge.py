@@ -17,6 +17,7 @@ from lb_mpi.balancing.deciding import (
     RoundProblem,
     Trigger,
     decision_of,
+    failure,
 )
 from lb_mpi.balancing.knowledge import KEPT_S, Knowledge, kept
 from lb_mpi.balancing.round import Timed, count, numbers
@@ -237,10 +238,24 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
         quick_s = [count(block) * row_s for block in reversed(knowledge.begin(n, 0, quick=True).home)]
         assert quick_s[0] == max(quick_s) == pytest.approx(0.5 * n * row_s, rel=0.01)
         assert min(quick_s) >= 0.7 * max(5e-3, 8 * handling_s)
+        knowledge.begin(n, 0)
+        assert list(map(count, knowledge.begin(n, 0, quick=True, helps=False).home)) == [n]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > 60
     assert counts[3] * 1e-3 < 0.11 * n * row_s
     assert 2 <= counts[4] <= 5
+
+
+def test_a_quick_call_begins_with_a_long_block_where_ranks_end_together() -> None:
+    n, row_s = 240, 0.25e-3
+    knowledge = Knowledge(0, range(2), [1])
+    for imbalance, counts in ((0.2, [119, 60, 30, 15, 16]), (0.05, [178, 31, 15, 16])):
+        learned = knowledge.begin(n, 0).learned
+        learned.timed.append(Timed(slice(0, n), 0, n * row_s, helped=False))
+        knowledge.learn(learned, n * row_s, n * row_s)
+        decided = failure(RoundProblem.NONE, 2)
+        knowledge.apply(decided._replace(tick_work=np.ones(2), speeds=np.ones(2), imbalance_after=imbalance))
+        assert list(map(count, reversed(knowledge.begin(n, 0, quick=True).home))) == counts
 
 
 @pytest.mark.parametrize("n", [20, 40, 2000])
