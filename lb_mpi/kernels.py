@@ -14,13 +14,13 @@ import hashlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 try:
-    from numba import njit as njit
-    from numba.core import caching, event
+    import numba
+    from numba.core import caching, event, types
 except ModuleNotFoundError as error:
     if error.name != "numba":
         raise
@@ -34,16 +34,35 @@ COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: if it is missi
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
+def njit(**options: Any) -> Callable[[Kernel], Kernel]:
+    """Compile a kernel as numba's `njit` does, but once for all values of an integer, and without an entry for C.
+
+    numba has a type for each constant in a call between kernels, and compiles the callee once more for each.
+    """
+
+    def compiled(kernel: Kernel) -> Kernel:
+        every: dict[str, Any] = {"no_cfunc_wrapper": True, **options}
+        one: Any = numba.njit(**every)(kernel)
+        unliteral: Any = types.unliteral
+        of_types = one.get_call_template  # not public either
+
+        def of_values(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+            return of_types(tuple(map(unliteral, args)), {name: unliteral(value) for name, value in kws.items()})
+
+        one.get_call_template = of_values
+        return cast("Kernel", one)
+
+    return compiled
+
+
 def borrowing(kernel: Kernel) -> Kernel:
     """Compile a kernel that creates no arrays; a division by 0 gives infinity, as in numpy."""
-    compiled: Kernel = njit(cache=True, error_model="numpy", **COUNTLESS)(kernel)
-    return compiled
+    return njit(cache=True, error_model="numpy", **COUNTLESS)(kernel)
 
 
 def inlined(kernel: Kernel) -> Kernel:
     """Compile a small kernel that creates no arrays, and inline it into its callers."""
-    compiled: Kernel = njit(forceinline=True, **COUNTLESS)(kernel)
-    return compiled
+    return njit(forceinline=True, **COUNTLESS)(kernel)
 
 
 # --- Ctrl-C ------------------------------------------------------------------------------------------------------------
