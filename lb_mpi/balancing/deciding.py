@@ -137,7 +137,11 @@ class BalanceReason(IntEnum):
     ALONE = 8, "plan unchanged: there is only one rank"
     CROWDED = 11, "rows stay with their owners while the ranks queue for cores"
     HOLDS = 10, "plan unchanged: it holds for some calls"
+    CUT = 12, "balanced: the last move had left many edges between the parts"
     HOME = 9, "rows stay with their owners from now on: lending costs more than it saves"
+
+
+ACTING = (BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.CUT, BalanceReason.HOME)
 
 
 class Decision(NamedTuple):
@@ -150,7 +154,7 @@ class Decision(NamedTuple):
     @property
     def act(self) -> bool:
         """True when the distribution is to be changed."""
-        return self.reason in (BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.HOME)
+        return self.reason in ACTING
 
     @property
     def words(self) -> str:

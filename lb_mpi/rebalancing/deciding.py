@@ -33,6 +33,7 @@ USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # speeds that "auto" needs to decide
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 USUAL_STEPS = 250  # from one change to the next
+HEAVY = 1.2  # times the first cut: then vertices move once more, from their new homes
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
@@ -193,8 +194,8 @@ class RebalanceDecision(NamedTuple):
         return self.decision.act and self.before > 0.0
 
 
-def decide(totals: GraphTotals, trigger: Trigger, size: int) -> RebalanceDecision:
-    """Decide; `trigger` has the same state on all ranks."""
+def decide(totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = False) -> RebalanceDecision:
+    """Decide; `trigger` has the same state on all ranks.  `heavy`: see `Opportunities`."""
     if size == 1:
         return RebalanceDecision(Decision(BalanceReason.ALONE))
     load, speed, free, queued_s, own_s, n_timed = totals.sums
@@ -211,13 +212,22 @@ def decide(totals: GraphTotals, trigger: Trigger, size: int) -> RebalanceDecisio
         trigger.skip()
         return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
     cost_s = (trigger.cost_s or ROUNDS * totals.call_s) + totals.loading_s  # as measured; a guess before the first one
-    return RebalanceDecision(trigger.decide(before, slowest_s, mean_s, cost_s=cost_s), before, mean_s, mean_speed)
+    decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s)
+    if heavy and decision.reason is BalanceReason.WITHIN:
+        decision = Decision(BalanceReason.CUT)
+    return RebalanceDecision(decision, before, mean_s, mean_speed)
 
 
 class Opportunities:
-    """The opportunities of a plan, the same on all ranks."""
+    """The opportunities of a plan, the same on all ranks.
 
-    def __init__(self) -> None:
+    In a move, a vertex goes one rank far, or stays: it can't go on from there.  So a large move leaves a heavy cut, which a
+    second one makes lighter, from the new homes, once the imbalance is within the tolerance.
+    """
+
+    def __init__(self, first_cut: float = math.inf) -> None:
+        self.first_cut = first_cut  # infinite: no cut is heavy
+        self.heavy = False  # the cut after the last move, which was not the second one
         self.units = Units()
         self.before = math.nan  # imbalance at the last one
         self.call_s = 0.0  # seconds of this rank's last one at which nothing moved
@@ -235,9 +245,14 @@ class Opportunities:
         """Record how long this rank's last one took, at which nothing moved; the first one takes longest."""
         self.call_s = smooth(self.call_s or math.nan, seconds)
 
+    def moved(self, cut: float, reason: BalanceReason) -> None:
+        """Record a move for this reason, after which the parts have this cut."""
+        self.heavy = cut > HEAVY * self.first_cut and reason is not BalanceReason.CUT
+
     def decided(self, totals: GraphTotals, decided: RebalanceDecision, trigger: Trigger) -> None:
         """Record what all ranks have decided at this opportunity."""
         self.before, (reason, _, due) = decided.before, decided.decision
+        self.heavy = self.heavy and reason is not BalanceReason.CUT
         self._skipped = 0
         if trigger.when == "auto" and reason not in (BalanceReason.UNMEASURED, BalanceReason.ALONE):
             # Where a saving is about to exceed the cost, the next opportunity is when it does.

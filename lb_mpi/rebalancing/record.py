@@ -53,6 +53,8 @@ def reason_of(decision: Decision, moved: int = 0) -> str:
         return "plan unchanged: not all ranks have been timed often enough"
     if decision.reason is BalanceReason.CROWDED:
         return "plan unchanged while the ranks queue for cores"
+    if decision.reason is BalanceReason.CUT and not moved:
+        return "plan unchanged: no lighter cut was found"
     if decision.act and not moved:
         return "plan unchanged: no vertex fits the flow"
     return decision.words

@@ -86,7 +86,8 @@ class SimulatedGraph:
         self.parts, self.steps, self.now = first, list[GraphStep](), 0.0
         self._graph, self._first, self._size = graph, first, size
         self._latency_s, self._bytes_per_s = network.latency_s[1], network.bytes_per_s
-        self._trigger, self._opportunities = Trigger("auto"), Opportunities()
+        self._trigger = Trigger("auto")
+        self._opportunities = Opportunities(math.inf if slabs else cut(graph, first, size))
         self._measured = [MeasuredSpeeds() for _ in range(size)]
         self._tails, self._heads = graph.edges()
         self._exchange_s = self._exchanged_s(first)
@@ -113,7 +114,7 @@ class SimulatedGraph:
             spent_s = self._opportunities.call_s = math.log2(2 * self._size) * self._latency_s
             loads = self._loads(old, state)
             totals = totals_from(loads, usual, spent_s)
-            decided = decide(totals, self._trigger, self._size)
+            decided = decide(totals, self._trigger, self._size, heavy=self._opportunities.heavy)
             self._opportunities.decided(totals, decided, self._trigger)
             act, reason = decided.act, decided.decision.words
         if act:
@@ -122,10 +123,12 @@ class SimulatedGraph:
             self._trigger.paid(moving_s)
             self._exchange_s = self._exchanged_s(self.parts) if moved else self._exchange_s
             spent_s += moving_s
+        weight = cut(self._graph, self.parts, self._size)
+        if moved:
+            self._opportunities.moved(weight, decided.decision.reason)
         self.steps.append(GraphStep(
             seconds + spent_s, bound_s, float((self._loads(self._first, state) / state.speeds).max()),
-            now_s / bound_s - 1.0 if bound_s else 0.0, moved, n_bytes, cut(self._graph, self.parts, self._size),
-            reason,
+            now_s / bound_s - 1.0 if bound_s else 0.0, moved, n_bytes, weight, reason,
         ))  # fmt: skip
         if self.records:
             self._record(times, at, spent_s, old)

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from scipy import sparse
 
 import lb_mpi
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import PlanBalance
@@ -256,6 +257,22 @@ def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
         moved = [one.vertices_moved for one in plan.history if one.acted]
         calls = f"{len(moved)} rebalancing{'s' * (len(moved) != 1)}"
         assert report.note == ("" if SIZE == 1 else f"{sum(moved):,} vertices moved in {calls}")
+
+
+def test_a_move_that_leaves_a_heavy_cut_is_followed_by_one_that_makes_it_lighter() -> None:
+    graph = mesh(24, 24)
+    with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(np.arange(576) // 24 * SIZE // 24)) as plan:
+        opportunities = plan._balance.opportunities
+        opportunities.first_cut = 1.0  # any cut is heavy
+        for _ in range(8):
+            at_speed(plan, 0.2 if RANK == 0 else 1.0)
+            opportunities._skipped = 0
+            plan.rebalance(tolerance=0.1)
+        check(plan, graph)
+        reasons = [one.reason for one in plan.history if not one.reason.startswith("plan unchanged: the imb")]
+        assert SIZE == 1 or reasons[0] == BalanceReason.GAIN.words
+        assert SIZE == 1 or reasons.count(BalanceReason.CUT.words) <= reasons.count(BalanceReason.GAIN.words)
+        assert not opportunities.heavy
 
 
 def test_one_slow_step_is_noise_and_two_are_a_change() -> None:

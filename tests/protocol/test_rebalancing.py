@@ -123,6 +123,20 @@ def test_a_first_move_waits_until_losses_exceed_the_time_to_load_its_code() -> N
     assert first_move(2.4) == 5  # 4.8 s
 
 
+def test_a_heavy_cut_is_made_lighter_once_after_each_move() -> None:
+    case, trigger = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4)), Trigger("auto")
+    opportunities, found = Opportunities(first_cut=10.0), []
+    for cut in (11.0, 13.0, 12.5, 13.0):
+        opportunities.moved(cut, BalanceReason.GAIN)
+        for _ in range(2):
+            decided = decide(case.totals(Units()), trigger, case.size, heavy=opportunities.heavy)
+            opportunities.decided(case.totals(Units()), decided, trigger)
+            if decided.decision.act:
+                opportunities.moved(cut - 0.2, decided.decision.reason)
+            found.append(decided.decision.reason is BalanceReason.CUT)
+    assert found == [False, False, True, False, True, False, True, False]
+
+
 def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: bool = True) -> list[int]:
     """The opportunities in 40 calls of four ranks, with steps of a second, if each of them takes `call_s`."""
     case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.full(4, 4.0 if timed else np.nan))

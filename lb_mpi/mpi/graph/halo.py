@@ -139,7 +139,7 @@ class HaloPlan:
         relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
         self._halos, self._clocks = Halos(record, relative, lambda: self._slow.cpu_share), Clocks()
         self._record, self._worlds = record, worlds(own)
-        self._balance = PlanBalance(part.vertex_weights)
+        self._balance = PlanBalance(part.vertex_weights, math.inf if self._slabs else float(self.cut))
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
         wait(own, own.Iallreduce(mine, total), (mine, total))
         self.n_halo = int(total[0])  # values in an exchange, on all ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import struct
 import sys
 import time
@@ -97,7 +98,7 @@ class CostsAndSpeeds(NamedTuple):
 class PlanBalance:
     """All that a plan keeps from call to call of `rebalance`: costs of its vertices, speeds of this rank, decisions."""
 
-    def __init__(self, costs: Floats) -> None:
+    def __init__(self, costs: Floats, first_cut: float = math.inf) -> None:
         self.history = Rebalances()
         self.take(costs)  # at first the weights of the vertices
         self._speeds = MeasuredSpeeds()
@@ -105,7 +106,7 @@ class PlanBalance:
         self.queued_s = self.own_s = 0.0  # since the last opportunity
         self._given = False  # the costs are the caller's
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
-        self.trigger, self.opportunities = Trigger(), Opportunities()
+        self.trigger, self.opportunities = Trigger(), Opportunities(first_cut)
 
     def measure(self, own_s: float, queued_s: float, load: float) -> None:
         """Learn this rank's speed: it has computed for `own_s` seconds so far, `queued_s` of them without a core.
@@ -173,7 +174,7 @@ class PlanBalance:
     def failed(self, before: CostsAndSpeeds) -> None:
         """Forget the failed call, in which ranks may have had different arguments: return to what was known before."""
         cost_s = self.trigger.cost_s
-        self.trigger, self.opportunities, self.waiting = Trigger(), Opportunities(), None
+        self.trigger, self.opportunities, self.waiting = Trigger(), Opportunities(self.opportunities.first_cut), None
         self.trigger.cost_s = cost_s
         costs, self._given, self._speeds = before
         self.take(costs)
@@ -253,7 +254,7 @@ def rebalance(
         if totals.differs:
             balance.failed(before)
             raise_difference(comm, words)
-    decided = decide(totals, balance.trigger, comm.size)
+    decided = decide(totals, balance.trigger, comm.size, heavy=balance.opportunities.heavy)
     balance.decided(totals, decided)
     if not decided.act:
         seconds = time.perf_counter() - began
@@ -291,6 +292,7 @@ def rebalance(
             if actor.error is not None:
                 raise actor.error
             return None
+        balance.opportunities.moved(outcome.cut, decided.decision.reason)
         return port.moved._replace(n_ghosts=outcome.n_ghosts, cut=outcome.cut)
 
 
