@@ -290,11 +290,11 @@ def n_used() -> int:
         number = first.py2f()
         first.Free()
         return number
-    COMM.Set_errhandler(MPI.ERRORS_RETURN)
+    MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
     made: list[MPI.Intracomm] = []
     with contextlib.suppress(MPI.Exception):
         while True:
-            made.append(COMM.Dup())
+            made.append(MPI.COMM_SELF.Dup())  # of the same stock, and without messages
     for each in made:
         each.Free()
     return -len(made)
