@@ -1,4 +1,4 @@
-"""Stages run side by side, as many as keep two cores busy, with a sign of life every ten seconds.
+"""Stages run side by side, as many as keep the cores busy, with a sign of life every ten seconds.
 
 A stage in which tests keep ending is slow, not hung: it is ended when for long none has.
 """
@@ -17,7 +17,7 @@ from tools.counts import Counts
 from tools.environment import ROOT
 from tools.stages import Outcome, Stage
 
-N_COMPUTING, N_WAITING = 2, 4  # stages at once: ranks that wait for each other, and stages that wait, leave cores free
+N_CORES = 3.5  # that stages may ask for at once: two, and more since no stage keeps busy what it asks for
 LIMIT_S = 3600.0  # for a stage, whatever it says
 SIGN_S = 10.0
 LOOK_S = 0.1
@@ -97,7 +97,7 @@ def run_all(stages: Sequence[Stage], *, verbose: bool) -> bool:
 
 
 def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome]:
-    """Run the stages, as many at a time as there is room for; return their outcomes by name."""
+    """Run the stages, as many at a time as keep the cores busy; return their outcomes by name."""
     waiting, running, outcomes, signed = list(stages), list[Running](), dict[str, Outcome](), time.monotonic()
     with ExitStack() as everything:
         while waiting or running:
@@ -120,9 +120,10 @@ def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome
 
 
 def fits(stage: Stage, waiting: list[Stage], running: list[Stage]) -> bool:
-    """Tell whether there is room for a stage among those of its kind, and all that it must come after has ended."""
+    """Tell whether there are cores for a stage, and all that it must come after has ended."""
+    n_busy = sum(one.n_cores for one in running)
     ready = not {one.name for one in waiting + running} & {*stage.after}
-    return ready and sum(one.waits == stage.waits for one in running) < (N_WAITING if stage.waits else N_COMPUTING)
+    return ready and n_busy + stage.n_cores <= N_CORES
 
 
 def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:

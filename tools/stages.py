@@ -35,7 +35,7 @@ class Stage(NamedTuple):
     """A line of the table: a command, and what its exit code and the files that it has left in its folder mean."""
 
     name: str
-    waits: bool  # most of the time: for the programs that it starts, the disk, the clock
+    n_cores: float  # that it keeps busy
     silence_s: float  # when no test has ended for so long, it has hung
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
@@ -59,7 +59,7 @@ def check(environment: Environment, *command: str) -> Stage:
         return Outcome(Counts(failed=int(code != 0)), problem, _text(folder / "log"))
 
     argv = [str(environment.python), "-m", *command]
-    return Stage(command[0], False, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
+    return Stage(command[0], 1, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
 
 
 def set_up(environment: Environment) -> Stage:
@@ -75,7 +75,7 @@ def serial(
     arguments: list[str],
     silence_s: float,
     *,
-    waits: bool = False,
+    n_cores: float = 1.0,
     may_be_empty: bool = False,
 ) -> Stage:
     """Make a stage of tests in one process."""
@@ -88,7 +88,7 @@ def serial(
     def judge(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(name, waits, silence_s, argv, {**environment.variables(), **ONE_THREAD}, judge, (KERNELS,))
+    return Stage(name, n_cores, silence_s, argv, {**environment.variables(), **ONE_THREAD}, judge, (KERNELS,))
 
 
 def parallel(
@@ -114,7 +114,8 @@ def parallel(
         return Outcome(counts, problem, "\n".join(f"--- {title} ---\n{text}" for title, text in texts if text))
 
     name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
-    return Stage(name, n == 1, silence_s, argv, {**environment.job(n, [])[1], **_PATIENT, **variables}, judge, (KERNELS,))
+    n_cores = 0.5 if n == 1 else 2  # one rank waits for the disk and for the clock, most of the time
+    return Stage(name, n_cores, silence_s, argv, {**environment.job(n, [])[1], **_PATIENT, **variables}, judge, (KERNELS,))
 
 
 def _text(log: Path) -> str:

@@ -27,10 +27,8 @@ SECONDS = {  # that files of these rooms take, on one core; the others take abou
 }  # fmt: skip
 SHORT_S = 1.0
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
-WITHOUT_KERNELS = (  # files of that room that start while kernels are compiled
-    *("cluster_user", "executor", "host", "hung_ranks", "launch", "leaving", "limit", "live", "pool_names"),
-    *("printed_errors", "restarts", "signs", "slow_ranks", "starting", "throttle", "typing"),
-)
+WAITING_CORES = 0.35  # that such a file keeps busy
+WITHOUT_KERNELS = ("hung_ranks", "launch", "limit", "typing")  # files of that room that start while kernels are compiled
 LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
 PYTHONS = "test_pythons"  # skips all its tests where there is no other Python
 
@@ -113,7 +111,7 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
     for file in sorted(files_of(WAITING), key=lambda file: file.stem.removeprefix("test_") not in LONGEST):
         place, empty = f"{WAITING}/{file.name}", options.other_mpi or file.stem == PYTHONS
         arguments = [f"tests/{place}", *chosen]
-        stage = serial(environment, place, arguments, options.limit, waits=True, may_be_empty=empty)
+        stage = serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=empty)
         stages.append(stage._replace(after=()) if file.stem.removeprefix("test_") in WITHOUT_KERNELS else stage)
     if not options.other_mpi:
         for number, files in enumerate(shared(files_of(*COMPUTING), N_SHARES), start=1):
@@ -139,7 +137,7 @@ def choose_both(options: argparse.Namespace) -> list[Stage]:
 
 
 def _kind(stage: Stage) -> int:
-    """Order stages: checks, MPI tests, programs that wait beside them, and what only computes last."""
+    """Order stages: checks, MPI tests (one stage at a time), programs that wait beside them, and what only computes last."""
     kinds: tuple[tuple[str, ...], ...] = (("ruff", "mypy"), ("mpi tests",), (WAITING,), ("serial tests",))
     return next(number for number, names in enumerate(kinds) if stage.name.startswith(names))
 
