@@ -313,7 +313,7 @@ def find(numbers: Ints, number: int) -> int:
     return low if low < len(numbers) and numbers[low] == number else -1
 
 
-LAYERS = 8  # width of a zone, at least
+LAYERS = 5  # width of a zone, at least
 AHEAD = 2.0  # times the flow: the work of a zone, at least
 COARSEST, LARGEST = 20, 1.5  # vertices of the coarsest graph, and the largest one's part of the mean work there
 ROUNDS, PATIENCE, SEEDS_AT_ONCE = 3, 0.3, 10  # of searches, as for a partition (see `multilevel`)
