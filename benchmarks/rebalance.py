@@ -106,7 +106,7 @@ def hot_spot(graph: Graph, size: int, seed: int, events: int) -> list[Event]:
     return found
 
 
-Method = Callable[[Graph, Ints, Ints, Event, int], Ints]  # of a graph, its first and present parts, an event, a seed: new parts
+Method = Callable[[Graph, Ints, Ints, Event, int], Ints]  # graph, first and present parts, event, seed: new parts
 
 
 def fresh(graph: Graph, event: Event, seed: int) -> Ints:

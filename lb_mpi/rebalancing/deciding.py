@@ -33,7 +33,8 @@ USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # speeds that "auto" needs to decide
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 USUAL_STEPS = 250  # from one change to the next
-HEAVY = 1.2  # times the first cut: then vertices move once more, from their new homes
+HEAVY = 1.2  # times the first cut: then vertices move once more, from their new homes,
+HELD = 50.0  # as soon as the parts have held for so many times the cost of a move
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
@@ -222,12 +223,13 @@ class Opportunities:
     """The opportunities of a plan, the same on all ranks.
 
     In a move, a vertex goes one rank far, or stays: it can't go on from there.  So a large move leaves a heavy cut, which a
-    second one makes lighter, from the new homes, once the imbalance is within the tolerance.
+    second one makes lighter, from the new homes.  It comes when the parts have held for long, so that it costs 2 % at most.
     """
 
     def __init__(self, first_cut: float = math.inf) -> None:
         self.first_cut = first_cut  # infinite: no cut is heavy
-        self.heavy = False  # the cut after the last move, which was not the second one
+        self._heavy = False  # the cut after the last move, which was not the second one
+        self._calls, self._held_s = 0, 0.0  # since the last opportunity, and up to it since the last move
         self.units = Units()
         self.before = math.nan  # imbalance at the last one
         self.call_s = 0.0  # seconds of this rank's last one at which nothing moved
@@ -235,6 +237,7 @@ class Opportunities:
 
     def skips(self, trigger: Trigger) -> bool:
         """Begin a call; return True if it is no opportunity."""
+        self._calls += 1
         if not self._skipped and trigger.due:
             return False
         self._skipped = max(0, self._skipped - 1)
@@ -247,12 +250,18 @@ class Opportunities:
 
     def moved(self, cut: float, reason: BalanceReason) -> None:
         """Record a move for this reason, after which the parts have this cut."""
-        self.heavy = cut > HEAVY * self.first_cut and reason is not BalanceReason.CUT
+        self._heavy, self._held_s = cut > HEAVY * self.first_cut and reason is not BalanceReason.CUT, 0.0
+
+    def heavy(self, totals: GraphTotals, trigger: Trigger) -> bool:
+        """Return whether a second move is due, at an opportunity with these totals."""
+        self._held_s += self._calls * totals.most.seconds
+        self._calls = 0
+        return self._heavy and self._held_s >= HELD * trigger.cost_s
 
     def decided(self, totals: GraphTotals, decided: RebalanceDecision, trigger: Trigger) -> None:
         """Record what all ranks have decided at this opportunity."""
         self.before, (reason, _, due) = decided.before, decided.decision
-        self.heavy = self.heavy and reason is not BalanceReason.CUT
+        self._heavy = self._heavy and reason is not BalanceReason.CUT
         self._skipped = 0
         if trigger.when == "auto" and reason not in (BalanceReason.UNMEASURED, BalanceReason.ALONE):
             # Where a saving is about to exceed the cost, the next opportunity is when it does.

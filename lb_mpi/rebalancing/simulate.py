@@ -114,7 +114,8 @@ class SimulatedGraph:
             spent_s = self._opportunities.call_s = math.log2(2 * self._size) * self._latency_s
             loads = self._loads(old, state)
             totals = totals_from(loads, usual, spent_s)
-            decided = decide(totals, self._trigger, self._size, heavy=self._opportunities.heavy)
+            heavy = self._opportunities.heavy(totals, self._trigger)
+            decided = decide(totals, self._trigger, self._size, heavy=heavy)
             self._opportunities.decided(totals, decided, self._trigger)
             act, reason = decided.act, decided.decision.words
         if act:

@@ -272,7 +272,7 @@ def test_a_move_that_leaves_a_heavy_cut_is_followed_by_one_that_makes_it_lighter
         reasons = [one.reason for one in plan.history if not one.reason.startswith("plan unchanged: the imb")]
         assert SIZE == 1 or reasons[0] == BalanceReason.GAIN.words
         assert SIZE == 1 or reasons.count(BalanceReason.CUT.words) <= reasons.count(BalanceReason.GAIN.words)
-        assert not opportunities.heavy
+        assert not opportunities._heavy
 
 
 def test_one_slow_step_is_noise_and_two_are_a_change() -> None:

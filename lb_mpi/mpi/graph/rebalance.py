@@ -254,7 +254,8 @@ def rebalance(
         if totals.differs:
             balance.failed(before)
             raise_difference(comm, words)
-    decided = decide(totals, balance.trigger, comm.size, heavy=balance.opportunities.heavy)
+    heavy = balance.opportunities.heavy(totals, balance.trigger)
+    decided = decide(totals, balance.trigger, comm.size, heavy=heavy)
     balance.decided(totals, decided)
     if not decided.act:
         seconds = time.perf_counter() - began
