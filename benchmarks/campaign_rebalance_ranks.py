@@ -280,7 +280,7 @@ def case(seed: int, number: int, counts: Counter[str]) -> str:
             if ended == "ended":
                 ended = spoil(given, values) or "ended"
             ends, last = COMM.allgather(ended), plan.last
-            between = ended == "ended" and last is not None and last.reason == BalanceReason.CHANCE.words
+            between = ended == "ended" and last is not None and last.reason == BalanceReason.LATER.words
             noticed = ended == "failed as meant" or between or (guilty < 0 and odd < 0)
             if len(set(ends)) > 1 or ended not in ("ended", "failed as meant") or not noticed:
                 return f"ranks have ended with {ends}; wrong costs on rank {guilty}, another option on rank {odd}"

@@ -9,9 +9,9 @@ speed is the work done; so the balanced time follows without any estimate of row
   had computed rows meanwhile.  So does one that is longer busy with messages, which take their time however few rows it
   computes.  A rank that comes after all could be done counts as if it came just then.
 
-Balance ("auto") when the time that it is expected to save until the next chance exceeds its cost:
-    (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost * caution
-- Losses are what the skipped chances would have saved; small ones add up.  As in the ski-rental problem, this never
+Balance ("auto") when the time that it is expected to save until the next opportunity exceeds its cost:
+    (seconds of the slowest rank now - seconds after) * calls until the next opportunity + losses so far  >  cost * caution
+- Losses are what the skipped opportunities would have saved; small ones add up.  As in the ski-rental problem, this never
   costs more than twice the optimum, with a caution of 1.
 - Caution is 1 at first.  If the last balancing has saved k times the cost of the next one, caution moves half-way to 1 / k,
   but not below 1 / 4 or above 1: where changes have lasted, the next one is expected to last (Purohit, Svitkina & Kumar
@@ -128,7 +128,7 @@ class BalanceReason(IntEnum):
 
     UNMEASURED = 0, "plan unchanged: not all rows have been timed twice"
     WITHIN = 1, "plan unchanged: the imbalance is within the tolerance"
-    CHANCE = 2, "plan unchanged: the next decision is due in a later call"
+    LATER = 2, "plan unchanged: the next decision is due in a later call"
     ALWAYS = 3, "balanced: as requested at every decision"
     BOUND = 4, "balanced: the imbalance is above the bound"
     GAIN = 5, "balanced: it saves more than it costs"
@@ -148,7 +148,7 @@ class Decision(NamedTuple):
     """The decision whether to balance, and its reason."""
 
     reason: BalanceReason
-    gain_s: float = 0.0  # expected saving until the next chance, before cost
+    gain_s: float = 0.0  # expected saving until the next opportunity, before cost
     quick: int = 0  # quick calls that may follow (`lb_mpi.balancing.quick`)
 
     @property
@@ -171,7 +171,7 @@ def words_of(decision: Decision, rows: int) -> str:
 class Trigger:
     """Decides at the end of each call whether to change the distribution for the next.
 
-    `when`: "auto", "always" or a bound > 0 on the imbalance.  `every`: number of calls, >= 1, from one chance to the next.
+    `when`: "auto", "always" or a bound > 0 on the imbalance.  `every`: calls, >= 1, from one opportunity to the next.
     """
 
     def __init__(self, when: When = "auto", every: int = 1, tolerance: float = 0.05) -> None:
@@ -189,18 +189,18 @@ class Trigger:
         self.caution = 1.0  # CAREFUL..1: the part of the cost that savings and losses must exceed
         self._calls = 0
         self._lost_s = 0.0  # by not balancing since the last balancing
-        self._losing_s = 0.0  # at each chance, by the last decision
+        self._losing_s = 0.0  # at each opportunity, by the last decision
         self._expected: tuple[float, float] | None = None  # at the last balancing: slowest rank's seconds, saving
         self._saving_s = 0.0  # by the last balancing, in each call; 0.0 once the imbalance is above the tolerance again
         self._saved_s = math.nan  # by the last balancing so far; NaN: there was none
 
     @property
     def due(self) -> bool:
-        """True if the next call is a chance to balance."""
+        """True if the next call is an opportunity."""
         return (self._calls + 1) % self.every == 0
 
     def skip(self) -> bool:
-        """Record a call; return True if it is no chance to balance."""
+        """Record a call; return True if it is no opportunity."""
         self._calls += 1
         self._saved_s += self._saving_s
         self.trust += HOPE * (1.0 - self.trust)
@@ -232,7 +232,7 @@ class Trigger:
         `cost_s`: cost of the balancing; None: as measured for the last one.
         """
         if self.skip():
-            return Decision(BalanceReason.CHANCE)
+            return Decision(BalanceReason.LATER)
         self._losing_s = 0.0
         if math.isnan(imbalance) or math.isnan(balanced_s):
             return Decision(BalanceReason.UNMEASURED)
@@ -412,7 +412,7 @@ class Policy:
     def decide(self, size: int, levels: Levels, spent_s: float, queue: Queue | None = None) -> Decision:
         """Decide for `size` ranks, one of which spent `spent_s` on packing, sending, and joining, the others less.
 
-        While nothing changes, more and more quick calls follow each decision, up to the next chance to balance.  After quick
+        While nothing changes, more and more quick calls follow each decision, up to the next opportunity.  After quick
         calls that took too long, more and more full ones follow.
         """
         decision = self._decide(size, levels, spent_s, queue or Queue())
@@ -424,8 +424,8 @@ class Policy:
         if self._full and decision.reason is not BalanceReason.CROWDED:
             self._full -= 1
         elif decision.quick:
-            n_chances = -(-(min(decision.quick, 2 * self._quick + FEWEST_QUICK) + 1) // self.trigger.every)
-            n_quick = min(n_chances * self.trigger.every - 1, MOST_CALLS)  # `every` may be any number
+            n_opportunities = -(-(min(decision.quick, 2 * self._quick + FEWEST_QUICK) + 1) // self.trigger.every)
+            n_quick = min(n_opportunities * self.trigger.every - 1, MOST_CALLS)  # `every` may be any number
         self._quick, self._late = n_quick, False
         return decision._replace(quick=n_quick)
 

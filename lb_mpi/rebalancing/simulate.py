@@ -107,7 +107,7 @@ class SimulatedGraph:
         for speeds, speed in zip(self._measured, state.speeds.tolist(), strict=True):
             speeds.add(speed)
         usual = np.array([speeds.usual() for speeds in self._measured])
-        moved, n_bytes, spent_s, reason = 0, 0, 0.0, BalanceReason.CHANCE.words
+        moved, n_bytes, spent_s, reason = 0, 0, 0.0, BalanceReason.LATER.words
         old, at = self.parts, self.now + seconds
         act = False
         if not self._opportunities.skips(self._trigger):

@@ -103,7 +103,7 @@ def test_a_chance_to_balance_is_a_full_call() -> None:
     for _ in range(12):
         number += 1
         decision = policy.decide(4, LEVEL, 0.0)
-        if decision.reason is not BalanceReason.CHANCE and decision.reason is not BalanceReason.UNMEASURED:
+        if decision.reason is not BalanceReason.LATER and decision.reason is not BalanceReason.UNMEASURED:
             numbers_of_calls.append(number)
         for _ in range(decision.quick):
             policy.hold(late=False)

@@ -158,7 +158,7 @@ class PlanBalance:
         self.measure(*spent, load)
         before = self.opportunities.before
         seconds = time.perf_counter() - began
-        self.history.append(Rebalanced(False, BalanceReason.CHANCE.words, before, before, 0, 0, cut, 0, seconds))
+        self.history.append(Rebalanced(False, BalanceReason.LATER.words, before, before, 0, 0, cut, 0, seconds))
         return True
 
     def decided(self, totals: GraphTotals, decided: RebalanceDecision) -> None:

@@ -72,8 +72,8 @@ def migrate(
     if not math.isfinite(before.balanced_s):
         raise presence_of(comm).on_all(ValueError("costs: expected numbers whose sum over all ranks is finite"))
     seconds = timed and costs is None  # otherwise the unit of the costs is not time
-    chances, cost_s = (max(1, knowledge.n_rounds), None) if seconds else (1, 0.0)
-    decision = trigger.decide(before.imbalance, chances * before.now_s, chances * before.balanced_s, cost_s=cost_s)
+    n_calls, cost_s = (max(1, knowledge.n_rounds), None) if seconds else (1, 0.0)
+    decision = trigger.decide(before.imbalance, n_calls * before.now_s, n_calls * before.balanced_s, cost_s=cost_s)
     after, value = before, None
     steps = n_rows = n_bytes = 0
     counts = _allgather(comm, rows.n).astype(np.int64) if order == "kept" else None
