@@ -103,7 +103,7 @@ class Maxima(NamedTuple):
     seconds: float  # that it needs for its load
     free_s: float  # of these, with a core
     minus_call_s: float  # seconds of its last opportunity at which nothing moved
-    loading_s_by_speed: float  # seconds in which the fastest rank loads the code of a move, if it has to, / its own speed
+    loading_s: float  # seconds in which it loads the code of a move, if it has to
 
 
 class GraphTotals(NamedTuple):
@@ -132,11 +132,6 @@ class GraphTotals(NamedTuple):
         return max(0.0, -self.most.minus_call_s)
 
     @property
-    def loading_s(self) -> float:
-        """Seconds until the slowest of the ranks that have to has loaded the code of a move."""
-        return self.most.loading_s_by_speed * self.most.speed
-
-    @property
     def interval(self) -> int:
         """The number of calls from one opportunity to the next, at least 1, with "auto"."""
         step_s = self.most.seconds
@@ -150,8 +145,8 @@ def report(
 ) -> Reduction:  # fmt: skip
     """Return the numbers of a rank.
 
-    `call_s`: seconds of its last opportunity without a move; `loading_s`: in which the fastest rank would load what this
-    one has not loaded of the code of a move.
+    `call_s`: seconds of its last opportunity without a move; `loading_s`: in which it loads the code of a move; 0.0: it
+    has done so.
     """
     timed = not math.isnan(mine.speed)
     speed = mine.speed if timed else 0.0
@@ -161,7 +156,7 @@ def report(
     sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in zip(mine_in_units, units_of, strict=True)]
     most = Maxima(
         failed, mark, -mark, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * mine.running,
-        -call_s, loading_s / speed if speed > 0.0 else 0.0,
+        -call_s, loading_s,
     )  # fmt: skip
     return Reduction(np.array([*sums, timed], dtype=np.int64), np.array(most, dtype=float))
 
@@ -212,7 +207,7 @@ def decide(totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = Fa
     if trigger.when == "auto" and queue.forbids:
         trigger.skip()
         return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
-    cost_s = (trigger.cost_s or ROUNDS * totals.call_s) + totals.loading_s  # as measured; a guess before the first one
+    cost_s = (trigger.cost_s or ROUNDS * totals.call_s) + totals.most.loading_s  # as measured; a guess before the first one
     decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s)
     if heavy and decision.reason is BalanceReason.WITHIN:
         decision = Decision(BalanceReason.CUT)

@@ -111,7 +111,7 @@ def test_an_unexpected_message_is_refused() -> None:
 
 
 def test_a_first_move_waits_until_losses_exceed_the_time_to_load_its_code() -> None:
-    """A step takes 2 s, and 1 s in balance: the slow rank loads for twice as long as the fast one."""
+    """A step takes 2 s, and 1 s in balance."""
 
     def first_move(loading_s: float) -> int:
         trigger, units = Trigger("auto"), Units(1.0, 1.0)
@@ -120,7 +120,7 @@ def test_a_first_move_waits_until_losses_exceed_the_time_to_load_its_code() -> N
         return next(number for number in itertools.count(1) if decide(totals, trigger, 2).act)
 
     assert first_move(0.0) == 1
-    assert first_move(2.4) == 5  # 4.8 s
+    assert first_move(4.8) == 5
 
 
 def test_a_heavy_cut_is_made_lighter_once_after_each_move_that_has_held() -> None:

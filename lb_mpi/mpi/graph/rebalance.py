@@ -63,7 +63,8 @@ from lb_mpi.rebalancing.slabs import end_owners
 from lb_mpi.record.record import Record
 
 NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
-KERNELS_S, NUMBA_S = 0.4, 0.2  # of a fast core, to load the kernels and to import numba
+KERNELS_S, NUMBA_S = 0.6, 0.3  # CPU seconds to load the kernels and to import numba
+LEAST_SHARE = 0.01  # of a core, that a rank is expected to get while it loads
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
@@ -103,7 +104,8 @@ class PlanBalance:
         self.take(costs)  # at first the weights of the vertices
         self._speeds = MeasuredSpeeds()
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
-        self.queued_s = self.own_s = 0.0  # since the last opportunity
+        self.queued_s = self.own_s = self.cpu_s = 0.0  # since the last opportunity
+        self._cpu_s = 0.0  # of this thread, at the last call
         self._given = False  # the costs are the caller's
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
         self.trigger, self.opportunities = Trigger(), Opportunities(first_cut)
@@ -114,13 +116,15 @@ class PlanBalance:
         load : the work since the last call.  The time before the first call does not count: functions may have been
         compiled in it.
         """
+        cpu_s = time.thread_time()
         if self._before is not None:
             since_s = own_s - self._before[0]
             self.own_s += since_s
+            self.cpu_s += cpu_s - self._cpu_s
             self.queued_s += min(queued_s - self._before[1], since_s)
             if since_s > 0.0 and load > 0.0:
                 self._speeds.add(load / since_s)
-        self._before = own_s, queued_s
+        self._before, self._cpu_s = (own_s, queued_s), cpu_s
 
     def use(self, arguments: Arguments) -> None:
         """Decide by these arguments from now on."""
@@ -161,10 +165,15 @@ class PlanBalance:
         self.history.append(Rebalanced(False, BalanceReason.LATER.words, before, before, 0, 0, cut, 0, seconds))
         return True
 
+    @property
+    def share(self) -> float:
+        """CPU seconds in a second of computing, at most 1: less on a busy machine, or where this rank is throttled."""
+        return min(1.0, max(LEAST_SHARE, self.cpu_s / self.own_s)) if self.own_s > 0.0 else 1.0
+
     def decided(self, totals: GraphTotals, decided: RebalanceDecision) -> None:
         """Record what all ranks have decided."""
         self.opportunities.decided(totals, decided, self.trigger)
-        self.queued_s = self.own_s = 0.0
+        self.queued_s = self.own_s = self.cpu_s = 0.0
 
     @property
     def known(self) -> CostsAndSpeeds:
@@ -246,7 +255,7 @@ def rebalance(
     mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
     words = _given(checked, moving, given)
     with presence.notifying():
-        loading_s = 0.0 if slabs else slow.speed * loading_time()  # without rests
+        loading_s = 0.0 if slabs else slow.speed * loading_time() / balance.share  # without the rests of an emulated speed
         totals = _reduce(presence, mine, balance.opportunities, words, loading_s, failed=failed is not None)
         if totals.most.failed:
             balance.failed(before)
@@ -306,7 +315,7 @@ def load_kernels() -> None:
 
 
 def loading_time() -> float:
-    """Return about the seconds in which a fast core loads the kernels that this process has not loaded."""
+    """Return about the seconds of CPU time in which this process loads the kernels, if it has not done so."""
     if load_kernels.cache_info().currsize:
         return 0.0
     return KERNELS_S + (0.0 if "numba" in sys.modules else NUMBA_S)
