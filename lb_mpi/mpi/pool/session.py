@@ -360,7 +360,7 @@ _at_work: list[tuple[int, Session]] = []  # threads that run tasks
 
 def refuse_in_task(comm: MPI.Intracomm, name: str) -> None:
     """Raise an error in a task of a session with other ranks of `comm`, which run tasks, too, and do not call `name`."""
-    for thread, session in _at_work:
+    for thread, session in [*_at_work]:  # other threads begin and end tasks
         if thread == threading.get_ident() and isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
             groups = [session.presence.comm.Get_group(), comm.Get_group()]
             groups.append(MPI.Group.Intersection(*groups))
