@@ -43,6 +43,8 @@ def njit(**options: Any) -> Callable[[Kernel], Kernel]:
     def compiled(kernel: Kernel) -> Kernel:
         every: dict[str, Any] = {"no_cfunc_wrapper": True, **options}
         one: Any = numba.njit(**every)(kernel)
+        if one is kernel:  # NUMBA_DISABLE_JIT
+            return kernel
         unliteral: Any = types.unliteral
         of_types = one.get_call_template  # not public either
 
@@ -68,32 +70,43 @@ def inlined(kernel: Kernel) -> Kernel:
 # --- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
 _pressed: list[int] = []  # signals that were held back
+_handlers: list[Callable[..., Any]] = []  # at most one: that of the program, while they are held back
+
+
+def _press(number: int, _frame: object) -> None:
+    _pressed.append(number)
 
 
 @contextlib.contextmanager
 def held_interrupts() -> Iterator[None]:
     """Hold Ctrl-C back in this block, which calls kernels, until `check_interrupt`, or its end.
 
-    A KeyboardInterrupt in a kernel that returns arrays would become a SystemError, or crash.  With any handler but Python's
-    own, or in another thread, nothing changes.
+    A KeyboardInterrupt in a kernel that returns arrays would become a SystemError, or crash.  In another thread, nothing
+    changes.
     """
-    own = signal.default_int_handler
-    if signal.getsignal(signal.SIGINT) is not own or threading.current_thread() is not threading.main_thread():
+    handler = signal.getsignal(signal.SIGINT)
+    if _handlers or not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, lambda number, _frame: _pressed.append(number))
+    _handlers.append(handler)
+    signal.signal(signal.SIGINT, _press)
     try:
         yield
-        check_interrupt()
     finally:
-        _pressed.clear()
-        signal.signal(signal.SIGINT, own)
+        signal.signal(signal.SIGINT, handler)
+        try:
+            check_interrupt()
+        finally:
+            _handlers.clear()
+            _pressed.clear()
 
 
 def check_interrupt() -> None:
-    """Raise the KeyboardInterrupt that was held back, if any: between two kernels."""
-    if _pressed:
-        raise KeyboardInterrupt
+    """Handle the Ctrl-C that was held back, if any, as the program does: between two kernels."""
+    if _pressed and threading.current_thread() is threading.main_thread():
+        number = _pressed[-1]
+        _pressed.clear()
+        _handlers[0](number, None)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Vertices that move between real ranks: a plan is that of a fresh distribution, values move along, errors move nothing."""
 
 import dataclasses
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import PlanBalance
+from lb_mpi.rebalancing import pairs
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
@@ -338,6 +340,26 @@ def test_costs_of_a_call_between_two_opportunities_count_at_the_next() -> None:
         before = plan._halos.own_s
         with plan.waiting():
             assert plan._halos.own_s > before  # it computes again
+
+
+def test_ctrl_c_is_raised_between_two_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kernel that returns arrays it became a SystemError, or crashed."""
+    ended = list[bool]()
+
+    def press(*arguments: Any, plain: Any = pairs.home_of) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        ended.append(True)
+        return plain(*arguments)
+
+    with deal(mesh(9, 9)) as plan:
+        monkeypatch.setattr(pairs, "home_of", press)
+        if SIZE > 1:
+            with pytest.raises((KeyboardInterrupt, lb_mpi.BalanceError)):
+                moved_by_speeds(plan, 1)
+            assert any(COMM.allgather(ended))
+            monkeypatch.undo()
+            moved_by_speeds(plan, 1)
+            check(plan, mesh(9, 9))
 
 
 def test_options_may_change_in_each_call() -> None:

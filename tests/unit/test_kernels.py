@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
+import pytest
+
 import lb_mpi
+from lb_mpi.kernels import inlined
 
 PROGRAM = """
 from lb_mpi.partitioning.compiled import make_heap
@@ -42,3 +46,8 @@ def test_kernels_of_a_clone_are_kept_beside_their_sources(tmp_path: Path) -> Non
     shutil.copytree(Path(lb_mpi.__file__).parent, tmp_path / "lb_mpi", ignore=shutil.ignore_patterns("__pycache__"))
     assert run(tmp_path, tmp_path) == ["0", "1"]
     assert [*(tmp_path / "lb_mpi" / "partitioning" / "__pycache__").glob("compiled.make_heap-*.nbi")]
+
+
+def test_kernels_run_as_python_code_if_numba_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert inlined(run) is run

@@ -241,8 +241,15 @@ def test_odd_parts_are_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "a.part").exists()
 
 
+def raise_interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("options", [{}, {"method": "multilevel-spectral"}])
-def test_ctrl_c_is_raised_between_two_kernels(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("handler", [signal.default_int_handler, raise_interrupt])  # on MPI it is another one
+def test_ctrl_c_is_raised_between_two_kernels(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], handler: Any
+) -> None:
     """In a kernel that returns arrays it became a SystemError, or crashed."""
     ended = list[str]()
 
@@ -253,11 +260,11 @@ def test_ctrl_c_is_raised_between_two_kernels(monkeypatch: pytest.MonkeyPatch, o
         return part
 
     monkeypatch.setattr(multilevel, "best_grown", press)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             lb_mpi.partition("mesh:30x30", 4, **options)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended == ["best_grown"]

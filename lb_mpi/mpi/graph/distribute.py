@@ -188,11 +188,13 @@ def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Quality, All
         allocation = allocation_of(graph, size, options.speeds, options.machine, options.unit_s)
         owners = _by_counts(graph, allocation, options)
         if options.aim == "time" and machine is not None:
-            from lb_mpi.partitioning.shorten import shorten  # here, since it imports numba
+            from lb_mpi.kernels import held_interrupts  # here, since it imports numba
+            from lb_mpi.partitioning.shorten import shorten
 
             effort, seed = options.effort, options.seed
             by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
-            owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed)
+            with held_interrupts():
+                owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed)
     cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
     quality = Quality(cut(graph, owners, size), cost, by_cut, graph.components()[0] == 1, options.method == "slabs")
     return owners, Pieces(graph, owners, size), quality, allocation

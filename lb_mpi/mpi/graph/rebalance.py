@@ -396,14 +396,18 @@ class RebalancePort(Port[RebalanceMessage, Job]):
             raise
 
     def _repair(self) -> tuple[Ints, dict[int, float]]:
-        from lb_mpi.rebalancing.choose import shard_of, stray  # here, since it imports numba
+        from lb_mpi.kernels import held_interrupts  # here, since it imports numba
+        from lb_mpi.rebalancing.choose import shard_of, stray
 
-        rank = self._comm.rank
-        labels = stray(shard_of(self._part, self._costs), rank) if self._connected else owners_now(self._part, rank).local
+        rank, labels = self._comm.rank, owners_now(self._part, self._comm.rank).local
+        if self._connected:
+            with held_interrupts():
+                labels = stray(shard_of(self._part, self._costs), rank)
         ranks = np.unique(labels[labels != rank]).tolist()
         return labels, {other: float(self._costs[labels == other].sum()) for other in ranks}
 
     def _choose(self, job: Choose) -> ChoiceStep | Ints:
+        from lb_mpi.kernels import held_interrupts
         from lb_mpi.rebalancing.choose import shard_of
         from lb_mpi.rebalancing.pairs import choose
 
@@ -411,7 +415,8 @@ class RebalancePort(Port[RebalanceMessage, Job]):
             shard = shard_of(self._part, self._costs)
             self._choice = choose(self._comm.rank, shard, np.concatenate(job.repaired), job.links)
         try:
-            return self._choice.send(job.received)  # type: ignore[arg-type]
+            with held_interrupts():
+                return self._choice.send(job.received)  # type: ignore[arg-type]
         except StopIteration as end:
             labels: Ints = end.value
             return labels
