@@ -15,7 +15,7 @@ import lb_mpi
 from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.mpi.graph.halo import HaloPlan
-from lb_mpi.mpi.graph.rebalance import PlanBalance
+from lb_mpi.mpi.graph.rebalance import PlanBalance, load_kernels
 from lb_mpi.rebalancing import pairs
 from tests.mpi.sizes import parameters
 
@@ -352,6 +352,7 @@ def test_ctrl_c_is_raised_between_two_kernels(monkeypatch: pytest.MonkeyPatch) -
         return plain(*arguments)
 
     with deal(mesh(9, 9)) as plan:
+        load_kernels()  # which chooses vertices, too
         monkeypatch.setattr(pairs, "home_of", press)
         if SIZE > 1:
             with pytest.raises((KeyboardInterrupt, lb_mpi.BalanceError)):
