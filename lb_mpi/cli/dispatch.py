@@ -62,8 +62,7 @@ def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str])
                 _choose(table, arguments)
             command, options = _parse(name, entries[name], arguments[1:])
         if not (speaks() or entries[name].ranks):
-            if number_of(os.environ) == "1":
-                print(f"{PROG}: {name} runs in one process, without mpiexec: rank 0 alone runs it", file=sys.stderr)
+            print(f"{PROG}: {name} runs in one process: rank 0 does it, not rank {number_of(os.environ)}", file=sys.stderr)
             return 0
         answer = command.run(options)
         if not answer:

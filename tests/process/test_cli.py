@@ -95,8 +95,8 @@ def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> Non
 def test_under_mpiexec_rank_0_alone_runs_a_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says = "python -m lb_mpi: allocate runs in one process, without mpiexec: rank 0 alone runs it\n"
-    for rank, expected in enumerate(("", says, "")):
+    says = "python -m lb_mpi: allocate runs in one process: rank 0 does it, not rank {}\n"
+    for rank, expected in enumerate(("", says.format(1), says.format(2))):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
         assert main(["allocate", "--tasks", "3", "--time", "1"]) == 0
         out, err = capsys.readouterr()
