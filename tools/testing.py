@@ -18,7 +18,7 @@ USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS, OTHER_USUAL = (3, 4), (3,)  # with --other-mpi
 SILENCE_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ that need a core
-N_SHARES = 6  # of their files: at the end, none runs alone for long
+N_SHARES = 3  # of their files: as many as run at once
 SECONDS = {  # that files of these rooms take, on one core; the others take about SHORT_S
     "protocol": 20, "walking": 18, "arrangement": 12, "cut": 14, "advise": 6, "partitioning_core": 14, "papers": 12,
     "diffusion": 11, "knowledge": 10, "maze_tiles": 9, "neighbours": 8, "pool_protocol": 9, "project": 5, "round": 14,
