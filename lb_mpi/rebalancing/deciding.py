@@ -217,8 +217,8 @@ def decide(totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = Fa
 class Opportunities:
     """The opportunities of a plan, the same on all ranks.
 
-    In a move, a vertex goes one rank far, or stays: it can't go on from there.  So a large move leaves a heavy cut, which a
-    second one makes lighter, from the new homes.  It comes when the parts have held for long, so that it costs 2 % at most.
+    In a move, a vertex stays or goes to a neighbour of its home, and no farther.  So a large move leaves a heavy cut, which
+    a second move makes lighter, from the new homes.  It comes when the parts have held for long, so it costs 2 % at most.
     """
 
     def __init__(self, first_cut: float = math.inf) -> None:

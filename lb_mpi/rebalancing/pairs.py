@@ -1,8 +1,8 @@
 """One rank's side of the choice of the vertices that move: pair by pair, with one neighbour after the other.   (pure)
 
-In a pass, each two neighbours choose among the vertices near the border of their parts (see `lb_mpi.rebalancing.choose`).
-The first pass lets the flows through.  The second one makes the cut lighter where other pairs have changed it meanwhile,
-and lets through what is left of the flows; only pairs with a flow take part in it.
+In a pass, each pair of neighbours chooses among the vertices near the border of their parts (see
+`lb_mpi.rebalancing.choose`).  The first pass lets the flows through.  The second one makes the cut lighter where other
+pairs have changed it meanwhile, and lets through what is left of the flows; only pairs with a flow take part in it.
 
 Pairs that share a rank go one after the other, in the order of a scrambled number of the pair, which both ends know.  So no
 rank waits in a circle, and a pair waits for few others in a row, on however many ranks.  Of the two, the faster one gets

@@ -315,7 +315,7 @@ def load_kernels() -> None:
 
 
 def loading_time() -> float:
-    """Return about the seconds of CPU time in which this process loads the kernels, if it has not done so."""
+    """Return an estimate of the CPU seconds in which this process loads the kernels; 0.0 if it has loaded them."""
     if load_kernels.cache_info().currsize:
         return 0.0
     return KERNELS_S + (0.0 if "numba" in sys.modules else NUMBA_S)
