@@ -16,6 +16,7 @@ A case remains: Ctrl-C that arrives while an iterator that is dropped ends its m
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # not `signal`, which makes enums of all handlers: 20 us in each call
+import math
 import os
 import threading
 import time
@@ -31,6 +32,7 @@ LONGEST_S, FIRST = 0.5e-3, 1 / 50  # the longest nap, if few ranks share a core;
 POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
 N_CORES = os.cpu_count() or 1  # of the host, not those of this rank: Open MPI may bind each rank to one core
 N_RANKS_HERE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # on this host, as MPICH and Open MPI tell their ranks
+BESIDE_S = 20e-6  # without a core, which may be the time between two clocks that are read one after the other
 ASLEEP = 0.2  # if the system reports no queueing: a function with a smaller fraction of CPU time counts as waiting
 PATIENCE_S = 1.0  # a waiting rank holds Ctrl-C back for this time, since the others may be about to arrive
 
@@ -160,11 +162,17 @@ class Look(NamedTuple):
 
 
 class Clocks:
-    """Reads the clocks of the thread that calls `begin`, until `end`."""
+    """Reads the clocks of the thread that calls `begin`, until `end`.
+
+    A thread that has been on a core ever since has neither waited nor queued.  So the system's report of that is read again
+    only after BESIDE_S without a core: where the user's code has filled the caches, it takes as long as handling a block.
+    """
 
     def __init__(self) -> None:
         self._queue: int | None = None  # descriptor of Linux's report of this thread's queueing
         self._thread = 0  # that called `begin`: the system's number, since Python's own may be that of an earlier thread
+        self._beside_s = -math.inf  # seconds without a core when the system's report was read
+        self._report: tuple[int, float | None] = 0, None
 
     def begin(self) -> None:
         """Start in this thread; repeated calls cost little."""
@@ -172,30 +180,33 @@ class Clocks:
         if self._thread == thread:
             return
         self.end()
-        self._thread = thread
+        self._thread, self._beside_s = thread, -math.inf
         try:
             self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._queue = None
 
-    def queue_s(self) -> float | None:
-        """Return the seconds that this thread has waited for a core so far; None: not reported."""
-        if self._queue is None:
-            return None
-        return 1e-9 * int(os.pread(self._queue, 100, 0).split()[1])  # nanoseconds on a core, in a queue; time slices
-
     def before(self) -> Look:
         """Read the clocks before a call."""
-        wall_s = time.perf_counter()  # first here and last in `after`, so that it includes the other readings
-        return Look(wall_s, *self._within())
+        wall_s = time.perf_counter()  # first here and last in `after`, so that it includes the CPU time
+        return self._look(wall_s, time.thread_time())
 
     def after(self) -> Look:
         """Read the clocks after a call."""
-        within = self._within()
-        return Look(time.perf_counter(), *within)
+        cpu_s = time.thread_time()
+        return self._look(time.perf_counter(), cpu_s)
 
-    def _within(self) -> tuple[float, int, float | None, StoppedTime]:
-        return time.thread_time(), getrusage(RUSAGE_THREAD).ru_nvcsw, self.queue_s(), read_stops()
+    def _look(self, wall_s: float, cpu_s: float) -> Look:
+        if wall_s - cpu_s > self._beside_s + BESIDE_S:
+            self._beside_s, self._report = wall_s - cpu_s, self._read()
+        return Look(wall_s, cpu_s, *self._report, read_stops())
+
+    def _read(self) -> tuple[int, float | None]:
+        """Read how often the thread gave up the core, and the seconds in which it waited for one."""
+        gave_up = getrusage(RUSAGE_THREAD).ru_nvcsw
+        if self._queue is None:
+            return gave_up, None
+        return gave_up, 1e-9 * int(os.pread(self._queue, 100, 0).split()[1])  # nanoseconds on a core, in a queue; slices
 
     def end(self) -> None:
         """Stop reading."""

@@ -397,7 +397,8 @@ class HaloPlan:
     def _look(self) -> tuple[float, float, float]:
         """Look at the clocks: seconds now, of CPU time, and waited for a core."""
         self._clocks.begin()
-        return time.perf_counter(), time.thread_time(), self._clocks.queue_s() or 0.0
+        now = self._clocks.before()
+        return now.wall_s, now.cpu_s, now.queued_s or 0.0
 
     def _take(self, part: GraphPart) -> None:
         self.part = part

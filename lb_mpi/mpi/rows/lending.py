@@ -94,12 +94,12 @@ class Stopwatch(Meter):
         self.computing_s = self.queued_s = 0.0
         self.handled()
         self._clocks.begin()
-        self._began = time.perf_counter(), self._clocks.queue_s()
+        self._began = self._clocks.before()
 
     def so_far(self) -> tuple[float, float]:
         """Return the seconds of this round so far, and those without a core."""
-        (began, before), queue_s = self._began, self._clocks.queue_s()
-        return time.perf_counter() - began, 0.0 if before is None or queue_s is None else queue_s - before
+        began, now = self._began, self._clocks.after()
+        return now.wall_s - began.wall_s, (now.queued_s or 0.0) - (began.queued_s or 0.0)
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
         """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
