@@ -81,8 +81,12 @@ def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
     """
     work = check_loads(loads)
     times = work / check_speeds(speeds, len(work))
-    bound = lower_bound(work, speeds)
-    return max(0.0, float(times.max()) / bound - 1.0) if bound > 0 else 0.0
+    return above(float(times.max()), lower_bound(work, speeds))
+
+
+def above(value: float, mean: float) -> float:
+    """Return by which part a value is above a mean, at least 0."""
+    return max(0.0, value / mean - 1.0) if mean > 0.0 else 0.0
 
 
 def deal(weights: ArrayLike, n: int) -> Ints:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from lb_mpi.balancing.transfers import Plan, direct_plan
 from lb_mpi.checks import integer, meant, number, show
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.metrics import imbalance
+from lb_mpi.metrics import above
 
 UP = 0.7  # weight of a measurement larger than the known value
 FORGET = 0.9  # decay of an observation in each later round that has observations
@@ -517,7 +517,8 @@ class RootDecider:
 def _levels(home: Floats, done: Floats, speeds: Floats) -> Levels:
     """Return the levels of (P,) work of the ranks if all rows were at home, and as planned."""
     now_s, home_s = float((done / speeds).max()), float((home / speeds).max())
-    return Levels(_imbalance(done, speeds), now_s, home_s, float(done.sum() / speeds.sum()))
+    balanced_s = float(done.sum() / speeds.sum())
+    return Levels(above(now_s, balanced_s), now_s, home_s, balanced_s)
 
 
 def _queue(queued_s: Floats, elapsed_s: Floats, home: Floats, speeds: Floats) -> Queue:
@@ -538,7 +539,8 @@ def end_s(work: float, speeds: Floats, late_s: Floats) -> float:
 
 
 def _imbalance(work: Floats, speeds: Floats) -> float:
-    return imbalance(work, speeds) if np.isfinite(work).all() else math.nan
+    mean_s = float(work.sum() / speeds.sum())
+    return above(float((work / speeds).max()), mean_s) if math.isfinite(mean_s) else math.nan
 
 
 def _median_low(table: Floats) -> Floats:

@@ -57,6 +57,7 @@ from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import OneRank, ThreeTerm, spectrum
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.metrics import above
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -428,8 +429,3 @@ class NeighbourDecider:
             shares=n_owners * speed / speeds,
             seconds=np.zeros(len(kept)),  # nothing of a loan is kept at home: neighbours help at once
         )
-
-
-def above(value: float, mean: float) -> float:
-    """Return by which part a value is above a mean, at least 0."""
-    return max(0.0, value / mean - 1.0) if mean > 0.0 else 0.0
