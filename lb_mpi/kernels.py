@@ -16,11 +16,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 try:
     import numba
-    from numba.core import caching, event, types
+    from numba.core import caching, dispatcher, event, types
 except ModuleNotFoundError as error:
     if error.name != "numba":
         raise
@@ -73,16 +74,27 @@ _pressed: list[int] = []  # signals that were held back
 _handlers: list[Callable[..., Any]] = []  # at most one: that of the program, while they are held back
 
 
-def _press(number: int, _frame: object) -> None:
-    _pressed.append(number)
+def _press(number: int, frame: FrameType | None) -> None:
+    if _is_in_compilation(frame):  # which takes seconds, and is Python code
+        _handlers[0](number, frame)
+    else:
+        _pressed.append(number)
+
+
+def _is_in_compilation(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code not in (_Listener.on_start.__code__, _Listener.on_end.__code__):
+        if frame.f_code is dispatcher.Dispatcher.compile.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager
 def held_interrupts() -> Iterator[None]:
     """Hold Ctrl-C back in this block, which calls kernels, until `check_interrupt`, or its end.
 
-    A KeyboardInterrupt in a kernel that returns arrays would become a SystemError, or crash.  In another thread, nothing
-    changes.
+    A KeyboardInterrupt in a kernel that returns arrays would become a SystemError, or crash; in its compilation, it is
+    raised at once.  In another thread, nothing changes.
     """
     handler = signal.getsignal(signal.SIGINT)
     if _handlers or not callable(handler) or threading.current_thread() is not threading.main_thread():

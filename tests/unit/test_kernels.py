@@ -2,15 +2,19 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
+from numba.core import event
 
 import lb_mpi
-from lb_mpi.kernels import inlined
+from lb_mpi.compiling import compilation
+from lb_mpi.kernels import held_interrupts, inlined, njit
 
 PROGRAM = """
 from lb_mpi.partitioning.compiled import make_heap
@@ -51,3 +55,31 @@ def test_kernels_of_a_clone_are_kept_beside_their_sources(tmp_path: Path) -> Non
 def test_kernels_run_as_python_code_if_numba_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
     assert inlined(run) is run
+
+
+class Press(event.Listener):
+    """Presses Ctrl-C when numba begins the first pass of a compilation."""
+
+    n = 0
+
+    def on_start(self, event: Any) -> None:
+        self.n += 1
+        if self.n == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+def test_ctrl_c_ends_a_compilation_at_once() -> None:
+    """A kernel may take ten seconds to compile; only one that runs must not be interrupted."""
+
+    @njit()
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    kernel: Any = add
+    with event.install_listener("numba:run_pass", press := Press()):  # type: ignore[no-untyped-call]
+        with pytest.raises(KeyboardInterrupt), held_interrupts():
+            kernel(1, 2)
+        assert (press.n, kernel.signatures, compilation.active) == (1, [], False)

@@ -32,6 +32,7 @@ from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.graph.values import Reader, Values, chunk, chunks_of
 from lb_mpi.rebalancing.actor import (
     Build,
@@ -309,9 +310,12 @@ def rebalance(
 @functools.cache
 def load_kernels() -> None:
     """Load the kernels of a rebalancing, once in a process; the first time on a machine, they are compiled."""
-    from lb_mpi.rebalancing.rebalance import compile_kernels  # here, since it imports numba
+    with interrupts().allowed():  # also while numba is imported
+        from lb_mpi.kernels import held_interrupts
+        from lb_mpi.rebalancing.rebalance import compile_kernels
 
-    compile_kernels()
+        with held_interrupts():
+            compile_kernels()
 
 
 def loading_time() -> float:
