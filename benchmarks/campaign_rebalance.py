@@ -51,9 +51,10 @@ def main() -> int:
     names = list(FOLDERS) if options.mpi == "both" else [options.mpi] if options.mpi else []
     environments = [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
     counts, wrong, k = Counter[str](), list[str](), 0
-    while counts["rebalances"] < options.runs and not wrong:
+    n_starts = MOST_RANKS * len(environments)  # at least: each number of ranks has its turn
+    while (counts["rebalances"] < options.runs or k < n_starts) and not wrong:
         environment, n = environments[k % len(environments)], 1 + k // len(environments) % MOST_RANKS
-        found = start(environment, n, options.seed, 1000 * k, min(EACH, options.runs - counts["rebalances"]))
+        found = start(environment, n, options.seed, 1000 * k, min(EACH, -(-options.runs // n_starts)))
         counts.update({name: int(str(found[name])) for name in COUNTED if name in found})
         wrong += [str(found[name]) for name in ("wrong", "silent") if found.get(name)]
         k += 1

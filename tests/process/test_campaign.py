@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from benchmarks import campaign_rebalance
 from benchmarks.campaign import PROGRAMS, campaign, judge, undisturbed
 from tools.environment import here
 
@@ -32,3 +33,23 @@ def test_ends_are_told_apart() -> None:
     assert judge(1, "", "run: rank 1 on host x was killed by signal 9", True, lambda found: True) == "named"
     assert judge(1, "", "Traceback", True, lambda found: True) == "silent"
     assert judge(1, "", "run: rank 1 hangs", False, lambda found: True) == "silent"
+
+
+@pytest.mark.one_mpi
+def test_few_rebalances_are_on_each_number_of_ranks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[int]()
+
+    def start(_environment: object, n: int, _seed: int, _first: int, n_rebalances: int) -> dict[str, object]:
+        seen.append(n)
+        return {"rebalances": n_rebalances}
+
+    class Somewhere:
+        mpi = "mpich"
+
+    monkeypatch.setattr(campaign_rebalance, "start", start)
+    monkeypatch.setattr(campaign_rebalance, "wanted", lambda *_: Somewhere())
+    for argv in (["--runs", "30"], ["--runs", "300", "--mpi", "both"]):
+        seen.clear()
+        monkeypatch.setattr("sys.argv", ["campaign_rebalance", *argv])
+        assert campaign_rebalance.main() == 0
+        assert {*seen} == {*range(1, 9)}
