@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
 
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import OFF, Record
@@ -47,24 +50,73 @@ class History(deque[Balanced]):
         super().__init__(maxlen=MOST_RECORDS)
 
     def __str__(self) -> str:
-        """Lay out as a table with a line per call, numbered from 1."""
+        """Lay out as a table of the calls, numbered from 1; those that change nothing for the same reason share a line."""
         return _table(self)
+
+
+@dataclass
+class HistoryLine:
+    """A line of a history: a call that changed the distribution, or consecutive calls that did not, for the same reason."""
+
+    first: int  # number of the first call
+    deciding: Any  # the last call in which something was decided, if any was
+    calls: list[Any] = field(default_factory=list)
+    n_opportunities: int = 0  # calls in which something was decided
+
+    @property
+    def cells(self) -> tuple[str, str]:
+        """The first two cells: the calls, and the number of opportunities."""
+        last = self.first + len(self.calls) - 1
+        return f"{self.first}" if last == self.first else f"{self.first}-{last}", str(self.n_opportunities)
+
+    def sum(self, name: str) -> Any:
+        """Return the sum of a field of all its calls."""
+        return sum(getattr(one, name) for one in self.calls)
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a field, over the calls in which it is known."""
+        known = [value for one in self.calls if math.isfinite(value := getattr(one, name))]
+        return fmean(known) if known else math.nan
+
+
+def history_lines(calls: Iterable[Any]) -> list[HistoryLine]:
+    """Group the calls, `Balanced` or `Rebalanced`, into lines; those without a decision belong to the last decision."""
+    lines = list[HistoryLine]()
+    for number, one in enumerate(calls, 1):
+        words = _decision(one)
+        begins = not lines or one.acted or lines[-1].deciding.acted
+        if begins or (words not in _UNDECIDED and _decision(lines[-1].deciding) not in (words, *_UNDECIDED)):
+            lines.append(HistoryLine(number, one))
+        lines[-1].calls.append(one)
+        if words not in _UNDECIDED:
+            lines[-1].deciding = one
+            lines[-1].n_opportunities += 1
+    return lines
+
+
+_UNDECIDED = (BalanceReason.LATER.words, BalanceReason.HOLDS.words)
+
+
+def _decision(call: Any) -> str:
+    """Return the reason without its numbers."""
+    return str(call.reason.partition(";")[0])
 
 
 def _table(calls: Iterable[Balanced]) -> str:
     header = (
-        "call", "imbalance: without lending", "actual", "rows moved", "MB moved", "steps", "ms spent", "ms gained",
-        "decision",
+        "calls", "opportunities", "imbalance: without lending", "actual", "rows moved", "MB moved", "flow steps", "ms spent",
+        "ms to gain", "decision",
     )  # fmt: skip
     lines = [
         (
-            str(number), percent(one.imbalance_before), percent(one.imbalance_after), f"{one.rows_moved:,}",
-            f"{one.bytes_moved / 1e6:,.2f}", str(one.steps), f"{1e3 * one.seconds:.2f}", f"{1e3 * one.predicted_gain_s:.1f}",
-            one.reason,
+            *line.cells, percent(line.deciding.imbalance_before),
+            percent(line.mean("imbalance_after")), f"{line.sum('rows_moved'):,}",
+            f"{line.sum('bytes_moved') / 1e6:,.2f}", f"{line.sum('steps')}", f"{1e3 * line.sum('seconds'):.2f}",
+            f"{1e3 * line.deciding.predicted_gain_s:.1f}", _decision(line.deciding),
         )
-        for number, one in enumerate(calls, 1)
+        for line in history_lines(calls)
     ]  # fmt: skip
-    return str(Table(header, lines, words=(8,)))
+    return str(Table(header, lines, words=(9,)))
 
 
 def _speed(knowledge: Knowledge) -> float:

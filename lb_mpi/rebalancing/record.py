@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lb_mpi.balancing.deciding import BalanceReason, Decision
-from lb_mpi.balancing.record import MOST_RECORDS
+from lb_mpi.balancing.record import MOST_RECORDS, history_lines
 from lb_mpi.record.report import percent
 from lb_mpi.table import Table
 
@@ -43,7 +43,7 @@ class Rebalances(deque[Rebalanced]):
         super().__init__(maxlen=MOST_RECORDS)
 
     def __str__(self) -> str:
-        """Lay out as a table with a line per call, numbered from 1."""
+        """Lay out as a table of the calls, numbered from 1; those that move nothing for the same reason share a line."""
         return _table(self)
 
 
@@ -61,12 +61,16 @@ def reason_of(decision: Decision, moved: int = 0) -> str:
 
 
 def _table(calls: Iterable[Rebalanced]) -> str:
-    header = ("call", "imbalance: before", "after", "vertices moved", "MB moved", "cut", "steps", "ms", "decision")
+    header = (
+        "calls", "opportunities", "imbalance: before", "after", "vertices moved", "MB moved", "cut", "flow steps", "ms",
+        "decision",
+    )  # fmt: skip
     lines = [
         (
-            str(number), percent(one.imbalance_before), percent(one.imbalance_after), f"{one.vertices_moved:,}",
-            f"{one.bytes_moved / 1e6:,.2f}", f"{one.cut:g}", str(one.steps), f"{1e3 * one.seconds:.2f}", one.reason,
+            *line.cells, percent(line.deciding.imbalance_before), percent(line.deciding.imbalance_after),
+            f"{line.sum('vertices_moved'):,}", f"{line.sum('bytes_moved') / 1e6:,.2f}", f"{line.deciding.cut:g}",
+            f"{line.sum('steps')}", f"{1e3 * line.sum('seconds'):.2f}", line.deciding.reason,
         )
-        for number, one in enumerate(calls, 1)
+        for line in history_lines(calls)
     ]  # fmt: skip
-    return str(Table(header, lines, words=(8,)))
+    return str(Table(header, lines, words=(9,)))

@@ -2,9 +2,13 @@
 
 import math
 
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.record import Balanced, History, Loans
+from lb_mpi.rebalancing.record import Rebalanced, Rebalances
 from lb_mpi.record.record import Record
+
+REASONS = (BalanceReason.GAIN, BalanceReason.HOLDS, BalanceReason.WITHIN)
 
 
 def call(loans: Loans, began: float, rows: int, computing_s: float, before: float, after: float, home: int = 90) -> None:
@@ -44,13 +48,22 @@ def test_before_the_first_call_there_is_nothing() -> None:
     assert "imbalance of the last call: ?" in str(found)
 
 
-def test_a_history_prints_a_line_a_call() -> None:
-    history = History()
-    for reason in ("plan unchanged", "balanced: it saves more than it costs"):
-        history.append(Balanced(reason[0] == "b", reason, math.nan, 0.5, 1000, 2_000_000, 1, 0.001, 0.25))
-    header, first, second = str(history).splitlines()
-    assert header.endswith("decision")
-    assert first.split() == ["1", "?", "50.0%", "1,000", "2.00", "1", "1.00", "250.0", "plan", "unchanged"]
-    assert second.startswith("   2")
-    assert second.endswith("than it costs")
-    assert str(history[1]).splitlines()[1].startswith("   1")
+def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reason() -> None:
+    history, gain, holds, within = History(), *(reason.words for reason in REASONS)
+    for reason in (gain, within + "; 1,000 rows were lent in this call", holds, within, holds, gain, holds):
+        history.append(Balanced(reason is gain, reason, math.nan, 0.5, 1000, 2_000_000, 1, 0.001, 0.25))
+    header, first, second, third, fourth = (line.split(maxsplit=9) for line in str(history).splitlines())
+    assert header[-1].endswith("decision")
+    assert first == ["1", "1", "?", "50.0%", "1,000", "2.00", "1", "1.00", "250.0", gain]
+    assert second == ["2-5", "2", "?", "50.0%", "4,000", "8.00", "4", "4.00", "250.0", within]
+    assert (third[0], third[-1], fourth[0], fourth[1], fourth[-1]) == ("6", gain, "7", "0", holds)
+    assert str(history[1]).splitlines()[1].startswith("    1")
+
+
+def test_the_history_of_a_plan_shows_the_last_decision_of_its_line() -> None:
+    history = Rebalances()
+    for reason in ("why; 1 s lost so far", BalanceReason.LATER.words, "why; 2 s lost so far", "why not"):
+        history.append(Rebalanced(False, reason, 0.5, 0.5, 0, 0, 7.0, 0, 0.001))
+    first, second = (line.split(maxsplit=9) for line in str(history).splitlines()[1:])
+    assert first == ["1-3", "2", "50.0%", "50.0%", "0", "0.00", "7", "0", "3.00", "why; 2 s lost so far"]
+    assert (second[0], second[-1]) == ("4", "why not")
