@@ -199,6 +199,11 @@ class Trigger:
         """True if the next call is an opportunity."""
         return (self._calls + 1) % self.every == 0
 
+    @property
+    def lost_s(self) -> float:
+        """Seconds lost since the last balancing, at opportunities at which it did not seem to pay."""
+        return self._lost_s
+
     def skip(self) -> bool:
         """Record a call; return True if it is no opportunity."""
         self._calls += 1

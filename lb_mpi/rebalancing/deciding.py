@@ -183,6 +183,8 @@ class RebalanceDecision(NamedTuple):
     before: float = math.nan  # imbalance of the loads
     mean_s: float = math.nan  # the time of each rank in perfect balance
     mean_speed: float = math.nan
+    cost_s: float = math.nan  # expected cost of a move
+    lost_s: float = math.nan  # so far, by not moving
 
     @property
     def act(self) -> bool:
@@ -211,7 +213,7 @@ def decide(totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = Fa
     decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s)
     if heavy and decision.reason is BalanceReason.WITHIN:
         decision = Decision(BalanceReason.CUT)
-    return RebalanceDecision(decision, before, mean_s, mean_speed)
+    return RebalanceDecision(decision, before, mean_s, mean_speed, cost_s, trigger.lost_s)
 
 
 class Opportunities:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,8 +48,10 @@ class Rebalances(deque[Rebalanced]):
         return _table(self)
 
 
-def reason_of(decision: Decision, moved: int = 0) -> str:
-    """Say why this number of vertices has moved, or none."""
+def reason_of(decision: Decision, moved: int = 0, *, cost_s: float = math.nan, lost_s: float = math.nan) -> str:
+    """Say why this number of vertices has moved, or none: a move costs `cost_s`, and `lost_s` have been lost without it."""
+    if decision.reason is BalanceReason.NO_GAIN:
+        return f"{decision.words}; it would take {cost_s:.2g} s, and {lost_s:.2g} s have been lost so far"
     if decision.reason is BalanceReason.UNMEASURED:
         return "plan unchanged: not all ranks have been timed often enough"
     if decision.reason is BalanceReason.CROWDED:

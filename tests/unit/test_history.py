@@ -2,10 +2,10 @@
 
 import math
 
-from lb_mpi.balancing.deciding import BalanceReason
+from lb_mpi.balancing.deciding import BalanceReason, Decision
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.record import Balanced, History, Loans
-from lb_mpi.rebalancing.record import Rebalanced, Rebalances
+from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
 from lb_mpi.record.record import Record
 
 REASONS = (BalanceReason.GAIN, BalanceReason.HOLDS, BalanceReason.WITHIN)
@@ -62,8 +62,10 @@ def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reas
 
 def test_the_history_of_a_plan_shows_the_last_decision_of_its_line() -> None:
     history = Rebalances()
-    for reason in ("why; 1 s lost so far", BalanceReason.LATER.words, "why; 2 s lost so far", "why not"):
+    some, more = (reason_of(Decision(BalanceReason.NO_GAIN), cost_s=9.0, lost_s=lost_s) for lost_s in (0.25, 0.5))
+    for reason in (some, BalanceReason.LATER.words, more, "why not"):
         history.append(Rebalanced(False, reason, 0.5, 0.5, 0, 0, 7.0, 0, 0.001))
     first, second = (line.split(maxsplit=9) for line in str(history).splitlines()[1:])
-    assert first == ["1-3", "2", "50.0%", "50.0%", "0", "0.00", "7", "0", "3.00", "why; 2 s lost so far"]
+    assert first == ["1-3", "2", "50.0%", "50.0%", "0", "0.00", "7", "0", "3.00", more]
+    assert more.endswith("; it would take 9 s, and 0.5 s have been lost so far")
     assert (second[0], second[-1]) == ("4", "why not")

@@ -270,7 +270,7 @@ def rebalance(
     if not decided.act:
         seconds = time.perf_counter() - began
         balance.opportunities.took(seconds)
-        reason = reason_of(decided.decision)
+        reason = reason_of(decided.decision, cost_s=decided.cost_s, lost_s=decided.lost_s)
         balance.history.append(Rebalanced(False, reason, decided.before, decided.before, 0, 0, cut, 0, seconds))
         return None
     with call(NAME, watched=True) as interrupts, running(record):
