@@ -22,6 +22,7 @@ from lb_mpi.graph import Floats
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened
 from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import Clocks
 
 Kernel = Callable[[int], object]
 
@@ -129,26 +130,22 @@ def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> tuple[
     Returns the units per second of time with a core; the fraction of the time in which this rank would have had one
     without ever queueing; and the fraction in which it had one.
     """
-    done, slow.cpu_s, waited_s = 0, 0.0, _waited_s()
-    began = now = time.perf_counter()
-    while now - began < round_s:
-        with slow:
-            kernel(units)
-        done += units
-        now = time.perf_counter()
-    # The throttle counts queueing as rest, so the rest without queueing is computed here.
-    alone_s = max(now - began - (_waited_s() - waited_s), slow.cpu_s / slow.speed)
-    cpu_s = max(slow.cpu_s, 1e-9)  # a kernel may leave the work to another device
-    return done / cpu_s, cpu_s / alone_s, cpu_s / (now - began)
-
-
-def _waited_s() -> float:
-    """Seconds in which this thread was ready to run, but had no core; 0 if the system does not report it."""
+    done, slow.cpu_s, clocks = 0, 0.0, Clocks()
+    clocks.begin()
     try:
-        with open("/proc/thread-self/schedstat", "rb") as file:
-            return int(file.read().split()[1]) * 1e-9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+        began = now = clocks.before()
+        while now.wall_s - began.wall_s < round_s:
+            with slow:
+                kernel(units)
+            done += units
+            now = clocks.after()
+    finally:
+        clocks.end()
+    seconds, queued_s = now.wall_s - began.wall_s, (now.queued_s or 0.0) - (began.queued_s or 0.0)
+    # The throttle counts queueing as rest, so the rest without queueing is computed here.
+    alone_s = max(seconds - queued_s, slow.cpu_s / slow.speed)
+    cpu_s = max(slow.cpu_s, 1e-9)  # a kernel may leave the work to another device
+    return done / cpu_s, cpu_s / alone_s, cpu_s / seconds
 
 
 def _calibrate(kernel: Kernel) -> int:
