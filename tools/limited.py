@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import IO
 
 from lb_mpi.cli.run import limit
+
+LAST = 19  # of the priorities of processes
 
 
 def run(
@@ -67,3 +70,10 @@ def started(
             yield process
         finally:
             limit.end(mark, process)
+
+
+def yield_cores(leader: int) -> None:
+    """Let the first process of a session, and all that it starts in it, compute only while a core is idle."""
+    os.setpriority(os.PRIO_PROCESS, leader, LAST)
+    with contextlib.suppress(OSError):  # Linux on a desktop weighs sessions against each other, not processes
+        Path(f"/proc/{leader}/autogroup").write_text(str(LAST))

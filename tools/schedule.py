@@ -1,5 +1,8 @@
 """Stages run side by side, as many as keep the cores busy, with a sign of life every ten seconds.
 
+Ranks and programs wait for each other most of the time, so they leave cores idle, and what only computes takes these: it
+gets a core when nothing else wants it.
+
 A stage in which tests keep ending is slow, not hung: it is ended when for long none has.
 """
 
@@ -15,9 +18,10 @@ from lb_mpi.cli.run import limit
 from tools import limited, others, progress
 from tools.counts import Counts
 from tools.environment import ROOT
-from tools.stages import Outcome, Stage
+from tools.stages import IDLE, Outcome, Stage
 
 N_CORES = 3.5  # that stages may ask for at once: two, and more since no stage keeps busy what it asks for
+N_IDLE = 2  # stages at once that take idle cores
 LIMIT_S = 3600.0  # for a stage, whatever it says
 SIGN_S = 10.0
 LOOK_S = 0.1
@@ -42,6 +46,8 @@ class Running:
             variables = {**self.stage.variables, progress.VARIABLE: str(self._folder)}
             argv = self.stage.argv(self._folder)
             self._process = stack.enter_context(limited.started(argv, env=variables, cwd=ROOT, stdout=log, stderr=log))
+            if self.stage.n_cores == IDLE:
+                limited.yield_cores(self._process.pid)
             self._stack = stack.pop_all()
         return self
 
@@ -121,9 +127,11 @@ def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome
 
 def fits(stage: Stage, waiting: list[Stage], running: list[Stage]) -> bool:
     """Tell whether there are cores for a stage, and all that it must come after has ended."""
-    n_busy = sum(one.n_cores for one in running)
-    ready = not {one.name for one in waiting + running} & {*stage.after}
-    return ready and n_busy + stage.n_cores <= N_CORES
+    if {one.name for one in waiting + running} & {*stage.after}:
+        return False
+    if stage.n_cores == IDLE:
+        return sum(one.n_cores == IDLE for one in running) < N_IDLE
+    return sum(one.n_cores for one in running) + stage.n_cores <= N_CORES
 
 
 def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:

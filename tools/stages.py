@@ -11,6 +11,7 @@ from tools.counts import Counts, count
 from tools.environment import ONE_THREAD, ROOT, Environment, interpreter
 
 CHECK_LIMIT_S = 600.0
+IDLE = 0.0
 KERNELS = "apps.kernels"
 SET_UP = "set-up"
 SIZES = "LB_MPI_TEST_SIZES"  # see tests/mpi/conftest.py
@@ -35,7 +36,7 @@ class Stage(NamedTuple):
     """A line of the table: a command, and what its exit code and the files that it has left in its folder mean."""
 
     name: str
-    n_cores: float  # that it keeps busy
+    n_cores: float  # that it keeps busy; IDLE: what others leave
     silence_s: float  # when no test has ended for so long, it has hung
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
@@ -59,7 +60,8 @@ def check(environment: Environment, *command: str) -> Stage:
         return Outcome(Counts(failed=int(code != 0)), problem, _text(folder / "log"))
 
     argv = [str(environment.python), "-m", *command]
-    return Stage(command[0], 1, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
+    n_cores = 1.0 if command[0] == KERNELS else IDLE  # for them, most stages wait
+    return Stage(command[0], n_cores, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
 
 
 def set_up(environment: Environment) -> Stage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,26 +12,20 @@ from pathlib import Path
 from lb_mpi.cli.run import limit
 from tools.environment import FOLDERS, ROOT, Environment, SetupError, prepare, wanted
 from tools.schedule import run_all
-from tools.stages import KERNELS, SET_UP, SIZES, Stage, check, parallel, serial, set_up
+from tools.stages import IDLE, KERNELS, SET_UP, SIZES, Stage, check, parallel, serial, set_up
 
 RANKS = (1, 2, 3, 8)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS, OTHER_USUAL = (3, 4), (3,)  # with --other-mpi
 SILENCE_S = 300.0
-COMPUTING = ("unit", "protocol")  # the rooms of tests/ that need a core
-N_SHARES = 3  # of their files: as many as run at once
-SECONDS = {  # that files of these rooms take, on one core; the others take about SHORT_S
-    "protocol": 20, "walking": 18, "arrangement": 12, "cut": 14, "advise": 6, "partitioning_core": 14, "papers": 12,
-    "diffusion": 11, "knowledge": 10, "maze_tiles": 9, "neighbours": 8, "pool_protocol": 9, "project": 5, "round": 14,
-    "rebalancing": 14, "allocation": 7, "scale": 6, "bound": 5, "papers_second": 5, "migrate": 4, "saving": 4, "graph": 4,
-    "termination": 4,
-}  # fmt: skip
-SHORT_S = 1.0
+COMPUTING = ("unit", "protocol")  # the rooms of tests/ whose tests only compute
+N_SHARES = 6  # of their files; each share is a stage
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.35  # that such a file keeps busy
-WITHOUT_KERNELS = ("hung_ranks", "launch", "limit", "typing")  # files of that room that start while kernels are compiled
+WITHOUT_KERNELS = ("hung_ranks", "launch", "limit")  # files of that room that start while kernels are compiled
 LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
-PYTHONS = "test_pythons"  # skips all its tests where there is no other Python
+ONE_MPI = re.compile(r"^pytestmark = .*one_mpi", re.MULTILINE)  # in files of that room with nothing for the other MPI
+PYTHONS = "pythons"  # skips all its tests where there is no other Python
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -108,15 +103,23 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
     """Return stages of all other tests.  With --other-mpi: of those that start MPI, and aren't marked `one_mpi`."""
     stages = []
     chosen = ["-m", "not one_mpi"] if options.other_mpi else []
-    for file in sorted(files_of(WAITING), key=lambda file: file.stem.removeprefix("test_") not in LONGEST):
-        place, empty = f"{WAITING}/{file.name}", options.other_mpi or file.stem == PYTHONS
-        arguments = [f"tests/{place}", *chosen]
+    for file in sorted(files_of(WAITING), key=lambda file: _name(file) not in LONGEST):
+        if options.other_mpi and ONE_MPI.search(file.read_text()):
+            continue
+        place = f"{WAITING}/{file.name}"
+        arguments, empty = [f"tests/{place}", *chosen], _name(file) == PYTHONS
         stage = serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=empty)
-        stages.append(stage._replace(after=()) if file.stem.removeprefix("test_") in WITHOUT_KERNELS else stage)
+        stages.append(stage._replace(after=()) if _name(file) in WITHOUT_KERNELS else stage)
     if not options.other_mpi:
-        for number, files in enumerate(shared(files_of(*COMPUTING), N_SHARES), start=1):
-            stages.append(serial(environment, f"serial tests, {number} of {N_SHARES}", files, options.limit))
+        files = [str(file.relative_to(ROOT)) for file in files_of(*COMPUTING)]
+        for k in range(N_SHARES):
+            name = f"serial tests, {k + 1} of {N_SHARES}"
+            stages.append(serial(environment, name, files[k::N_SHARES], options.limit, n_cores=IDLE))
     return stages
+
+
+def _name(file: Path) -> str:
+    return file.stem.removeprefix("test_")
 
 
 def choose_both(options: argparse.Namespace) -> list[Stage]:
@@ -137,7 +140,7 @@ def choose_both(options: argparse.Namespace) -> list[Stage]:
 
 
 def _kind(stage: Stage) -> int:
-    """Order stages: checks, MPI tests (one stage at a time), programs that wait beside them, and what only computes last."""
+    """Order stages: checks, MPI tests (one stage at a time), programs that wait beside them, and what only computes."""
     kinds: tuple[tuple[str, ...], ...] = (("ruff", "mypy"), ("mpi tests",), (WAITING,), ("serial tests",))
     return next(number for number, names in enumerate(kinds) if stage.name.startswith(names))
 
@@ -145,17 +148,6 @@ def _kind(stage: Stage) -> int:
 def files_of(*rooms: str) -> list[Path]:
     """Return the files with tests in some folders of tests/."""
     return sorted(file for room in rooms for file in (ROOT / "tests" / room).glob("test_*.py"))
-
-
-def shared(files: Sequence[Path], n: int) -> list[list[str]]:
-    """Deal the files out into `n` shares, the longest first, each to the share that takes least so far."""
-    seconds = {file: SECONDS.get(file.stem.removeprefix("test_"), SHORT_S) for file in files}
-    shares, taken_s = [list[str]() for _ in range(n)], [0.0] * n
-    for file in sorted(files, key=lambda file: -seconds[file]):
-        least = taken_s.index(min(taken_s))
-        shares[least].append(str(file.relative_to(ROOT)))
-        taken_s[least] += seconds[file]
-    return shares
 
 
 def _is_mpi(place: str) -> bool:

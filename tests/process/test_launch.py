@@ -148,7 +148,7 @@ def test_a_hang_an_empty_run_and_a_bad_exit_code_are_failures(tmp_path: Path) ->
 
 
 def stage(
-    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: int = 1, silence_s: float = 60.0
+    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: float = 1, silence_s: float = 60.0
 ) -> stages.Stage:
     """One that runs `script`, and comes to that unless it has hung."""
 
@@ -213,6 +213,16 @@ while len(list(here.iterdir())) < 2: time.sleep(0.01)
     assert schedule.run_all([*two, stage("c", Counts(1), n_cores=2)], verbose=False)
 
 
+def test_two_stages_run_on_cores_that_others_leave_idle() -> None:
+    full, idle = stage("full", Counts(1), n_cores=schedule.N_CORES), stage("idle", Counts(1), n_cores=stages.IDLE)
+    assert schedule.fits(idle, [], [full, idle])
+    assert not schedule.fits(idle, [], [idle, idle])
+    assert schedule.fits(full, [], [idle, idle])
+    script = f"import os, time\nwhile os.getpriority(os.PRIO_PROCESS, 0) != {limited.LAST}: time.sleep(0.01)"
+    assert schedule.run_all([stage("asked", Counts(1), script=script, n_cores=stages.IDLE)], verbose=False)
+    assert not schedule.run_all([stage("core", Counts(1), script=script, silence_s=0.3)], verbose=False)
+
+
 def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path: Path) -> None:
     file = tmp_path / "made"
     first = stage("first", Counts(), script=f"import time; time.sleep(0.5); open({str(file)!r}, 'w')")
@@ -255,15 +265,16 @@ def test_pytest_notes_its_progress(tmp_path: Path) -> None:
 
 
 def test_each_file_is_in_one_share() -> None:
-    files = testing.files_of("unit", "protocol")
-    dealt = [name for share in testing.shared(files, 4) for name in share]
-    assert sorted(dealt) == sorted(str(file.relative_to(ROOT)) for file in files)
-    assert {*testing.SECONDS} <= {file.stem.removeprefix("test_") for file in files}
+    shares = testing.choose(wanted({}), *testing.parse(["--serial-only"]))[-testing.N_SHARES :]
+    dealt = [word for share in shares for word in share.argv(ROOT) if word.endswith(".py")]
+    assert sorted(dealt) == [str(file.relative_to(ROOT)) for file in testing.files_of("protocol", "unit")]
 
 
-SERIAL = [f"serial tests, {k} of 3" for k in (1, 2, 3)]
+SERIAL = [f"serial tests, {k} of 6" for k in range(1, 7)]
 LONGEST = [f"process/test_{name}.py" for name in sorted(testing.LONGEST)]
 PROGRAMS = LONGEST + [name for file in testing.files_of("process") if (name := f"process/{file.name}") not in LONGEST]
+OF_ONE = ("cli", "documents", "host", "launch", "limit", "pythons", "throttle")  # no test for the other MPI
+OF_BOTH = [name for name in PROGRAMS if name not in [f"process/test_{one}.py" for one in OF_ONE]]
 CHECKS = ["apps.kernels", "ruff", "mypy"]
 
 
@@ -271,7 +282,7 @@ CHECKS = ["apps.kernels", "ruff", "mypy"]
     ("arguments", "names"),
     [
         (["--ranks", "2,4"], [*CHECKS, "mpi tests, 4 ranks", "mpi tests, 2 ranks", *PROGRAMS, *SERIAL]),
-        (["--other-mpi", "--ranks=2"], ["apps.kernels", "mpi tests, 2 ranks", *PROGRAMS]),
+        (["--other-mpi", "--ranks=2"], ["apps.kernels", "mpi tests, 2 ranks", *OF_BOTH]),
         (["--serial-only"], [*CHECKS, *PROGRAMS, *SERIAL]),
         (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
         (["-k", "some", "--ranks=1"], ["mpi tests, 1 rank", "serial tests"]),

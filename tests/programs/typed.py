@@ -1,4 +1,4 @@
-"""Uses each public name of lb_mpi as typed programs do: `mypy --strict` finds nothing (tests/process/test_typing.py)."""
+"""Uses each public name of lb_mpi as typed programs do: `mypy --strict` finds nothing (tests/unit/test_typing.py)."""
 
 from __future__ import annotations
 
