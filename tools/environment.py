@@ -139,7 +139,7 @@ def prepare(environment: Environment, extras: Sequence[str] | None = None) -> No
             shutil.rmtree(environment.path, ignore_errors=True)  # what was removed from setup.cfg must go, too
             _run([interpreter(), "-m", "venv", str(environment.path)], environment)
             quiet = [] if sys.stderr.isatty() else ["--quiet"]
-            install = ["install", *quiet, "--disable-pip-version-check", "--no-input"]
+            install = ["install", *quiet, "--no-compile", "--disable-pip-version-check", "--no-input"]  # what is used is
             pip = [str(environment.python), "-m", "pip", *install, "--editable", f".[{wanted_extras}]"]
             _run(pip, environment, shown=not quiet)
             stamp.write_text(fits)
