@@ -61,3 +61,9 @@ class Table(NamedTuple):
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Format a number with its noun: "1 rank", "1,000 ranks", "2 vertices"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Name ranks: "rank 3", "ranks 0, 1, 2", and after the first eight "... and 5 more"."""
+    named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8:,} more" if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {named}"

@@ -308,8 +308,8 @@ def test_wrong_arguments_on_one_rank_are_errors_on_all(
 @pytest.mark.parametrize(
     ("says", "wrong"),
     [
-        ("step = 2 on rank .*: expected 1, as on rank 0", {"step": 2}),
-        ("folder = 'other' on rank .*: expected .*, as on rank 0", {"folder": "other"}),
+        ("step = 2 on rank .*: expected 1, as on ranks? 0", {"step": 2}),
+        ("folder = 'other' on rank .*: expected .*, as on ranks? 0", {"folder": "other"}),
         (r"arrays = \['heat', 'rain'\] on rank .*: expected \['heat', 'wind'\]", {"rain": ONE}),
         ("heat = .*float32.*: expected .*float64", {"heat": ONE.astype("f4")}),
         (r"wind = .*\(2,\).*: expected .*\(\)", {"wind": np.zeros((3, 2))}),

@@ -155,7 +155,7 @@ def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch: pytest.Monk
     monkeypatch.delenv("LB_MPI_RECORD", raising=False)
     if COMM.rank == 1:
         monkeypatch.setenv("LB_MPI_RECORD", "folder")
-    with pytest.raises(ValueError, match="LB_MPI_RECORD = 'folder' on rank 1: expected None, as on rank 0"):
+    with pytest.raises(ValueError, match=r"LB_MPI_RECORD = 'folder' on rank 1: expected None, as on ranks? 0"):
         lb_mpi.search(COMM, Pile(10), threshold=1.0)
 
 

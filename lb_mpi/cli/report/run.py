@@ -24,7 +24,7 @@ import scipy
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import N_PHASES, Rows, Stored, coarser, read
-from lb_mpi.table import counted
+from lb_mpi.table import counted, named_ranks
 
 USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # while an emulated slow rank rests, a real one would compute
 DRIVERS = {
@@ -105,15 +105,16 @@ def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
     kept.sort(key=lambda one: (hosts[one.about.host], one.about.rank))
     missing = sorted(set(range(newest.size)) - {one.about.rank for one in kept})
     if missing:
-        notes.append(f"no record of {_ranks(missing)}")
+        notes.append(f"no record of {named_ranks(missing)}")
     killed = sorted(one.about.rank for one in kept if not one.ended)
     if killed:
-        notes.append(f"{_ranks(killed)}: the record breaks off: killed, still running, or unable to write (a full disk)")
+        why = "killed, still running, or unable to write (a full disk)"
+        notes.append(f"{named_ranks(killed)}: the record breaks off: {why}")
     unfinished = sorted(one.about.rank for one in kept if one.under_way)
     if unfinished:
         notes.append(
-            f"{_ranks(unfinished)}: the last call has not ended, or a plan of distribute was not closed; its work is not "
-            "part of the ideal time"
+            f"{named_ranks(unfinished)}: the last call has not ended, or a plan of distribute was not closed; its work is "
+            "not part of the ideal time"
         )
     offsets, clock = _align(kept)
     began = min(one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True))
@@ -177,11 +178,6 @@ def _align(kept: list[Stored]) -> tuple[list[float], str]:
     drift = max(abs(one.clocks[-1].offset_s - one.clocks[0].offset_s) for one in kept)
     words = f"compared between hosts: within {1e6 * error:.0f} us; they drifted by at most {1e6 * drift:.0f} us"
     return [float(np.mean([clock.offset_s for clock in one.clocks])) for one in kept], words
-
-
-def _ranks(ranks: list[int]) -> str:
-    named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8:,} more" if len(ranks) > 8 else "")
-    return f"rank{'s' * (len(ranks) > 1)} {named}"
 
 
 class Headline(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -25,8 +25,10 @@ from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, as_units, unit
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
+from lb_mpi.table import counted, named_ranks
 
 T = TypeVar("T")
+MOST_VALUES = 3  # in an error
 SLOT_BYTES = 512  # of a value in its first exchange
 _N_UNITS = struct.Struct("<q")
 install()
@@ -91,29 +93,38 @@ def raise_on_all(comm: MPI.Intracomm, error: BaseException | Failed | None) -> N
 
 
 def agree_on(comm: MPI.Intracomm, /, **arguments: Any) -> None:
-    """Collective: ValueError on every rank, naming the argument and two ranks, unless all pass equal arguments.
+    """Collective: ValueError on every rank, naming an argument, its values and their ranks, unless all pass equal arguments.
 
     They are compared as text, since a user's object may be unpicklable, or unequal to itself.
     """
     mine = {name: (show(value), _digest(value)) for name, value in arguments.items()}
-    for rank, theirs in enumerate(found := allgather(comm, mine)):
-        for name, (text, digest) in theirs.items():
-            first = found[0][name]
-            if digest != first[1]:
-                wrong = ValueError(f"{name} = {text} on rank {rank}: expected {first[0]}, as on rank 0")
-                raise presence_of(comm).on_all(wrong, rank)
+    found = allgather(comm, mine)
+    for name in arguments:
+        _raise_if_different(comm, ValueError, name, [one[name][0] for one in found], [one[name][1] for one in found])
 
 
 def raise_difference(comm: MPI.Intracomm, given: Mapping[str, str]) -> NoReturn:
-    """Collective: TypeError on all ranks, naming one of the arguments (as text) in which a rank differs from rank 0."""
+    """Collective: TypeError on all ranks, naming one of the arguments (as text) in which ranks differ from rank 0."""
     everyone = allgather(comm, given)
-    for rank, theirs in enumerate(everyone):
-        for name in [*everyone[0], *theirs]:
-            found, expected = (shortened(one.get(name, "nothing")) for one in (theirs, everyone[0]))
-            if theirs.get(name) != everyone[0].get(name):
-                wrong = TypeError(f"{name} = {found} on rank {rank}: expected {expected}, as on rank 0")
-                raise presence_of(comm).on_all(wrong, rank)
+    for name in dict.fromkeys(name for one in everyone for name in one):
+        texts = [one.get(name, "nothing") for one in everyone]
+        _raise_if_different(comm, TypeError, name, [*map(shortened, texts)], texts)
     raise presence_of(comm).on_all(TypeError("the arguments differ between ranks: expected the same on all"))
+
+
+def _raise_if_different(
+    comm: MPI.Intracomm, kind: type[Exception], name: str, texts: Sequence[str], values: Sequence[Hashable]
+) -> None:
+    """Raise on all ranks, which have these values, shown as `texts`, if they are not equal."""
+    ranks = dict[Hashable, list[int]]()
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    first, *others = ranks.values()
+    if others:
+        found = "; ".join(f"{texts[some[0]]} on {named_ranks(some)}" for some in others[:MOST_VALUES])
+        more = f"; {counted(len(others) - MOST_VALUES, 'other value')}" if len(others) > MOST_VALUES else ""
+        wrong = kind(f"{name} = {found}{more}: expected {texts[0]}, as on {named_ranks(first)}")
+        raise presence_of(comm).on_all(wrong, others[0][0])
 
 
 def allgather(comm: MPI.Intracomm, value: T) -> list[T]:
