@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, meant, number, show
-from lb_mpi.cli.run.arguments import Parser, speaks
+from lb_mpi.cli.run.arguments import Parser, explained, speaks
 from lb_mpi.cli.run.rank import number as number_of
 from lb_mpi.errors import Error
 
@@ -74,7 +74,7 @@ def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str])
     except Error as error:
         return _complain(error, FAILED)
     except (ValueError, OSError) as error:
-        return _complain(error, MISTAKE)
+        return _complain(explained(error, arguments[1:]), MISTAKE)
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
@@ -129,7 +129,7 @@ def say(text: str, code: int = 0) -> int:
 
 def mistake(error: object, prog: str) -> int:
     """Print on rank 0 the error in a call of `prog`; return the exit code."""
-    return _complain(error, MISTAKE, prog) if speaks() else MISTAKE
+    return _complain(explained(error), MISTAKE, prog) if speaks() else MISTAKE
 
 
 def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
@@ -141,8 +141,9 @@ def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
         return np.array(comma_list(name, text))
     if len(bounds) != 2:
         raise ValueError(f"{name} = {show(text)}: expected uniform:LOW:HIGH, or numbers with commas between them")
-    low = number(name, comma_list(name, bounds[0], 1)[0], least=0.0)
-    high = number(name, comma_list(name, bounds[1], 1)[0], least=low)
+    low, high = (number(name, comma_list(name, bound, 1)[0], least=0.0) for bound in bounds)
+    if low > high:
+        raise ValueError(f"{name} = {show(text)}: expected uniform:LOW:HIGH with LOW <= HIGH")
     return rng.uniform(low, high, n)
 
 

@@ -376,7 +376,8 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
 
     began = time.process_time()
     graph = as_graph(options.graph)
-    size, n_steps = integer("ranks", options.ranks, 1, graph.n), integer("steps", options.steps, 1)
+    size = integer("ranks", options.ranks, 1, graph.n, unit="a vertex or more for each")
+    n_steps = integer("steps", options.steps, 1)
     seed, period = integer("seed", options.seed, 0), integer("period", options.period, 1)
     strength = number("strength", options.strength, least=1.0)
     speeds = check_speeds(_speeds(options, size), size) / virtual_s("vertex_s", options.vertex_s)

@@ -42,9 +42,9 @@ def test_simulated_search_is_exact_and_deterministic(capsys: pytest.CaptureFixtu
         (["search", "--latency", "0"], "latency"),
         (["search", "--latency", "nan"], "latency"),
         (["search", "--seed", "-1"], "seed"),
-        (["search", "--unit-s", "inf"], "unit_s"),
+        (["search", "--unit-s", "inf"], "--unit-s = inf"),
         (["search", "--speeds", "uniform:4"], "speeds = 'uniform:4': expected uniform:LOW:HIGH"),
-        (["search", "--speeds", "uniform:4:3"], "speeds = 3.0: expected a finite number >= 4"),
+        (["search", "--speeds", "uniform:4:3"], "--speeds = 'uniform:4:3': expected uniform:LOW:HIGH with LOW <= HIGH"),
         (["search", "--speeds", "normal:4:5"], "speeds = 'normal:4:5'"),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_failure_is_one_line_and_a_bug_keeps_its_traceback(
 
     monkeypatch.setitem(graphs.COMMANDS, "allocate", graphs.COMMANDS["allocate"]._replace(run=fail))
     line = ["allocate", "--tasks", "1", "--time", "1"]
-    for error, code in ((Error("rank 1 is gone"), 1), (ValueError("x = 1"), 2), (OSError(2, "gone", "f"), 2)):
+    for error, code in ((Error("rank 1 is gone"), 1), (ValueError("x = 1"), 2), (OSError(2, "gone"), 2)):
         assert main(line) == code
         assert capsys.readouterr().err == f"python -m lb_mpi: error: {error}\n"
     error = ZeroDivisionError("a bug")
@@ -260,18 +260,21 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "named"),
     [
         ("simulate rows --bandwidth 0", "bandwidth = 0.0: expected a finite number >= 0.001"),
-        ("simulate rows --row-s 0", "row_s = 0.0: expected"),
+        ("simulate rows --row-s 0", "--row-s = 0.0: expected"),
         ("simulate rows --spread 1e308", "spread = 1e+308: expected"),
         ("simulate rows --latency inf", "latency = "),
         ("simulate tasks --spread 1e308", "spread = 1e+308: expected"),
-        ("simulate graph --vertex-s 0", "vertex_s = 0.0: expected"),
+        ("simulate graph --vertex-s 0", "--vertex-s = 0.0: expected"),
         ("simulate graph --strength 0.5", "strength = 0.5: expected a finite number >= 1"),
-        ("simulate graph --graph mesh:2x2 --ranks 5", "ranks = 5: expected an integer, 1 to 4"),
+        ("simulate graph --graph mesh:2x2 --ranks 5", "--ranks = 5: expected an integer, 1 to 4 (a vertex"),
         ("simulate graph --steps 0", "steps = 0: expected"),
         ("simulate graph --period 0", "period = 0: expected"),
         ("simulate graph --graph mesh:2x2 --ranks 2 --speeds 1,2,3", "speeds"),
-        ("simulate tasks --task-s 5e-324", "task_s = 5e-324: expected"),
-        ("simulate search --unit-s 5e-324", "unit_s = 5e-324: expected"),
+        ("report no_folder", "error: no_folder: No such file or directory"),
+        ("run -n 1 --hosts no.txt python", "run: error: --hosts no.txt: No such file or directory"),
+        ("arrange --hosts no.txt --graph mesh:2x2", "error: --hosts no.txt: No such file or directory"),
+        ("simulate tasks --task-s 5e-324", "--task-s = 5e-324: expected"),
+        ("simulate search --unit-s 5e-324", "--unit-s = 5e-324: expected"),
         ("simulate search --bandwidth 5e-324", "bandwidth = 5e-324: expected"),
     ],
 )

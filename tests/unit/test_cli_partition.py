@@ -82,7 +82,8 @@ def test_malformed_files(
     [
         ("nosuch.graph -k 2", "nosuch.graph"),
         ("mesh:0x2 -k 2", "mesh:0x2"),
-        ("mesh:2x2 -k 0", "k = 0"),
+        ("mesh:2x2 -k 0", "error: -k = 0: expected"),
+        ("mesh:2x2 -k 2 --machine no.json", "error: --machine no.json: No such file or directory"),
         ("mesh:2x2 -k 999999999999", "k = 999999999999"),
         ("mesh:2x2 -k 2 --targets 1", "targets of shape"),
         ("mesh:2x2 -k 2 --targets 1,x", "targets = '1,x'"),
@@ -127,7 +128,7 @@ def test_parts_are_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str
     assert len((tmp_path / "a.part").read_text().split()) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.part", "link.part"]
     assert main([*line, "/dev/full"]) == 2
-    assert capsys.readouterr().err == "python -m lb_mpi: error: [Errno 28] No space left on device: '/dev/full'\n"
+    assert capsys.readouterr().err == "python -m lb_mpi: error: -o /dev/full: No space left on device\n"
     assert Path("/dev/full").is_char_device()
 
 

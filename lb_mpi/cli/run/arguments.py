@@ -58,3 +58,19 @@ class Parser(argparse.ArgumentParser):
         if found := re.search(r"unrecognized arguments:.*?(--[^\s=]+)", message):
             return meant(found[1], re.findall(r"--[a-z-]+", self.format_help()))
         return ""
+
+
+def explained(error: object, arguments: Sequence[str] = ()) -> str:
+    """Return the text of an error; if it is about an option among the arguments, or its file, it begins with the option."""
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        option, equals, value = argument.partition("=")
+        name = option.lstrip("-").replace("-", "_")
+        if option.startswith("-") and name:
+            if re.match(rf"{re.escape(name)}\b", text):
+                return f"{option}{text[len(name) :]}"
+            if text.startswith(f"{value if equals else following}:"):
+                return f"{option} {text}"
+    return text

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.cli.run import commands, limit
-from lb_mpi.cli.run.arguments import Parser
+from lb_mpi.cli.run.arguments import Parser, explained
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, Hang, Start, stopped
 from lb_mpi.cli.run.host import is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
@@ -475,5 +475,6 @@ def main(arguments: Sequence[str], prog: str) -> int:
         try:
             return run(options, program)
         except (ValueError, OSError) as error:
-            print(f"{top.prog}: error: {error}", file=sys.stderr)
+            own = arguments[: len(arguments) - len(options.program)]
+            print(f"{top.prog}: error: {explained(error, own)}", file=sys.stderr)
             return 2

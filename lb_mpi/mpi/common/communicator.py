@@ -314,7 +314,7 @@ class Presence:
 
 def closed(name: str) -> ValueError:
     """Return the error for use after `close`."""
-    return ValueError(f"a {name} that was closed: expected an open one")
+    return ValueError(f"this {name} is closed: expected a call in its with block, before close()")
 
 
 # --- communicators ----------------------------------------------------------------------------------------------------
