@@ -54,12 +54,12 @@ def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
     lines = []
     for job, without, balanced in rows:
         seconds, bound = balanced["seconds"], balanced["lower_bound_seconds"]
-        lines.append((job.name, f"{without['seconds']:.2f}", f"{seconds:.2f}", f"{bound:.2f}", f"{seconds / bound:.3f}"))
+        lines.append((job.name, f"{without['seconds']:.2f}", f"{seconds:.2f}", f"{bound:.2f}", f"{seconds / bound:.2f}"))
     print(f"Four ranks of speeds {', '.join(map(str, SPEEDS))}: seconds")
     print(Table(("job", "without balancing", "with", "lower bound", "with / bound"), lines, words=(0,)))
     print("Without: each rank does the same share, and the slowest decides when the job ends.")
     print("With: ranks that would wait do work of the others.")
-    print("Lower bound: CPU seconds of the work in the balanced run / sum of the speeds. With / bound: 1.000 is perfect.")
+    print("Lower bound: CPU seconds of the work in the balanced run / sum of the speeds. With / bound: 1.00 is perfect.")
 
 
 def obstacles(cores: int, others: float) -> str:
@@ -130,8 +130,8 @@ def main() -> int:
             rows.append((job, pair[0], pair[1]))
             print(f"{job.name}: {pair[0]['seconds']:.2f} s without, {pair[1]['seconds']:.2f} s with balancing", flush=True)
         others = watch.others()
-        show(rows)
         print(conclusion(rows, others))
+        show(rows)
         report = [sys.executable, "-m", "lb_mpi", "report", str(record / str(len(jobs))), "-o", str(ROOT / PAGE)]
         with open(os.devnull, "wb") as nowhere:  # it predicts what was measured here
             if limited.run(report, LIMIT_S, env=environment.variables(), cwd=ROOT, stdout=nowhere):
