@@ -44,6 +44,7 @@ from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.report import Report
 from lb_mpi.table import counted
 
+NOTICED_S = 0.1  # to load the compiled code, that a report names
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: the largest datatype in MPI 3
 
@@ -315,11 +316,14 @@ class HaloPlan:
         self._presence.check()
         part, comm = self.part, self._presence.comm
         with call("lb_mpi.HaloPlan.report"), self._presence.notifying():
-            ranks = allgather(comm, self._halos.rank(comm.rank, part.n_local, part.n_ghosts))
+            mine = self._halos.rank(comm.rank, part.n_local, part.n_ghosts)
+            ranks, loading_s = zip(*allgather(comm, (mine, self._balance.loading_s)), strict=True)
             moved = [one.vertices_moved for one in self.history if one.acted]
             vertices = counted(sum(moved), "vertex", "vertices")
             note = f"{vertices} moved in {counted(len(moved), 'rebalancing')}" if moved else ""
-            return Report(Driver.EXCHANGE, self._halos.n, tuple(ranks), note=note)
+            if (most_s := max(loading_s)) >= NOTICED_S:
+                note += f"\nto load the compiled code for the first move took up to {most_s:.1f} s, which count as idle"
+            return Report(Driver.EXCHANGE, self._halos.n, ranks, note=note.strip())
 
     def _exchange(self, values: Any) -> NDArray[Any]:
         array = self._check(values)

@@ -61,6 +61,7 @@ from lb_mpi.rebalancing.deciding import (
 from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
 from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
 from lb_mpi.rebalancing.slabs import end_owners
+from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 
 NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
@@ -106,6 +107,7 @@ class PlanBalance:
         self._speeds = MeasuredSpeeds()
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
         self.queued_s = self.own_s = self.cpu_s = 0.0  # since the last opportunity
+        self.loading_s = 0.0  # in which the kernels were loaded
         self._cpu_s = 0.0  # of this thread, at the last call
         self._given = False  # the costs are the caller's
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
@@ -281,7 +283,10 @@ def rebalance(
         port = RebalancePort(comm, part, balance.costs, moving, connected)
         try:
             if not slabs:
+                loading = time.perf_counter()
+                record.enter(Phase.PROTOCOL, loading)
                 load_kernels()  # before the actor begins, whose time counts as the cost
+                balance.loading_s += time.perf_counter() - loading
             carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
