@@ -110,7 +110,7 @@ def median_of_mazes(dim: int, ranks: int, free: float, seeds: int) -> Medians:
 def lockstep(
     problems: Sequence[Problem], ring: Sequence[int], threshold: float = 0.125, max_steps: int | None = None
 ) -> LockstepResult:
-    """Search in lock step with problems[r] on rank r, all freshly made; the first is told to start here.
+    """Search in lock step with problems[r] on rank r, all freshly made; the first starts here.
 
     ring       all ranks in ring order (the paper: binary reflected Gray code, [0, 1, 3, 2] for four)
     threshold  J, in the unit of `load()`: only a load above it is split

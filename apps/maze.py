@@ -7,7 +7,7 @@ mpiexec -n 4 python -m apps.maze maze16.txt --trace states
 python -m apps.maze maze16.txt --lockstep 4
 
 The maze and the marks of visited cells are one array in a shared-memory window on each machine.  On several machines the
-maze is cut into tiles: each belongs to one rank, which is told of the ways that lead into it.
+maze is cut into tiles: each belongs to one rank, which receives the ways that lead into it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
 from apps.lockstep import compare_on
-from apps.maze_kernel import TOLD
+from apps.maze_kernel import SENT
 from apps.maze_search import (
     FREE,
     MARKED,
@@ -110,7 +110,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         result = search(comm, problem, options, trace=trace)
         done: MazeResult = result.value
         barrier(comm)  # nobody marks any more
-        marked = comm.allreduce(int(np.count_nonzero((cells >= MARKED) & (cells < TOLD))) if keeper else 0)
+        marked = comm.allreduce(int(np.count_nonzero((cells >= MARKED) & (cells < SENT))) if keeper else 0)
         path = find_path(comm, machine, cells, done)
         agree(comm, lambda: check_path(cells, path) if len(path) and comm.rank == 0 else None)
     machine.Free()
@@ -186,7 +186,7 @@ def find_path(
     if done.found_at >= 0:
         leaders = sorted(set(comm.allgather(machine.bcast(comm.rank))))
         if machine.rank == 0:
-            cells[cells == TOLD] = FREE
+            cells[cells == SENT] = FREE
         if comm.rank in leaders[1:]:
             comm.Send(cells, 0)
         machines = [cells]

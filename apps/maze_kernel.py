@@ -36,7 +36,7 @@ TOP, BOTTOM, WIDE = 0, 1, 2
 LAST_DIRECTION = 7
 DOWN = 6  # the direction of the next row
 STAY = 8  # the direction by which the entry is entered, from itself
-TOLD = MARKED + STAY + 1  # not marked, but the owner of its tile was told of a way into it (`maze_tiles`)
+SENT = MARKED + STAY + 1  # not marked, but a way into it was sent to the owner of its tile (`maze_tiles`)
 
 
 class Maze(NamedTuple):
@@ -218,7 +218,7 @@ def follow(cells: Cells, offsets: Indices, cell: int, path: Indices) -> tuple[in
     Returns the number of cells passed, and the last one: the entry, or one whose direction isn't known here.
     """
     n = 0
-    while MARKED <= cells[cell] < TOLD:
+    while MARKED <= cells[cell] < SENT:
         if n < path.size:
             path[n] = cell
         n += 1
@@ -356,10 +356,10 @@ def flood(tiles: Tiles, hand: Hand, units: int) -> tuple[int, Indices]:
     """Mark up to `units` cells of the tile in hand, depth first; return how many, and the ways that lead out of it."""
     if not hand.left:
         return 0, NONE
-    done, told = _flood(
+    done, n_sent = _flood(
         *tiles[:4], box(tiles, hand.tile), hand.position, hand.cursor, hand.ends, units, hand.ways, hand.out
     )
-    return done, hand.out[:told].copy()
+    return done, hand.out[:n_sent].copy()
 
 
 @njit(cache=True)
@@ -381,8 +381,8 @@ def _flood(
     Stops when `out` is full, too: then what is left goes on with the next call.
     """
     first_row, last_row, left, right = box
-    length, entered, done, told = ends[0], ends[1], 0, 0
-    while done < units and told < out.size:
+    length, entered, done, n_sent = ends[0], ends[1], 0, 0
+    while done < units and n_sent < out.size:
         if length == 0:
             if entered == ways.size:
                 break
@@ -391,7 +391,7 @@ def _flood(
             inside = True
         else:
             here, direction = position[length - 1], cursor[length - 1]
-            while direction <= LAST_DIRECTION and cells[here + offsets[direction]] not in (FREE, TOLD):
+            while direction <= LAST_DIRECTION and cells[here + offsets[direction]] not in (FREE, SENT):
                 direction += 1
             if direction > LAST_DIRECTION:
                 length -= 1
@@ -401,12 +401,12 @@ def _flood(
             row = cell // width
             column = cell - row * width
             inside = first_row <= row <= last_row and left <= column <= right
-        if cells[cell] != FREE and not (inside and cells[cell] == TOLD):
+        if cells[cell] != FREE and not (inside and cells[cell] == SENT):
             continue
         if not inside:
-            cells[cell] = TOLD
-            out[told] = 16 * cell + direction
-            told += 1
+            cells[cell] = SENT
+            out[n_sent] = 16 * cell + direction
+            n_sent += 1
             continue
         cells[cell] = MARKED + direction
         position[length], cursor[length] = cell, 0
@@ -415,7 +415,7 @@ def _flood(
         if cell == exit:
             break
     ends[0], ends[1] = length, entered
-    return done, told
+    return done, n_sent
 
 
 def open_ways(tiles: Tiles, owner: Indices, rank: int) -> Indices:
@@ -427,7 +427,7 @@ def open_ways(tiles: Tiles, owner: Indices, rank: int) -> Indices:
     ways = np.full(len(free), -1, np.int64)
     for direction in range(LAST_DIRECTION + 1):
         before = tiles.cells[free - tiles.offsets[direction]]
-        from_here = (before >= MARKED) & (before < TOLD) & (ways < 0)
+        from_here = (before >= MARKED) & (before < SENT) & (ways < 0)
         ways[from_here] = 16 * free[from_here] + direction
     found: npt.NDArray[np.int64] = ways[ways >= 0]
     return found

@@ -2,7 +2,7 @@
 
 Where ranks share one array of cells, all see a mark at once (`apps.maze_search`).  Machines hear of it a message later,
 and what they mark meanwhile is marked twice, unless everybody waits.  So here the maze is cut into square tiles, and the
-cells of a tile are marked by its owner only.  Ways that lead into another's tile are told to its owner, in batches: nothing
+cells of a tile are marked by its owner only.  Ways that lead into another's tile are sent to its owner, in batches: nothing
 is visited twice, nobody waits, and only the borders of tiles are talked about.
 
 The law
@@ -13,12 +13,12 @@ The law
 - Only tiles that nobody has begun are given away, with the ways into them: no marks have to travel.
 - Who has given a tile away keeps the ways into it that come, until the new owner tells whose it is (MOVED); from then on
   they are passed on to that one.  With a tile goes how often it was given away: of two such tales the later one counts.
-- A way is told once by each machine: the cell that it leads to is TOLD in that machine's array.
+- A way is sent once by each machine: the cell that it leads to is SENT in that machine's array.
 
 A *way* into a cell is the cell and the direction in which it is entered, as one number: 16 * cell + direction.
 
 What is saved are the marks: the ways that are left are those from marked cells to free ones.  What is under way then counts
-no more, and is told by the number of its run.
+no more, and is named by the number of its run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from apps import maze_kernel
-from apps.maze_kernel import FREE, MARKED, STAY, TOLD, Cells, Indices, Tiles
+from apps.maze_kernel import FREE, MARKED, SENT, STAY, Cells, Indices, Tiles
 from apps.maze_search import NOBODY, NOWHERE, MazeResult, check_ends, pack_state, resumed, steps
 from lb_mpi import checks
 
@@ -134,7 +134,7 @@ class TiledMazeSearch:
             marked, ways = maze_kernel.flood(self._tiles, self._hand, units - done)
             self._sort(ways)
             done += marked
-            self._found = bool(MARKED <= self._tiles.cells[self.exit] < TOLD and self._owns(self.exit))
+            self._found = bool(MARKED <= self._tiles.cells[self.exit] < SENT and self._owns(self.exit))
         self._visited += done
         return done
 
@@ -182,15 +182,15 @@ class TiledMazeSearch:
         return sends
 
     def incoming(self, payload: bytes) -> None:
-        """Take in what another rank's `outgoing` has told; ValueError when it isn't that."""
+        """Take in what another rank's `outgoing` has sent; ValueError when it isn't that."""
         run, sender, at = self._opened(payload, "ways")
         if run != self._run:
             return
-        told = np.frombuffer(payload, np.int64, offset=at)
+        sent = np.frombuffer(payload, np.int64, offset=at)
         if HEAD.unpack_from(payload)[2] == WAYS:
-            self._sort(told)
+            self._sort(sent)
             return
-        for tile, times in told.reshape(-1, 2).tolist():
+        for tile, times in sent.reshape(-1, 2).tolist():
             for ways in self._deeds.hear(tile, times, sender):
                 self._sort(ways)
 
@@ -210,7 +210,7 @@ class TiledMazeSearch:
     def save(self) -> bytes:
         """Pack what this rank did, as `MazeSearch.save` does: what one has saved the other goes on with."""
         flat = self._tiles.cells
-        marks = np.where(flat == TOLD, FREE, flat).astype(np.uint8) if self._keeper else None
+        marks = np.where(flat == SENT, FREE, flat).astype(np.uint8) if self._keeper else None
         return pack_state(self._tiles.width - 2, self._visited, self._found, marks)
 
     def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
@@ -238,7 +238,7 @@ class TiledMazeSearch:
         self._hand.take(tile, np.concatenate(self._pending.pop(tile)))
 
     def _sort(self, ways: Indices) -> None:
-        """Put ways where they belong: with this rank's own, with those that are to be told, or in limbo."""
+        """Put ways where they belong: with this rank's own, with those that are to be sent, or in limbo."""
         if not len(ways):
             return
         tiles = maze_kernel.tiles_of(self._tiles, ways)
@@ -253,7 +253,7 @@ class TiledMazeSearch:
                 self._to_tell.setdefault(owner, []).append(part)
             else:
                 cells = self._tiles.cells[part >> 4]
-                if len(left := part[(cells == FREE) | (cells == TOLD)]):
+                if len(left := part[(cells == FREE) | (cells == SENT)]):
                     self._pending.setdefault(tile, []).append(left)
 
     def _give(self, tiles: Sequence[int]) -> bytes:

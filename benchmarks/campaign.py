@@ -72,21 +72,21 @@ PROGRAMS = (
     Program(
         "uts",
         "-m apps.uts --tree T1L --speeds {speeds} --save {folder} --save-every 0.3 --json",
-        lambda told: (told["nodes"], told["leaves"], told["depth"]),
+        lambda found: (found["nodes"], found["leaves"], found["depth"]),
     ),
     Program(
         "maze",
         "-m apps.maze --dim 4000 --walled --speeds {speeds} --save {folder} --save-every 0.2 --json",
-        lambda told: (told["found"], told["visited"] - told["visited_twice"]),
+        lambda found: (found["found"], found["visited"] - found["visited_twice"]),
     ),
-    Program("pool", "-m benchmarks.campaign --tasks {folder}", lambda told: told["results"]),
+    Program("pool", "-m benchmarks.campaign --tasks {folder}", lambda found: found["results"]),
     Program(
         "weather",
         "-m apps.weather --shape 48x72 --steps 80 --save {folder} --save-every 5 --json",
-        lambda told: told["checksum"],
+        lambda found: found["checksum"],
     ),
-    Program("rows", "-m benchmarks.campaign --rows {folder}", lambda told: told["results"]),
-    Program("mesh", "-m benchmarks.campaign --mesh {folder}", lambda told: told["results"]),
+    Program("rows", "-m benchmarks.campaign --rows {folder}", lambda found: found["results"]),
+    Program("mesh", "-m benchmarks.campaign --mesh {folder}", lambda found: found["results"]),
 )
 
 
@@ -99,7 +99,7 @@ class Run(NamedTuple):
     happened: int  # how often
     outcome: str  # "exact", "named", "wrong", "silent"
     left: list[str]
-    told: str  # its stderr
+    errors: str  # its stderr
 
 
 class Start:
@@ -142,12 +142,12 @@ class Start:
         """End all processes of the run; return its stdout and stderr."""
         limit.end(self.mark)
         self.process.wait()
-        told = []
+        texts = []
         for file in (self._out, self._err):
             file.seek(0)
-            told.append(file.read())
+            texts.append(file.read())
             file.close()
-        return told[0], told[1]
+        return texts[0], texts[1]
 
 
 def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool:
@@ -219,15 +219,15 @@ def campaign(
             ended = comes_to_its_end(start)
             left = ["a process"] * bool(limit.bearers(start.mark))
         finally:
-            out, told = start.end()
+            out, errors = start.end()
         left += ["shared memory"] * any(path.exists() for path in start.used)
         left += ["a temporary file"] * bool(os.listdir(start.scratch))
         right = answers[program.name]
-        outcome = judge(start.process.returncode, out, told, ended, lambda found: program.answer(found) == right)
-    return Run(program.name, misfortune, n, happened, outcome, left, told)
+        outcome = outcome_of(start.process.returncode, out, errors, ended, lambda found: program.answer(found) == right)
+    return Run(program.name, misfortune, n, happened, outcome, left, errors)
 
 
-def judge(code: int, out: str, told: str, ended: bool, is_right: Callable[[dict[str, Any]], bool]) -> str:
+def outcome_of(code: int, out: str, errors: str, ended: bool, is_right: Callable[[dict[str, Any]], bool]) -> str:
     """Return the outcome of a run."""
     if not ended:
         return "silent"
@@ -237,7 +237,7 @@ def judge(code: int, out: str, told: str, ended: bool, is_right: Callable[[dict[
         except (ValueError, IndexError, KeyError, TypeError):
             return "silent"
     causes = ("was killed by signal", "hangs", "can't be read", "failed:", "error:", "No space", "File too large")
-    return "named" if any(cause in told for cause in causes) else "silent"
+    return "named" if any(cause in errors for cause in causes) else "silent"
 
 
 def undisturbed(environment: Environment, program: Program) -> Any:
@@ -247,9 +247,9 @@ def undisturbed(environment: Environment, program: Program) -> Any:
         try:
             start.process.wait(10 * LIMIT_S)
         finally:
-            out, told = start.end()
+            out, errors = start.end()
         if start.process.returncode:
-            raise RuntimeError(f"{program.name} fails without any misfortune: {told}")
+            raise RuntimeError(f"{program.name} fails without any misfortune: {errors}")
         return program.answer(json.loads(out.splitlines()[-1]))
 
 
@@ -275,8 +275,8 @@ def map_tasks(log: str) -> None:
     with lb_mpi.Pool(MPI.COMM_WORLD) as pool:
         results = pool.map(task, N_TASKS, checkpoint=log)
     if results is not None:
-        told = [len(results), sum(results), sum(place * result for place, result in enumerate(results)) % 2**64]
-        print(json.dumps({"results": told}), flush=True)
+        numbers = [len(results), sum(results), sum(place * result for place, result in enumerate(results)) % 2**64]
+        print(json.dumps({"results": numbers}), flush=True)
 
 
 # --- the rows that --rows maps ------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def main() -> int:
         happened[run.misfortune] += run.happened
         if run.outcome != "exact" or run.left:
             head = f"run {k}, {environment.mpi}: {run.program} on {run.n} ranks, {run.misfortune} x {run.happened}"
-            print(f"{head}: {run.outcome}, left: {run.left or 'nothing'}\n{run.told}", file=sys.stderr)
+            print(f"{head}: {run.outcome}, left: {run.left or 'nothing'}\n{run.errors}", file=sys.stderr)
         if k % 10 == 9:
             print(f"{k + 1} of {options.runs}: {dict(outcomes)}", file=sys.stderr, flush=True)
     answer = {

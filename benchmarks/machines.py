@@ -88,15 +88,15 @@ def section(name: str, repeat: int) -> Iterator[Row]:
 
 def measure(cases: Sequence[Case], repeat: int, answer: Answer) -> Iterator[Row]:
     """Run the cases in turn; a row for each, and for the first step if the program has steps."""
-    told: dict[str, list[dict[str, Any]]] = {case.name: [] for case in cases}
+    figures: dict[str, list[dict[str, Any]]] = {case.name: [] for case in cases}
     shares: dict[str, list[float]] = {case.name: [] for case in cases}
     for _ in range(repeat):
         for case in cases:
             watch = Watch()
-            told[case.name].append(answer([*case.argv, "--json"]))
+            figures[case.name].append(answer([*case.argv, "--json"]))
             shares[case.name].append(watch.others())
     for case in cases:
-        runs, others = told[case.name], max(shares[case.name])
+        runs, others = figures[case.name], max(shares[case.name])
         ratios = [one["seconds"] / one["lower_bound_seconds"] for one in runs]
         yield Row(case.name, ratios, "", case.wanted, others)
         if "step_seconds" in runs[0]:

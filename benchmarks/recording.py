@@ -71,21 +71,21 @@ def main() -> None:
     mpiexec = shutil.which("mpiexec")
     if mpiexec is None:
         parser.error("expected mpiexec in PATH")
-    told = {app: measure(mpiexec, options.ranks, app, options.runs) for app in APPS if options.only in (None, app)}
+    figures = {app: measure(mpiexec, options.ranks, app, options.runs) for app in APPS if options.only in (None, app)}
     if options.json:
-        told = {app: {**one, "others": known(one["others"])} for app, one in told.items()}
-        print(json.dumps({"ranks": options.ranks, "runs": options.runs, **told}))
+        figures = {app: {**one, "others": known(one["others"])} for app, one in figures.items()}
+        print(json.dumps({"ranks": options.ranks, "runs": options.runs, **figures}))
         return
     print(f"{options.ranks} ranks, {options.runs} runs in each way")
     print("app         off s   spread     on s   spread   on / off  (rounds)          kB a rank  others")
-    for app, one in told.items():
+    for app, one in figures.items():
         off, on = ((one["seconds"][way], one["spread"][way]) for way in ("off", "on"))
         print(
             f"{app:8} {off[0]:8.3f} {off[1]:8.1%} {on[0]:8.3f} {on[1]:8.1%} {one['ratio']['median']:10.4f}  "
             f"({one['ratio']['low']:.3f} to {one['ratio']['high']:.3f}) {one['bytes'] / 1e3:10.1f}  {percent(one['others'])}"
         )
     print(f"wanted: on / off <= {WANTED}")
-    print(words(max(one["others"] for one in told.values())))
+    print(words(max(one["others"] for one in figures.values())))
 
 
 if __name__ == "__main__":

@@ -386,8 +386,8 @@ class Adaptive(Windowed):
         """Process a one-sided operation: news from another rank, or a thief."""
         if message.kind is not Kind.REPORT:
             return [(to, answer._replace(load=self.speed)) for to, answer in super().touch(message, now)]
-        for rank, *told in ENTRY.iter_unpack(message.payload):
-            news = Known(*told)
+        for rank, *fields in ENTRY.iter_unpack(message.payload):
+            news = Known(*fields)
             if rank != self.rank and (rank not in self.known or news.at > self.known[rank].at):
                 self.known[rank] = news
                 self._has_news = True

@@ -117,8 +117,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=options.folder) as place:
                 rows.append(measure(program, options.ranks, options.repeat, Path(place)))
     if options.json:
-        told = [{**row._asdict(), "others": known(row.others)} for row in rows]
-        print(json.dumps({"ranks": options.ranks, "repeat": options.repeat, "rows": told}))
+        figures = [{**row._asdict(), "others": known(row.others)} for row in rows]
+        print(json.dumps({"ranks": options.ranks, "repeat": options.repeat, "rows": figures}))
         return
     print(f"{options.ranks} ranks, {options.repeat} rounds")
     print("                        A s  spread      B s      C s  saves     MB   a save  cost at 30 s  others")

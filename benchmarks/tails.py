@@ -86,16 +86,16 @@ def main() -> None:
     best = int(stopping.mean(axis=0).argmin())
     rows = {"counter": rows.pop("counter"), f"stopping, most = {MOST[best]:g}": stopping[:, best],
             "hindsight": stopping.min(axis=1), **rows}  # fmt: skip
-    told = {
+    figures = {
         name: {"mean": values.mean(), "median": np.median(values), "low": values.min(), "high": values.max()}
         for name, values in rows.items()
     }
     if options.json:
-        print(json.dumps(told))
+        print(json.dumps(figures))
         return
     print(f"time / bound, {options.ranks} ranks, {options.seeds} seeds")
     print(f"{'':24} {'mean':>8} {'median':>8} {'low':>8} {'high':>8}")
-    for name, each in told.items():
+    for name, each in figures.items():
         print(f"{name:24} " + " ".join(f"{value:8.3f}" for value in each.values()))
 
 

@@ -158,10 +158,10 @@ def run(program: Source, ranks: int, which: str, throttle: Sequence[str] = ()) -
     """Run one version of a program."""
     with tempfile.TemporaryDirectory() as folder:
         module = f"benchmarks.programs.{program.name}"
-        told = here().answer(ranks, [*throttle, "-m", module, which, "--tasks", folder], LIMIT_S)
+        figures = here().answer(ranks, [*throttle, "-m", module, which, "--tasks", folder], LIMIT_S)
         written = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
     tasks = Tasks([one["tasks"] for one in written], written[0]["calls"], written[0]["after_s"])
-    return Run(told["seconds"], told["result"], tasks)
+    return Run(figures["seconds"], figures["result"], tasks)
 
 
 class Round(NamedTuple):

@@ -1,11 +1,11 @@
-"""Whatever happens to a run that saves, it is made good or told; `benchmarks.campaign` has more of it."""
+"""Whatever happens to a run that saves, it is made good or expected; `benchmarks.campaign` has more of it."""
 
 import random
 
 import pytest
 
 from benchmarks import campaign_rebalance
-from benchmarks.campaign import PROGRAMS, campaign, judge, undisturbed
+from benchmarks.campaign import PROGRAMS, campaign, outcome_of, undisturbed
 from tools.environment import here
 
 # The MPI, not the program, decides what a killed rank leaves behind. So the other MPI runs one program only.
@@ -26,13 +26,13 @@ def test_a_disturbed_run_ends_with_the_exact_result_or_names_the_cause(program: 
 
 @pytest.mark.one_mpi
 def test_ends_are_told_apart() -> None:
-    told = {"a": 1}
-    assert judge(0, '{"a": 1}', "", True, lambda found: found == told) == "exact"
-    assert judge(0, '{"a": 2}', "", True, lambda found: found == told) == "wrong"
-    assert judge(0, "", "", True, lambda found: found == told) == "silent"
-    assert judge(1, "", "run: rank 1 on host x was killed by signal 9", True, lambda found: True) == "named"
-    assert judge(1, "", "Traceback", True, lambda found: True) == "silent"
-    assert judge(1, "", "run: rank 1 hangs", False, lambda found: True) == "silent"
+    expected = {"a": 1}
+    assert outcome_of(0, '{"a": 1}', "", True, lambda found: found == expected) == "exact"
+    assert outcome_of(0, '{"a": 2}', "", True, lambda found: found == expected) == "wrong"
+    assert outcome_of(0, "", "", True, lambda found: found == expected) == "silent"
+    assert outcome_of(1, "", "run: rank 1 on host x was killed by signal 9", True, lambda found: True) == "named"
+    assert outcome_of(1, "", "Traceback", True, lambda found: True) == "silent"
+    assert outcome_of(1, "", "run: rank 1 hangs", False, lambda found: True) == "silent"
 
 
 @pytest.mark.one_mpi

@@ -21,10 +21,10 @@ MUTANTS = [
     ("TiledMazeSearch._sort", "self._deeds.limbo.setdefault(tile, []).append(part)", "pass"),
     ("TiledMazeSearch._sort", "self._to_tell.setdefault(owner, []).append(part)", "self._to_tell[owner] = [part]"),
     ("TiledMazeSearch._sort", "self._pending.setdefault(tile, []).append(left)", "self._pending[tile] = [left]"),
-    ("TiledMazeSearch._sort", "(cells == FREE) | (cells == TOLD)", "cells == FREE"),
+    ("TiledMazeSearch._sort", "(cells == FREE) | (cells == SENT)", "cells == FREE"),
     ("TiledMazeSearch.load", "float(len(self._pending) + self._hand.left)", "float(len(self._pending))"),
     # saves
-    ("TiledMazeSearch.save", "np.where(flat == TOLD, FREE, flat).astype(np.uint8)", "flat"),
+    ("TiledMazeSearch.save", "np.where(flat == SENT, FREE, flat).astype(np.uint8)", "flat"),
     ("TiledMazeSearch.absorb", "        if run != self._run:\n            return  # what was saved", "        if False:\n            return  # what was saved"),
     ("TiledMazeSearch.resume", "        self._visited += visited\n", ""),
     ("TiledMazeSearch.resume", "if flat[self.entry] == FREE and 0 in mine:", "if False:"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from apps import maze_tiles
-from apps.maze_kernel import STAY, TOLD, tiles_of
+from apps.maze_kernel import SENT, STAY, tiles_of
 from apps.maze_search import FREE, MARKED, MazeSearch, check_path, join, random_maze, way_back
 from apps.maze_search import compile_kernels as compile_maze_kernels
 from apps.maze_tiles import HEAD, MOVED, WAYS, TiledMazeSearch, compile_kernels, usual_tile
@@ -35,7 +35,7 @@ class Died(Exception):
 
 
 def own_marks(cells: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return (cells >= MARKED) & (cells < TOLD)
+    return (cells >= MARKED) & (cells < SENT)
 
 
 def maze_of(seed: int, walled: bool = True) -> np.ndarray[Any, Any]:
@@ -176,7 +176,7 @@ def test_a_path_is_found_over_all_that_ranks_know(seed: int) -> None:
     reachable = bool(expected[-2, -2])
     assert (result.reason is Reason.FOUND) == reachable
     if reachable:
-        arrays = {each.cells.ctypes.data: np.where(each.cells == TOLD, FREE, each.cells) for each in problems}
+        arrays = {each.cells.ctypes.data: np.where(each.cells == SENT, FREE, each.cells) for each in problems}
         path = way_back(join(list(arrays.values())), result.value.found_at)[::-1]
         check_path(problems[0].cells, path)
 

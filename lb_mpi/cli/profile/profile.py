@@ -44,7 +44,7 @@ _EXPLAINED = (
     "awaited: time while others are in MPI, times their fraction of all other ranks (from samples, every 10 ms).",
 )
 SOLO, SOLO_SAMPLES = 0.05, 20  # other ranks' seconds / this rank's in such a line; samples that prove it
-SERIAL, GAIN = 0.05, 0.05  # of the program's time: what is worth a sentence
+SERIAL, GAIN = 0.05, 0.05  # of the program's time: from which a sentence names it
 AGAIN, MOST_NEIGHBOURS = 10, 26  # calls at a place, and ranks that one rank waits for there, of an exchange with neighbours
 BUSY = 0.5  # of the other ranks' mean useful time: a rank that has less only hands out work
 TO_ONE_RANK = ("recv", "sendrecv", "sendrecv_replace", "wait", "waitall", "waitany", "waitsome")  # in lower case

@@ -75,7 +75,7 @@ class RestartDecision(NamedTuple):
 
     again: bool
     code: int  # the exit code if it is over
-    why: str  # in words; "": not worth a message
+    why: str  # in words; "": no message
 
 
 def how(outcome: Outcome) -> How:
