@@ -42,8 +42,6 @@ class Port(Generic[M, J]):
         """Return True if nothing has arrived, for which a look costs less than a turn."""
         return False
 
-    brief: tuple[type, ...] = ()  # jobs of microseconds: the next one follows without a look for messages
-
     @property
     def failed_after_s(self) -> float:
         """Seconds of waiting, after which this rank raises the failure of another one."""
@@ -116,10 +114,7 @@ def carry(
             record.enter(Phase.RESTING, time.perf_counter())
             time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
             continue
-        while (job := actor.job) is not None and isinstance(job, port.brief):
-            port.post(actor.done(job, port.run(job)))
-            port.post(actor.turn(time.perf_counter() - start, ()))
-        if job is not None:
+        if (job := actor.job) is not None:
             outcome = _do(actor, port, job, interrupts)
             spent, idle_since = meter.worked, 0.0
             nap.reset()

@@ -125,6 +125,10 @@ class DispatcherPort(SessionPort):
         super().__init__(dispatcher.session)
         self._dispatcher = dispatcher
 
+    def idle(self) -> bool:
+        """See `Port`."""
+        return not self._dispatcher.news and super().idle()
+
     def post(self, sends: list[PoolSend]) -> None:
         """See `Port`; then the root's own tasks begin."""
         super().post(sends)
@@ -148,7 +152,7 @@ class Dispatcher(SessionActor):
     def __init__(self, session: Session, *, closes: bool) -> None:
         super().__init__(session)
         self.changed = threading.Condition(LOCK)
-        self._news = False  # something has changed since the last turn
+        self.news = False  # something has changed since the last turn
         self._process = Process.now()
         self._closes = closes  # the session, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
@@ -276,7 +280,7 @@ class Dispatcher(SessionActor):
         """Process results, and send what can be sent."""
         sends = super().turn(now, arrived)
         with self.changed:
-            self._news = False
+            self.news = False
             if self._stop is not None:
                 raise self._stop
             while self._came:
@@ -324,7 +328,7 @@ class Dispatcher(SessionActor):
         with self.changed:
             if self._settles:
                 return self._settles[0]
-            if self.over or self._news or self._came:
+            if self.over or self.news or self._came:
                 return None
             next_s = self._scheduler.seconds_to_next()
             if next_s is None:
@@ -338,17 +342,17 @@ class Dispatcher(SessionActor):
         if isinstance(job, Settle):
             with self.changed:
                 self._settles.popleft()
-                self._news = True
+                self.news = True
         return []
 
     def await_news(self, longest_s: float) -> None:
         """Wait until another thread has changed something; for a while, since another rank may fail."""
         with self.changed:
-            self.changed.wait_for(lambda: self._news, longest_s)
+            self.changed.wait_for(lambda: self.news, longest_s)
 
     def notify(self) -> None:
         """Wake all threads that wait for a change."""
-        self._news = True
+        self.news = True
         self.changed.notify_all()
 
     def of(self, batch: Batch) -> Submissions:

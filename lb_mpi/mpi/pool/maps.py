@@ -101,10 +101,8 @@ class MapPort(SessionPort):
         super().__init__(session)
         self._call, self._items = call, items
 
-    def run(self, job: Swap | Interval | ItemBatch | Arrived) -> Any:
-        """Run the tasks of a chunk or batch, up to the first that raises; or unpickle results; or change a word."""
-        if isinstance(job, Swap):
-            return super().run(job)
+    def run(self, job: Interval | ItemBatch | Arrived) -> Any:
+        """Run the tasks of a chunk or batch, up to the first that raises; or unpickle results."""
         if isinstance(job, Arrived):
             return _unpickled(job)
         if isinstance(job, ItemBatch):
@@ -180,21 +178,29 @@ class LocalMap(SessionActor):
         raise NotImplementedError
 
     @property
-    def job(self) -> Swap | Interval | Arrived | None:
-        """The next swap or chunk; None while too much is under way."""
-        return None if self.over or self.session.parcels.unsent_bytes > UNSENT_BYTES else self.session.worker.job
+    def may_begin(self) -> bool:
+        """Whether a chunk may begin: not while too much is under way."""
+        return not self.over and self.session.parcels.unsent_bytes <= UNSENT_BYTES
+
+    @property
+    def job(self) -> Interval | Arrived | None:
+        """The next chunk, if it may begin."""
+        return self.session.worker.chunk if self.may_begin else None
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
-        """See `SessionActor`; pass on what is due, but while an emulated slow rank rests, it has no results yet."""
-        session, sends = self.session, super().turn(now, arrived)
-        session.account.stole(session.worker.steals)
-        return sends if session.throttle.due() else sends + self.flush(now, idle=session.worker.job is None)
+        """See `SessionActor`; take a chunk, and pass on results: an emulated slow rank that rests has none of either."""
+        session, worker, sends = self.session, self.session.worker, super().turn(now, arrived)
+        if session.throttle.due():
+            return sends
+        while isinstance(swap := worker.job, Swap) and self.may_begin:
+            sends += worker.done(swap, session.intervals.swap(swap))
+            sends += worker.turn(now, ())
+        session.account.stole(worker.steals)
+        return sends + self.flush(now, idle=worker.job is None)
 
-    def done(self, job: Swap | Interval, result: Any) -> list[PoolSend]:
+    def done(self, job: Interval, result: Any) -> list[PoolSend]:
         """Pass on what a chunk has brought."""
         session, worker = self.session, self.session.worker
-        if isinstance(job, Swap):
-            return [*worker.done(job, result)]
         sends = worker.done(job, result.wall_s, result.cpu_s / session.throttle.speed - result.cpu_s)
         self.ran(job.lo, job.n, result)
         if self.failed is not None:
@@ -482,11 +488,16 @@ class RootMap(RootTasks):
         return self._is_complete or self._calls or (self._until_fresh and bool(self._gathering.fresh))
 
     @property
-    def job(self) -> Swap | Interval | Arrived | None:
+    def may_begin(self) -> bool:
+        """See `LocalMap`; results to unpickle go first."""
+        return not self._arrived and super().may_begin
+
+    @property
+    def job(self) -> Interval | Arrived | None:
         """Results to unpickle, which may be the user's code; or else see `LocalMap`."""
         return self._arrived[0] if self._arrived and not self.over else super().job
 
-    def done(self, job: Swap | Interval | Arrived, result: Any) -> list[PoolSend]:
+    def done(self, job: Interval | Arrived, result: Any) -> list[PoolSend]:
         """See `LocalMap`; count results."""
         if not isinstance(job, Arrived):
             return super().done(job, result)

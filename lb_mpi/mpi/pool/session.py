@@ -32,7 +32,7 @@ from lb_mpi.mpi.pool.messages import STEAL, KnownFunctions
 from lb_mpi.mpi.pool.orders import Order, Orders
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.beginning import REASONS, Act, PoolState, Wish, act
-from lb_mpi.pooling.worker import StealMessage, Swap, Worker
+from lb_mpi.pooling.worker import StealMessage, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
@@ -41,7 +41,7 @@ MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Executor"
 _METHODS = ("map", "wait", "close")  # that all ranks call together
 LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
-QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; others may use the core
+QUICK_S = 0.1e-3  # polling without sleep, since maps may follow each other; others may use the core
 
 
 class TaskResults(NamedTuple):
@@ -112,9 +112,7 @@ class SessionActor:
 
 
 class SessionPort(Port[PoolMessage, Any]):
-    """The messages of a session; its jobs change words in shared memory."""
-
-    brief = (Swap,)
+    """The messages of a session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -132,9 +130,9 @@ class SessionPort(Port[PoolMessage, Any]):
                 tag = Tag.RESULTS if isinstance(message, TaskResults) else message.tag
                 self.session.parcels.send(rank, tag, message.parcel)
 
-    def run(self, job: Any) -> Any:
+    def idle(self) -> bool:
         """See `Port`."""
-        return self.session.intervals.swap(job)
+        return not self.session.parcels.news()
 
 
 def _read(tag: int, buffer: Buffer) -> PoolMessage:
