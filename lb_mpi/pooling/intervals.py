@@ -52,6 +52,11 @@ def unpack(word: int) -> Interval:
     return Interval(word >> 2 * _BITS, word >> _BITS & _MASK, word & _MASK)
 
 
+def epoch_of(word: int) -> int:
+    """Return the number of the map of a word: `unpack(word).epoch`, quickly."""
+    return word >> 2 * _BITS
+
+
 def n_tasks(word: int) -> int:
     """Return the number of tasks in a word: `unpack(word).n`, quickly."""
     return (word & _MASK) - (word >> _BITS & _MASK)

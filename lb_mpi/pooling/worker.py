@@ -46,7 +46,7 @@ from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.deal import Pace, share
-from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, n_tasks, pack, take_back, take_front, unpack
+from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, epoch_of, n_tasks, pack, take_back, take_front, unpack
 from lb_mpi.pooling.learning import NEAR, ByRank, Ending, Timings
 
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before asking again hosts that had nothing
@@ -281,13 +281,13 @@ class Worker:
         epoch, left = self.epoch % EPOCHS, []
         for rank in ranks:
             word = self.words[rank]
-            if (n := n_tasks(word)) and unpack(word).epoch == epoch:
+            if (n := n_tasks(word)) and epoch_of(word) == epoch:
                 left.append((rank, word, n))
         return left
 
     def _tasks_left(self) -> int:
         """Return how many tasks on this host have not been begun."""
-        return sum(n for _, _, n in self._left([self.rank, *self._host]))
+        return sum([n for _, _, n in self._left([self.rank, *self._host])])
 
     def _speeds(self) -> ByRank[float]:
         """Return the speeds on this host as far as they are known now."""

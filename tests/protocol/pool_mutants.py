@@ -16,7 +16,7 @@ MUTANTS = [
     (deal, "Pace.n", "min(max(1, int(fitting)), self._most, owned)", "min(int(fitting), self._most, owned)"),
     (deal, "Pace.n", "self._most, owned)", "self._most)"),
     # the map's number
-    (worker, "Worker._left", " and unpack(word).epoch == epoch", ""),
+    (worker, "Worker._left", " and epoch_of(word) == epoch", ""),
     (worker, "Worker._interval", "return Interval(self.epoch % EPOCHS, lo, hi)", "return Interval(0, lo, hi)"),
     (worker, "Worker._interval", "return Interval(self.epoch % EPOCHS, lo, hi)", "return Interval(self.epoch, lo, hi)"),
     (worker, "Worker._receive", "            if current:\n                self._take_given", "            if True:\n                self._take_given"),

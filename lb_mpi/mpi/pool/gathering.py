@@ -46,7 +46,7 @@ class Gathering:
         self.fresh: list[tuple[Sequence[int], list[Any]]] = []  # (task numbers, values), in order of arrival
         if file is not None:
             self.fresh.append((list(file.done), list(file.done.values())))
-        self._epoch, self._order, self._collector = epoch, order, Collector(epoch, len(order))
+        self._order, self.collector = order, Collector(epoch, len(order))
         self._callback, self._progress = callback, progress
         self._file, self._keep_exceptions = file, keep_exceptions
         self._came: list[_Results] = []  # to be written and delivered
@@ -55,11 +55,6 @@ class Gathering:
         self._reported = time.perf_counter()
         self._deliver_at = 0.0
         self.refused: tuple[int, int] | None = None  # (rank, position) of a task whose result the checkpoint can't store
-
-    @property
-    def missing(self) -> int:
-        """The number of tasks without a result."""
-        return self._collector.missing
 
     @property
     def keeps(self) -> bool:
@@ -79,8 +74,10 @@ class Gathering:
 
         An idle root stays in the loop, where it may warn of a late rank.
         """
-        reports = self._progress is not None and self.missing < self._n_reported and now > self._reported + REPORT_S
-        return reports or (bool(self._came) and (idle or self._file is None or now > self._deliver_at))
+        if self._came and (idle or self._file is None or now > self._deliver_at):
+            return True
+        some = self._progress is not None and self.collector.missing < self._n_reported
+        return some and now > self._reported + REPORT_S
 
     def write(self) -> None:
         """Write results to the checkpoint, if there is one; raise what the file raises."""
@@ -114,7 +111,7 @@ class Gathering:
     def tell_progress(self) -> None:
         """Call the caller's progress, if there is one."""
         if self._progress is not None:
-            self._n_reported = self.missing
+            self._n_reported = self.collector.missing
             self._progress(len(self._order) - self._n_reported, len(self._order))
 
     def take_fresh(self) -> list[tuple[Sequence[int], list[Any]]]:
@@ -128,5 +125,5 @@ class Gathering:
             self._file.close()
 
     def _count(self, lo: int, hi: int, values: list[Any]) -> None:
-        self._collector.take(self._epoch, lo, hi)
+        self.collector.take(self.collector.epoch, lo, hi)
         self.fresh.append((self._order[lo:hi], values))

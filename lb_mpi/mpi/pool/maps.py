@@ -14,7 +14,6 @@ import itertools
 import pickle
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -84,10 +83,9 @@ class PoolMaps:
 
 
 class Arrived(NamedTuple):
-    """Results from another rank, which the root is to unpickle."""
+    """Results from other ranks, which the root is to unpickle."""
 
-    source: int  # rank
-    frames: list[Frame]
+    frames: list[tuple[int, Frame]]  # with the rank of each
 
 
 class MapPort(SessionPort):
@@ -113,10 +111,10 @@ class MapPort(SessionPort):
 
 
 def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
-    """Return the results in each frame from another rank, up to the first that can't be unpickled, and that error."""
+    """Return the results in each frame from other ranks, up to the first that can't be unpickled, and that error."""
     values: list[list[Any]] = []
     try:
-        for frame in job.frames:
+        for _, frame in job.frames:
             values.append(pickle.loads(frame.data))
     except Exception as error:
         return values, error
@@ -253,7 +251,7 @@ class RootTasks(LocalMap):
         self._rank_tasks = [RankTasks()] * self.session.ranks.size
         self._thread = 0  # the thread that works on it
         self._dropped = False  # before all results were taken
-        self._arrived = deque[Arrived]()  # to be unpickled
+        self._arrived: list[tuple[int, Frame]] = []  # (rank, results to be unpickled)
 
     def task_at(self, position: int) -> int:
         """Return the number of the task at a position."""
@@ -323,17 +321,17 @@ class RootTasks(LocalMap):
         self._rank_tasks[source] = done
         if frames and frames[-1].lo == frames[-1].hi:  # after a failure, a rank sends no more
             self.fail_task(pickle.loads(frames.pop().data), None)
-        if frames:
-            self._arrived.append(Arrived(source, frames))
+        self._arrived += [(source, frame) for frame in frames]
 
     def unpacked(self, outcome: tuple[list[list[Any]], Exception | None]) -> Iterator[tuple[int, Frame, list[Any]]]:
-        """Yield (rank, frame, its results) of the first that arrived, which were unpickled; note the failure of that."""
-        source, frames = self._arrived.popleft()
+        """Yield (rank, frame, its results) of what was unpickled; note its failure, after which others may be left."""
         values, error = outcome
-        for frame, some in zip(frames, values, strict=False):
+        frames, self._arrived = self._arrived, self._arrived[len(values) + 1 :]
+        for (source, frame), some in zip(frames, values, strict=False):
             yield source, frame, some
         if error is not None:
-            self.fail_task(failure_of(error, source, frames[len(values)].lo), None)
+            source, frame = frames[len(values)]
+            self.fail_task(failure_of(error, source, frame.lo), None)
 
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
@@ -480,7 +478,7 @@ class RootMap(RootTasks):
     @property
     def _is_complete(self) -> bool:
         """True if all tasks are done, or one has failed."""
-        return not self._gathering.missing or self.failure is not None
+        return not self._gathering.collector.missing or self.failure is not None
 
     @property
     def over(self) -> bool:
@@ -495,7 +493,7 @@ class RootMap(RootTasks):
     @property
     def job(self) -> Interval | Arrived | None:
         """Results to unpickle, which may be the user's code; or else see `LocalMap`."""
-        return self._arrived[0] if self._arrived and not self.over else super().job
+        return Arrived(self._arrived) if self._arrived and not self.over else super().job
 
     def done(self, job: Interval | Arrived, result: Any) -> list[PoolSend]:
         """See `LocalMap`; count results."""
@@ -538,7 +536,7 @@ class RootMap(RootTasks):
             self._keep_rest()
             if self.failure is None and not dropped:
                 self._tell_end()
-                if self._to_all and not self._gathering.missing:
+                if self._to_all and not self._gathering.collector.missing:
                     payload = exact(results)
         except BaseException as error:
             self.fail(error)
@@ -555,7 +553,7 @@ class RootMap(RootTasks):
         if self._gathering.keeps:
             with interrupts().allowed():
                 while self._arrived:
-                    self.done(self._arrived[0], self._port.run(self._arrived[0]))
+                    self.done(arrived := Arrived(self._arrived), self._port.run(arrived))
             self._write()
             self._gathering.close()
 

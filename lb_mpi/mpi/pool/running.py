@@ -26,7 +26,7 @@ from lb_mpi.mpi.pool.messages import (
     pickled_error,
     unpicklable,
 )
-from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.session import Session, at_work
 from lb_mpi.pooling.intervals import Interval
 from lb_mpi.record.events import Phase
 
@@ -86,6 +86,9 @@ class Alarm:
             raise TimeoutError(f"not finished after {self.seconds:g} s")
 
 
+NO_ALARM = nullcontext()
+
+
 def _caller(call: MapCall, alarm: Alarm | None) -> Callable[..., Any]:
     """Return a function that calls the user's with an item: with a timeout, and again after an exception, as `call` says."""
     once = call.function if alarm is None else partial(alarm.call, call.function)
@@ -96,7 +99,7 @@ def _caller(call: MapCall, alarm: Alarm | None) -> Callable[..., Any]:
                 return once(*args)
         return once(*args)
 
-    return attempts if call.retries else once
+    return attempts
 
 
 class Ran(NamedTuple):
@@ -121,8 +124,8 @@ def run_tasks(
     session.record.enter(phase, before.wall_s)
     try:
         arguments = some(tasks.lo, tasks.hi)
-        with session.at_work(), Alarm(call.timeout_s) if call.timeout_s else nullcontext() as alarm:
-            function = _caller(call, alarm)
+        with at_work(session), Alarm(call.timeout_s) if call.timeout_s else NO_ALARM as alarm:
+            function = _caller(call, alarm) if alarm or call.retries else call.function
             for argument in arguments:
                 try:
                     value = function(*argument) if call.star else function(argument)

@@ -275,16 +275,6 @@ class Session:
         """Note the speeds of all ranks, as measured by the root."""
         self.speeds[:] = speeds
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Run tasks in this block; a pool that they open may not need several of these ranks."""
-        entry = threading.get_ident(), self
-        _at_work.append(entry)
-        try:
-            yield
-        finally:
-            _at_work.remove(entry)
-
     # What all ranks do.
 
     def agree(self, method: str, make: Callable[[], T]) -> T:
@@ -354,6 +344,21 @@ class Session:
 
 
 _at_work: list[tuple[int, Session]] = []  # threads that run tasks
+
+
+class at_work:
+    """Run tasks of a session in this block; a pool that they open may not need several of its ranks."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, session: Session) -> None:
+        self._entry = threading.get_ident(), session
+
+    def __enter__(self) -> None:  # not a generator: a chunk may be short
+        _at_work.append(self._entry)
+
+    def __exit__(self, *_: object) -> None:
+        _at_work.remove(self._entry)
 
 
 def refuse_in_task(comm: MPI.Intracomm, name: str) -> None:

@@ -206,7 +206,7 @@ class RootStream(RootTasks):
         """Results to unpickle, or else a batch of the root's own."""
         if self.over:
             return None
-        return self._arrived[0] if self._arrived else self._mine[0] if self._mine else None
+        return Arrived(self._arrived) if self._arrived else self._mine[0] if self._mine else None
 
     def done(self, job: ItemBatch | Arrived, result: Any) -> list[PoolSend]:  # type: ignore[override]
         """See `LocalMap`."""
