@@ -7,7 +7,8 @@ Nothing is known of a task before it has run.  Three things are learned from the
 - The end of a map.  A long task that a slow rank begins late is what all others wait for.  So a rank that is slower than
   most leaves the remaining tasks to the others, as soon as they need less time for all of them than it would lose by one
   long task (`Ending.leaves`).  It waits for a limited time only, since the others may be stuck.
-- Costs.  A map of the same items by the same function is dealt by the costs of the map before, largest first (`Memory`).
+- Costs.  A map of the same items by the same function is dealt by the costs of the map before, largest first (`Memory`),
+  unless these were nearly equal.  Then the tasks are dealt by their number, and tell speeds as tasks of known costs do.
 """
 
 from __future__ import annotations
@@ -166,6 +167,7 @@ def wait_s(known: Estimate, rank: int, tasks: float, longest: float = 1.0) -> fl
 
 KEPT = 4  # functions
 ALIKE = 0.7  # correlation of costs from which on one map predicts the next
+EQUAL = 1.5  # tasks none of which costs more than so many average ones are dealt by their number
 
 
 class Remembered(NamedTuple):
@@ -212,6 +214,11 @@ class Memory:
         self._kept[function] = Remembered(items, costs, alike)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
+
+
+def are_equal(costs: Floats, n: Sequence[int]) -> bool:
+    """Return whether tasks cost about the same: `n[k]` of them `costs[k]` each."""
+    return bool(costs.max() * sum(n) <= EQUAL * (costs @ n))
 
 
 def correlation(one: Floats, other: Floats) -> float:

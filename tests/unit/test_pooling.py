@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lb_mpi.__main__ import main
 from lb_mpi.pooling.deal import LONGEST_S, SHORTEST_S, Floats, Pace, Speeds, deal, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, synchronizes, take_back, take_front, unpack
-from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, Timing, correlation, costs_at_speed_1, estimate
+from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, Timing, are_equal, correlation, costs_at_speed_1, estimate
 from lb_mpi.pooling.simulate import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.virtual import Network
 
@@ -210,6 +210,12 @@ def test_costs_that_are_short_or_of_many_functions_are_not_remembered() -> None:
         memory.observe(name, b"a", np.full(50, 1.0))
     assert memory.predict(0, b"a", 50) is None
     assert memory.predict(1, b"a", 50) is not None
+
+
+def test_costs_that_hardly_differ_are_equal() -> None:
+    assert are_equal(np.array([1.0, 1.4, 0.5]), [3, 1, 1])
+    assert not are_equal(np.array([1.0, 2.0]), [9, 1])  # one task of twice the usual length
+    assert are_equal(np.array([2.0, 2.0]), [9, 1])
 
 
 def test_correlations() -> None:

@@ -75,11 +75,16 @@ class PoolMaps:
         self.session = session
         self.speeds, self.memory = Speeds(session.ranks.size, speeds), Memory()
         self.current: RootTasks | None = None  # under way, on the root
-        self.report: Report | None = None  # of the last one that has ended, on the root
+        self._ended: tuple[int, float, Sequence[RankTasks]] | None = None  # the last one, on the root
 
-    def ended(self, report: Report) -> None:
-        """Keep the report of a map."""
-        self.report = report
+    def ended(self, n: int, seconds: float, ranks: Sequence[RankTasks]) -> None:
+        """Keep what the report of a map of `n` tasks needs."""
+        self._ended = n, seconds, ranks
+
+    @property
+    def report(self) -> Report | None:
+        """Make the report of the last map that has ended, on the root."""
+        return None if self._ended is None else report(*self._ended, self.session.ranks.emulated_speeds)
 
 
 class Arrived(NamedTuple):
@@ -177,7 +182,7 @@ class LocalMap(SessionActor):
 
     @property
     def may_begin(self) -> bool:
-        """Whether a chunk may begin: not while too much is under way."""
+        """True if a chunk may begin: not while too much is under way."""
         return not self.over and self.session.parcels.unsent_bytes <= UNSENT_BYTES
 
     @property
@@ -546,7 +551,7 @@ class RootMap(RootTasks):
         seconds, found, maps = time.perf_counter() - self._began, self._gathering, self._maps
         n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
         self._plan.learn(found.runs, n, busy_s, maps.speeds, maps.memory)
-        maps.ended(report(len(self._plan.order), seconds, self._rank_tasks, session.ranks.emulated_speeds))
+        maps.ended(len(self._plan.order), seconds, self._rank_tasks)
 
     def _keep_rest(self) -> None:
         """Write what a map that is dropped, or has failed, has received, so that a later run need not compute it."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from lb_mpi.mpi.pool.arguments import check_costs, sample_of
 from lb_mpi.pooling.deal import Floats, Speeds, deal, shares
-from lb_mpi.pooling.learning import LONG_S, Memory, costs_at_speed_1, sums_by_rank
+from lb_mpi.pooling.learning import LONG_S, Memory, are_equal, costs_at_speed_1, sums_by_rank
 
 
 class ChunkRun(NamedTuple):
@@ -58,18 +58,21 @@ class MapPlan:
 
         n, busy_s : (ranks,) tasks of each rank, and its seconds in them.
         """
-        complete = sum(run.hi - run.lo for run in runs) == len(self.items)
-        short = sum(run.seconds for run in runs) <= LONG_S * len(self.items)
+        lengths, total_s = [run.hi - run.lo for run in runs], sum([run.seconds for run in runs])
+        complete, short = sum(lengths) == len(self.items), total_s <= LONG_S * len(self.items)
         if self.costs is None and (short or not complete):
             speeds.observe(n, None, busy_s)
             if complete:
                 memory.forget(self.function)
             return
-        order, lengths = np.array(self.order, dtype=np.int64), [run.hi - run.lo for run in runs]
-        places = np.array([place for run in runs for place in range(run.lo, run.hi)], dtype=np.int64)
-        by = np.repeat(np.array([run.rank for run in runs], dtype=np.int64), lengths)
-        seconds = np.repeat([run.seconds / (run.hi - run.lo) for run in runs], lengths)
-        done = order[places]
+        by = np.array([run.rank for run in runs], dtype=np.int64)
+        seconds = np.array([run.seconds for run in runs]) / lengths
+        if complete and not self.given and are_equal(seconds * speeds.values[by], lengths):
+            speeds.observe(n, n, busy_s)
+            memory.forget(self.function)
+            return
+        by, seconds = np.repeat(by, lengths), np.repeat(seconds, lengths)
+        done = np.array([task for run in runs for task in self.order[run.lo : run.hi]], dtype=np.int64)
         speeds.observe(n, None if self.costs is None else sums_by_rank(self.costs[done], by, len(n)), busy_s)
         if complete and not self.given and len(n) > 1 and (sample := self.sample or sample_of(self.items)):
             costs = np.empty(len(self.items))

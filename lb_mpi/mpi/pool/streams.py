@@ -34,7 +34,7 @@ from lb_mpi.mpi.pool.messages import (
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.running import Ran
 from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend
-from lb_mpi.pooling.account import RankTasks, report
+from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import Wish
 from lb_mpi.pooling.feeding import Feeder
 
@@ -238,8 +238,7 @@ class RootStream(RootTasks):
         self._seconds += time.perf_counter() - self._began
         self._before = [one.plus(more) for one, more in zip(self._before, self._rank_tasks, strict=True)]
         self._rank_tasks = [RankTasks()] * len(self._before)
-        n_tasks = sum(rank.tasks for rank in self._before)
-        self._maps.ended(report(n_tasks, self._seconds, self._before, self.session.ranks.emulated_speeds))
+        self._maps.ended(sum(rank.tasks for rank in self._before), self._seconds, self._before)
 
 
 class WorkerStream(WorkerMap):
