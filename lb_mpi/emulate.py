@@ -89,7 +89,7 @@ class throttle:
 
     def due(self) -> float:
         """Return the seconds of rest that are left, but at most 0.5 ms; 0.0 if the program may compute."""
-        if self.speed == 1.0:
+        if (self._now is None and self._speed == 1.0) or self.speed == 1.0:  # first without a call, since loops ask often
             return 0.0
         now = time.perf_counter()
         if now < self._ready_at:

@@ -219,7 +219,7 @@ class Worker:
     def _propose(self, now: float) -> Swap | None:
         """Return the next swap; None: there is a chunk to run, or nothing to do yet."""
         self._answering = self._leaving = False
-        if self.over:
+        if self.epoch < 0:
             return None
         own = self.words[self.rank]  # other ranks change words: read each once
         if self._rest is None and self.chunk is None:

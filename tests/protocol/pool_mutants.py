@@ -26,7 +26,7 @@ MUTANTS = [
     (worker, "Worker.begin", "        self._given.clear()\n        self._asks", "        self._asks"),
     (worker, "Worker.begin", "        self._asks.clear()\n        self._hosts.begin", "        self._hosts.begin"),
     (worker, "_Hosts.begin", "        self.asked.clear()\n", ""),
-    (worker, "Worker._propose", "        if self.over:\n            return None\n", ""),
+    (worker, "Worker._propose", "        if self.epoch < 0:\n            return None\n", ""),
     # who fills a word, and with what
     (worker, "Worker.begin", "self._rest = self._interval(lo, hi)", "self._rest = None"),
     (worker, "Worker._swapped", "        if self._rest is not None:\n            self._rest = None\n        elif self._answering", "        if self._rest is not None:\n            pass\n        elif self._answering"),

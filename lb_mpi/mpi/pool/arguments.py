@@ -23,7 +23,7 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.layout import Layout
 from lb_mpi.metrics import as_numbers
-from lb_mpi.mpi.pool.messages import EXACT, is_unchanging, pickled
+from lb_mpi.mpi.pool.messages import EXACT, are_unchanging, pickled
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import MOST
 from lb_mpi.status import StatusLine
@@ -229,7 +229,7 @@ def encode(items: Any, order: Sequence[int], size: int) -> list[bytes]:
         places = order[lo : lo + n_block]
         some = _some(items, places)
         try:
-            plain = isinstance(some, range) or (isinstance(some, list) and all(map(is_unchanging, some)))
+            plain = isinstance(some, range) or (isinstance(some, list) and are_unchanging(some))
             block = pickled(pickle, some, None if plain else EXACT)  # a pickler with reducers costs 10 us
         except Exception:
             _name_unpicklable(items, places)

@@ -10,7 +10,6 @@ which the loop leaves when there is something to deliver.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pickle
 import threading
 import time
@@ -141,16 +140,17 @@ class LocalMap(SessionActor):
         """See `SessionActor`; on ranks other than the root, only a task can ask."""
         return PoolState.IN_MAP
 
-    def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
-        """Begin the map on this rank."""
+    def begin(self, start: StartOrder, speeds: list[float], bounds: Sequence[int], began: float) -> None:
+        """Begin the map on this rank; rank r owns the tasks bounds[r]..bounds[r + 1] - 1."""
         session = self.session
+        lo, hi = bounds[session.ranks.rank], bounds[session.ranks.rank + 1]
         session.learn(speeds)
         if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
         self._sent_before = session.parcels.sent_bytes
-        session.account.begin(began, start.lo, start.hi)
+        session.account.begin(began, lo, hi)
         if not start.lazy:
-            session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize, start.largest_first)
+            session.worker.begin(start.epoch, lo, hi, start.chunksize, start.largest_first)
         session.clocks.begin()
         session.begin(self)
 
@@ -183,7 +183,7 @@ class LocalMap(SessionActor):
     @property
     def may_begin(self) -> bool:
         """True if a chunk may begin: not while too much is under way."""
-        return not self.over and self.session.parcels.unsent_bytes <= UNSENT_BYTES
+        return self.session.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
 
     @property
     def job(self) -> Interval | Arrived | None:
@@ -195,9 +195,10 @@ class LocalMap(SessionActor):
         session, worker, sends = self.session, self.session.worker, super().turn(now, arrived)
         if session.throttle.due():
             return sends
-        while isinstance(swap := worker.job, Swap) and self.may_begin:
-            sends += worker.done(swap, session.intervals.swap(swap))
-            sends += worker.turn(now, ())
+        if self.may_begin:
+            while isinstance(swap := worker.job, Swap):
+                sends += worker.done(swap, session.intervals.swap(swap))
+                sends += worker.turn(now, ())
         session.account.stole(worker.steals)
         return sends + self.flush(now, idle=worker.job is None)
 
@@ -288,22 +289,21 @@ class RootTasks(LocalMap):
         session.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": speeds.tolist()})
         self._began, self._epoch = time.perf_counter(), session.next_map()
         flags = costs, call.star, call.keep_exceptions, lazy
-        how = chunksize, *flags, len(function), digest, call.retries, call.timeout_s
-        starts = [StartOrder(self._epoch, lo, hi, *how) for lo, hi in itertools.pairwise(bounds)]
-        headers, parts = [START.pack(*start) for start in starts], [speeds.tobytes(), function, *items]
+        start = StartOrder(self._epoch, chunksize, *flags, len(function), digest, call.retries, call.timeout_s)
+        parts = [speeds.tobytes(), np.array(bounds, dtype=np.int64).tobytes(), function, *items]
         items.clear()
         with session.presence.notifying():
-            data = session.orders.send_all(Tag.START, headers, parts)
+            data = session.orders.send_all(Tag.START, START.pack(*start), parts)
             if function:
                 session.functions.keep(digest, call.function)
-            self.begin(starts[session.ranks.rank], speeds.tolist(), self._began)
+            self.begin(start, speeds.tolist(), bounds, self._began)
         self._maps.current = self
-        return data[speeds.nbytes + len(function) :]
+        return data[8 * (len(speeds) + len(bounds)) + len(function) :]
 
     def tell_end(self, payload: bytes) -> None:
         """Send the end of the map to all ranks."""
         self.stop()
-        self.session.orders.send_all(Tag.END, [b""] * self.session.ranks.size, [payload])
+        self.session.orders.send_all(Tag.END, b"", [payload])
         self._maps.current = None
 
     @property
@@ -488,17 +488,19 @@ class RootMap(RootTasks):
     @property
     def over(self) -> bool:
         """True if the map is complete, or there is something for the caller."""
-        return self._is_complete or self._calls or (self._until_fresh and bool(self._gathering.fresh))
+        return self._calls or self._is_complete or (self._until_fresh and bool(self._gathering.fresh))
 
     @property
     def may_begin(self) -> bool:
         """See `LocalMap`; results to unpickle go first."""
-        return not self._arrived and super().may_begin
+        return not self._arrived and self.session.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
 
     @property
     def job(self) -> Interval | Arrived | None:
         """Results to unpickle, which may be the user's code; or else see `LocalMap`."""
-        return Arrived(self._arrived) if self._arrived and not self.over else super().job
+        if self._arrived:
+            return None if self.over else Arrived(self._arrived)
+        return self.session.worker.chunk if self.may_begin else None
 
     def done(self, job: Interval | Arrived, result: Any) -> list[PoolSend]:
         """See `LocalMap`; count results."""
@@ -586,11 +588,13 @@ class WorkerMap(LocalMap):
     ) -> None:
         limits = start.retries, start.timeout_s
         super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions, *limits))
-        speeds, data = np.frombuffer(data, np.float64, session.ranks.size), data[8 * session.ranks.size :]
+        size = session.ranks.size
+        speeds, bounds = np.frombuffer(data, np.float64, size), np.frombuffer(data, np.int64, size + 1, 8 * size)
+        data = data[8 * (2 * size + 1) :]
         self._epoch = start.epoch
         self._frames: list[Frame] = []  # results to send
         self._bytes, self._since = 0, 0.0
-        self.begin(start, speeds.tolist(), time.perf_counter())
+        self.begin(start, speeds.tolist(), bounds.tolist(), time.perf_counter())
         try:
             if start.function_bytes:
                 session.functions.keep(start.digest, bytes(data[: start.function_bytes]))

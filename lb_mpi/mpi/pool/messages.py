@@ -29,11 +29,9 @@ from lb_mpi.pooling.account import RankTasks
 
 
 class StartOrder(NamedTuple):
-    """The start of a map, as sent by the root to one rank; for all ranks, their speeds, function and items follow."""
+    """The start of a map, as sent by the root; the ranks' speeds, the bounds of their tasks, function and items follow."""
 
     epoch: int
-    lo: int  # the rank's own tasks
-    hi: int
     chunksize: int  # 0: adaptive
     largest_first: bool  # costs are known
     star: bool  # function(*item)
@@ -54,7 +52,7 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<iiii????q16sid")
+START = struct.Struct("<ii????q16sid")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 _FRAME = struct.Struct("<qqqd")  # lo, hi, bytes, seconds
 STEAL = struct.Struct("<iqqqd")
@@ -131,6 +129,11 @@ def is_unchanging(value: Any) -> bool:
     """Return whether nothing can change a value: a number, a text, or a tuple of these."""
     kind = type(value)
     return kind in UNCHANGING or (kind is tuple and UNCHANGING.issuperset(map(type, value)))
+
+
+def are_unchanging(values: list[Any]) -> bool:
+    """Return whether nothing can change any of these values."""
+    return UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))  # the first without a Python loop
 
 
 class PickledResult:

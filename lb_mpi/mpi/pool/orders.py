@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ class Orders:
     """
 
     def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, parcels: Parcels) -> None:
-        self._rank, self._parcels = comm.rank, parcels
+        self._others, self._parcels = [rank for rank in range(comm.size) if rank != comm.rank], parcels
         self._waiting = deque[Order]()
         self._broadcast = Broadcast(comm, host, root)
 
@@ -66,16 +65,16 @@ class Orders:
         data = body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self._broadcast.send(n_bytes)
         return buffer.data[_N_BYTES.size :], data
 
-    def send_all(self, tag: Tag, headers: Sequence[bytes], parts: list[bytes]) -> memoryview:
-        """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many.
+    def send_all(self, tag: Tag, header: bytes, parts: list[bytes]) -> memoryview:
+        """From the root, send all ranks a header and bytes, by broadcast if there are many.
 
         Return these bytes, which are valid until the next call.  Large `parts` are removed while they are copied.
         """
         n_bytes = sum(map(len, parts))
         inline = [b"".join(parts)] if n_bytes <= INLINE_BYTES else []
-        for rank, header in enumerate(headers):
-            if rank != self._rank:
-                self._parcels.send(rank, tag, parcel(_N_BYTES.pack(n_bytes) + header, inline))
+        order = parcel(_N_BYTES.pack(n_bytes) + header, inline)
+        for rank in self._others:
+            self._parcels.send(rank, tag, order)
         self._parcels.push()
         return memoryview(inline[0]) if inline else self._broadcast.send(n_bytes, parts)
 

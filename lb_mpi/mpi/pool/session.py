@@ -337,7 +337,7 @@ class Session:
 
         with in_call(""):
             if self.ranks.alone and self.ranks.is_root and not self.presence.failed:
-                self.orders.send_all(Tag.CLOSE, [b""] * self.ranks.size, [self._left_by.encode(errors="replace")])
+                self.orders.send_all(Tag.CLOSE, b"", [self._left_by.encode(errors="replace")])
             self.clocks.end()
             self.presence.close(free)
             self.record.enter(Phase.OUTSIDE, time.perf_counter())
