@@ -57,7 +57,7 @@ def test_a_worse_allocation_names_the_optimum(capsys: pytest.CaptureFixture[str]
         ("--tasks 10 --time 1,0", "time[1] = 0.0"),
         ("--tasks 10 --time 1,,2", "time = '1,,2': expected numbers with commas between"),
         ("--tasks 10 --time 1,2 --exchange 1,2,3", "exchange of shape (3,) = [1.0, 2.0, 3.0]: expected 2 numbers"),
-        ("--tasks 10 --time 1,2 --edge-probability 2", "edge_probability = 2.0"),
+        ("--tasks 10 --time 1,2 --edge-probability 2", "--edge-probability = 2.0"),
         ("--tasks 10 --time 1,2 --cap 4,5", "expected at least tasks = 10"),
         ("--tasks 10 --time 1,2 --cap 9,1.5", "cap = 1.5: expected whole numbers"),
         ("--tasks -1 --time 1,2", "tasks = -1"),

@@ -315,7 +315,7 @@ def test_one_seed_gives_one_run() -> None:
         (["--tasks", "-1"], "tasks = -1"),
         (["--maps", "0"], "maps = 0"),
         (["--spread", "nan"], "spread = nan"),
-        (["--task-s", "0"], "task_s = 0"),
+        (["--task-s", "0"], "--task-s = 0"),
         (["--seed", "-1"], "seed = -1"),
     ],
 )
