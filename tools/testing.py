@@ -93,7 +93,7 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
         sizes: tuple[int, ...] = options.ranks or (OTHER_RANKS if options.other_mpi else RANKS)
         usual: tuple[int, ...] = OTHER_USUAL if options.other_mpi else USUAL
         variables = {SIZES: ",".join(map(str, sizes if rest or options.ranks else usual))}
-        arguments = [*mpi_places, *others]
+        arguments = [*mpi_places, *_not_again(options), *others]
         for n in sorted(sizes, reverse=True):  # the longest first, and the others fill the gaps
             of_mpi.append(parallel(environment, n, arguments, options.limit, variables, may_be_empty=bool(rest)))
     return checks + of_mpi + of_one  # beside the MPI tests there is room for tests that wait
@@ -102,12 +102,11 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
 def without_mpiexec(environment: Environment, options: argparse.Namespace) -> list[Stage]:
     """Return stages of all other tests.  With --other-mpi: of those that start MPI, and aren't marked `one_mpi`."""
     stages = []
-    chosen = ["-m", "not one_mpi"] if options.other_mpi else []
     for file in sorted(files_of(WAITING), key=lambda file: _name(file) not in LONGEST):
         if options.other_mpi and ONE_MPI.search(file.read_text()):
             continue
         place = f"{WAITING}/{file.name}"
-        arguments, empty = [f"tests/{place}", *chosen], _name(file) == PYTHONS
+        arguments, empty = [f"tests/{place}", *_not_again(options)], _name(file) == PYTHONS
         stage = serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=empty)
         stages.append(stage._replace(after=()) if _name(file) in WITHOUT_KERNELS else stage)
     if not options.other_mpi:
@@ -116,6 +115,11 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
             name = f"serial tests, {k + 1} of {N_SHARES}"
             stages.append(serial(environment, name, files[k::N_SHARES], options.limit, n_cores=IDLE))
     return stages
+
+
+def _not_again(options: argparse.Namespace) -> list[str]:
+    """Return the argument of pytest that leaves out, on the other MPI, what is the same there."""
+    return ["-m", "not one_mpi"] if options.other_mpi else []
 
 
 def _name(file: Path) -> str:

@@ -151,6 +151,7 @@ def test_what_ranks_say_to_each_other_is_told_in_order(monkeypatch: pytest.Monke
     assert counts == {kind: n for kind, n in given["messages"].items() if kind in kinds}
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("app", "arguments", "says"),
     [

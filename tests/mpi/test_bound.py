@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps import tsp
+from tests.mpi.sizes import parameters
 from tests.mpi.test_apps import answer, run
 from tests.pile import Pile, value_of
 from tests.unit.test_tsp import held_karp
@@ -18,9 +19,8 @@ LAST = COMM.size - 1
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("sense", ["min", "max"])
+@pytest.mark.parametrize("sense", parameters(["min", "max"], every_size=["min"]))
 @pytest.mark.parametrize("wanted", [0, 71, 500])
-@pytest.mark.every_size
 def test_the_best_value_is_the_same_on_all_ranks_in_the_end(sense: str, wanted: int) -> None:
     for _ in range(3):
         bound = lb_mpi.Bound(sense)
@@ -104,6 +104,7 @@ def test_a_tour_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 MISTAKES = [("--cities", "2"), ("--seed", "-1"), ("--cities", "many"), ("--limit-s", "0")]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("option", "value"), MISTAKES)
 def test_mistakes(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
     code, _, err = run(tsp, monkeypatch, option, value)

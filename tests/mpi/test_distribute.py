@@ -66,8 +66,7 @@ def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
     np.testing.assert_array_equal(around, numbers * 10.0)
 
 
-@pytest.mark.parametrize("root", sorted({0, LAST}))
-@pytest.mark.every_size
+@pytest.mark.parametrize("root", parameters(sorted({0, LAST}), every_size=[LAST]))
 def test_given_parts(root: int) -> None:
     graphs = [mesh(6, 7), weighted(40, 1), mesh(1, 1), parse("complete:9"), Graph.from_edges(5, [], [])]
     for seed, graph in enumerate(graphs):

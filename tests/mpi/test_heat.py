@@ -181,6 +181,7 @@ def test_checksums_tell_what_is_where() -> None:
     assert whole in sums
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

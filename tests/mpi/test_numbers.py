@@ -16,7 +16,7 @@ from lb_mpi.cli.uts import Tree, UnbalancedTreeSearch
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 TINY = 5e-324
 VALUES: list[Any] = [

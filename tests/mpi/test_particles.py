@@ -46,6 +46,7 @@ def test_lines_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     assert COMM.rank > 0 or re.search("rebalancings? moved", out), out
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("extra", "says"),
     [

@@ -72,7 +72,6 @@ def busy_at_5(k: int) -> int:
     return k
 
 
-@pytest.mark.every_size
 @pytest.mark.parametrize("function", [forever_at_5, busy_at_5])
 @pytest.mark.parametrize("root", [None, 0])
 def test_a_hung_task_is_named_with_its_rank_and_seconds(root: int | None, function: Callable[[int], int]) -> None:

@@ -28,6 +28,7 @@ from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, parse
 from lb_mpi.mpi.rows import lending
 from lb_mpi.mpi.rows import rows as rows_module
+from tests.mpi.sizes import parameters
 from tests.protocol.mutate import mutated
 
 COMM = MPI.COMM_WORLD
@@ -211,9 +212,8 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
-@pytest.mark.every_size
 @pytest.mark.parametrize("quick", [False, True])
-@pytest.mark.parametrize(("n", "others"), [(1, 6), (3, 6), (1, 0)])
+@pytest.mark.parametrize(("n", "others"), parameters([(1, 6), (3, 6), (1, 0)], every_size=[(1, 6), (1, 0)]))
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
 def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(
     scheme: str, n: int, others: int, quick: bool
@@ -298,6 +298,7 @@ MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
 ]  # fmt: skip
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
 def test_mutants_of_the_results_are_found(number: int) -> None:

@@ -58,6 +58,7 @@ def test_costs_are_known_well() -> None:
     assert np.corrcoef(np.log(costs), np.log(sweep.predicted_costs(mu, 20.0)))[0, 1] > 0.8
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -144,6 +144,7 @@ def test_kernels_against_plain_python() -> None:
         )
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
