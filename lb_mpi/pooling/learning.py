@@ -70,7 +70,7 @@ class Estimate(NamedTuple):
     variation: float  # of tasks at speed 1: variance / mean**2
 
 
-def estimate(timings: dict[int, Timing], believed: dict[int, float]) -> Estimate | None:
+def estimate(timings: dict[int, Timing], believed: ByRank[float]) -> Estimate | None:
     """Estimate speeds and tasks from what ran so far, and speeds `believed` before; None: too few tasks to tell.
 
     Each rank is assumed to have run some tasks before at the speed believed: more of them if tasks differ much, since long
@@ -89,7 +89,7 @@ def estimate(timings: dict[int, Timing], believed: dict[int, float]) -> Estimate
     return Estimate(speeds, typical, work_s / n, max(0.0, n * squares / work_s**2 - 1.0))
 
 
-def _at_speed_1(timings: dict[int, Timing], speeds: dict[int, float]) -> tuple[float, float, float]:
+def _at_speed_1(timings: dict[int, Timing], speeds: ByRank[float]) -> tuple[float, float, float]:
     """Return the number of tasks, their seconds at speed 1, and the sum of the squares of these."""
     n = seconds = squares = 0.0
     for rank, timing in timings.items():  # one loop, not three sums: a rank estimates after each chunk
@@ -132,7 +132,7 @@ class Ending:
         if not self._learns:
             return None
         timings = {rank: timing for rank in self._host if (timing := self._timings[rank]).epoch == self._mine.epoch}
-        return estimate(timings, {rank: self._believed[rank] for rank in timings})
+        return estimate(timings, self._believed)
 
     def leaves(self, now: float, tasks: Callable[[], float]) -> bool:
         """Return whether this rank, which could begin one of the `tasks()` not begun on its host, leaves them to others.

@@ -164,6 +164,11 @@ class Worker:
             return math.inf
         return self._ending.until if self._leaving else self._hosts.ready_at
 
+    @property
+    def sees_tasks(self) -> bool:
+        """True if some rank on this host has tasks in its word: a turn may be due although no message has arrived."""
+        return any(n_tasks(self.words[rank]) for rank in (self.rank, *self._host))
+
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
         """Process the messages, and choose the next job; return the messages to send."""
         for source, message in arrived:

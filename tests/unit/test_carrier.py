@@ -84,3 +84,40 @@ def test_a_rest_that_ends_within_a_turn_loses_no_outcome(looks: list[int]) -> No
     presence: Any = Nobody()
     carry(Jobs(["a", "b", "c"]), port := Sent(), presence, Off(), Rests(looks), Interrupts())
     assert port.all == [(0, "A"), (0, "B"), (0, "C")]
+
+
+class Silent(Sent):
+    """A port where something arrives after so many looks, and then again."""
+
+    looks, every = 0, 3
+
+    def idle(self) -> bool:
+        self.looks += 1
+        return self.looks % self.every != 0
+
+    @property
+    def failed_after_s(self) -> float:
+        return math.inf
+
+
+class Waits(Jobs):
+    """An actor that is over after so many turns without a job."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__([])
+        self.left = n
+
+    @property
+    def over(self) -> bool:
+        return not self.left
+
+    def turn(self, _now: float, _arrived: Iterable[Any]) -> list[Any]:
+        self.left -= 1
+        return []
+
+
+def test_a_rank_that_waits_takes_turns_only_when_something_may_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lb_mpi.mpi.common.carrier.NAPS_S", math.inf)
+    presence: Any = Nobody()
+    carry(Waits(4), port := Silent(), presence, Off(), throttle(1.0), Interrupts())
+    assert port.looks == 3 * port.every

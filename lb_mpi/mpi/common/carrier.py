@@ -22,6 +22,8 @@ from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 
+NAPS_S = 2e-3  # of naps between two turns, for the questions, failures and Ctrl-C that only a turn notices
+
 
 class Port(Generic[M, J]):
     """The outside of an actor on this rank: its messages are parcels, and its jobs call the user's functions."""
@@ -125,13 +127,17 @@ def carry(
             asleep = time.perf_counter()
             record.enter(Phase.WAITING, asleep)
             idle_since = idle_since or asleep
+            until = start + actor.wake_at
             if asleep < idle_since + yielding_s:
-                until = min(idle_since + yielding_s, start + actor.wake_at)
+                until = min(idle_since + yielding_s, until)
                 os.sched_yield()
                 while port.idle() and time.perf_counter() < until:
                     os.sched_yield()
             else:
-                nap.take(start + actor.wake_at - asleep)
+                nap.take(until - asleep)
+                until = min(asleep + NAPS_S, until)
+                while port.idle() and (now := time.perf_counter()) < until:
+                    nap.take(until - now)
 
 
 def _do(actor: Actor[M, J, Any], port: Port[M, J], job: J, interrupts: Interrupts) -> list[tuple[int, M]]:

@@ -103,6 +103,10 @@ class MapPort(SessionPort):
         super().__init__(session)
         self._call, self._items = call, items
 
+    def idle(self) -> bool:
+        """See `Port`."""
+        return super().idle() and not self.session.worker.sees_tasks
+
     def run(self, job: Interval | ItemBatch | Arrived) -> Any:
         """Run the tasks of a chunk or batch, up to the first that raises; or unpickle results."""
         if isinstance(job, Arrived):

@@ -132,7 +132,7 @@ class SessionPort(Port[PoolMessage, Any]):
 
     def idle(self) -> bool:
         """See `Port`."""
-        return not self.session.parcels.news()
+        return not (self.session.parcels.under_way or self.session.parcels.news())
 
 
 def _read(tag: int, buffer: Buffer) -> PoolMessage:
