@@ -51,7 +51,7 @@ class Quick:
         self.imbalance_home = math.nan  # with all rows at home, in the last full call
         self.imbalance = math.nan  # actual, in the last call
         self.late = False  # the last call took too long
-        self.crowded = False  # the next calls are without help
+        self.crowded = False  # the quick calls that follow are without help
         self._usual = 0.0  # imbalance in the last full call
 
     def decided(self, decided: Decided) -> None:
@@ -63,7 +63,7 @@ class Quick:
 
     def stop(self) -> None:
         """Let a full call follow."""
-        self.left = 0
+        self.left, self.crowded = 0, False
 
     def summed(self, all_ranks: Reduction) -> QuickSums:
         """Record the sums of a quick call, and return them; after a change, `decided` follows."""

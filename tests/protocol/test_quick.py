@@ -192,6 +192,15 @@ def test_a_full_call_follows_when_ranks_no_longer_queue() -> None:
     assert not quick.crowded
 
 
+def test_the_full_call_after_rows_have_migrated_is_one_with_help() -> None:
+    quick, ones = Quick(), np.ones(2)
+    crowded = Decision(BalanceReason.CROWDED, 0.0, 7)
+    quick.decided(Decided(RoundProblem.NONE, crowded, 0.3, 0.02, 0, 0, False, ones, ones, np.zeros(2)))
+    assert quick.crowded
+    quick.stop()
+    assert (quick.left, quick.crowded) == (0, False)
+
+
 def test_dry_ranks_ask_for_nothing_without_help() -> None:
     knowledge = Knowledge(0, range(2), [1])
     round = knowledge.begin(0, 7, quick=True, helps=False)
