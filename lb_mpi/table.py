@@ -64,6 +64,8 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def named_ranks(ranks: Sequence[int]) -> str:
-    """Name ranks: "rank 3", "ranks 0, 1, 2", and after the first eight "... and 5 more"."""
+    """Name ascending ranks: "rank 3", "ranks 0 to 5", "ranks 1, 4", and after the first eight "... and 5 more"."""
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
     named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8:,} more" if len(ranks) > 8 else "")
     return f"rank{'s' * (len(ranks) > 1)} {named}"

@@ -17,7 +17,7 @@ import numpy as np
 from lb_mpi import __version__
 from lb_mpi.cli.dispatch import Command
 from lb_mpi.machine import FIELDS, WAITS, Machine
-from lb_mpi.table import Table, counted
+from lb_mpi.table import Table, counted, named_ranks
 
 LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
 MOST_LINES = 64  # of ranks
@@ -58,7 +58,7 @@ def _describe(answer: dict[str, Any]) -> list[str]:
     if "machine" in answer:
         return lines + _table(Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)}))
     for host in dict.fromkeys(hosts):
-        lines.append(f"  {host}: {_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
+        lines.append(f"  {host}: {named_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
     return lines
 
 
@@ -90,13 +90,6 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-def _ranks(ranks: list[int]) -> str:
-    """Write "ranks 0 to 3" or "ranks 0, 2"."""
-    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def compile_all() -> dict[str, float]:

@@ -234,4 +234,6 @@ def test_a_warning_says_what_the_other_ranks_do() -> None:
     elsewhere = Answer(kinds.WAITS, "another call")
     assert awaited(0, 3, "it", 5.0, {1: elsewhere, 2: waits}).endswith(" in it: rank 1 is in another call")
     assert awaited(0, 3, "it", 5.0, {1: elsewhere, 2: elsewhere}).endswith(": ranks 1, 2 are in another call")
-    assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 others do not" in awaited(0, 20, "it", 60.0, {})
+    assert "ranks 1 to 19 do not" in awaited(0, 20, "it", 60.0, {})
+    odd = awaited(0, 21, "it", 60.0, dict.fromkeys(range(2, 21, 2), waits))
+    assert "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 2 more do not" in odd

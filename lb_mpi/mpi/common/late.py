@@ -14,7 +14,6 @@ import inspect
 import os
 import struct
 import warnings
-from collections.abc import Iterable
 from enum import IntEnum
 from types import TracebackType
 from typing import NamedTuple
@@ -26,10 +25,10 @@ from lb_mpi.checks import show
 from lb_mpi.compiling import compilation
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Interrupts, interrupts
+from lb_mpi.table import named_ranks
 
 VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
 ANSWER_S = 1.0  # that the others have to answer
-MOST_NAMED = 8
 _MESSAGE = struct.Struct("<qq112s")  # _Kind, number of the question, call
 
 
@@ -213,7 +212,7 @@ def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int,
     said = []
     if silent:
         does = "do" if len(silent) > 1 else "does"
-        said.append(f"{_named(silent)} {does} not answer (not in the call, computing, or stopped)")
+        said.append(f"{named_ranks(silent)} {does} not answer (not in the call, computing, or stopped)")
     elsewhere: dict[str, list[int]] = {}
     working, compiling = [], []
     for other, (kind, theirs) in sorted(answers.items()):
@@ -224,19 +223,13 @@ def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int,
         elif kind == _Kind.WORKS:
             working.append(other)
     for theirs, ranks in elsewhere.items():
-        said.append(f"{_named(ranks)} {_are(ranks)} in {theirs}")
+        said.append(f"{named_ranks(ranks)} {_are(ranks)} in {theirs}")
     if working:
-        said.append(f"{_named(working)} {_are(working)} at work")
+        said.append(f"{named_ranks(working)} {_are(working)} at work")
     if compiling:
-        said.append(f"{_named(compiling)} {_are(compiling)} compiling kernels (first run only)")
+        said.append(f"{named_ranks(compiling)} {_are(compiling)} compiling kernels (first run only)")
     return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks are waiting'}"
 
 
 def _are(ranks: list[int]) -> str:
     return "are" if len(ranks) > 1 else "is"
-
-
-def _named(ranks: Iterable[int]) -> str:
-    names = [str(rank) for rank in ranks]
-    more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
-    return f"rank{'s' * (len(names) > 1)} {', '.join(names[:MOST_NAMED])}{more}"
