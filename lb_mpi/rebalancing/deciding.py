@@ -33,8 +33,8 @@ USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # speeds that "auto" needs to decide
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 USUAL_STEPS = 250  # from one change to the next
-HEAVY = 1.2  # times the first cut: then vertices move once more, from their new homes,
-HELD = 50.0  # as soon as the parts have held for so many times the cost of a move
+HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, until a second move, from the new homes,
+HEAVY_PART = 0.02  # of the time of a step: an assumption, so a second move costs as much at most
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
@@ -193,7 +193,7 @@ class RebalanceDecision(NamedTuple):
 
 
 def decide(totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = False) -> RebalanceDecision:
-    """Decide; `trigger` has the same state on all ranks.  `heavy`: see `Opportunities`."""
+    """Decide; `trigger` has the same state on all ranks.  `heavy`: the cut is heavy."""
     if size == 1:
         return RebalanceDecision(Decision(BalanceReason.ALONE))
     load, speed, free, queued_s, own_s, n_timed = totals.sums
@@ -210,35 +210,32 @@ def decide(totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = Fa
         trigger.skip()
         return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
     cost_s = (trigger.cost_s or ROUNDS * totals.call_s) + totals.most.loading_s  # as measured; a guess before the first one
-    decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s)
-    if heavy and decision.reason is BalanceReason.WITHIN:
-        decision = Decision(BalanceReason.CUT)
+    decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s, cut_s=HEAVY_PART * slowest_s * heavy)
     return RebalanceDecision(decision, before, mean_s, mean_speed, cost_s, trigger.lost_s)
 
 
 class Opportunities:
-    """The opportunities of a plan, the same on all ranks.
+    """The opportunities of a plan, and what is decided at them, the same on all ranks.
 
     In a move, a vertex stays or goes to a neighbour of its home, and no farther.  So a large move leaves a heavy cut, which
     a second move makes lighter, from the new homes.  It comes when the parts have held for long, so it costs 2 % at most.
     """
 
-    def __init__(self, first_cut: float = math.inf) -> None:
+    def __init__(self, first_cut: float = math.inf, trigger: Trigger | None = None) -> None:
         self.first_cut = first_cut  # infinite: no cut is heavy
+        self.trigger = trigger or Trigger()
         self._heavy = False  # the cut after the last move, which was not the second one
-        self._calls, self._held_s = 0, 0.0  # since the last opportunity, and up to it since the last move
         self.units = Units()
         self.before = math.nan  # imbalance at the last one
         self.call_s = 0.0  # seconds of this rank's last one at which nothing moved
         self._skipped = 0  # calls until the next one
 
-    def skips(self, trigger: Trigger) -> bool:
+    def skips(self) -> bool:
         """Begin a call; return True if it is no opportunity."""
-        self._calls += 1
-        if not self._skipped and trigger.due:
+        if not self._skipped and self.trigger.due:
             return False
         self._skipped = max(0, self._skipped - 1)
-        trigger.hold()
+        self.trigger.hold()
         return True
 
     def took(self, seconds: float) -> None:
@@ -247,19 +244,15 @@ class Opportunities:
 
     def moved(self, cut: float, reason: BalanceReason) -> None:
         """Record a move for this reason, after which the parts have this cut."""
-        self._heavy, self._held_s = cut > HEAVY * self.first_cut and reason is not BalanceReason.CUT, 0.0
+        self._heavy = cut > HEAVY * self.first_cut and reason is not BalanceReason.CUT
 
-    def heavy(self, totals: GraphTotals, trigger: Trigger) -> bool:
-        """Return whether a second move is due, at an opportunity with these totals."""
-        self._held_s += self._calls * totals.most.seconds
-        self._calls = 0
-        return self._heavy and self._held_s >= HELD * trigger.cost_s
-
-    def decided(self, totals: GraphTotals, decided: RebalanceDecision, trigger: Trigger) -> None:
-        """Record what all ranks have decided at this opportunity."""
+    def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
+        """Decide at this opportunity, and when the next one comes."""
+        decided = decide(totals, self.trigger, size, heavy=self._heavy)
         self.before, (reason, _, due) = decided.before, decided.decision
         self._heavy = self._heavy and reason is not BalanceReason.CUT
         self._skipped = 0
-        if trigger.when == "auto" and reason not in (BalanceReason.UNMEASURED, BalanceReason.ALONE):
+        if self.trigger.when == "auto" and reason not in (BalanceReason.UNMEASURED, BalanceReason.ALONE):
             # Where a saving is about to exceed the cost, the next opportunity is when it does.
             self._skipped = min(totals.interval - 1, due if reason is BalanceReason.NO_GAIN else MOST_INTERVAL)
+        return decided

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from lb_mpi.balancing.deciding import BalanceReason, Trigger
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.quality import cut
 from lb_mpi.rebalancing.actor import FLOW_PART
-from lb_mpi.rebalancing.deciding import ROUNDS, MeasuredSpeeds, Opportunities, decide, totals_from
+from lb_mpi.rebalancing.deciding import ROUNDS, MeasuredSpeeds, Opportunities, totals_from
 from lb_mpi.rebalancing.slabs import end_owners, flow_between
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
@@ -86,7 +86,6 @@ class SimulatedGraph:
         self.parts, self.steps, self.now = first, list[GraphStep](), 0.0
         self._graph, self._first, self._size = graph, first, size
         self._latency_s, self._bytes_per_s = network.latency_s[1], network.bytes_per_s
-        self._trigger = Trigger("auto")
         self._opportunities = Opportunities(math.inf if slabs else cut(graph, first, size))
         self._measured = [MeasuredSpeeds() for _ in range(size)]
         self._tails, self._heads = graph.edges()
@@ -110,18 +109,15 @@ class SimulatedGraph:
         moved, n_bytes, spent_s, reason = 0, 0, 0.0, BalanceReason.LATER.words
         old, at = self.parts, self.now + seconds
         act = False
-        if not self._opportunities.skips(self._trigger):
+        if not self._opportunities.skips():
             spent_s = self._opportunities.call_s = math.log2(2 * self._size) * self._latency_s
             loads = self._loads(old, state)
-            totals = totals_from(loads, usual, spent_s)
-            heavy = self._opportunities.heavy(totals, self._trigger)
-            decided = decide(totals, self._trigger, self._size, heavy=heavy)
-            self._opportunities.decided(totals, decided, self._trigger)
+            decided = self._opportunities.decide(totals_from(loads, usual, spent_s), self._size)
             act, reason = decided.act, decided.decision.words
         if act:
             self.parts = self._rebalanced(loads, state.costs, usual)
             moved, n_bytes, moving_s = self._moved(old)
-            self._trigger.paid(moving_s)
+            self._opportunities.trigger.paid(moving_s)
             self._exchange_s = self._exchanged_s(self.parts) if moved else self._exchange_s
             spent_s += moving_s
         weight = cut(self._graph, self.parts, self._size)

@@ -36,7 +36,7 @@ MUTANTS = [
     (actor, "Rebalancing._check", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
     # the opportunities
     (deciding, "Opportunities.skips", "self._skipped = max(0, self._skipped - 1)", "pass"),  # never again
-    (deciding, "Opportunities.decided", "trigger.when == \"auto\" and", ""),
+    (deciding, "Opportunities.decide", "self.trigger.when == \"auto\" and", ""),
     (deciding, "GraphTotals.differs", "self.most.mark != -self.most.minus_mark", "False"),
     (deciding, "GraphTotals.fits", "return all(", "return True or all("),
     # slabs

@@ -125,17 +125,14 @@ def test_a_first_move_waits_until_losses_exceed_the_time_to_load_its_code() -> N
 
 def test_a_heavy_cut_is_made_lighter_once_after_each_move_that_has_held() -> None:
     """A step takes 4 s, and a move 0.12 s: the parts have held after two steps."""
-    case, trigger = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4)), Trigger("auto")
+    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
     opportunities, found = Opportunities(first_cut=10.0), []
-    trigger.paid(0.12)
+    opportunities.trigger.paid(0.12)
     for cut in (11.0, 13.0, 12.5):
         opportunities.moved(cut, BalanceReason.GAIN)
         for _ in range(4):
-            totals = case.totals(Units())
-            assert not opportunities.skips(trigger)
-            heavy = opportunities.heavy(totals, trigger)
-            decided = decide(totals, trigger, case.size, heavy=heavy)
-            opportunities.decided(totals, decided, trigger)
+            assert not opportunities.skips()
+            decided = opportunities.decide(case.totals(Units()), case.size)
             if decided.decision.act:
                 opportunities.moved(cut - 0.2, decided.decision.reason)
             found.append(decided.decision.reason is BalanceReason.CUT)
@@ -145,14 +142,13 @@ def test_a_heavy_cut_is_made_lighter_once_after_each_move_that_has_held() -> Non
 def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: bool = True) -> list[int]:
     """The opportunities in 40 calls of four ranks, with steps of a second, if each of them takes `call_s`."""
     case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.full(4, 4.0 if timed else np.nan))
-    opportunities, trigger, units, found = Opportunities(), Trigger(when, every), Units(1.0, 1.0), []
+    opportunities, units, found = Opportunities(trigger=Trigger(when, every)), Units(1.0, 1.0), []
     for number in range(1, 41):
-        if opportunities.skips(trigger):
+        if opportunities.skips():
             continue
         found.append(number)
         reports = [report(load, units, call_s=opportunities.call_s) for load in case.loads()]
-        totals = totals_of(reduced(reports), units)
-        opportunities.decided(totals, decide(totals, trigger, case.size), trigger)
+        opportunities.decide(totals_of(reduced(reports), units), case.size)
         opportunities.call_s = call_s
     return found
 

@@ -54,7 +54,6 @@ from lb_mpi.rebalancing.deciding import (
     Opportunities,
     RankLoad,
     RebalanceDecision,
-    decide,
     report,
     totals_of,
 )
@@ -111,7 +110,7 @@ class PlanBalance:
         self._cpu_s = 0.0  # of this thread, at the last call
         self._given = False  # the costs are the caller's
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
-        self.trigger, self.opportunities = Trigger(), Opportunities(first_cut)
+        self.opportunities = Opportunities(first_cut)
 
     def measure(self, own_s: float, queued_s: float, load: float) -> None:
         """Learn this rank's speed: it has computed for `own_s` seconds so far, `queued_s` of them without a core.
@@ -131,12 +130,13 @@ class PlanBalance:
 
     def use(self, arguments: Arguments) -> None:
         """Decide by these arguments from now on."""
-        self.trigger.when, self.trigger.every, self.trigger.tolerance, _ = arguments
+        trigger = self.opportunities.trigger
+        trigger.when, trigger.every, trigger.tolerance, _ = arguments
 
     @property
     def speed(self) -> float:
         """Work per second of this rank; NaN: not measured often enough."""
-        return self._speeds.usual(LEAST if self.trigger.when == "auto" else 1)
+        return self._speeds.usual(LEAST if self.opportunities.trigger.when == "auto" else 1)
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
@@ -156,7 +156,7 @@ class PlanBalance:
 
         spent : as in `rebalance`; costs : unchecked; began : by time.perf_counter().
         """
-        if not self.opportunities.skips(self.trigger):
+        if not self.opportunities.skips():
             return False
         load = self.load
         if costs is not None:
@@ -173,10 +173,10 @@ class PlanBalance:
         """CPU seconds in a second of computing, at most 1: less on a busy machine, or where this rank is throttled."""
         return min(1.0, max(LEAST_SHARE, self.cpu_s / self.own_s)) if self.own_s > 0.0 else 1.0
 
-    def decided(self, totals: GraphTotals, decided: RebalanceDecision) -> None:
-        """Record what all ranks have decided."""
-        self.opportunities.decided(totals, decided, self.trigger)
+    def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
+        """Decide, as all ranks do."""
         self.queued_s = self.own_s = self.cpu_s = 0.0
+        return self.opportunities.decide(totals, size)
 
     @property
     def known(self) -> CostsAndSpeeds:
@@ -185,9 +185,9 @@ class PlanBalance:
 
     def failed(self, before: CostsAndSpeeds) -> None:
         """Forget the failed call, in which ranks may have had different arguments: return to what was known before."""
-        cost_s = self.trigger.cost_s
-        self.trigger, self.opportunities, self.waiting = Trigger(), Opportunities(self.opportunities.first_cut), None
-        self.trigger.cost_s = cost_s
+        cost_s = self.opportunities.trigger.cost_s
+        self.opportunities, self.waiting = Opportunities(self.opportunities.first_cut), None
+        self.opportunities.trigger.cost_s = cost_s
         costs, self._given, self._speeds = before
         self.take(costs)
 
@@ -266,9 +266,7 @@ def rebalance(
         if totals.differs:
             balance.failed(before)
             raise_difference(comm, words)
-    heavy = balance.opportunities.heavy(totals, balance.trigger)
-    decided = decide(totals, balance.trigger, comm.size, heavy=heavy)
-    balance.decided(totals, decided)
+    decided = balance.decide(totals, comm.size)
     if not decided.act:
         seconds = time.perf_counter() - began
         balance.opportunities.took(seconds)
@@ -277,8 +275,8 @@ def rebalance(
         return None
     with call(NAME, watched=True) as interrupts, running(record):
         actor = Rebalancing(
-            comm.rank, comm.size, part, mine, totals, decided, balance.trigger, imbalance=checked.imbalance,
-            connected=connected, slabs=slabs,
+            comm.rank, comm.size, part, mine, totals, decided, balance.opportunities.trigger,
+            imbalance=checked.imbalance, connected=connected, slabs=slabs,
         )
         port = RebalancePort(comm, part, balance.costs, moving, connected)
         try:
