@@ -5,6 +5,9 @@ killed loses one of them.  That may delay the partition of a large graph by half
 
 A kernel's arguments are named tuples of arrays.  numba counts a reference at each access to such an array, even in inner
 loops, which takes as long as the work itself.  A function that neither creates nor keeps arrays needs no counting.
+
+numba has a type for each literal integer or bool, and compiles a kernel once more for each with which another kernel calls
+it, even if the variable gets other values later.  So these are global names, and each is a `constant`.
 """
 
 from __future__ import annotations
@@ -14,14 +17,16 @@ import hashlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 try:
     import numba
-    from numba.core import caching, dispatcher, event, types
+    from numba.core import caching, dispatcher, event
 except ModuleNotFoundError as error:
     if error.name != "numba":
         raise
@@ -30,32 +35,25 @@ except ModuleNotFoundError as error:
 from lb_mpi import __version__
 from lb_mpi.compiling import compilation
 
-COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: if it is missing, importing this module fails
+# Two options of numba's that are not documented: if one is missing, importing this module fails.
+COUNTLESS: Any = {"_nrt": False}
+NOT_FROM_C: Any = {"no_cfunc_wrapper": True}  # an entry for C takes a twelfth of the time to compile
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+Number = TypeVar("Number", int, bool)
+
+
+def constant(value: Number) -> Number:
+    """Return a global constant that kernels give to each other: of numpy's type, which numba has no literals of."""
+    return cast("Number", np.array(value)[()])
+
+
+ZERO = constant(0)
 
 
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:
-    """Compile a kernel as numba's `njit` does, but once for all values of an integer, and without an entry for C.
-
-    numba has a type for each constant in a call between kernels, and compiles the callee once more for each.
-    """
-
-    def compiled(kernel: Kernel) -> Kernel:
-        every: dict[str, Any] = {"no_cfunc_wrapper": True, **options}
-        one: Any = numba.njit(**every)(kernel)
-        if one is kernel:  # NUMBA_DISABLE_JIT
-            return kernel
-        unliteral: Any = types.unliteral
-        of_types = one.get_call_template  # not public either
-
-        def of_values(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
-            return of_types(tuple(map(unliteral, args)), {name: unliteral(value) for name, value in kws.items()})
-
-        one.get_call_template = of_values
-        return cast("Kernel", one)
-
-    return compiled
+    """Compile a kernel as numba's `njit` does, without an entry for C."""
+    return cast("Callable[[Kernel], Kernel]", numba.njit(**NOT_FROM_C, **options))
 
 
 def borrowing(kernel: Kernel) -> Kernel:
@@ -150,8 +148,7 @@ class UserCache(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
     @classmethod
     def from_function(cls, kernel: Any, file: str) -> Any:
         """Return the cache of a kernel of an installed lb_mpi, in a folder that can be written to; otherwise None."""
-        path = Path(file).resolve()
-        ours = path.is_relative_to(PACKAGE) and not INSTALLED.isdisjoint(PACKAGE.parts)
+        ours = not INSTALLED.isdisjoint(PACKAGE.parts) and Path(file).resolve().is_relative_to(PACKAGE)
         return super().from_function(kernel, file) if ours else None  # type: ignore[no-untyped-call]
 
 

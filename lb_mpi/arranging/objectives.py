@@ -22,7 +22,7 @@ import scipy
 
 from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, Ints, highest, lowest
-from lb_mpi.kernels import borrowing, njit
+from lb_mpi.kernels import borrowing, constant, njit
 
 # --- The modes of S^-1 A W A^T: all of them, or a few at both ends of the spectrum ------------------------------------
 #
@@ -86,7 +86,8 @@ def _few(laplacian: Any, speeds: Floats, n_low: int, n_high: int) -> Modes:
 # since the sum over all k of x_ka x_kb is (S^-1)_ab, and that of lambda_k x_ka^2 is deg_a / s_a^2.
 
 RELATIVE = 1e-11  # precision at which a bisection ends
-_NONE = -1  # in place of j: only one speed changes
+ONE = constant(1)  # the count of the mode of eigenvalue 0
+_NONE = constant(-1)  # in place of j: only one speed changes
 
 
 class LayoutModes(NamedTuple):
@@ -178,7 +179,7 @@ def ends_after_place(seen: LayoutModes, vertices: Ints, speed: float) -> tuple[F
         # more than the trace of S^-1 A A^T.
         rise = max(0.0, seen.degrees[i] * (1.0 / speed - 1.0 / speeds[i]))
         top = values[1] if m > 1 else values[0] + rise
-        low[c] = bisect(seen, 1, 0.0, top, i, change, _NONE, 0.0)
+        low[c] = bisect(seen, ONE, 0.0, top, i, change, _NONE, 0.0)
         bottom = values[m - 2] if m > 1 else 0.0
         high[c] = bisect(seen, m, bottom, values[m - 1] + rise, i, change, _NONE, 0.0)
     return low, high
@@ -217,7 +218,7 @@ def first_swap_below(seen: LayoutModes, firsts: Ints, seconds: Ints, limit: floa
             continue
         if count_below(seen, limit * top, i, change, j, -change) < m:
             continue
-        low = bisect(seen, 1, bottom / limit, top, i, change, j, -change)
+        low = bisect(seen, ONE, bottom / limit, top, i, change, j, -change)
         if count_below(seen, limit * low, i, change, j, -change) >= m:
             return c
     return n

@@ -236,7 +236,7 @@ def push_children(stack: Words, top: int, n_parents: int, scratch: Scratch) -> i
             lanes[at + 11 * ROW] = parents[parent, 5] + uint32(1)
             lane += 1
             if lane == LANES:
-                top = push_lanes(stack, top, lanes, LANES)
+                top = push_lanes(stack, top, lanes, lane)
                 lane = 0
     if lane > 0:
         top = push_lanes(stack, top, lanes, lane)

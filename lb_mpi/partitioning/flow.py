@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import borrowing, inlined, njit
+from lb_mpi.kernels import ZERO, borrowing, inlined, njit
 from lb_mpi.partitioning.coarsen import Csr, Flags
 from lb_mpi.partitioning.compiled import State, shuffle
 from lb_mpi.partitioning.refine import Parts, find_parts
@@ -279,7 +279,7 @@ def improve_pair(graph: Csr, parts: Parts, net: FlowNetwork, a: int, b: int, see
 @njit(cache=True)
 def lay_corridor(graph: Csr, parts: Parts, net: FlowNetwork, a: int, b: int, seeds: Ints, layers: int) -> Corridor:
     """Create a corridor along the cut, with terminals where it is adjacent to the rest of a and b."""
-    n_a, weight_a = lay_side(graph, parts, net, a, b, seeds, layers, 0)
+    n_a, weight_a = lay_side(graph, parts, net, a, b, seeds, layers, ZERO)
     end, weight_b = lay_side(graph, parts, net, b, a, seeds, layers, n_a)
     vertices = net.queue[:end].copy()
     cut = 0.0
@@ -354,7 +354,7 @@ def find_cut(graph: Csr, parts: Parts, net: FlowNetwork, corridor: Corridor) -> 
     size = len(corridor.vertices)
     front = Front(np.zeros(2), np.empty((2, 4 * size + 64), np.int64), np.zeros(2, np.int64))
     pierced = np.empty(size, np.int64)
-    flow, grown, n_pierced, joined = 0.0, 0, 0, True
+    flow, grown, n_pierced, joined = 0.0, 0, ZERO, True
     for step in range(STEPS + 2):
         if joined:
             flow += push_flow(graph, net, corridor.vertices)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.kernels import check_interrupt, inlined, njit
+from lb_mpi.kernels import ZERO, check_interrupt, constant, inlined, njit
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
 from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, make_heap, next_random, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow
@@ -28,7 +28,7 @@ from lb_mpi.partitioning.spectral import adjacency, connected, fiedler, of_matri
 # One side grows from a random vertex, adding the vertex that makes the cut lightest, until it has its target weight (greedy
 # graph growing, Karypis & Kumar 1998).
 
-ROUNDS, PATIENCE = 3, 1.0  # of the refinement of a bisection; searches start from the whole boundary at once
+ROUNDS, PATIENCE = constant(3), 1.0  # of the refinement of a bisection; searches start from the whole boundary at once
 
 
 @njit(cache=True)
@@ -112,7 +112,7 @@ def best_grown(graph: Csr, target: float, bounds: Floats, first: Ints, tries: in
             part = first.copy()
         else:
             break
-        refine(graph, part, bounds, ROUNDS, PATIENCE, 0, state)
+        refine(graph, part, bounds, ROUNDS, PATIENCE, ZERO, state)
         found = excess_and_cut(graph, part, bounds)
         if found < least:
             best, least = part, found

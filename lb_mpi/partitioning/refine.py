@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import borrowing, inlined, njit
+from lb_mpi.kernels import ZERO, borrowing, inlined, njit
 from lb_mpi.partitioning.coarsen import Csr
 from lb_mpi.partitioning.compiled import DONE, Heap, State, clear, make_heap, put, remove, shuffle
 
@@ -373,7 +373,7 @@ def search_all(
     """
     this = begin_round(graph)
     shuffle(seeds, len(seeds), state)
-    gained, kept, i = 0.0, 0, 0
+    gained, kept, i = 0.0, ZERO, 0
     while i < len(seeds):
         while i < len(seeds) and this.heap.size[0] < at_once:
             take_up(graph, connections, this, seeds[i])

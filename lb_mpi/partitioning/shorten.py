@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.kernels import borrowing, inlined, njit
+from lb_mpi.kernels import borrowing, constant, inlined, njit
 from lb_mpi.machine import Machine
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through
 from lb_mpi.partitioning.compiled import State, random_state, shuffle
@@ -108,6 +108,9 @@ def settle(times: PartTimes, p: int, scale: Scale, keep: bool) -> float:
     return power(after, scale.squarings) - power(before, scale.squarings)
 
 
+TRY, KEEP, NOWHERE = constant(False), constant(True), constant(-1)
+
+
 @borrowing
 def look(
     graph: Csr, parts: Parts, others: Connections, costs: MachineCosts, times: PartTimes, v: int, to: int, scale: Scale,
@@ -139,13 +142,13 @@ def sweep(
     """Move each vertex of the boundary, in `order`, to where it reduces the sum most, if anywhere; return the reduction."""
     gained = 0.0
     for v in order:
-        best, to = -LEAST, -1
+        best, to = -LEAST, NOWHERE
         for i in range(graph.indptr[v], graph.indptr[v] + others.n_others[v]):
-            change = look(graph, parts, others, costs, times, v, others.part[i], scale, False)
+            change = look(graph, parts, others, costs, times, v, others.part[i], scale, TRY)
             if change < best:
                 best, to = change, others.part[i]
         if to >= 0:
-            look(graph, parts, others, costs, times, v, to, scale, True)
+            look(graph, parts, others, costs, times, v, to, scale, KEEP)
             move(graph, parts, others, v, to)
             gained -= best
     return gained

@@ -29,7 +29,7 @@ import numpy as np
 
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import inlined, njit
+from lb_mpi.kernels import constant, inlined, njit
 from lb_mpi.partitioning.coarsen import SHRINK, Csr, Flags, cluster, contract
 from lb_mpi.partitioning.compiled import State, make_heap, pop, put
 from lb_mpi.partitioning.flow import refine_by_flow
@@ -316,8 +316,9 @@ def find(numbers: Ints, number: int) -> int:
 LAYERS = 5  # width of a zone, at least
 AHEAD = 2.0  # times the flow: the work of a zone, at least
 COARSEST, LARGEST = 20, 1.5  # vertices of the coarsest graph, and the largest one's part of the mean work there
-ROUNDS, PATIENCE, SEEDS_AT_ONCE = 3, 0.3, 10  # of searches, as for a partition (see `multilevel`)
-FLOW_ROUNDS, FLOW_LAYERS = 1, 5
+ROUNDS, PATIENCE, SEEDS_AT_ONCE = constant(3), 0.3, constant(10)  # of searches, as for a partition (see `multilevel`)
+FLOW_ROUNDS, FLOW_LAYERS = constant(1), constant(5)
+SIDES, WITHOUT_MATCHING = constant(2), constant(False)
 FLOW_VERTICES = 1_000  # of a graph, at most: beyond, a flow takes most of the time, and coarser ones have had theirs
 
 
@@ -357,7 +358,7 @@ def lightened(graph: Csr, side: Ints, tied: Flags, bounds: Floats, state: State)
     while len(side) > COARSEST:
         block = side.copy()
         block[:2] = 2, 3  # the fixed vertices stay alone, and the first two
-        group, count = cluster(graphs[-1], largest, block, state, False)
+        group, count = cluster(graphs[-1], largest, block, state, WITHOUT_MATCHING)
         if count > SHRINK * len(side):
             break
         coarse_side, coarse_tied = np.empty(count, np.int64), np.ones(count, np.bool_)
@@ -480,7 +481,7 @@ def give_work(graph: Csr, part: Ints, bounds: Floats) -> None:
     source = 0 if parts.weights[0] - bounds[0] > parts.weights[1] - bounds[1] else 1
     if parts.weights[source] <= bounds[source]:
         return
-    connections = find_connections(graph, part, 2)
+    connections = find_connections(graph, part, SIDES)
     heap = make_heap(len(part))
     step, bonus = LATEST * graph.weights.max() if len(graph.weights) else 0.0, 0.0
     weakest = -1
