@@ -10,7 +10,8 @@ import pytest
 from tools.environment import here
 
 pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
-pytestmark = pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+no_mpiexec = not (Path(sys.prefix) / "bin" / "mpiexec").exists()
+pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(no_mpiexec, reason="no mpiexec here")]
 
 
 def run(folder: Path, names: str, script: str) -> tuple[int, str]:

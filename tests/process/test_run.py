@@ -127,27 +127,26 @@ def test_a_check_and_a_run(lab: Lab, library: str) -> None:
     assert "mpiexec ended with exit code 3" in err
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("host", "says"),
     [
-        ("unreachable", "host unreachable: ssh: connect to host unreachable port 22: No route to host"),
-        ("old", "host old: Python 3.11.0, here "),
-        ("old", "mpi4py 3.0.0, here "),
-        ("elsewhere", "host elsewhere: "),
-        ("elsewhere", "/nosuch/folder"),
-        ("bare", "host bare: "),
-        ("bare", "/nosuch/python"),
+        ("unreachable", ["host unreachable: ssh: connect to host unreachable port 22: No route to host"]),
+        ("old", ["host old: Python 3.11.0, here ", "mpi4py 3.0.0, here "]),
+        ("elsewhere", ["host elsewhere: ", "/nosuch/folder"]),
+        ("bare", ["host bare: ", "/nosuch/python"]),
     ],
 )
-def test_a_host_that_will_not_do_is_named(lab: Lab, host: str, says: str) -> None:
+def test_a_host_that_will_not_do_is_named(lab: Lab, host: str, says: list[str]) -> None:
     code, out, err = lab.run(f"one {host} two", "--", sys.executable, "-c", "print('started')")
     assert (code, out) == (1, "")
-    assert says in err
+    assert all(words in err for words in says), err
     assert "Traceback" not in err
     assert "host one" not in err
     assert "host two" not in err
 
 
+@pytest.mark.one_mpi
 def test_a_host_that_does_not_answer_is_named(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +165,7 @@ def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
     assert "expected the same" in err
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("hosts", "more", "says"),
     [
