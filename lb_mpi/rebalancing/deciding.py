@@ -34,7 +34,7 @@ LEAST = 3  # speeds that "auto" needs to decide
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 USUAL_STEPS = 250  # from one change to the next
 HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, until a second move, from the new homes,
-HEAVY_PART = 0.02  # of the time of a step: an assumption, so a second move costs as much at most
+HEAVY_PART = 0.02  # of the time of a step: an assumption, by which a second move pays after fifty times its cost
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
@@ -218,7 +218,7 @@ class Opportunities:
     """The opportunities of a plan, and what is decided at them, the same on all ranks.
 
     In a move, a vertex stays or goes to a neighbour of its home, and no farther.  So a large move leaves a heavy cut, which
-    a second move makes lighter, from the new homes.  It comes when the parts have held for long, so it costs 2 % at most.
+    a second move makes lighter, from the new homes.  It comes when the parts have held for long, so it costs little.
     """
 
     def __init__(self, first_cut: float = math.inf, trigger: Trigger | None = None) -> None:
