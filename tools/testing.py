@@ -19,6 +19,7 @@ USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS, OTHER_USUAL = (3, 4), (3,)  # with --other-mpi
 SILENCE_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ whose tests only compute
+QUEUED = 4  # times as long without a sign of life, for what takes the cores that others leave idle
 N_SHARES = 6  # of their files; each share is a stage
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.35  # that such a file keeps busy
@@ -113,7 +114,8 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
         files = [str(file.relative_to(ROOT)) for file in files_of(*COMPUTING)]
         for k in range(N_SHARES):
             name = f"serial tests, {k + 1} of {N_SHARES}"
-            stages.append(serial(environment, name, files[k::N_SHARES], options.limit, n_cores=IDLE))
+            silence_s = QUEUED * options.limit  # a test may wait long for a core
+            stages.append(serial(environment, name, files[k::N_SHARES], silence_s, n_cores=IDLE))
     return stages
 
 

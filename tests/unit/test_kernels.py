@@ -79,7 +79,11 @@ def test_ctrl_c_ends_a_compilation_at_once() -> None:
         return a + b
 
     kernel: Any = add
-    with event.install_listener("numba:run_pass", press := Press()):  # type: ignore[no-untyped-call]
-        with pytest.raises(KeyboardInterrupt), held_interrupts():
-            kernel(1, 2)
-        assert (press.n, kernel.signatures, compilation.active) == (1, [], False)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with event.install_listener("numba:run_pass", press := Press()):  # type: ignore[no-untyped-call]
+            with pytest.raises(KeyboardInterrupt), held_interrupts():
+                kernel(1, 2)
+            assert (press.n, kernel.signatures, compilation.active) == (1, [], False)
+    finally:
+        signal.signal(signal.SIGINT, before)

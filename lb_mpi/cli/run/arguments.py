@@ -65,7 +65,7 @@ def explained(error: object, arguments: Sequence[str] = ()) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         option, equals, value = argument.partition("=")
         name = option.lstrip("-").replace("-", "_")
         if option.startswith("-") and name:
