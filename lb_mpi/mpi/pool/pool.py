@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from multiprocessing.pool import AsyncResult, MapResult
 from types import SimpleNamespace, TracebackType
-from typing import Any, NoReturn, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mpi4py import MPI
 from numpy.typing import ArrayLike
@@ -37,6 +36,9 @@ from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.mpi.pool.streams import RootStream
 from lb_mpi.pooling.beginning import Act, Wish, act
 from lb_mpi.record.report import Report
+
+if TYPE_CHECKING:
+    from multiprocessing.pool import AsyncResult
 
 T = TypeVar("T")
 Callback = Callable[[Any], object]
@@ -245,6 +247,8 @@ class Pool:
 
         callback, error_callback : called with the result, or with the exception, in a thread.
         """
+        from multiprocessing.pool import AsyncResult  # few programs need it, and it takes milliseconds
+
         result: Any = AsyncResult(_no_pool(), callback, error_callback)
         return _setting(result, [self._submitter().submit(function, *args, **(kwds or {}))])
 
@@ -272,6 +276,8 @@ class Pool:
         error_callback: Callback | None = None,
     ) -> AsyncResult[Any]:
         """Begin function(*item) for all items; see `map_async`."""
+        from multiprocessing.pool import MapResult
+
         if chunksize is not None:
             chunksize = checks.integer("chunksize", chunksize, least=1)
         executor, given = self._submitter(), list(items)
