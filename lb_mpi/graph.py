@@ -25,6 +25,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi import checks
+from lb_mpi.metrics import first_true
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -65,9 +66,7 @@ class Graph:
         weight = np.ones(len(tail)) if weights is None else _vector("weights", weights, float)
         if not len(tail) == len(head) == len(weight):
             raise ValueError(f"{len(tail)} tails, {len(head)} heads, {len(weight)} weights: expected equal numbers")
-        outside = (tail < 0) | (tail >= n) | (head < 0) | (head >= n)
-        if outside.any():
-            k = int(outside.argmax())
+        if (k := first_true((tail < 0) | (tail >= n) | (head < 0) | (head >= n))) is not None:
             raise ValueError(f"edge {tail[k]}-{head[k]}: expected vertices in 0..{n - 1}")
         start, end = np.concatenate([tail, head]), np.concatenate([head, tail])
         order = np.argsort(start * n + end, kind="stable")
@@ -141,9 +140,7 @@ class Graph:
         for name, length in (("weights", len(indices)), ("vertex_weights", n)):
             if len(getattr(self, name)) != length:
                 raise ValueError(f"{len(getattr(self, name))} {name}: expected {length}")
-        bad = ~((self.vertex_weights >= 0) & np.isfinite(self.vertex_weights))
-        if bad.any():
-            k = int(bad.argmax())
+        if (k := first_true(~((self.vertex_weights >= 0) & np.isfinite(self.vertex_weights)))) is not None:
             raise ValueError(f"vertex {k} has weight {self.vertex_weights[k]}: expected a finite number >= 0")
         vertices = np.repeat(np.arange(n), np.diff(indptr))
         for wrong, what in (
@@ -153,16 +150,13 @@ class Graph:
             ((np.diff(vertices, prepend=-1) == 0) & (np.diff(indices, prepend=-1) == 0), "edge twice"),
             ((np.diff(vertices, prepend=-1) == 0) & (np.diff(indices, prepend=-1) < 0), "neighbours must ascend"),
         ):
-            if wrong.any():
-                k = int(wrong.argmax())
+            if (k := first_true(wrong)) is not None:
                 raise ValueError(f"edge {vertices[k]}-{indices[k]} of weight {self.weights[k]}: {what}")
         mirror = np.argsort(indices, kind="stable")  # places of the edges from the other end
         if not np.array_equal(indices[mirror], vertices) or not np.array_equal(vertices[mirror], indices):
             one, other = divmod(int(np.setdiff1d(vertices * n + indices, indices * n + vertices)[0]), n)
             raise ValueError(f"edge {one}-{other} is one-sided: expected it at both ends")
-        unequal = self.weights[mirror] != self.weights
-        if unequal.any():
-            k = int(unequal.argmax())
+        if (k := first_true(self.weights[mirror] != self.weights)) is not None:
             ends, weights = f"edge {vertices[k]}-{indices[k]}", (float(self.weights[k]), float(self.weights[mirror[k]]))
             raise ValueError(f"{ends} has weights {weights} at its two ends: expected one weight")
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from lb_mpi.files import write_whole
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import PathLike
-from lb_mpi.metrics import check_loads, check_speeds
+from lb_mpi.metrics import check_loads, check_speeds, first_true
 
 FORMAT, VERSION = "lb_mpi machine", 1
 FIELDS = ("hosts", "speeds", "latency_s", "s_per_byte")
@@ -60,8 +60,7 @@ class Machine:
             given = getattr(self, name)
             values = check_loads(given, len(hosts), name=name) if len(given) else np.zeros(len(hosts))
             object.__setattr__(self, name, values)
-        if (above := self.wait_probability > 1.0).any():
-            k = int(above.argmax())
+        if (k := first_true(self.wait_probability > 1.0)) is not None:
             raise ValueError(f"wait_probability[{k}] = {self.wait_probability[k]}: expected 0 to 1")
         for name in (*FIELDS[1:], *WAITS):
             getattr(self, name).flags.writeable = False
@@ -88,16 +87,12 @@ def _check_costs(values: ArrayLike, size: int, name: str) -> Floats:
         raise ValueError(f"{name}: expected {size} lists of {size} numbers") from None
     if array.shape != (size, size):
         raise ValueError(f"{name} of shape {array.shape}: expected {(size, size)}, a number for each pair of ranks")
-    for bad, expected in ((~(np.isfinite(array) & (array >= 0)), "a finite number >= 0"), (_own(array) != 0, "0")):
-        if bad.any():
-            k, other = divmod(int(bad.argmax()), size)
+    own = np.diag(np.diag(array))
+    for bad, expected in ((~(np.isfinite(array) & (array >= 0)), "a finite number >= 0"), (own != 0, "0")):
+        if (place := first_true(bad)) is not None:
+            k, other = divmod(place, size)
             raise ValueError(f"{name}[{k}][{other}] = {array[k, other]}: expected {expected}")
     return array
-
-
-def _own(array: Floats) -> Floats:
-    """Return only the diagonal."""
-    return np.diag(np.diag(array))
 
 
 def read_machine(path: PathLike) -> Machine:

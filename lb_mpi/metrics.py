@@ -16,6 +16,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+def first_true(flags: NDArray[np.bool_]) -> int | None:
+    """Return the index of the first True; None: there is none."""
+    return int(flags.argmax()) if flags.any() else None
+
+
 def check_speeds(speeds: ArrayLike, size: int | None = None, *, name: str = "speeds") -> Floats:
     """Return `speeds` as a new (P,) array; ValueError, naming the index, unless all are finite and > 0 (and P = `size`)."""
     return _check(speeds, size, name, zero=False)
@@ -34,9 +39,7 @@ def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
         raise ValueError(f"parts = {show(parts)}: expected {n} integers, one per vertex") from None
     if array.shape != (n,) or array.dtype.kind not in "iu":
         raise ValueError(f"parts of shape {array.shape} = {show(parts)}: expected {n} integers, one per vertex")
-    outside = (array < 0) | (array >= k)
-    if outside.any():
-        vertex = int(outside.argmax())
+    if (vertex := first_true((array < 0) | (array >= k))) is not None:
         raise ValueError(f"parts[{vertex}] = {array[vertex]}: expected 0..{k - 1}")
     return array.astype(np.int64)
 
@@ -61,9 +64,7 @@ def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> Flo
     if array.ndim != 1 or len(array) < 1 or (size is not None and len(array) != size):
         expected = "at least one number" if size is None else f"{size} numbers"
         raise ValueError(f"{name} of shape {array.shape} = {show(values)}: expected {expected} in one dimension")
-    bad = ~(np.isfinite(array) & ((array >= 0) if zero else (array > 0)))
-    if bad.any():
-        index = int(bad.argmax())
+    if (index := first_true(~(np.isfinite(array) & ((array >= 0) if zero else (array > 0))))) is not None:
         raise ValueError(f"{name}[{index}] = {array[index]}: expected a finite number {'>=' if zero else '>'} 0")
     return array
 

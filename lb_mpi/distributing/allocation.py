@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.metrics import as_numbers, check_loads, check_speeds
+from lb_mpi.metrics import as_numbers, check_loads, check_speeds, first_true
 
 METHODS = ("exact", "paper")
 SHORTEST = 1e-200  # seconds of a task: squares and quotients of such times do not underflow
@@ -229,9 +229,7 @@ def _check(
     nodes = {name: _per_node(name, values, m) for name, values in given.items()}
     nodes["cap"] = _caps(limits, m, float(n))
     check_speeds(nodes["time"], name="time")
-    over = nodes["wait_probability"] > 1.0
-    if over.any():
-        node = int(over.argmax())
+    if (node := first_true(nodes["wait_probability"] > 1.0)) is not None:
         raise ValueError(f"wait_probability[{node}] = {nodes['wait_probability'][node]}: expected 0..1")
     room = nodes["cap"].sum()
     if room < n:
@@ -239,11 +237,9 @@ def _check(
     with np.errstate(over="ignore"):
         talk = chance * (nodes["exchange"] + nodes["wait_probability"] * nodes["wait"])
         beyond = ~np.isfinite(nodes["cap"] * (nodes["time"] + talk * n))
-    if beyond.any():
-        node = int(beyond.argmax())
+    if (node := first_true(beyond)) is not None:
         raise ValueError(f"time of all tasks on node {node}: exceeds the floating-point range, expected less per task")
-    if (small := nodes["time"] < SHORTEST).any():
-        node = int(small.argmax())
+    if (node := first_true(nodes["time"] < SHORTEST)) is not None:
         raise ValueError(f"time[{node}] = {nodes['time'][node]}: expected at least {SHORTEST} s")
     return _Nodes(float(n), nodes["time"], talk, nodes["cap"])
 

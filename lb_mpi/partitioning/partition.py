@@ -16,7 +16,7 @@ from lb_mpi import checks
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_speeds
+from lb_mpi.metrics import check_speeds, first_true
 from lb_mpi.partitioning.quality import MAX_PARTS, check_machine
 
 AIMS = ("cut", "time")
@@ -123,7 +123,6 @@ def _shares(k: int, targets: ArrayLike | None) -> Floats:
     wanted = np.ones(k) if targets is None else check_speeds(targets, k, name="targets")
     shares: Floats = wanted / wanted.max()
     shares /= shares.sum()
-    if not (shares > 0.0).all():
-        part = int((shares == 0.0).argmax())
+    if (part := first_true(~(shares > 0.0))) is not None:
         raise ValueError(f"targets[{part}] = {wanted[part]}: too small compared with {wanted.max()}")
     return shares
