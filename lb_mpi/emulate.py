@@ -15,7 +15,6 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import NamedTuple
 
 from lb_mpi.checks import emulated_speed
@@ -108,9 +107,7 @@ class throttle:
         self._began, self._entered = time.perf_counter(), time.thread_time()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.charge(time.thread_time() - self._entered)
         if kind is None:
             self.rest()

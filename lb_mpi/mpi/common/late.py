@@ -15,7 +15,6 @@ import os
 import struct
 import warnings
 from enum import IntEnum
-from types import TracebackType
 from typing import NamedTuple
 
 from mpi4py import MPI
@@ -110,9 +109,7 @@ class call:
         self._installed = self._interrupts.hold()
         return self._interrupts
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._phase is not None:
             self._phase.__exit__(kind, error, trace)
         if self._outermost:

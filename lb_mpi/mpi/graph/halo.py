@@ -15,7 +15,6 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -419,9 +418,7 @@ class HaloPlan:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._presence.leaving(error):
             self.close()
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
 from functools import partial
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
@@ -289,9 +289,7 @@ class Executor(MPIPoolExecutor):
         hint(Executor, "this rank has worked for the executor; put `if executor:` before what only rank 0 does")
         return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Shut the executor down; at once after Ctrl-C."""
         if not self._session.ranks.is_root:
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mpi4py import MPI
@@ -359,9 +359,7 @@ class Pool:
             return None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
         others = not (self.is_root or self._session.ranks.alone)
         if others and isinstance(error, AttributeError | TypeError) and "NoneType" in describe(error):
