@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import resource
 import time
 import warnings
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from tests.mpi.limits import largest_file
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -53,20 +53,8 @@ def big(k: int) -> bytes:
     return bytes([k]) * 3000
 
 
-@contextlib.contextmanager
-def small_disk(n_bytes: int) -> Iterator[None]:
-    """On the root, no file gets larger."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if RANK == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_a_disk_without_room_is_named_and_what_is_on_it_stays_whole(pool: lb_mpi.Pool, path: Path) -> None:
-    with small_disk(20_000), pytest.raises(lb_mpi.TaskError, match=f"`ulimit -f`.: '{path}'") as caught:
+    with largest_file(20_000, here=RANK == 0), pytest.raises(lb_mpi.TaskError, match=f"`ulimit -f`.: '{path}'") as caught:
         pool.map(big, 30, checkpoint=path, chunksize=1)
     if RANK == 0:
         assert isinstance(caught.value.__cause__, OSError)

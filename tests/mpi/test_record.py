@@ -3,16 +3,13 @@
 The record belongs to a process, so what is recorded runs in processes of their own, started by rank 0 alone.
 """
 
-import contextlib
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +19,7 @@ from mpi4py import MPI
 from lb_mpi.mpi.common import recorder
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import Stored, read
+from tests.mpi.limits import largest_file
 from tests.process.started import started
 
 own = MPI.COMM_WORLD.size != 3 or MPI.COMM_WORLD.rank > 0
@@ -219,7 +217,7 @@ def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path
     if how == "replaced":
         path.write_bytes(b"another")
     words = f"'{path}'" if how == "no room" else f"{path} was removed or replaced"
-    with largest_file(5000 if how == "no room" else None), pytest.warns(RuntimeWarning) as came:
+    with largest_file(5000, here=how == "no room"), pytest.warns(RuntimeWarning) as came:
         any(file.write(now) for now in (1.0, 2.0))
     assert [str(one.message).partition(" any more: ")[2].endswith(words) for one in came] == [True]
     if how != "removed":
@@ -229,18 +227,6 @@ def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path
 def test_a_disk_without_room_at_the_start_is_named(tmp_path: Path) -> None:
     with largest_file(100), pytest.raises(OSError, match=f"`ulimit -f`.: '{tmp_path}/rank000000.lbrec'"):
         recorder._File(tmp_path)
-
-
-@contextlib.contextmanager
-def largest_file(n_bytes: int | None) -> Iterator[None]:
-    """No file of this process gets larger than `n_bytes`."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if n_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_on_every_rank(tmp_path: Path) -> None:

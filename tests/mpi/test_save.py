@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import warnings
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from lb_mpi import signs
 from lb_mpi.mpi.common import saves
 from lb_mpi.mpi.save import save as module
 from lb_mpi.saving.folder import Folder
+from tests.mpi.limits import largest_file
 
 COMM = MPI.COMM_WORLD
 N = 23
@@ -182,15 +182,9 @@ def test_a_warning_that_is_an_error_is_one_on_all_ranks(folder: Path) -> None:
 
 def test_a_full_disk_on_one_rank_is_told_on_all(folder: Path) -> None:
     saved_twice(folder)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     last = COMM.size - 1
-    if COMM.rank == last:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
-    try:
-        with raises_alike(OSError, rf"rank {last}: .*File too large.*heat-{last:04d}\.npy"):
-            lb_mpi.save(COMM, folder, 3, heat=np.zeros(10_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with largest_file(30_000, here=HERE), raises_alike(OSError, rf"rank {last}: .*File too large.*heat-{last:04d}\.npy"):
+        lb_mpi.save(COMM, folder, 3, heat=np.zeros(10_000))
     COMM.Barrier()  # rank 0 has cleared away what was written
     assert [path.name for path in sorted(folder.glob("save-*"))] == ["save-00000001", "save-00000002"]
     assert (lb_mpi.load(COMM, folder) or (0,))[0] == 2

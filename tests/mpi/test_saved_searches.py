@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import resource
 import signal
 import tempfile
 import warnings
@@ -16,6 +15,7 @@ import lb_mpi
 from lb_mpi.cli.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
 from lb_mpi.mpi.search.search import KIND
 from lb_mpi.saving.folder import Folder
+from tests.mpi.limits import largest_file
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -103,16 +103,13 @@ def test_sigterm_at_the_end_of_a_search_ends_the_process(saves: Path, monkeypatc
 
 def test_a_disk_that_is_full_is_a_warning(saves: Path) -> None:
     last = COMM.rank == COMM.size - 1
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        if last:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
         try:
-            assert count(COMM, saves) == PUBLISHED["T1"]
+            with largest_file(0, here=last):
+                assert count(COMM, saves) == PUBLISHED["T1"]
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, handler)
     assert any("is not saved this time" in str(each.message) for each in told) == last
     COMM.barrier()

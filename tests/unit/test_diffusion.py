@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.convergence import REFERENCE, TOLERANCES
 from lb_mpi import metrics
+from lb_mpi.cli.balance import STEPPING
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, outflow
 from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, coefficients, prepare, theorem_4
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
-
-STEPPING = [scheme for scheme in SCHEMES if scheme != "direct"]
-
 
 # --- facts about M ---
 
@@ -184,15 +183,7 @@ def test_direct_reaches_rounding_in_one_step(name: str) -> None:
 
 # --- the table (speeds uniform 4..16, times uniform 5..15, medians of 20 seeds) ---
 
-TOLERANCES = (0.05, 0.01, 1e-6)
-TABLE = {
-    ("fos", "paper"): {"mesh:5x5": (14, 38, 194), "mesh:8x8": (23, 80, 476)},
-    ("fos", "scaled"): {"mesh:5x5": (10, 28, 130), "mesh:8x8": (22, 70, 344)},
-    ("fos", "uniform"): {"mesh:5x5": (17, 38, 175), "mesh:8x8": (37, 104, 468)},
-    ("sos", "paper"): {"mesh:5x5": (6, 11, 34), "mesh:8x8": (10, 17, 56)},
-    ("chebyshev", "paper"): {"mesh:5x5": (7, 11, 32), "mesh:8x8": (12, 18, 54)},
-    ("cg", "uniform"): {"mesh:5x5": (6, 9, 13), "mesh:8x8": (11, 15, 26)},
-}
+TABLE = {how: steps for how, steps in REFERENCE.items() if steps}
 
 
 @cache
