@@ -645,14 +645,17 @@ class WorkerMap(LocalMap):
         return (result for result in nothing)
 
     def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
-        """Pass on results, see `LocalMap`, which are pickled."""
-        self._add(lo, hi, values, seconds)
+        """Pass on results, see `LocalMap`, which are pickled; or a failure, with lo == hi."""
+        if not self._frames:
+            self._since = time.perf_counter()
+        self._frames.append(Frame(lo, hi, values, seconds))
+        self._bytes += len(values)
 
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """See `LocalMap`."""
         if self.failed is None:
             self.failed = error
-            self._add(failure.task, failure.task, pickle.dumps(failure, pickle.HIGHEST_PROTOCOL))
+            self.put(failure.task, failure.task, pickle.dumps(failure, pickle.HIGHEST_PROTOCOL), 0.0)
             self._bytes = FLUSH_BYTES
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
@@ -662,9 +665,3 @@ class WorkerMap(LocalMap):
         parcel = results_parcel(self._epoch, self.done_tasks, self._frames)
         self._frames, self._bytes = [], 0
         return [(self.session.ranks.root, TaskResults(parcel))]
-
-    def _add(self, lo: int, hi: int, data: bytes, seconds: float = 0.0) -> None:
-        if not self._frames:
-            self._since = time.perf_counter()
-        self._frames.append(Frame(lo, hi, data, seconds))
-        self._bytes += len(data)
