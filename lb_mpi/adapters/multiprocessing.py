@@ -107,10 +107,6 @@ def _raise_own(error: lb_mpi.TaskError) -> NoReturn:
     raise own from error
 
 
-def _context_pool(_context: Any, *arguments: Any, **options: Any) -> ProcessPool:
-    return ProcessPool(*arguments, **options)
-
-
 def _refuse_sharing(given: object) -> None:
     """Raise an error of a lock, a queue, a value, ... that is sent to another rank; multiprocessing may inherit it."""
     if multiprocessing.context.get_spawning_popen() is None:
@@ -126,4 +122,4 @@ def replace_processes() -> None:
     vars(again).update(vars(multiprocessing.pool), Pool=ProcessPool)
     sys.modules[again.__name__] = multiprocessing.pool = again
     multiprocessing.Pool = ProcessPool  # type: ignore[assignment]
-    multiprocessing.context.BaseContext.Pool = _context_pool  # type: ignore[method-assign, assignment]
+    multiprocessing.context.BaseContext.Pool = staticmethod(ProcessPool)  # type: ignore[method-assign, assignment]

@@ -105,11 +105,12 @@ def _ratio(seconds: float, bound_s: float) -> float:
     return seconds / bound_s if bound_s else 1.0
 
 
-def _totals(done: Sequence[Call | pools.MapRun | meshes.GraphStep], *names: str) -> dict[str, Any]:
-    """Return the sums of these fields, and the ratio of time to bound, in all calls and in the later half."""
+def _totals(done: Sequence[Call | pools.MapRun | meshes.GraphStep], *names: str, **others: str) -> dict[str, Any]:
+    """Return sums of fields, and ratios to the bound: of the time in all calls, in the later half, and of other fields."""
     total = {name: sum(getattr(one, name) for one in done) for name in names}
     later = statistics.median(_ratio(one.seconds, one.bound_s) for one in done[len(done) // 2 :])
-    return {"total": total, "ratio": _ratio(total["seconds"], total["bound_s"]), "ratio_later": later}
+    more = {name: _ratio(total[field], total["bound_s"]) for name, field in others.items()}
+    return {"total": total, "ratio": _ratio(total["seconds"], total["bound_s"]), "ratio_later": later, **more}
 
 
 def _summary(answer: dict[str, Any], what: str, without: str) -> str:
@@ -242,13 +243,12 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     if recorded is not None:
         what = f"--graph {options.graph} --calls {options.calls}"
         _write(options, recorded.records, recorded.now, ["virtual"] * graph.n, what)
-    total = _totals(done, "seconds", "bound_s", "alone_s", "rows_moved", "bytes_moved", "messages")
+    names = ("seconds", "bound_s", "alone_s", "rows_moved", "bytes_moved", "messages")
     return {
         "ranks": graph.n,
         "scheme": cluster.scheme,
         "calls": [call._asdict() for call in done],
-        **total,
-        "ratio_without": _ratio(total["total"]["alone_s"], total["total"]["bound_s"]),
+        **_totals(done, *names, ratio_without="alone_s"),
         "cpu_seconds": time.process_time() - began,
     }
 
@@ -315,13 +315,11 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
         _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")
-    total = _totals(done, "seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")
+    sums = ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")
     return {
         "ranks": size,
         "maps": [each._asdict() for each in done],
-        **total,
-        "ratio_dealt": _ratio(total["total"]["dealt_s"], total["total"]["bound_s"]),
-        "ratio_counter": _ratio(total["total"]["counter_s"], total["total"]["bound_s"]),
+        **_totals(done, *sums, ratio_dealt="dealt_s", ratio_counter="counter_s"),
         "speeds": (pool.learned.values / pool.learned.values.max()).tolist(),
         "cpu_seconds": time.process_time() - began,
     }
@@ -397,13 +395,12 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
     if run.records:
         what = f"--graph {options.graph} --ranks {size}"
         _write(options, run.close(), run.now, ["virtual"] * size, what)
-    total = _totals(run.steps, "seconds", "bound_s", "alone_s", "vertices_moved", "bytes_moved")
+    names = ("seconds", "bound_s", "alone_s", "vertices_moved", "bytes_moved")
     return {
         "vertices": graph.n,
         "ranks": size,
         "steps": [one._asdict() for one in run.steps],
-        **total,
-        "ratio_without": _ratio(total["total"]["alone_s"], total["total"]["bound_s"]),
+        **_totals(run.steps, *names, ratio_without="alone_s"),
         "cut_at_first": cut(graph, first, size),
         "owned": np.bincount(run.parts, minlength=size).tolist(),
         "cpu_seconds": time.process_time() - began,

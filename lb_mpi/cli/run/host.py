@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import json
 import os
@@ -272,10 +273,7 @@ _FILE = struct.Struct("i")
 
 def facts() -> str:
     """Return a JSON object in one line; the process that finds the facts is killed when this one dies."""
-
-    def die_with_parent() -> None:
-        rank.prctl(rank.PR_SET_PDEATHSIG, signal.SIGKILL)
-
+    die_with_parent = functools.partial(rank.prctl, rank.PR_SET_PDEATHSIG, signal.SIGKILL)
     argv = [sys.executable, "-m", "lb_mpi.mpi.common.facts"]
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
     if done.returncode == 0 and done.stdout.startswith("{"):
