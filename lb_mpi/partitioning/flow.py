@@ -8,8 +8,6 @@ Schlag, "Network flow-based refinement for multilevel hypergraph partitioning", 
 their bounds, or the cut is no lighter than before.
 """
 
-# Compiled functions accept NamedTuples of arrays as arguments.
-
 from __future__ import annotations
 
 from typing import NamedTuple

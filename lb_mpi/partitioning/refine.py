@@ -12,8 +12,6 @@ Many searches that start from few vertices each find more than one that starts f
 multilevel graph partitioning algorithms", ESA 2011, "multi-try FM").  A vertex moves once in a round.
 """
 
-# Compiled functions accept NamedTuples of arrays as arguments.
-
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -7,8 +7,6 @@ that refine by time (below) instead of by cut.  The objective is max_j (C_j + K_
 than the given partition, nor than all work on the fastest rank.
 """
 
-# Compiled functions accept NamedTuples of arrays as arguments.
-
 from __future__ import annotations
 
 from collections.abc import Iterator

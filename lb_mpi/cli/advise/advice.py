@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lb_mpi.cli.report.run import Run, worked_s
+from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver
 from lb_mpi.record.record import Rows, Stored
 from lb_mpi.table import counted
 
-Floats = NDArray[np.float64]
 SEEDS = 3  # number of seeds per prediction
 BUSY = 0.9  # on a busy machine, ranks at work have less of a core than this
 WITHOUT = ("no balancing", "a fixed share each, by number", "equal blocks")  # names of variants

@@ -16,7 +16,6 @@ import numpy as np
 from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.cli.advise.advice import (
     WITHOUT,
-    Floats,
     OtherMachine,
     Replayed,
     Variant,
@@ -31,7 +30,7 @@ from lb_mpi.cli.advise.advice import (
 )
 from lb_mpi.cli.report.run import Run, spans
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
-from lb_mpi.graph import Graph, mesh, most_square_mesh
+from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.record.events import Driver

@@ -188,11 +188,8 @@ def copied(value: Any) -> Any:
         data = pickled(pickle, value, EXACT, buffers.append)
     except Exception as error:
         raise unpicklable(value, error) from error
-    return pickle.loads(data, buffers=[(bytes if raw.readonly else bytearray)(raw) for raw in map(_raw, buffers)])
-
-
-def _raw(buffer: pickle.PickleBuffer) -> memoryview:
-    return buffer.raw()
+    copies = [(bytes if raw.readonly else bytearray)(raw) for raw in map(pickle.PickleBuffer.raw, buffers)]
+    return pickle.loads(data, buffers=copies)
 
 
 def unpicklable(value: Any, error: Exception) -> TypeError:
