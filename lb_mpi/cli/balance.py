@@ -278,7 +278,6 @@ def _links(result: dict[str, Any], spots: Floats) -> list[str]:
 
 
 def _curve_drawn(imbalance: list[float], top: float) -> list[str]:
-    """Draw I_m, in percent, over the steps."""
     wide, high = CURVE
     most, last = max(*imbalance, 1e-300), max(1, len(imbalance) - 1)
     y0 = top + 30.0 + high

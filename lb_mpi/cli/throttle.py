@@ -130,7 +130,6 @@ class Program:
         return set(self._cpu_s)
 
     def _look(self) -> None:
-        """Update the set of descendants."""
         found: dict[int, float] = {}
         used = resource.getrusage(resource.RUSAGE_CHILDREN)  # orphans that were reaped here
         reaped_s = used.ru_utime + used.ru_stime

@@ -85,7 +85,6 @@ class Halos:
         self.own_s += took_s if share == 1.0 else min(took_s, (cpu_s - self._last_cpu_s) / share)
 
     def _end_step(self, now: float) -> None:
-        """Record the exchanges since the last Step."""
         own_s, n = self.own_s - self._stepped_s, self.n - self._stepped_n
         if self._first is not None and n:
             self._record.step(Step(Driver.EXCHANGE, self._first, now, own_s, n, self._speed))

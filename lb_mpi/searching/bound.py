@@ -90,7 +90,6 @@ class Bound:
         return True
 
     def _is_better(self, one: float, other: float) -> bool:
-        """Return whether `one` is strictly better than `other`."""
         return one < other if self.sense == "min" else one > other
 
 

@@ -264,7 +264,6 @@ class Walking:
         return [(rank, Message(Kind.STAND, self.rank, load=self.speed)) for rank in new]
 
     def _seek(self) -> list[Send]:
-        """Draft, since no work is left."""
         if self.terms.once:
             self.state = State.ASLEEP
             return []

@@ -164,7 +164,6 @@ def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
 
 
 def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_s: float) -> list[str]:
-    """Return notes on calls that the profile does not cover."""
     notes = [f"not seen, and counted as useful: {', '.join(sorted(unseen))}"] if unseen else []
     asked = ("test", "testall", "testany", "testsome", "iprobe", "improbe")
     n = sum(line.calls for rank in ranks for line in rank.lines if line.call.lower() in asked)

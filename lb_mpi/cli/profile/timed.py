@@ -509,7 +509,6 @@ class Installed(TimedMethods):
         return begins | {word.capitalize(): begin for word, begin in begins.items()}
 
     def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:
-        """Return a class method whose result is timed."""
         return classmethod(lambda cls, *args, **kwargs: self.adopt(plain(*args, **kwargs)))
 
     def _noting(self, plain: type, what: str, words: tuple[str, ...]) -> dict[str, Any]:

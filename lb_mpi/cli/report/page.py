@@ -335,7 +335,6 @@ def _card(value: str, name: str, kind: str = "") -> str:
 
 
 def _strips(run: Run, parts: Floats) -> str:
-    """Return the strip of each rank, of its `timeline`."""
     totals = run.totals
     key = _key((NAMES[phase], COLOURS[phase]) for phase in Phase if totals[:, phase].any())
     picture = strip(parts)
@@ -522,5 +521,4 @@ def percent(value: float) -> str:
 
 
 def _mean(values: Floats) -> str:
-    """Write the mean of the known values."""
     return percent(float(_means(values, len(values))[0]))

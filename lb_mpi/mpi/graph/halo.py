@@ -268,7 +268,6 @@ class HaloPlan:
             self._halos.go_on(*self._look())
 
     def _step(self, began: float) -> Step:
-        """Return the Step of the last call of `rebalance`."""
         last = self.history[-1]
         return Step(
             Driver.REBALANCE, began, time.perf_counter(), 0.0, 0.0, before=last.imbalance_before,

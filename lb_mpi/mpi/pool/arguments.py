@@ -245,7 +245,6 @@ def encode(items: Any, order: Sequence[int], size: int) -> list[bytes]:
 
 
 def _some(items: Any, places: Sequence[int]) -> Any:
-    """Return the items at these places."""
     if isinstance(items, np.ndarray):
         layout = Layout.of(items, rows=True)
         return layout.restored(layout.compact(items)[np.asarray(places)])

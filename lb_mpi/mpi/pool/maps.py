@@ -444,7 +444,6 @@ class RootMap(RootTasks):
         return results
 
     def _results(self) -> Iterator[tuple[int, Any]]:
-        """Yield once to begin, and then what `each` returns."""
         with self._ending():
             yield -1, None
             while True:

@@ -287,7 +287,6 @@ class Pool:
         return _setting(result, [executor.submit(run_chunk, function, chunk) for chunk in chunks])
 
     def _submitter(self) -> Executor:
-        """Return the executor of asynchronous tasks."""
         self._check_open()
         if self._executor is None:
             raise Error("asynchronous tasks: expected a pool made with root=, or a script run by python -m lb_mpi pool")

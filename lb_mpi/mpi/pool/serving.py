@@ -118,7 +118,6 @@ def run_batch(
 
 
 def _outcome(rank: int, k: int, data: bytes) -> Frame:
-    """Run task k of a batch."""
     try:
         function, args, kwargs = pickle.loads(data)
         return Frame(k, k + 1, exact(function(*args, **kwargs)))

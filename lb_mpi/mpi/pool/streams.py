@@ -73,7 +73,6 @@ class RootStream(RootTasks):
         self.tell_start([0] * (self.session.ranks.size + 1), [], chunksize=self._chunksize, lazy=True)
 
     def _results(self) -> Iterator[tuple[int, Any]]:
-        """See `RootTasks`."""
         with self._ending():
             yield -1, None
             while True:
