@@ -26,7 +26,7 @@ class _Results(NamedTuple):
 
 
 class Gathering:
-    """The results of map number `epoch`, whose position k is task order[k].
+    """The results of a map, whose position k is task order[k].
 
     With a checkpoint, results count when they are on disk, some milliseconds after their arrival.  `keep_exceptions`:
     exceptions are results, which are not written, so that a later run tries their tasks again.
@@ -34,7 +34,6 @@ class Gathering:
 
     def __init__(
         self,
-        epoch: int,
         order: Sequence[int],
         *,
         callback: Callable[[Any], object] | None,
@@ -46,7 +45,7 @@ class Gathering:
         self.fresh: list[tuple[Sequence[int], list[Any]]] = []  # (task numbers, values), in order of arrival
         if file is not None:
             self.fresh.append((list(file.done), list(file.done.values())))
-        self._order, self.collector = order, Collector(epoch, len(order))
+        self._order, self.collector = order, Collector(0, len(order))
         self._callback, self._progress = callback, progress
         self._file, self._keep_exceptions = file, keep_exceptions
         self._came: list[_Results] = []  # to be written and delivered
@@ -125,5 +124,5 @@ class Gathering:
             self._file.close()
 
     def _count(self, lo: int, hi: int, values: list[Any]) -> None:
-        self.collector.take(self.collector.epoch, lo, hi)
+        self.collector.take(0, lo, hi)
         self.fresh.append((self._order[lo:hi], values))

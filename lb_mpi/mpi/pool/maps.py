@@ -14,7 +14,6 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -414,8 +413,8 @@ class RootMap(RootTasks):
         self._function = sent_function(session, call)
         self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), options.chunksize
         self._to_all = options.to_all
-        self._gather = partial(
-            Gathering, order=plan.order, callback=options.callback, progress=options.progress, file=file,
+        self._gathering = Gathering(
+            plan.order, callback=options.callback, progress=options.progress, file=file,
             keep_exceptions=call.keep_exceptions,
         )  # fmt: skip
         self._until_fresh = False  # it stops working when there are results
@@ -425,7 +424,6 @@ class RootMap(RootTasks):
         """Begin it on all ranks."""
         known = self._plan.costs is not None
         data = self.tell_start(self._plan.bounds, self._encoded, chunksize=self._chunksize, costs=known)
-        self._gathering = self._gather(self._epoch)
         self._port = MapPort(self.session, self._call, ReceivedItems(data))
 
     def task_at(self, position: int) -> int:
