@@ -147,7 +147,6 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         batch_s: float = BATCH_S,
         first_epoch: int = 1,
         seed: int = 0,
-        worker_class: type[Worker] = Worker,
         records: Sequence[Record] | None = None,
     ) -> None:
         counts = [integer("hosts", n_ranks, 1, unit="ranks of a host") for n_ranks in hosts]
@@ -164,7 +163,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.members: list[Member] = []
         for rank, k in enumerate(self._host_of):
             others = [ranks for other, ranks in enumerate(self.hosts) if other != k]
-            worker = worker_class(
+            worker = Worker(
                 rank, self.hosts[k], others, words=self.words, timings=self.timings, speeds=self.believed, seed=seed
             )
             account = RankAccount(OFF if records is None else records[rank], list(range(size)))
