@@ -35,10 +35,10 @@ def on_root(graph: Any, root: int = 0) -> Any:
     return graph if root == RANK else None
 
 
-def weighted(n: int, seed: int) -> Graph:
+def weighted(n: int, n_edges: int, seed: int) -> Graph:
     """A random graph with weights, some of its vertices alone."""
     rng = np.random.default_rng(seed)
-    tails, heads = np.array(list(nx.gnm_random_graph(n, 2 * n, seed).edges)).reshape(-1, 2).T
+    tails, heads = np.array(list(nx.gnm_random_graph(n, n_edges, seed).edges), dtype=np.int64).reshape(-1, 2).T
     weights, work = rng.integers(0, 9, len(tails)).astype(float), rng.integers(0, 9, n).astype(float)
     return Graph.from_edges(n, tails, heads, weights, work)
 
@@ -68,7 +68,7 @@ def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
 
 @pytest.mark.parametrize("root", parameters(sorted({0, LAST}), every_size=[LAST]))
 def test_given_parts(root: int) -> None:
-    graphs = [mesh(6, 7), weighted(40, 1), mesh(1, 1), parse("complete:9"), Graph.from_edges(5, [], [])]
+    graphs = [mesh(6, 7), weighted(40, 80, 1), mesh(1, 1), parse("complete:9"), Graph.from_edges(5, [], [])]
     for seed, graph in enumerate(graphs):
         rng = np.random.default_rng(seed)
         for parts in (
@@ -86,7 +86,7 @@ def test_given_parts(root: int) -> None:
 
 @pytest.mark.parametrize("method", parameters(METHODS, every_size=["static", "random"]))
 def test_methods(method: str) -> None:
-    for graph in (mesh(12, 20), weighted(60, 2), parse("ring:3"), mesh(1, 1)):
+    for graph in (mesh(12, 20), weighted(60, 120, 2), parse("ring:3"), mesh(1, 1)):
         with lb_mpi.distribute(COMM, on_root(graph), method=method, speeds=on_root(EVEN), seed=5) as plan:
             check(plan, graph)
             assert (plan.allocation is not None) == (method == "slabs" or method in PARTITIONERS)
@@ -195,7 +195,7 @@ def shape_of_one(n: int) -> np.ndarray:
 
 
 def test_any_dtype_and_shape() -> None:
-    graph = weighted(50, 3)
+    graph = weighted(50, 100, 3)
     with lb_mpi.distribute(COMM, on_root(graph), method="random", seed=1) as plan:
         numbers = np.concatenate([plan.vertices, plan.ghosts])
         n = len(plan.vertices)

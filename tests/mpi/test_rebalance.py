@@ -5,7 +5,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -18,6 +17,7 @@ from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import PlanBalance, load_kernels
 from lb_mpi.rebalancing import pairs
 from tests.mpi.sizes import parameters
+from tests.mpi.test_distribute import weighted
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -56,14 +56,6 @@ def check(plan: HaloPlan, graph: Graph) -> None:
     numbers = np.concatenate([plan.vertices, plan.ghosts])
     for values in (plan.vertices, plan.vertices.astype(np.float32)):
         np.testing.assert_array_equal(plan.exchange(values), numbers)
-
-
-def weighted(n: int, n_edges: int, seed: int) -> Graph:
-    """A random graph with weights, some of its vertices alone."""
-    rng = np.random.default_rng(seed)
-    tails, heads = np.array(list(nx.gnm_random_graph(n, n_edges, seed).edges), dtype=np.int64).reshape(-1, 2).T
-    weights, work = rng.integers(0, 9, len(tails)).astype(float), rng.integers(0, 9, n).astype(float)
-    return Graph.from_edges(n, tails, heads, weights, work)
 
 
 GRAPHS = {
