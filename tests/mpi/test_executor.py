@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
+from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import Any
 
@@ -297,11 +297,8 @@ def test_several_threads() -> None:
         def work(k: int) -> None:
             found[k] = [future.result() for future in [executor.submit(pow, n, k) for n in range(50)]]
 
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(4)))
         assert found == {k: [n**k for n in range(50)] for k in range(4)}
 
     on_root(use)
@@ -467,11 +464,8 @@ def test_several_executors_of_a_script() -> None:
             with lb_mpi.Executor() as executor:
                 made.append(executor.submit(abs, -k).result())
 
-        threads = [threading.Thread(target=make, args=(k,)) for k in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(make, range(6)))
         assert sorted(made) == [*range(6)]
         lb_mpi.Executor().submit(remember, 9)  # is not shut down
 

@@ -7,6 +7,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -156,11 +157,8 @@ def test_threads() -> None:
             found[k] += [[*pool.imap(square, range(n))] for n in range(10)]
             found[k] += [pool.map_async(square, range(n)).get() for n in range(10)]
 
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(work, range(3)))
         assert found == {k: 3 * [[i * i for i in range(n)] for n in range(10)] for k in range(3)}
 
     on_root(use)

@@ -7,6 +7,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -235,11 +236,8 @@ def test_threads_share_the_ranks() -> None:
         def work(k: int) -> None:
             found[k] = list(itertools.islice(pool.imap(square, Source()), 40)) + (pool.map(square, 9) or [])
 
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(work, range(3)))
         assert found == {k: [n * n for n in range(40)] + [n * n for n in range(9)] for k in range(3)}
 
     with lb_mpi.Pool(COMM, root=0) as pool:
