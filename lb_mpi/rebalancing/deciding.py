@@ -222,7 +222,7 @@ class Opportunities:
     """
 
     def __init__(self, first_cut: float = math.inf, trigger: Trigger | None = None) -> None:
-        self.first_cut = first_cut  # infinite: no cut is heavy
+        self.first_cut = first_cut or math.inf  # 0, as of one part, or infinite: no cut is heavy
         self.trigger = trigger or Trigger()
         self._heavy = False  # the cut after the last move, which was not the second one
         self.units = Units()

@@ -139,6 +139,16 @@ def test_a_heavy_cut_is_made_lighter_once_after_each_move_that_has_held() -> Non
     assert found == 4 * [False] + 2 * [False, True, False, False]
 
 
+def test_after_a_first_cut_of_0_no_cut_is_heavy() -> None:
+    """All vertices were on one rank, or each part was a piece of its own: that says nothing of later cuts."""
+    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
+    opportunities = Opportunities(first_cut=0.0)
+    opportunities.trigger.paid(0.12)
+    opportunities.moved(12.0, BalanceReason.GAIN)
+    for _ in range(10):
+        assert opportunities.skips() or not opportunities.decide(case.totals(Units()), case.size).decision.act
+
+
 def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: bool = True) -> list[int]:
     """The opportunities in 40 calls of four ranks, with steps of a second, if each of them takes `call_s`."""
     case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.full(4, 4.0 if timed else np.nan))
