@@ -79,8 +79,8 @@ class Nobody:
         pass
 
 
-@pytest.mark.parametrize("looks", [[0, n] for n in range(5)])
-def test_a_rest_that_ends_within_a_turn_loses_no_outcome(looks: list[int]) -> None:
+@pytest.mark.parametrize("looks", [[0, n] for n in range(5)] + [[0] * n + [9] for n in range(9)])
+def test_a_rest_that_ends_within_a_turn_or_after_the_last_one_loses_no_outcome(looks: list[int]) -> None:
     presence: Any = Nobody()
     carry(Jobs(["a", "b", "c"]), port := Sent(), presence, Off(), Rests(looks), Interrupts())
     assert port.all == [(0, "A"), (0, "B"), (0, "C")]

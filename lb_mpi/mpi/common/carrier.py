@@ -110,6 +110,8 @@ def carry(
         elif interrupted and waited_s > PATIENCE_S:
             interrupts.check()
         if actor.over:
+            if outcome:  # of the last job of a slow rank, which still rests
+                port.post(outcome)
             return
         if (rest_s := slow.due()) or outcome:  # a rest may end within a turn: what it has held back leaves before a job
             spent, idle_since = meter.rested, 0.0
