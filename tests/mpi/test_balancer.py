@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -182,6 +183,27 @@ def test_results_of_another_dtype_and_shape(rows_of: str, balancer: lb_mpi.Balan
         result = balancer.map_rows(function, rows)
         assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
         assert result.tobytes() == expected.tobytes()
+
+    until_rows_move(balancer, call)
+
+
+class Weather(NamedTuple):
+    temperature: NDArray[np.float64]
+    wet: NDArray[np.bool_]
+
+
+def test_a_function_that_returns_a_named_tuple_loses_no_array(balancer: lb_mpi.Balancer) -> None:
+    """Only its first array came back."""
+    rows = numbers(120 if RANK == LAST else 0, 2)
+
+    def function(block: NDArray[np.float64]) -> Weather:
+        spin(40e-6 * len(block) * (1 + RANK % 4))
+        return Weather(block.sum(axis=1), block > 0.0)
+
+    def call() -> None:
+        temperature, wet = balancer.map_rows(function, rows)
+        assert np.array_equal(temperature, rows.sum(axis=1))
+        assert np.array_equal(wet, rows > 0.0)
 
     until_rows_move(balancer, call)
 

@@ -112,7 +112,7 @@ class Rows:
             raise TypeError("rows without arrays: expected at least one")
         if len(proper) + len(arrays) > MOST_COLUMNS:
             raise TypeError(f"rows and more: {len(proper) + len(arrays)} arrays: expected at most {MOST_COLUMNS}")
-        form = "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
+        form = _form(rows)
         names = ["rows"] if form == "array" else [f"rows[{k}]" for k in range(len(proper))]
         names += [f"more[{k}]" for k, _ in arrays]
         self.columns = [_check(*one) for one in zip([*proper, *(one for _, one in arrays)], names, strict=True)]
@@ -157,6 +157,11 @@ class Rows:
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Pack some rows of all columns into one buffer."""
         return _pack(self.spec, self.columns, index, Head(count(index), kind, self.spec.mark), self.pack, self.axes)
+
+
+def _form(rows: Any) -> str:
+    """Return the form of columns in `Spec`; a named tuple is a tuple."""
+    return "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
 
 
 def _check(column: Any, name: str) -> NDArray[Any]:
@@ -305,7 +310,7 @@ class Results:
                 raise self._returned(_describe(column), f"{counted(n, 'row')}, as many as it was given")
             if column.dtype.hasobject:
                 raise self._returned(_describe(column), "no Python objects (for a list of objects: pack, unpack)")
-        form = type(result).__name__ if isinstance(result, list | tuple) else "array"
+        form = _form(result)
         spec = Spec(form, tuple(c.dtype for c in columns), tuple(c.shape[1:] for c in columns), len(columns))
         if self.spec is None:
             self.look_like(spec)
