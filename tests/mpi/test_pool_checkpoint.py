@@ -127,6 +127,8 @@ def test_a_checkpoint_must_be_the_name_of_a_file(pool: lb_mpi.Pool, path: Path) 
             pool.map(abs, 5, checkpoint=wrong)
     with pytest.raises(ValueError, match=r"checkpoint = .*: expected a file"):
         pool.map(abs, 5, checkpoint=path.parent)
+    with pytest.raises(FileNotFoundError, match=r"\[Errno 2\] checkpoint: No such file or directory: .*/nowhere/log"):
+        pool.map(abs, 5, checkpoint=path.parent / "nowhere" / "log")
 
 
 def test_arrays_of_many_fields_come_back(pool: lb_mpi.Pool, path: Path) -> None:

@@ -50,7 +50,10 @@ class CheckpointFile:
             raise ValueError(f"checkpoint = {show(path)}: expected a file")
         self._name = os.path.abspath(name)  # the working directory may change
         self._there = True  # the file has not been removed
-        file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
+        try:
+            file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
+        except OSError as error:
+            raise OSError(error.errno, f"checkpoint: {error.strerror}", name) from None
         try:
             lock(file.fileno())
         except BlockingIOError:
