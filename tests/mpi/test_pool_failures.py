@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -181,7 +182,7 @@ def nested(comm: MPI.Intracomm) -> list[int] | None:
 @pytest.mark.skipif(COMM.size == 1, reason="no other rank to wait for")
 def test_a_task_that_opens_a_pool_of_other_ranks_is_an_error() -> None:
     """It waited for them without end."""
-    says = "lb_mpi.Pool in a task of a pool, on ranks that it would wait for without end: expected MPI.COMM_SELF"
+    says = "a collective call in a task of a pool, on ranks that it would wait for without end: expected MPI.COMM_SELF"
     with lb_mpi.Pool(COMM) as pool:
         assert pool.map(lambda _: nested(MPI.COMM_SELF), 2, to="all") == [[1], [1]]
         with pytest.raises(lb_mpi.TaskError, match=says):
@@ -191,6 +192,51 @@ def test_a_task_that_opens_a_pool_of_other_ranks_is_an_error() -> None:
             assert executor.submit(nested, MPI.COMM_SELF).result() == [1]
             with pytest.raises(lb_mpi.Error, match=says):
                 executor.submit(nested, COMM).result()
+
+
+COLLECTIVE: dict[str, Callable[[], object]] = {
+    "balancer": lambda: lb_mpi.Balancer(COMM),
+    "search": lambda: lb_mpi.search(COMM, lb_mpi.TreeSearch(1, lambda _node: [])),
+    "measure": lambda: lb_mpi.measure(COMM),
+    "distribute": lambda: lb_mpi.distribute(COMM, "cube:8"),
+    "save": lambda: lb_mpi.save(COMM, "nowhere", 1, a=np.zeros(1)),
+}
+
+
+@pytest.mark.skipif(SIZE == 1, reason="no other rank to wait for")
+def test_a_collective_call_in_a_task_is_an_error(pool: lb_mpi.Pool) -> None:
+    """It waited for the other ranks without end, also if what it needs had been made before."""
+    says, rows = "a collective call in a task of a pool, on ranks that it would wait for without end", np.zeros(2)
+    with lb_mpi.distribute(COMM, "cube:8") as plan, lb_mpi.Balancer(COMM) as balancer, lb_mpi.Pool(COMM) as other:
+        made: dict[str, Callable[[], object]] = {
+            "map_rows": lambda: balancer.map_rows(np.copy, rows),
+            "exchange": lambda: plan.exchange(np.zeros(len(plan.vertices))),
+            "a map of another pool": lambda: other.map(abs, 2),
+        }
+        for name, call in (COLLECTIVE | made).items():
+            with pytest.raises(lb_mpi.TaskError, match=says):
+                pool.map(lambda _, call=call: call() is None, 2)
+            assert pool.map(abs, [-1], to="all") == [1], name
+        assert balancer.map_rows(np.copy, rows).tolist() == [0.0, 0.0]
+        assert not plan.exchange(np.zeros(len(plan.vertices))).any()
+
+
+class Unusual(BaseException):
+    """No Exception."""
+
+
+@pytest.mark.every_size
+def test_what_is_no_exception_is_raised_again_on_its_rank(pool: lb_mpi.Pool) -> None:
+    """On the root it was a TaskError."""
+
+    def task(k: int) -> None:
+        CALLS[k] += 1
+        raise Unusual("no news")
+
+    with pytest.raises((Unusual, lb_mpi.TaskError)) as caught:
+        pool.map(task, SIZE, chunksize=1)
+    assert isinstance(caught.value, Unusual) == bool(CALLS)
+    assert "no news" in str(caught.value)
 
 
 @pytest.mark.every_size

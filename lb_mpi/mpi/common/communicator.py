@@ -86,11 +86,12 @@ class Presence:
         return self._failure is not None
 
     def check(self) -> None:
-        """Raise ValueError after `close`, Error after a failure on any rank."""
+        """Raise ValueError after `close`, Error after a failure on any rank, or in a task of a pool of these ranks."""
         if self._failure is not None:
             raise Error(f"{self.name} after a failure ({self._failure}): expected only close()")
         if not self.comm:
             raise closed(self.name)
+        _refuse_in_task(self.comm)
 
     def answer(self, waited_s: float = 0.0) -> None:
         """Answer now and then; ask and warn when this rank has waited for long.  For use in loops: costs 0.1 us."""
@@ -317,6 +318,38 @@ def closed(name: str) -> ValueError:
     return ValueError(f"this {name} is closed: expected a call in its with block, before close()")
 
 
+_at_work: list[tuple[int, MPI.Intracomm]] = []  # threads that run tasks of a pool, and its ranks
+
+
+class at_work:
+    """Run tasks of a pool of these ranks in this block, which may make no collective call that needs several of them."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._entry = threading.get_ident(), comm
+
+    def __enter__(self) -> None:  # not a generator: a chunk may be short
+        _at_work.append(self._entry)
+
+    def __exit__(self, *_: object) -> None:
+        _at_work.remove(self._entry)
+
+
+def _refuse_in_task(comm: MPI.Intracomm) -> None:
+    """Raise an error in a task of a pool with other ranks of `comm`, which run tasks, too, and make no such call."""
+    for thread, ranks in [*_at_work]:  # other threads begin and end tasks
+        if thread == threading.get_ident():
+            groups = [ranks.Get_group(), comm.Get_group()]
+            groups.append(MPI.Group.Intersection(*groups))
+            n_common = groups[-1].size
+            for group in groups:
+                group.Free()
+            if n_common > 1:
+                how = f"expected MPI.COMM_SELF, or other ranks than the {n_common} that run tasks"
+                raise Error(f"a collective call in a task of a pool, on ranks that it would wait for without end: {how}")
+
+
 # --- communicators ----------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +362,7 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
         raise _no_communicator(comm)
     if comm == MPI.COMM_NULL:
         raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
+    _refuse_in_task(comm)
     end_with_mpi()
     signs.begin()
     with call(UNNAMED):

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from lb_mpi.errors import Error
+from lb_mpi.mpi.common.communicator import at_work
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool.arguments import MapCall
 from lb_mpi.mpi.pool.messages import (
@@ -26,7 +27,7 @@ from lb_mpi.mpi.pool.messages import (
     pickled_error,
     unpicklable,
 )
-from lb_mpi.mpi.pool.session import Session, at_work
+from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling.intervals import Interval
 from lb_mpi.record.events import Phase
 
@@ -124,7 +125,7 @@ def run_tasks(
     session.record.enter(phase, before.wall_s)
     try:
         arguments = some(tasks.lo, tasks.hi)
-        with at_work(session), Alarm(call.timeout_s) if call.timeout_s else NO_ALARM as alarm:
+        with at_work(session.presence.comm), Alarm(call.timeout_s) if call.timeout_s else NO_ALARM as alarm:
             function = _caller(call, alarm) if alarm or call.retries else call.function
             for argument in arguments:
                 try:

@@ -19,7 +19,7 @@ from lb_mpi.mpi.common.collective import agree, agree_on
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.pool.serving import serve
-from lb_mpi.mpi.pool.session import Session, refuse_in_task
+from lb_mpi.mpi.pool.session import Session
 
 WORKER = "__worker__"  # __name__ on ranks that serve; objects of the script's classes are pickled under it
 
@@ -117,7 +117,6 @@ def open_session(
         check(session.presence.comm)
         return session
     comm = MPI.COMM_WORLD if comm is None else comm
-    refuse_in_task(comm, name)
     with in_call(name):
         own = duplicate(comm)
         try:

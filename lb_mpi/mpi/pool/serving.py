@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lb_mpi.errors import Error
+from lb_mpi.mpi.common.communicator import at_work
 from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, body
@@ -20,7 +21,7 @@ from lb_mpi.mpi.pool.maps import WorkerMap
 from lb_mpi.mpi.pool.messages import NO_MAP, START, Frame, StartOrder, exact, failure_of, results_parcel
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.running import Process
-from lb_mpi.mpi.pool.session import TASK, PoolSend, Session, SessionActor, SessionPort, TaskResults, at_work
+from lb_mpi.mpi.pool.session import TASK, PoolSend, Session, SessionActor, SessionPort, TaskResults
 from lb_mpi.mpi.pool.streams import WorkerStream
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.scheduler import BATCH_S
@@ -103,7 +104,7 @@ def run_batch(
     session.clocks.begin()
     before = session.clocks.before()
     frames, began, process = list[Frame](), time.perf_counter(), Process.now()
-    with at_work(session):
+    with at_work(session.presence.comm):
         for k, data in enumerate(tasks):
             frames.append(_outcome(session.ranks.rank, k, data))
             process.restore()

@@ -239,7 +239,7 @@ class Session:
                 what = act(state, wish)
                 if what is Act.REFUSE:
                     raise Error(REASONS[state])
-                if what is Act.RAISE:
+                if what is Act.RAISE or wish is Wish.MAP:  # which needs all ranks
                     self.presence.check()
                 if what is Act.COMPLETE and operation is not None:
                     operation.complete()
@@ -341,38 +341,6 @@ class Session:
             self.clocks.end()
             self.presence.close(free)
             self.record.enter(Phase.OUTSIDE, time.perf_counter())
-
-
-_at_work: list[tuple[int, Session]] = []  # threads that run tasks
-
-
-class at_work:
-    """Run tasks of a session in this block; a pool that they open may not need several of its ranks."""
-
-    __slots__ = ("_entry",)
-
-    def __init__(self, session: Session) -> None:
-        self._entry = threading.get_ident(), session
-
-    def __enter__(self) -> None:  # not a generator: a chunk may be short
-        _at_work.append(self._entry)
-
-    def __exit__(self, *_: object) -> None:
-        _at_work.remove(self._entry)
-
-
-def refuse_in_task(comm: MPI.Intracomm, name: str) -> None:
-    """Raise an error in a task of a session with other ranks of `comm`, which run tasks, too, and do not call `name`."""
-    for thread, session in [*_at_work]:  # other threads begin and end tasks
-        if thread == threading.get_ident() and isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
-            groups = [session.presence.comm.Get_group(), comm.Get_group()]
-            groups.append(MPI.Group.Intersection(*groups))
-            n_common = groups[-1].size
-            for group in groups:
-                group.Free()
-            if n_common > 1:
-                how = f"expected MPI.COMM_SELF, or other ranks than the {n_common} that run tasks"
-                raise Error(f"{name} in a task of a pool, on ranks that it would wait for without end: {how}")
 
 
 def need_level(needed: int, why: str) -> None:
