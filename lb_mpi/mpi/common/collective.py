@@ -74,8 +74,8 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
 def raise_on_all(comm: MPI.Intracomm, error: BaseException | Failed | None) -> None:
     """Collective: raise on every rank if `error` is set on any; see `agree`.
 
-    With `Failed`, this rank also raises what the lowest failing rank has sent, from its own error; but SystemExit and
-    KeyboardInterrupt are raised unchanged.
+    With `Failed`, this rank also raises what the lowest failing rank has sent, from its own error; but what is no Exception,
+    such as SystemExit or KeyboardInterrupt, is raised unchanged.
     """
     sent = None
     if isinstance(error, Failed):

@@ -230,8 +230,8 @@ class HaloPlan:
         vertex.
 
         Raises, at an opportunity, ValueError or TypeError on every rank if an argument is wrong on any rank or differs, and
-        BalanceError on every rank if `pack` or `unpack` fails on any rank (but SystemExit and KeyboardInterrupt are
-        raised again on the rank where they were raised).  After these errors the old plan and all values are valid.
+        BalanceError on every rank if `pack` or `unpack` fails on any rank (but what is no Exception, such as SystemExit or
+        KeyboardInterrupt, is raised again on its rank).  After these errors the old plan and all values are valid.
         """
         self._presence.check()
         began, part, balance = time.perf_counter(), self.part, self._balance

@@ -388,7 +388,7 @@ class RootTasks(LocalMap):
     def _error(self, failure: TaskFailure) -> BaseException:
         """Make the error of a failed map; if only the root continues, SystemExit in a task does not end it."""
         own = self.failed
-        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self.session.ranks.alone):
+        if not isinstance(own, Exception | None) and (isinstance(own, KeyboardInterrupt) or not self.session.ranks.alone):
             return own
         error = task_error(failure)
         error.__cause__ = own or error.__cause__

@@ -171,8 +171,9 @@ class Balancer:
         Parameters
         ----------
         function : called as function(block of rows, *more, **options).  The rows of a block belong to this rank or to
-            another one.  Returns as many rows as the block has: an array, or a tuple or list of arrays.  Their dtypes
-            and the shapes of one row may be any, but must be the same in all calls and on all ranks.
+            another one.  Returns as many rows as the block has: an array, or a tuple or list of arrays (instead of a
+            named tuple, `map_rows` returns a plain one).  Their dtypes and the shapes of one row may be any, but must be the
+            same in all calls and on all ranks.
         rows : (n, ...) numpy array, or a tuple or list of arrays with the same first dimension n.  n may be 0, and may
             differ between ranks; dtypes and shapes of one row must be the same on all ranks.
         more : further arrays of n rows, which are only read, and of which the function gets the same rows as of `rows`;
@@ -200,8 +201,8 @@ class Balancer:
         blocks of a rank then begin at its rows 0, block_rows, 2 block_rows, ... (the last block may be shorter), and
         the results are bit for bit those of the calls on these blocks, whichever rank computes them.
 
-        Raises BalanceError on every rank if the function fails on any rank, or returns something else (but SystemExit
-        and KeyboardInterrupt are raised again on the rank where they were raised), also if it calls this Balancer;
+        Raises BalanceError on every rank if the function fails on any rank, or returns something else (but what is no
+        Exception, such as SystemExit or KeyboardInterrupt, is raised again on its rank), also if it calls this Balancer;
         ValueError or TypeError on every rank if the rows are invalid on any rank, or they or scalars differ between ranks.
         """
         self._open()

@@ -104,8 +104,8 @@ def search(
 
     Raises ValueError or TypeError on every rank if an argument is wrong on any rank.  If the problem
     raises any exception (also Ctrl-C) on any rank, or the problem returns a value that violates the `Problem`
-    protocol, every rank raises a SearchError that names the rank and the cause; but a rank on which SystemExit or
-    KeyboardInterrupt was raised raises that itself.
+    protocol, every rank raises a SearchError that names the rank and the cause; but what is no Exception,
+    such as SystemExit or KeyboardInterrupt, is raised again on its rank.
 
     With `save`, raises Stopped on every rank if a signal has ended the search (a SIGTERM that comes when all work is
     done ends the process instead, as it does outside of a search), ValueError if the folder has saves of
