@@ -3,7 +3,7 @@
 hosts   three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms between them (launch/cluster): a walled maze of 8192 x 8192
         cells, the tree T1L, and the weather on 256 x 480 and on 128 x 240 columns, in 30 steps
 slots   the same with two ranks on each host, at half those speeds; and with hosts that are slow for some seconds
-moving  the hosts again, each slow for some seconds: heat on 150 x 200 in 400 steps, and particles in 200 steps, without
+moving  the hosts again, each slow for some seconds: heat on 150 x 200 in 400 steps, and particles in 60 steps, without
         and with --rebalance
 one     one machine, four ranks of emulated speeds: a walled maze of 12000 x 12000, the weather on 128 x 240, in 30 steps
 room    the same with half those speeds, for which two cores are enough: no two ranks share a core
