@@ -33,8 +33,9 @@ USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # speeds that "auto" needs to decide
 JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 USUAL_STEPS = 250  # from one change to the next
-HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, until a second move, from the new homes,
-HEAVY_PART = 0.02  # of the time of a step: an assumption, by which a second move pays after fifty times its cost
+HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, until another move, from the new homes,
+HEAVY_PART = 0.02  # of the time of a step: an assumption, by which another move pays after fifty times its cost
+LIGHTER = 0.97  # times the cut before: such a move has made it lighter, and the next one may, too
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
@@ -218,13 +219,15 @@ class Opportunities:
     """The opportunities of a plan, and what is decided at them, the same on all ranks.
 
     In a move, a vertex stays or goes to a neighbour of its home, and no farther.  So a large move leaves a heavy cut, which
-    a second move makes lighter, from the new homes.  It comes when the parts have held for long, so it costs little.
+    further moves make lighter, from the new homes.  They come when the parts have held for long, so they cost little, and
+    end with the first one that hardly helps.
     """
 
     def __init__(self, first_cut: float = math.inf, trigger: Trigger | None = None) -> None:
         self.first_cut = first_cut or math.inf  # 0, as of one part, or infinite: no cut is heavy
         self.trigger = trigger or Trigger()
-        self._heavy = False  # the cut after the last move, which was not the second one
+        self._heavy = False  # the cut after the last move, and another one may make it lighter
+        self._cut = math.inf  # after the last move
         self.units = Units()
         self.before = math.nan  # imbalance at the last one
         self.call_s = 0.0  # seconds of this rank's last one at which nothing moved
@@ -244,7 +247,8 @@ class Opportunities:
 
     def moved(self, cut: float, reason: BalanceReason) -> None:
         """Record a move for this reason, after which the parts have this cut."""
-        self._heavy = cut > HEAVY * self.first_cut and reason is not BalanceReason.CUT
+        helps = reason is not BalanceReason.CUT or cut < LIGHTER * self._cut
+        self._heavy, self._cut = cut > HEAVY * self.first_cut and helps, cut
 
     def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
         """Decide at this opportunity, and when the next one comes."""

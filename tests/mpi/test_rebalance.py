@@ -256,19 +256,19 @@ def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
         assert last == "to load the compiled code for the first move took up to 1.5 s, which count as idle"
 
 
-def test_a_move_that_leaves_a_heavy_cut_is_followed_by_one_that_makes_it_lighter() -> None:
+def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_help() -> None:
     graph = mesh(24, 24)
     with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(np.arange(576) // 24 * SIZE // 24)) as plan:
         opportunities = plan._balance.opportunities
         opportunities.first_cut = 1.0  # any cut is heavy
-        for _ in range(8):
+        for _ in range(12):
             at_speed(plan, 0.2 if RANK == 0 else 1.0)
             opportunities._skipped = 0
             plan.rebalance(tolerance=0.1)
         check(plan, graph)
         reasons = [one.reason for one in plan.history if not one.reason.startswith("plan unchanged: the imb")]
         assert SIZE == 1 or reasons[0] == BalanceReason.GAIN.words
-        assert SIZE == 1 or reasons.count(BalanceReason.CUT.words) <= reasons.count(BalanceReason.GAIN.words)
+        assert SIZE == 1 or BalanceReason.CUT.words in reasons or "plan unchanged: no lighter cut was found" in reasons
         assert not opportunities._heavy
 
 

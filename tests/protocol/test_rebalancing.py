@@ -123,20 +123,30 @@ def test_a_first_move_waits_until_losses_exceed_the_time_to_load_its_code() -> N
     assert first_move(4.8) == 5
 
 
-def test_a_heavy_cut_is_made_lighter_once_after_each_move_that_has_held() -> None:
+@pytest.mark.parametrize(("lighter", "moves"), [
+    ([0.99], 1),  # it hardly helps
+    ([0.9, 0.99], 2),
+    ([0.9, 0.8], 2),  # no longer heavy
+])  # fmt: skip
+def test_a_heavy_cut_is_made_lighter_after_each_move_that_has_held_as_long_as_it_helps(
+    lighter: list[float], moves: int
+) -> None:
     """A step takes 4 s, and a move 0.12 s: the parts have held after two steps."""
     case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
     opportunities, found = Opportunities(first_cut=10.0), []
     opportunities.trigger.paid(0.12)
-    for cut in (11.0, 13.0, 12.5):
+    for cut in (11.0, 14.0, 13.5):
         opportunities.moved(cut, BalanceReason.GAIN)
-        for _ in range(4):
+        parts = iter([*lighter, 1.0])
+        for _ in range(8):
             assert not opportunities.skips()
             decided = opportunities.decide(case.totals(Units()), case.size)
             if decided.decision.act:
-                opportunities.moved(cut - 0.2, decided.decision.reason)
+                cut *= next(parts)
+                opportunities.moved(cut, decided.decision.reason)
             found.append(decided.decision.reason is BalanceReason.CUT)
-    assert found == 4 * [False] + 2 * [False, True, False, False]
+    held = ([False, True] * moves + 8 * [False])[:8]
+    assert found == 8 * [False] + 2 * held
 
 
 def test_after_a_first_cut_of_0_no_cut_is_heavy() -> None:
