@@ -137,10 +137,10 @@ class BalanceReason(IntEnum):
     NO_GAIN = 6, "plan unchanged: a new one would cost more than it saves"
     BELOW = 7, "plan unchanged: the imbalance is not above the bound"
     ALONE = 8, "plan unchanged: there is only one rank"
-    CROWDED = 11, "rows stay with their owners while the ranks queue for cores"
+    CROWDED = 11, "no rows are lent by plan while the ranks queue for cores"
     HOLDS = 10, "plan unchanged: it holds for some calls"
     CUT = 12, "balanced: the last move had left many edges between the parts"
-    HOME = 9, "rows stay with their owners from now on: lending costs more than it saves"
+    HOME = 9, "no rows are lent by plan from now on: lending costs more than it saves"
 
 
 ACTING = (BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.CUT, BalanceReason.HOME)

@@ -275,7 +275,7 @@ def test_results_and_migrated_rows_have_the_memory_order_of_the_rows(kind: str, 
     plain = array.copy(order="K")
     result = balancer.map_rows(np.negative, array)
     assert result.tobytes() == (-array).tobytes()
-    migrated = balancer.migrate(array, np.arange(len(array)) * (1.0 + 9.0 * RANK))
+    migrated = balancer.migrate(array, costs=np.arange(len(array)) * (1.0 + 9.0 * RANK))
     for made in (result, migrated):
         if made is not array and len(made) > 1 and "broadcast" not in kind:
             assert np.argsort(np.abs(made.strides)).tolist() == np.argsort(np.abs(plain.strides)).tolist()
@@ -295,7 +295,7 @@ def test_results_that_differ_between_ranks_or_blocks(balancer: lb_mpi.Balancer) 
             with pytest.raises(lb_mpi.BalanceError, match=words):
                 balancer.map_rows(lambda block: block.astype("f4" if RANK == LAST else "f8"), rows)
         calls = itertools.count()
-        words = rf"rank {LAST}, .*returned array of float64 \(1,\): expected array of float64 \(2,\), as for the rows before"
+        words = rf"rank {LAST}, .*returned array of float64 \(n, 1\): expected array of float64 \(n, 2\), as for the rows before"
         with pytest.raises(lb_mpi.BalanceError, match=words):
             balancer.map_rows(lambda b: b[:, :1] if RANK == LAST and next(calls) else b, rows, block_rows=5)  # noqa: B023
     assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
@@ -339,7 +339,7 @@ def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
         assert balancer.map_rows(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
 
     until_rows_move(balancer, call)
-    owned = balancer.migrate(rows, np.ones(120) * (1 + RANK), pack=pack, unpack=json.loads)
+    owned = balancer.migrate(rows, costs=np.ones(120) * (1 + RANK), pack=pack, unpack=json.loads)
     everything = sorted(item["id"] for items in COMM.allgather(owned) for item in items)
     assert everything == sorted(1000 * rank + k for rank in range(SIZE) for k in range(120))
 
@@ -640,7 +640,7 @@ def test_pack_that_fails_on_one_rank(balancer: lb_mpi.Balancer) -> None:
         with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
             again_and_again(lambda: balancer.map_rows(grow, rows, pack=broken, unpack=json.loads))
         with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
-            balancer.migrate(rows, np.full(80, 10.0**RANK), pack=broken, unpack=json.loads)
+            balancer.migrate(rows, costs=np.full(80, 10.0**RANK), pack=broken, unpack=json.loads)
     assert balancer.map_rows(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
 
 
@@ -656,7 +656,7 @@ def test_rows_that_differ_between_ranks(other: object, after: int, balancer: lb_
     def function(block: object) -> object:
         return block
 
-    with pytest.raises(TypeError, match=rf"^rows = .* on rank {LAST}: expected array of float64 \(2,\), as on ranks? 0"):
+    with pytest.raises(TypeError, match=rf"^rows = .* on rank {LAST}: expected array of float64 \(n, 2\), as on ranks? 0"):
         balancer.map_rows(function, rows)
     with pytest.raises(ValueError, match=f"^rows = .* on rank {LAST}: expected 'array of float64"):
         balancer.migrate(rows)
@@ -716,7 +716,7 @@ def test_bad_rows_on_one_rank(
 @pytest.mark.parametrize("costs", [[1.0], [-1.0] * 20, [math.nan] * 20, "text"])
 def test_bad_costs_on_one_rank(costs: object, balancer: lb_mpi.Balancer) -> None:
     with pytest.raises(ValueError, match="costs"):
-        balancer.migrate(numbers(20), costs if RANK == LAST else np.ones(20))  # type: ignore[arg-type]
+        balancer.migrate(numbers(20), costs=costs if RANK == LAST else np.ones(20))  # type: ignore[arg-type]
 
 
 def test_not_a_function_and_pack_alone(balancer: lb_mpi.Balancer) -> None:

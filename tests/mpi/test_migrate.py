@@ -85,7 +85,7 @@ def migrated(seed: int) -> str:
         for _ in range(3):
             costs = costs_of(str(rng.choice(["equal", "zero", "heavy", "some zero"])), len(numbers), rng)
             before = rows
-            rows = balancer.migrate(before, None if costs is None else costs[mine], order="kept", **options)
+            rows = balancer.migrate(before, costs=None if costs is None else costs[mine], order="kept", **options)
             counts, last = balancer.counts, balancer.last
             assert last is not None
             if counts is None or counts.sum() != len(numbers) or (counts < 0).any():
@@ -147,11 +147,11 @@ def test_only_ends_that_must_move_do() -> None:
         return
     costs = np.full(100, 1.2 if RANK == LAST else 1.0)
     with lb_mpi.Balancer(COMM, when="always") as balancer:
-        balancer.migrate(np.arange(100), costs, order="kept")
+        balancer.migrate(np.arange(100), costs=costs, order="kept")
         assert balancer.counts is not None
         assert balancer.counts[-1] < 100 < balancer.counts[-2]
         balanced = balancer.counts.copy()
-        balancer.migrate(np.arange(balanced[RANK]), np.full(balanced[RANK], 1.0 / balanced[RANK]), order="kept")
+        balancer.migrate(np.arange(balanced[RANK]), costs=np.full(balanced[RANK], 1.0 / balanced[RANK]), order="kept")
         np.testing.assert_array_equal(balancer.counts, balanced)
 
 
@@ -184,8 +184,8 @@ def test_history_and_report_tell_migrations_apart() -> None:
         balancer.map_rows(np.copy, rows)
         assert balancer.counts is None
         assert "migrated" not in str(balancer.report())
-        moved = balancer.migrate(rows, np.ones(len(rows)), order="kept")
-        balancer.migrate(moved, np.ones(len(moved)), order="appended")
+        moved = balancer.migrate(rows, costs=np.ones(len(rows)), order="kept")
+        balancer.migrate(moved, costs=np.ones(len(moved)), order="appended")
         assert balancer.counts is None
         lent, first, _ = balancer.history
         assert "migrated" not in lent.reason
@@ -226,9 +226,9 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         pack, unpack = (str.encode, fail) if what == "unpack" else (fail if RANK == 0 else str.encode, bytes.decode)
         with pytest.raises((lb_mpi.BalanceError, SystemExit)) as caught:
-            balancer.migrate(rows, costs, order="kept", pack=pack, unpack=unpack)
+            balancer.migrate(rows, costs=costs, order="kept", pack=pack, unpack=unpack)
         assert isinstance(caught.value, SystemExit) == (what == "exit" and RANK == 0)
         assert balancer.counts is None
-        moved = balancer.migrate(rows, costs, order="kept", pack=str.encode, unpack=bytes.decode)
+        moved = balancer.migrate(rows, costs=costs, order="kept", pack=str.encode, unpack=bytes.decode)
         everything = [one for some in COMM.allgather(rows) for one in some]
         assert [one for some in COMM.allgather(moved) for one in some] == everything

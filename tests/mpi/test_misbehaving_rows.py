@@ -72,7 +72,7 @@ def test_whatever_pack_and_unpack_do_is_told_to_all() -> None:
                 return wrong()
 
             def migrate(pack: Callable[..., Any] = broken) -> None:
-                balancer.migrate(objects, np.full(20, 100.0 * (RANK == LAST)), pack=pack, unpack=json.loads)
+                balancer.migrate(objects, costs=np.full(20, 100.0 * (RANK == LAST)), pack=pack, unpack=json.loads)
 
             check(migrate, f"pack {name}", guilty)
             if name in RAISES:  # what unpack returns is the user's
@@ -82,7 +82,7 @@ def test_whatever_pack_and_unpack_do_is_told_to_all() -> None:
                     return wrong()
 
                 def unpacking(unpack: Callable[..., Any] = torn) -> None:
-                    balancer.migrate(objects, np.full(20, 100.0 * (RANK == 0)), pack=pack, unpack=unpack)
+                    balancer.migrate(objects, costs=np.full(20, 100.0 * (RANK == 0)), pack=pack, unpack=unpack)
 
                 check(unpacking, f"unpack {name}", guilty)
         assert len(COMM.allgather(balancer.migrate(objects, pack=pack, unpack=json.loads))) == SIZE
@@ -213,7 +213,7 @@ def test_migrate_keeps_the_very_dtype(dtype: Any) -> None:
     else:
         rows[:] = values
     with lb_mpi.Balancer(COMM, when="always") as balancer:
-        owned = balancer.migrate(rows, np.full(30, 1.0 + RANK))
+        owned = balancer.migrate(rows, costs=np.full(30, 1.0 + RANK))
         assert owned.dtype == rows.dtype
         assert owned.dtype.itemsize == rows.dtype.itemsize
         got = owned[rows.dtype.names[-1]] if rows.dtype.names else owned

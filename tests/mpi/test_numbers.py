@@ -54,7 +54,7 @@ def balanced(block_rows: Any = None, **options: Any) -> None:
 
 def migrated(costs: Any) -> None:
     with lb_mpi.Balancer(COMM) as balancer:
-        rows = balancer.migrate(np.zeros(4), costs)
+        rows = balancer.migrate(np.zeros(4), costs=costs)
         assert COMM.allreduce(len(rows)) == 4 * SIZE
 
 

@@ -492,7 +492,7 @@ def test_ctrl_c_ends_the_wait_for_a_rank_that_packs() -> None:
     try:
         with lb_mpi.Balancer(comm, when="always") as balancer, warned(interrupt):
             rows = [None] * (30 if RANK == LATE else 1)
-            balancer.migrate(rows, np.ones(len(rows)), pack=pack, unpack=lambda data: None)
+            balancer.migrate(rows, costs=np.ones(len(rows)), pack=pack, unpack=lambda data: None)
     except (KeyboardInterrupt, lb_mpi.Error) as error:
         seen = error
     tell()

@@ -58,7 +58,7 @@ def test_components_are_balanced_by_themselves() -> None:
         balancer = lb_mpi.Balancer(COMM, graph=pairs, when="always")
     with balancer:
         rows = numbers(100 if RANK in (0, 3) else 10)
-        owned = balancer.migrate(rows, np.ones(len(rows)))
+        owned = balancer.migrate(rows, costs=np.ones(len(rows)))
     counts = COMM.allgather(len(owned))
     assert counts[:4] == [55, 55, 55, 55]
     assert all(count == 10 for count in counts[4:])

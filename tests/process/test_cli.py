@@ -271,7 +271,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("simulate graph --period 0", "period = 0: expected"),
         ("simulate graph --graph mesh:2x2 --ranks 2 --speeds 1,2,3", "speeds"),
         ("report no_folder", "error: no_folder: No such file or directory"),
-        ("run -n 1 --hosts no.txt python", "run: error: --hosts no.txt: No such file or directory"),
+        ("run -n 1 --hosts hosts.txt python", "run: error: --hosts hosts.txt: No such file or directory"),
         ("arrange --hosts no.txt --graph mesh:2x2", "error: --hosts no.txt: No such file or directory"),
         ("simulate tasks --task-s 5e-324", "--task-s = 5e-324: expected"),
         ("simulate search --unit-s 5e-324", "--unit-s = 5e-324: expected"),

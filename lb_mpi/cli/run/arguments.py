@@ -62,15 +62,15 @@ class Parser(argparse.ArgumentParser):
 
 def explained(error: object, arguments: Sequence[str] = ()) -> str:
     """Return the text of an error; if it is about an option among the arguments, or its file, it begins with the option."""
-    text = str(error)
-    if isinstance(error, OSError) and error.filename is not None:
+    text, of_file = str(error), isinstance(error, OSError) and error.filename is not None
+    if isinstance(error, OSError) and of_file:
         text = f"{error.filename}: {error.strerror}"
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         option, equals, value = argument.partition("=")
         name = option.lstrip("-").replace("-", "_")
         if option.startswith("-") and name:
-            if re.match(rf"{re.escape(name)}\b", text):
-                return f"{option}{text[len(name) :]}"
             if text.startswith(f"{value if equals else following}:"):
                 return f"{option} {text}"
+            if not of_file and re.match(rf"{re.escape(name)}\b", text):
+                return f"{option}{text[len(name) :]}"
     return text

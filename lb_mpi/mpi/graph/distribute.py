@@ -85,7 +85,7 @@ def distribute(
         `cost_by_cut`.
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1, where speeds
         are measured and where its time is recorded, or a function that returns the speed of the moment; may differ by
-        rank.
+        rank.  What the program computes between the calls is not slowed down: use `lb_mpi.throttle`.
 
     Returns this rank's `lb_mpi.HaloPlan`; close it, or use it in a `with` statement.
 

@@ -225,7 +225,8 @@ class Values:
             return _Objects(value, self._pack, self._unpack)
         if type(value) not in (np.ndarray, np.memmap):
             kinds = "a numpy array (no subclass), a CSR matrix or a list of objects"
-            raise TypeError(f"{name} of type {type(value).__name__} ({show(value)}): expected {kinds}")
+            unpacked = "; did you mean (h,) = plan.rebalance(h)?" if isinstance(value, tuple) else ""
+            raise TypeError(f"{name} of type {type(value).__name__} ({show(value)}): expected {kinds}{unpacked}")
         if value.dtype.hasobject:
             raise TypeError(f"{name} of dtype {value.dtype}: expected numbers, or a list of objects with pack and unpack")
         if value.ndim < 1:

@@ -254,8 +254,8 @@ class Balancer:
     def migrate(
         self,
         rows: R,
-        costs: ArrayLike | None = None,
         *,
+        costs: ArrayLike | None = None,
         order: str = "appended",
         pack: Pack | None = None,
         unpack: Unpack | None = None,
@@ -264,7 +264,7 @@ class Balancer:
 
         Parameters
         ----------
-        rows : as for `map_rows`.
+        rows : as for `map_rows`: several arrays are passed, and come back, as a tuple.
         costs : (n,) cost of each row, >= 0, in any unit that is the same on all ranks; None: as measured in the last
             call of `map_rows` on these rows (with blocks of single rows), otherwise equal.
         order : "appended": any rows may go to any rank.  The result has the rows that stay, in their order, and after

@@ -62,7 +62,8 @@ class Spec(NamedTuple):
         blocks = f" in blocks of {self.block_rows}" if self.block_rows else ""
         if self.form == "objects":
             return "objects" + blocks
-        columns = [f"{dtype} {shape}" for dtype, shape in zip(self.dtypes, self.shapes, strict=True)]
+        sizes = [", ".join(("n", *map(str, shape))) + "," * (not shape) for shape in self.shapes]
+        columns = [f"{dtype} ({size})" for dtype, size in zip(self.dtypes, sizes, strict=True)]
         more = f" with {', '.join(columns[self.n_home :])}" if len(columns) > self.n_home else ""
         return f"{self.form} of {', '.join(columns[: self.n_home])}{more}{blocks}"
 
