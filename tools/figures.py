@@ -188,8 +188,8 @@ def programs() -> tuple[float, float, list[str]]:
     left, scale, step = 90.0, 90.0, 34.0
     end = 40.0 + step * len(table)
     parts = [text(left, 16, "time / achievable time, on ranks of speeds 0.4, 0.2, 0.1 and 0.1:", "left")]
-    parts += [rect(left + 410, 6, 12, 11, "before"), text(left + 428, 16, "before", "left")]
-    parts += [rect(left + 490, 6, 12, 11, "after"), text(left + 508, 16, "with lb_mpi", "left")]
+    parts += [rect(left + 430, 6, 12, 11, "before"), text(left + 448, 16, "before", "left")]
+    parts += [rect(left + 505, 6, 12, 11, "after"), text(left + 523, 16, "with lb_mpi", "left")]
     for k, (name, *ratios) in enumerate(table):
         y = 34.0 + step * k
         parts.append(text(left - 8, y + 17, name, "right"))
