@@ -132,6 +132,7 @@ DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManag
         alone(lambda comm, _: lb_mpi.distribute(comm, on_root(parse("mesh:4x6")), method="block").close()),
     ),
     "plan.exchange": ("plan.exchange", within(plan, lambda one: one.exchange(one.vertices))),
+    "plan.rebalance": ("plan.rebalance", within(plan, lambda one: one.rebalance(one.vertices))),
     "plan.close": ("close of a plan", within(plan, lambda one: one.close())),
     "measure": (
         "lb_mpi.measure",

@@ -20,6 +20,7 @@ def test_the_rank_that_knows_the_cause_prints_it_whole_and_the_others_a_line() -
     assert failure.line(lb_mpi.Stopped("saved"), 0, 4) == "rank 0: lb_mpi.errors.Stopped: saved"
     assert failure.line(KeyboardInterrupt(), 0, 4) == ""
     assert failure.line(KeyboardInterrupt(), 1, 4).startswith("rank 1: KeyboardInterrupt (")
+    assert failure.located(TypeError("no pickle")) == "TypeError: no pickle"  # not raised: its place is not known
 
 
 def test_one_rank_alone_tells_all_of_it() -> None:

@@ -95,7 +95,7 @@ def cause(error: BaseException) -> str:
     text = _text(error)
     if isinstance(error, BalanceError | SearchError) or (isinstance(error, Error) and text.startswith("rank ")):
         return text
-    return f"{describe(error)} {place(error)}"
+    return located(error)
 
 
 def describe(error: BaseException) -> str:
@@ -104,8 +104,13 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def located(error: BaseException) -> str:
+    """Return the type and message of an exception, and where it was raised, if that is known."""
+    return f"{describe(error)} {place(error)}".rstrip()
+
+
 def place(error: BaseException) -> str:
-    """Return where it was raised: "(file:line, in function)"; of Ctrl-C, the code that it interrupted."""
+    """Return where it was raised: "(file:line, in function)"; of Ctrl-C, the code that it interrupted; "": not known."""
     try:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name not in HANDLERS]
     except Exception:
@@ -114,7 +119,7 @@ def place(error: BaseException) -> str:
         return "(in lb_mpi)"  # it was held back
     if isinstance(error, ValueError | TypeError | Error):  # of a wrong argument: the caller's line, not our check
         frames = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames
-    return f"({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else "(where is not known)"
+    return f"({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 
 
 def mark(error: BaseException, ranks: object) -> None:
@@ -166,9 +171,9 @@ def line(error: BaseException, rank: int, size: int) -> str:
     if isinstance(error, AttributeError) and error.obj is None and error.name:  # by hand, it has no name
         for kind, text in _hints:
             if hasattr(kind, error.name):
-                return f"rank {rank}: {describe(error)} {place(error)}: {text}"
+                return f"rank {rank}: {located(error)}: {text}"
     if size > 1 and rank > 0 and isinstance(error, KeyboardInterrupt):  # which mpiexec has passed to all
-        return f"rank {rank}: {describe(error)} {place(error)}"
+        return f"rank {rank}: {located(error)}"
     if size == 1 or not (isinstance(error, Stopped) or _mark_of(error).quiet):
         return ""
     kind = type(error)

@@ -63,7 +63,7 @@ from lb_mpi.rebalancing.slabs import end_owners
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 
-NAME = "lb_mpi.HaloPlan.rebalance"  # of the call
+NAME = "plan.rebalance"  # of the call
 KERNELS_S, NUMBA_S = 1.0, 0.4  # CPU seconds to load the kernels and to import numba
 LEAST_SHARE = 0.05  # of a core, that a rank is expected to get while it loads
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite

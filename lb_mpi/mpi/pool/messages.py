@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lb_mpi.checks import show
 from lb_mpi.errors import Error, TaskError
 from lb_mpi.layout import Layout
-from lb_mpi.mpi.common.failure import describe, place
+from lb_mpi.mpi.common.failure import located
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
 
@@ -215,8 +215,8 @@ def failure_of(error: BaseException, rank: int, task: int = -1) -> TaskFailure:
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException:  # its own __str__ may raise anything
-        text = f"{describe(error)} {place(error)}\n"
-    return TaskFailure(f"{describe(error)} {place(error)}", task, rank, text, pickled_error(error))
+        text = f"{located(error)}\n"
+    return TaskFailure(located(error), task, rank, text, pickled_error(error))
 
 
 def task_error(failure: TaskFailure) -> TaskError:
