@@ -108,7 +108,7 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
 
 def meant(value: object, allowed: Sequence[str]) -> str:
     """Return "; did you mean ...?" if `value` is a word that resembles one of those that are allowed; otherwise ""."""
-    found = difflib.get_close_matches(value, allowed, 1) if isinstance(value, str) else []
+    found = difflib.get_close_matches(value, allowed, 1, 0.7) if isinstance(value, str) else []
     return f"; did you mean {found[0]}?" if found else ""
 
 

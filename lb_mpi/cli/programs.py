@@ -8,8 +8,9 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from lb_mpi.checks import comma_list, number
+from lb_mpi.checks import comma_list, number, show
 from lb_mpi.cli.dispatch import FAILED, mistake
 from lb_mpi.cli.profile.profile import table
 from lb_mpi.cli.run.arguments import Parser
@@ -41,7 +42,7 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
             options.program, module=options.module, prepare=lambda: pool_names.replace(replaced)
         )
     except (ValueError, OSError, SyntaxError, ImportError, Error) as error:
-        return mistake(error, prog)
+        return mistake(_explained(error, "SCRIPT", options, prog), prog)
     try:
         pool_script.run_script(script, sys.argv)
     except SystemExit as leaving:
@@ -77,7 +78,7 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
         argv = [options.program, *options.arguments]
         program = ProfiledProgram(argv, module=options.module, speeds=speeds)
     except (ValueError, OSError, SyntaxError, Error) as error:
-        return mistake(error, prog)
+        return mistake(_explained(error, "PROGRAM", options, prog), prog)
     profile, raised = program.run()
     below = profile is not None and least is not None and profile.parallel_efficiency < least
     if profile is not None:
@@ -102,3 +103,13 @@ def _parse(parser: argparse.ArgumentParser, program: str, arguments: Sequence[st
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS",
         help=f"the {program.lower()}'s sys.argv[1:]")
     return parser.parse_args(arguments)
+
+
+def _explained(error: Exception, name: str, options: argparse.Namespace, prog: str) -> object:
+    """Return the error; if the program can't be read, a text instead: perhaps it is a command, with the file after it."""
+    program: str = options.program
+    if not (isinstance(error, OSError) and error.filename and Path(error.filename) == Path(program)):
+        return error
+    file = "" if program.endswith(".py") else next((word for word in options.arguments if word.endswith(".py")), "")
+    how = f", as in `{prog.split()[-1]} {file}`" if file else ""
+    return f"{name} = {show(program)}:{'' if file else f' {error.strerror}:'} expected a Python file{how}"

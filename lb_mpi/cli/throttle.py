@@ -64,7 +64,7 @@ class Program:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            become(argv, env, mask, parent)
+            become(argv, env, mask, parent, "throttle")
         self._files = [os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY) for name in ("status", "schedstat")]
         self.status: int | None = None  # as from waitpid, once it has ended
         self._cpu_s = {self.pid: 0.0}  # of each process, also of those reaped since the last look
@@ -318,6 +318,8 @@ def main(arguments: Sequence[str], prog: str) -> NoReturn:
         else:
             speed = emulated_speed(comma_list("--speed", options.speed, 1)[0], "--speed")
     except ValueError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)  # on each rank: this one may be the only one that knows
+        hint = "; did you mean --speeds?" if "," in (options.speed or "") else ""
+        # On each rank: this one may be the only one that knows.
+        print(f"{parser.prog}: error: {error}{hint}", file=sys.stderr)
         sys.exit(2)
     run(argv, speed, report=options.report)

@@ -10,7 +10,7 @@ import socket
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import lb_mpi
 from lb_mpi.cli.profile.profile import Line, Profile
 from lb_mpi.cli.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
 from lb_mpi.cli.profile.timed import Installed, Recorder
-from lb_mpi.cli.programs import run_profile
+from lb_mpi.cli.programs import run_pool, run_profile
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -230,6 +230,20 @@ def test_json_is_the_only_output_also_below_the_limit(folder: Path, capsys: pyte
         assert json.loads(said.err)["parallel_efficiency"] < 1.0
     else:
         assert said.err == ""
+
+
+@pytest.mark.parametrize(("command", "line", "says"), [
+    (run_profile, "python walks.py", "profile: error: PROGRAM = 'python': expected a Python file, as in `profile walks.py`"),
+    (run_pool, "python walks.py", "pool: error: SCRIPT = 'python': expected a Python file, as in `pool walks.py`"),
+    (run_pool, "nosuch.py data.py", "SCRIPT = 'nosuch.py': No such file or directory: expected a Python file"),
+])  # fmt: skip
+def test_a_command_in_the_place_of_the_program_is_a_mistake(
+    command: Callable[[list[str], str], int], line: str, says: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    assert command(line.split(), f"x {command.__name__.removeprefix('run_')}") == 2
+    assert (f"{says}\n" in capsys.readouterr().err) == (RANK == 0)
 
 
 @pytest.mark.parametrize(("argv", "options"), [

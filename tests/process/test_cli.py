@@ -133,7 +133,13 @@ def test_a_misspelt_option_or_word_is_named_with_what_was_meant(
 
 
 def test_a_word_that_resembles_no_other_has_no_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("fly", "allocate --quick --tasks 3 --time 1", "partition mesh:4x4 -k 2 --method best", "partition x -k 2"):
+    for line in (
+        "fly",
+        "allocate --quick --tasks 3 --time 1",
+        "run --root 1",
+        "partition mesh:4x4 -k 2 --method best",
+        "partition x -k 2",
+    ):
         with contextlib.suppress(SystemExit):
             main(line.split())
         assert "did you mean" not in capsys.readouterr().err
@@ -270,7 +276,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("simulate graph --steps 0", "steps = 0: expected"),
         ("simulate graph --period 0", "period = 0: expected"),
         ("simulate graph --graph mesh:2x2 --ranks 2 --speeds 1,2,3", "speeds"),
-        ("report no_folder", "error: no_folder: No such file or directory"),
+        ("report no_folder", "error: FOLDER = 'no_folder': expected a folder made with LB_MPI_RECORD or `run --record`"),
         ("run -n 1 --hosts hosts.txt python", "run: error: --hosts hosts.txt: No such file or directory"),
         ("arrange --hosts no.txt --graph mesh:2x2", "error: --hosts no.txt: No such file or directory"),
         ("simulate tasks --task-s 5e-324", "--task-s = 5e-324: expected"),

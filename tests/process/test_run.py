@@ -172,7 +172,8 @@ def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
         ("one -oProxyCommand=x", ["--check"], "hosts.txt:2: host name '-oProxyCommand=x'"),
         ("a;b", ["--check"], "hosts.txt:1: host name 'a;b'"),
         ("one:2", ["-n", "3", "--check"], "-n 3: expected 1 to 2"),
-        ("one", ["nosuchprogram"], "nosuchprogram: not found"),
+        ("one", ["nosuchprogram"], "error: nosuchprogram: not found: expected a command\n"),
+        ("one", ["apps/maze.py"], "apps/maze.py: not found: expected a command, as in `python apps/maze.py`\n"),
         ("one", [], "expected a PROGRAM, or --check"),
         ("one", ["--mpiexec", "/nosuch", "--check"], "/nosuch: not found"),
         ("one", ["--launcher", "/nosuch", "--check"], "/nosuch: not found"),
@@ -198,6 +199,10 @@ def test_an_mpiexec_beside_the_interpreter_is_found_without_a_path(tmp_path: Pat
     assert start.find("mpiexec") == str(other / "mpiexec")  # what the user has chosen
     with pytest.raises(ValueError, match="nosuch: not found"):
         start.find("nosuch")
+    for folder in (beside, other):
+        (folder / "mpiexec").unlink()
+    with pytest.raises(ValueError, match=r"^no mpiexec beside python or in PATH: pip install 'lb_mpi\[mpich\]' or "):
+        start.find("mpiexec")
 
 
 # Two ranks, which note their pids and compute; each has a child in a session of its own.
@@ -377,6 +382,7 @@ def test_nothing_is_left_however_it_is_ended(
         _, err = process.communicate(timeout=30)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert "Traceback" not in err
+    assert ("\nrun: interrupted\n" in err) == (number == signal.SIGINT)
     hosts = [int(path.read_text()) for path in lab.pids.iterdir()]
     until(lambda: all(map(gone, [*ranks, *hosts])))
     assert folder.exists() == (number == signal.SIGKILL)

@@ -240,7 +240,14 @@ def test_it_ends_as_the_program_ended(script: str, code: int) -> None:
 
 def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(tmp_path: Path) -> None:
     done = throttle("--speed", "0.5", str(tmp_path / "nosuch"))
-    assert (done.returncode, done.stderr) == (127, f"{tmp_path / 'nosuch'}: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (127, f"throttle: {tmp_path / 'nosuch'}: not found: expected a command\n")
+    (tmp_path / "walks.py").touch()
+    done = throttle("--speed", "0.5", "walks.py", cwd=tmp_path)
+    assert done.returncode == 127
+    assert done.stderr == "throttle: walks.py: not found: expected a command, as in `python walks.py`\n"
+    done = throttle("--speed", "0.5", "./walks.py", cwd=tmp_path)
+    assert done.returncode == 126
+    assert done.stderr.endswith(": Permission denied: expected a command, as in `python ./walks.py`\n")
     assert throttle("--speed", "0.5", str(tmp_path)).returncode == 126
 
 
@@ -248,6 +255,7 @@ def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(tmp_path: Pat
     ("arguments", "says"),
     [
         (["--speed", "2", "true"], "--speed = 2.0: expected a finite number above 0 and at most 1"),
+        (["--speed", "0.8,0.4", "true"], "error: --speed has 2 numbers: expected 1; did you mean --speeds?"),
         (["--speeds", "1,1", "true"], "no rank in the environment"),
         (["--speed", "1"], "no PROGRAM"),
         (["true"], "one of the arguments --speeds --speed is required"),

@@ -164,7 +164,7 @@ def doubt(replayed: Replayed, model_s: float) -> str:
     if abs(off) <= TOO_FAR:
         return ""
     if off < 0.0 and measured_s < SMALL_S:
-        why = f"it is too small, so that messages and decisions dominate: {measured_s:.2g} s"
+        why = f"at {measured_s:.2g} s it is too short: messages and decisions dominate"
     elif _core(replayed.core_share) < BUSY:
         why = "the machine was busy: record it again on a quiet one"
     elif off < 0.0:

