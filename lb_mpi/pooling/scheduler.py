@@ -26,7 +26,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from lb_mpi.pooling.learning import LONG_S, Estimate, Timing, estimate, wait_s
 BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
 BATCH_BYTES = 1 << 20
 BATCH_MOST = 256  # tasks
-AHEAD = 2  # batches at a rank: the running one, and the next
+AHEAD, MOST_AHEAD = 2, 8  # batches at a rank: the running one, and the next; more while the root can't send any
 AHEAD_S, AHEAD_PART = 20e-3, 0.25  # a second one could wait so long, or for this part of the time that all ranks still need
 SLOWER = 0.75  # a rank leaves tasks to others only if it is that much slower than a typical one: estimates are rough
 PATIENCE = 4.0  # and so many times as long as the others should need
@@ -80,9 +80,11 @@ class TaskQueue:
 
     def __init__(
         self, hosts: Sequence[int], ranks: Sequence[int], root: int, begins: Callable[[Task], bool], *,
-        initializes: bool = False,
+        initializes: bool = False, chunksize: int = 0, more: bool = False,
     ) -> None:  # fmt: skip
         self.hosts, self.ranks = hosts, ranks
+        self.chunksize = chunksize  # tasks of a batch; 0: adaptive
+        self.more = more  # tasks are read while others run, so nobody knows how many are left
         self.copies = Copies(hosts[root], root)
         self._begins = begins
         self.waiting = deque[Task]()
@@ -114,6 +116,10 @@ class TaskQueue:
         self.waiting.append(task)
         self.units += task.cost
 
+    def end(self) -> None:
+        """Note that all tasks have been read."""
+        self.more = False
+
     def errand(self, rank: int) -> Batch | None:
         """Return what a rank must do before it gets further tasks, or without any."""
         if rank in self.uninitialized and (self.boots or len(self)):
@@ -137,11 +143,12 @@ class TaskQueue:
         while len(taken) < most and n_bytes < BATCH_BYTES and (task := self._head()) is not None:
             if taken and units + task.cost > most_units:
                 break
-            if (missing := self.copies.missing(task.arrays, self.hosts[rank])) is not None:
+            if task.arrays and (missing := self.copies.missing(task.arrays, self.hosts[rank])) is not None:
                 break
             taken.append(self.due.popleft())
             self.units -= task.cost
-            self.copies.use(task.arrays, rank)
+            if task.arrays:
+                self.copies.use(task.arrays, rank)
             n_bytes, units = n_bytes + task.n_bytes, units + task.cost
         if taken:
             return Batch(self, BatchKind.TASKS, tuple(taken))
@@ -184,11 +191,12 @@ class TaskQueue:
 class Scheduler:
     """The tasks of all executors that use these ranks; `speeds[r]` is the speed of rank r believed before, above 0.
 
-    The root sends messages beside its tasks: its turn comes after the others', and gets no second batch.
+    The root sends messages beside its tasks: its turn comes after the others', and gets no second batch.  `blocks`: it sends
+    none while it runs its own tasks, so the others first get what lasts until then.
     """
 
-    def __init__(self, size: int, root: int, speeds: Sequence[float]) -> None:
-        self._root = root
+    def __init__(self, size: int, root: int, speeds: Sequence[float], *, blocks: bool = False) -> None:
+        self._root, self._blocks = root, blocks
         self.queues = deque[TaskQueue]()
         self.at: dict[int, deque[Batch]] = {rank: deque() for rank in range(size)}
         self._believed = dict(enumerate(speeds))
@@ -220,18 +228,31 @@ class Scheduler:
         if not any(map(len, self.queues)):
             self._left_at.clear()
         self.wake_at = math.inf
-        speeds = self.speeds
-        ranks = sorted(self.at, key=lambda rank: (-speeds[rank], rank == self._root))
         sent = []
-        for n, rank in itertools.product(range(AHEAD), ranks):
-            if len(self.at[rank]) == n and (n == 0 or self._may_have_two(rank)):
-                batch = self._next(rank, now)
-                if batch is not None:
-                    batch.queue.n_sent += 1
-                    self.at[rank].append(batch)
-                    self._left_at.pop(rank, None)
-                    sent.append((rank, batch))
+        for rank in self._free():
+            batch = self._next(rank, now)
+            if batch is not None:
+                batch.queue.n_sent += 1
+                self.at[rank].append(batch)
+                self._left_at.pop(rank, None)
+                sent.append((rank, batch))
         return sent
+
+    def _free(self) -> Iterator[int]:
+        """Yield ranks that may have a further batch: first those that have none, and fast ones before slow ones."""
+        speeds, root = self.speeds, self._root
+        ranks = sorted(self.at, key=lambda rank: (-speeds[rank], rank == root))
+        if self._blocks and len(ranks) > 1:
+            ranks.remove(root)
+        for n, rank in itertools.product(range(MOST_AHEAD if self._blocks else AHEAD), ranks):
+            if len(self.at[rank]) == n and (n == 0 or self._may_have_more(rank)):
+                yield rank
+        if root not in ranks and not self.at[root]:
+            yield root
+
+    def wants(self, queue: TaskQueue) -> int:
+        """Return how many tasks to read for a rank that could have some, and finds none in a queue; 0: for none."""
+        return 0 if len(queue) else next((math.ceil(min(self._most(rank, queue))) for rank in self._free()), 0)
 
     def _retire(self) -> bool:
         """Remove the executors that have ended: closed, idle, and without arrays; return whether ranks must forget some."""
@@ -300,19 +321,25 @@ class Scheduler:
     def _most(self, rank: int, queue: TaskQueue) -> tuple[int, float]:
         """Return how many tasks a rank gets at most, and of which cost: for a short time, and half of its share."""
         known = self._known
+        if queue.chunksize:
+            return queue.chunksize, math.inf
         if known is None:
             return 1, math.inf
         speed = known.speeds[rank]
         share = speed / sum(known.speeds[one] for one in queue.ranks) / AHEAD
-        return min(BATCH_MOST, math.ceil(len(queue) * share)), BATCH_S * speed / known.task_s
+        most = BATCH_MOST if queue.more else min(BATCH_MOST, math.ceil(len(queue) * share))
+        return most, BATCH_S * speed / known.task_s
 
-    def _may_have_two(self, rank: int) -> bool:
-        """Return whether a rank that has a batch may have another one: without it, it would wait for each order."""
-        known = self._known
-        if rank == self._root or known is None or sum(map(len, self.queues)) <= len(self.at):
+    def _may_have_more(self, rank: int) -> bool:
+        """Return whether a rank that has batches may have another one: without it, it would wait for each order."""
+        known, more = self._known, any(queue.more for queue in self.queues)
+        if rank == self._root or known is None or not (more or sum(map(len, self.queues)) > len(self.at)):
             return False
-        rest_s = sum(queue.units for queue in self.queues) * known.task_s / sum(known.speeds.values())
-        return self._seconds(rank, self.at[rank][0]) < max(AHEAD_S, AHEAD_PART * rest_s)
+        seconds = sum(self._seconds(rank, batch) for batch in self.at[rank])
+        if len(self.at[rank]) >= AHEAD:
+            return seconds < known.task_s / known.speeds[self._root]
+        rest_s = math.inf if more else sum(queue.units for queue in self.queues) * known.task_s / sum(known.speeds.values())
+        return seconds < max(AHEAD_S, AHEAD_PART * rest_s)
 
     def _seconds(self, rank: int, batch: Batch) -> float:
         """Return how long a rank is expected to need for a batch, of which it may be in a long task."""
@@ -323,7 +350,9 @@ class Scheduler:
     def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
         """Return whether a rank leaves the tasks to faster ones, which need less time for them than it would lose."""
         known = self._known
-        if known is None or self.at[rank] or len(queue.ranks) == 1 or known.task_s < LONG_S * known.speeds[rank]:
+        if known is None or queue.more or self.at[rank] or len(queue.ranks) == 1:
+            return False
+        if known.task_s < LONG_S * known.speeds[rank]:
             return False
         speeds = {one: known.speeds[one] for one in queue.ranks}
         typical = sum(speed * speed for speed in speeds.values()) / sum(speeds.values())

@@ -167,7 +167,7 @@ class Worker:
     @property
     def sees_tasks(self) -> bool:
         """True if some rank on this host has tasks in its word: a turn may be due although no message has arrived."""
-        return any(n_tasks(self.words[rank]) for rank in (self.rank, *self._host))
+        return self.epoch >= 0 and any(n_tasks(self.words[rank]) for rank in (self.rank, *self._host))
 
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
         """Process the messages, and choose the next job; return the messages to send."""

@@ -26,7 +26,7 @@ from mpi4py.futures import MPIPoolExecutor
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
-from lb_mpi.mpi.pool import arrays, dispatcher, serving
+from lb_mpi.mpi.pool import arrays, dispatcher, running
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling.scheduler import Scheduler
@@ -283,11 +283,11 @@ def test_no_thread_starts_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_error_of_a_task_that_needs_the_main_thread_names_root_works() -> None:
-    task, frames = pickle.dumps((signal.signal, (signal.SIGUSR1, signal.SIG_IGN), {})), list[Any]()
-    thread = threading.Thread(target=lambda: frames.append(serving._outcome(0, 0, task)))
+    task, outcomes = pickle.dumps((signal.signal, (signal.SIGUSR1, signal.SIG_IGN), {})), list[Any]()
+    thread = threading.Thread(target=lambda: outcomes.append(running._run_submitted(0, task)))
     thread.start()
     thread.join()
-    assert "expected lb_mpi.Executor(root_works=False)" in pickle.loads(frames[0].data).traceback
+    assert "expected lb_mpi.Executor(root_works=False)" in pickle.loads(outcomes[0][1]).traceback
 
 
 def test_several_threads() -> None:
@@ -426,7 +426,7 @@ def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(mo
     def full(*_: Any) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("lb_mpi.mpi.pool.dispatcher.run_batch", full)
+    monkeypatch.setattr("lb_mpi.mpi.pool.dispatcher.run_submitted", full)
     executor = lb_mpi.Executor(MPI.COMM_SELF)
     future = executor.submit_sharing(functools.partial(len, np.ones(1000)), 100)
     with pytest.raises(BrokenExecutor, match="no room"):

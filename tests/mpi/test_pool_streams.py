@@ -271,6 +271,31 @@ def test_a_batch_that_is_packed_while_another_thread_sends_is_not_lost(monkeypat
                 one.join()
 
 
+def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock() -> None:
+    """The garbage collector may drop it in a thread that starts, for which another thread waits, and holds the lock."""
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool is None:
+            return
+        results = pool.imap(square, range(3))
+        assert next(results) == 0
+        assert pool.map(square, 2) == [0, 1]  # completes the map of the iterator
+        held, dropped = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with pool._session.lock:
+                held.set()
+                waited.append(not dropped.wait(20.0))
+
+        waited = list[bool]()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(20.0)
+        results.close()  # type: ignore[union-attr]
+        dropped.set()
+        thread.join()
+        assert waited == [False]
+
+
 def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call() -> None:
     with lb_mpi.Pool(COMM) as pool:
         items = (pool.map(square, 3) for _ in range(2)) if RANK == 0 else None

@@ -36,7 +36,7 @@ class Outside:
         self.small = small
 
         class Free(Scheduler):
-            def _may_have_two(self, rank: int) -> bool:
+            def _may_have_more(self, rank: int) -> bool:
                 return small.two and rank != ROOT
 
             def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:

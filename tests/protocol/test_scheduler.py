@@ -75,7 +75,7 @@ def test_results_that_nobody_awaits_are_an_error() -> None:
 class Eager(Scheduler):
     """Sends every rank a second batch, and lets slow ones begin the last tasks."""
 
-    def _may_have_two(self, rank: int) -> bool:
+    def _may_have_more(self, rank: int) -> bool:
         return rank != self._root and sum(map(len, self.queues)) > len(self.at)
 
     def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:

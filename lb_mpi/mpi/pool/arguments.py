@@ -23,7 +23,7 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.layout import Layout
 from lb_mpi.metrics import as_numbers
-from lb_mpi.mpi.pool.messages import EXACT, are_unchanging, pickled
+from lb_mpi.mpi.pool.messages import EXACT, Call, are_unchanging, pickled
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import MOST
 from lb_mpi.status import StatusLine
@@ -48,19 +48,10 @@ class MapOptions(TypedDict, total=False):
     timeout: float | None
 
 
-class MapCall(NamedTuple):
-    """The function of a map, and the way to call it: function(item)."""
+class Options(NamedTuple):
+    """The options of a map, after their check; all but the call are for its root only."""
 
-    function: Callable[..., Any]
-    star: bool = False  # function(*item)
-    keep_exceptions: bool = False  # exceptions are results
-    retries: int = 0  # after an exception, on the same rank
-    timeout_s: float = 0.0  # of a task; 0: none
-
-
-class CheckedOptions(NamedTuple):
-    """The options of a map that only its root uses, after their check."""
-
+    call: Call
     costs: Any
     to_all: bool
     chunksize: int  # 0: adaptive
@@ -71,9 +62,7 @@ class CheckedOptions(NamedTuple):
     buffersize: int  # 0: none is given
 
 
-def check_options(
-    function: Any, options: MapOptions, *, star: bool, lazy: bool, alone: bool
-) -> tuple[MapCall, CheckedOptions]:
+def check_options(function: Any, options: MapOptions, *, star: bool, lazy: bool, alone: bool) -> Options:
     """Check the arguments that all ranks pass to a map: `lazy` if its items may be read while tasks run.
 
     `alone`: the other ranks serve.
@@ -104,9 +93,9 @@ def check_options(
     if isinstance(progress := options.get("progress"), bool):
         progress = _progress_line() if progress else None
     checks.function("progress", progress, optional=True)
-    call = MapCall(function, star, bool(options.get("return_exceptions")), retries, timeout or 0.0)
+    call = Call(function, star, bool(options.get("return_exceptions")), retries, timeout or 0.0)
     costs, checkpoint = options.get("costs"), options.get("checkpoint")
-    return call, CheckedOptions(costs, to == "all", chunksize or 0, progress, checkpoint, key, callback, buffersize or 0)
+    return Options(call, costs, to == "all", chunksize or 0, progress, checkpoint, key, callback, buffersize or 0)
 
 
 def _progress_line() -> Progress:
@@ -159,7 +148,7 @@ def _check_iterable(items: Any) -> Any:
 NEED_ALL = ("costs", "checkpoint", "progress")  # options of a map that need all its items before it begins
 
 
-def reads_lazily(given: Sequence[Any], options: CheckedOptions) -> bool:
+def reads_lazily(given: Sequence[Any], options: Options) -> bool:
     """Return whether items are read while tasks run: with buffersize=, or if their number is not known.
 
     ValueError for buffersize= with an option that needs all items.

@@ -5,7 +5,7 @@ futures their results as jobs, since their callbacks are the user's code.  The r
 that a long one delays no message.
 
     put -> scheduler: batches -> post: to other ranks       -> TaskResults -> take
-                              -> OwnTasks, `run_batch` here -> results     -> scheduler: finish -> job: Settle -> futures
+                              -> OwnTasks, `run_submitted` here             -> scheduler: finish -> job: Settle -> futures
 """
 
 from __future__ import annotations
@@ -27,15 +27,23 @@ from mpi4py import MPI
 
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.late import call as in_call
-from lb_mpi.mpi.common.parcels import Buffer, parcel
+from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import longest_nap_s
 from lb_mpi.mpi.pool.arrays import LOCK, SharedArrays, forget, store
-from lb_mpi.mpi.pool.messages import NO_MAP, Frame, TaskFailure, dumps, own_error, read_results, task_error
+from lb_mpi.mpi.pool.messages import (
+    NO_MAP,
+    TaskBatch,
+    TaskFailure,
+    batch_parcel,
+    dumps,
+    own_error,
+    read_results,
+    task_error,
+)
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.running import Process
-from lb_mpi.mpi.pool.serving import run_batch
-from lb_mpi.mpi.pool.session import PoolMessage, PoolSend, Session, SessionActor, SessionPort, need_level
+from lb_mpi.mpi.pool.running import Outcome, Process, Ran, run_submitted
+from lb_mpi.mpi.pool.session import PoolMessage, PoolPort, PoolSend, Session, SessionActor, need_level
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
 from lb_mpi.pooling.scheduler import Batch, BatchKind, Scheduler, Task, TaskQueue
@@ -72,20 +80,20 @@ class Submissions:
         self.began = self.ended = 0.0  # first batch, last result
         self.broken: BrokenExecutor | None = None
 
-    def arguments(self, rank: int, batch: Batch) -> tuple[int, list[bytes], dict[str, str]]:
-        """Return the arguments of `run_batch` on a rank."""
+    def packed(self, rank: int, batch: Batch) -> TaskBatch:
+        """Return a batch as a rank gets it."""
         if batch.kind == BatchKind.INITIALIZE:
-            return -1, [self.initializer], {}
+            return TaskBatch(-1, [self.initializer])
         if batch.kind == BatchKind.STORE:
             (key,) = batch.keys
-            return -1, [dumps((store, (key, self.arrays.read(key)), {}), "function", store)], {}
+            return TaskBatch(-1, [dumps((store, (key, self.arrays.read(key)), {}), "function", store)])
         if batch.kind == BatchKind.FORGET:
-            return -1, [dumps((forget, (batch.keys,), {}), "function", forget)], {}
+            return TaskBatch(-1, [dumps((forget, (batch.keys,), {}), "function", forget)])
         if not self.began:
             self.began = self.ended = time.perf_counter()
         number = self._session.number(len(batch.tasks))
-        keys = {key for task in batch.tasks for key in task.arrays}
-        return number, [task.payload.data for task in batch.tasks], self.arrays.paths(keys, self.queue.hosts[rank])
+        places = self.arrays.paths({key for task in batch.tasks for key in task.arrays}, self.queue.hosts[rank])
+        return TaskBatch(number, [task.payload.data for task in batch.tasks], places)
 
     def count(self, rank: int, done: RankTasks) -> None:
         """Count tasks that a rank has run."""
@@ -108,7 +116,7 @@ class Settle(NamedTuple):
 
     rank: int
     batch: Batch
-    frames: list[Frame]
+    outcomes: list[Outcome]  # of its first tasks
     lost: list[Task]  # of an executor that the failure of an errand has broken
 
 
@@ -118,7 +126,7 @@ class Quiet(NamedTuple):
     longest_s: float
 
 
-class DispatcherPort(SessionPort):
+class DispatcherPort(PoolPort):
     """The thread of a dispatcher that calls MPI."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
@@ -158,9 +166,9 @@ class Dispatcher(SessionActor):
         self._wanted = False  # by a map, which waits until there are no tasks
         self._scheduler = Scheduler(session.ranks.size, session.ranks.root, session.speeds)
         self._open: dict[TaskQueue, Submissions] = {}  # executors, until they have ended
-        self._came = deque[tuple[int, RankTasks, list[Frame]]]()  # (rank, its work, results)
+        self._came = deque[tuple[int, RankTasks, list[Outcome]]]()  # (rank, its work, results)
         self._settles = deque[Settle]()
-        self._mine = deque[tuple[int, list[bytes], dict[str, str]]]()  # of the root, until other ranks have theirs
+        self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
         self._own = OwnTasks(session, self._take_own, self._stops)
@@ -288,33 +296,33 @@ class Dispatcher(SessionActor):
             if not threading.main_thread().is_alive():  # the program is exiting
                 for made in self._open.values():
                     made.queue.open = False
-            batches = [(rank, self.of(one).arguments(rank, one)) for rank, one in self._scheduler.batches(now)]
+            batches = [(rank, self.of(one).packed(rank, one)) for rank, one in self._scheduler.batches(now)]
             if batches:
                 self.changed.notify_all()
             self._end_executors()
-        for rank, arguments in batches:
+        for rank, batch in batches:
             if rank == self.session.ranks.root:
-                self._mine.append(arguments)
+                self._mine.append(batch)
             else:
-                data = pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
-                sends.append((rank, Order(Tag.TASK, parcel(b"", [data]))))
+                sends.append((rank, Order(Tag.TASK, batch_parcel(batch))))
         return sends
 
     def take(self, source: int, results: Buffer) -> None:
         """See `SessionActor`; drop late results of a map."""
         epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
-            self._came.append((source, done._replace(sent_bytes=results.nbytes), frames))
+            (frame,) = frames
+            self._came.append((source, done._replace(sent_bytes=results.nbytes), pickle.loads(frame.data)))
 
     def begin_own(self) -> None:
         """Let the root's thread run its batches, after the orders of other ranks have left: it takes Python's lock."""
         while self._mine:
             self._own.put(self._mine.popleft())
 
-    def _take_own(self, done: RankTasks, frames: list[Frame]) -> None:
+    def _take_own(self, ran: Ran) -> None:
         """Accept the results of a batch from the root's thread."""
         with self.changed:
-            self._came.append((self.session.ranks.root, done, frames))
+            self._came.append((self.session.ranks.root, RankTasks(ran.n, ran.wall_s, ran.work_s), ran.values))
             self.notify()
 
     @property
@@ -359,20 +367,20 @@ class Dispatcher(SessionActor):
         """Return the executor of a batch."""
         return self._open[batch.queue]
 
-    def _finish(self, rank: int, done: RankTasks, frames: list[Frame]) -> None:
+    def _finish(self, rank: int, done: RankTasks, outcomes: list[Outcome]) -> None:
         """Note the results of the oldest batch of a rank."""
-        failed, lost = frames[0].lo == frames[0].hi, list[Task]()
+        (failed, data), lost = outcomes[0], list[Task]()
         batch = self._scheduler.finish(rank, done.tasks, done.busy_s, failed=failed)
         made = self.of(batch)
         if batch.kind == BatchKind.TASKS:
             made.count(rank, done)
         elif batch.kind in ERRANDS and failed and made.broken is None:
-            failure: TaskFailure = pickle.loads(frames[0].data)
+            failure: TaskFailure = pickle.loads(data)
             made.fails(f"{ERRANDS[batch.kind]} of lb_mpi.Executor has failed on rank {rank}: {failure.text}")
             lost = self._scheduler.break_(batch.queue)
         elif batch.kind == BatchKind.STORE and not failed:
-            made.arrays.put(batch.keys[0], made.queue.hosts[rank], pickle.loads(frames[0].data))
-        self._settles.append(Settle(rank, batch, frames, lost))
+            made.arrays.put(batch.keys[0], made.queue.hosts[rank], pickle.loads(data))
+        self._settles.append(Settle(rank, batch, outcomes, lost))
 
     def _end_executors(self) -> None:
         """End the executors that have no task left; note when there are none, or when a map wants the ranks."""
@@ -407,16 +415,16 @@ class Dispatcher(SessionActor):
 
 
 class OwnTasks:
-    """The thread that runs the root's own tasks; `take(done, frames)` gets their results, `stop(error)` its own error."""
+    """The thread that runs the root's own tasks; `take(ran)` gets their results, `stop(error)` its own error."""
 
     def __init__(
         self,
         session: Session,
-        take: Callable[[RankTasks, list[Frame]], None],
+        take: Callable[[Ran], None],
         stop: Callable[[BaseException], None],
     ) -> None:
         self._session, self._take, self._stop = session, take, stop
-        self._batches: SimpleQueue[tuple[int, list[bytes], dict[str, str]] | None] = SimpleQueue()  # None: the thread ends
+        self._batches: SimpleQueue[TaskBatch | None] = SimpleQueue()  # None: the thread ends
         self.thread = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
 
     def begin(self) -> None:
@@ -424,9 +432,9 @@ class OwnTasks:
         if not self.thread.ident:
             self.thread.start()
 
-    def put(self, arguments: tuple[int, list[bytes], dict[str, str]]) -> None:
+    def put(self, batch: TaskBatch) -> None:
         """Run a batch when those before are done."""
-        self._batches.put(arguments)
+        self._batches.put(batch)
 
     def end(self, wait_s: float | None) -> None:
         """End when all batches are done; wait for so long (None: as long as it takes)."""
@@ -439,12 +447,12 @@ class OwnTasks:
     def _work(self) -> None:
         record = self._session.record
         try:
-            while (arguments := self._batches.get()) is not None:
+            while (batch := self._batches.get()) is not None:
                 record.hold(Phase.OWN, time.perf_counter())
-                results = run_batch(self._session, *arguments)
+                ran = run_submitted(self._session, batch)
                 record.release(Phase.PROTOCOL, time.perf_counter())
-                self._take(*results)
-                del arguments, results
+                self._take(ran)
+                del batch, ran
         except BaseException as error:
             self._stop(error)
         self._session.clocks.end()  # they were this thread's
@@ -456,22 +464,22 @@ class OwnTasks:
 def settle(job: Settle, made: Submissions) -> None:
     """Give futures the results of a batch; after the failure of an errand, all of its executor get that error."""
     if job.batch.kind == BatchKind.TASKS:
-        for task, frame in zip(job.batch.tasks, job.frames, strict=False):
-            _settle(task.payload.future, frame)
+        for task, outcome in zip(job.batch.tasks, job.outcomes, strict=False):
+            _settle(task.payload.future, *outcome)
     elif job.batch.kind == BatchKind.INITIALIZE:
-        _settle(made.initial[job.rank], job.frames[0])
-    if job.lost or (job.batch.kind in ERRANDS and job.frames[0].lo == job.frames[0].hi):
+        _settle(made.initial[job.rank], *job.outcomes[0])
+    failed, data = job.outcomes[0]
+    if job.lost or (job.batch.kind in ERRANDS and failed):
         assert made.broken is not None
         if made.broken.__cause__ is None:
-            made.broken.__cause__ = _error(job.frames[0].data)
+            made.broken.__cause__ = _error(data)
             logging.getLogger("concurrent.futures").critical(str(made.broken))
         _fail(made, job.lost)
 
 
-def _settle(future: Future[Any], frame: Frame) -> None:
-    failed = frame.lo == frame.hi
+def _settle(future: Future[Any], failed: bool, data: bytes) -> None:
     try:
-        value = _error(frame.data) if failed else pickle.loads(frame.data)
+        value = _error(data) if failed else pickle.loads(data)
     except BaseException as error:  # the user's classes may raise anything; Ctrl-C is the main thread's
         failed, value = True, error
     with contextlib.suppress(InvalidStateError):  # its executor was broken meanwhile

@@ -1,7 +1,7 @@
-"""A map, from its beginning to its end, on the root and on the other ranks.
+"""A map of known items, from its beginning to its end, on the root; the other ranks have their part in it (`member`).
 
-    root       MapPlan, RootMap; START    -> carry: a chunk, MapPort.run -> Gathering.put -> its deliver -> collect; END
-    others     WorkerMap, made of a START -> carry: a chunk, MapPort.run -> put, RESULTS -> RootTasks.take
+    root       MapPlan, RootMap; START    -> carry: a chunk, run -> Gathering.put -> its deliver -> collect; END
+    others     Follower                   -> carry: a chunk, run -> put; RESULTS  -> RootTasks.take
 
 The rank's `Worker` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
 which the loop leaves when there is something to deliver.
@@ -13,7 +13,7 @@ import contextlib
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,44 +23,30 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.pool.arguments import (
-    CheckedOptions,
-    MapCall,
-    ReceivedItems,
-    check_items,
-    encode,
-    name_of,
-)
+from lb_mpi.mpi.pool.arguments import Options, ReceivedItems, check_items, encode, name_of
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
-from lb_mpi.mpi.pool.gathering import FLUSH_S, Gathering
+from lb_mpi.mpi.pool.gathering import Gathering
+from lb_mpi.mpi.pool.member import UNSENT_BYTES, Member
 from lb_mpi.mpi.pool.messages import (
     START,
+    Call,
     Frame,
-    ItemBatch,
-    StartOrder,
+    Start,
     TaskFailure,
     digest_of,
     dumps,
     exact,
     failure_of,
     read_results,
-    results_parcel,
     task_error,
 )
 from lb_mpi.mpi.pool.plan import MapPlan
-from lb_mpi.mpi.pool.running import Ran, run_tasks
-from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend, Session, SessionActor, SessionPort, TaskResults
+from lb_mpi.mpi.pool.session import MAP, PoolSend, Session
 from lb_mpi.pooling.account import RankTasks, report
 from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.deal import Speeds
-from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.learning import Memory
-from lb_mpi.pooling.worker import Swap
-from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
-
-FLUSH_BYTES = 256 << 10
-UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
 
 
 class PoolMaps:
@@ -91,32 +77,6 @@ class Arrived(NamedTuple):
     frames: list[tuple[int, Frame]]  # with the rank of each
 
 
-class MapPort(SessionPort):
-    """Runs chunks of a map: calls its function with items; those of a stream (None) come with each batch.
-
-    On the root, results are copied before the next call may change them, and those of other ranks unpickled: the user gets
-    the same everywhere.  The other ranks pickle them.
-    """
-
-    def __init__(self, session: Session, call: MapCall, items: ReceivedItems | None = None) -> None:
-        super().__init__(session)
-        self._call, self._items = call, items
-
-    def idle(self) -> bool:
-        """See `Port`."""
-        return super().idle() and not self.session.worker.sees_tasks
-
-    def run(self, job: Interval | ItemBatch | Arrived) -> Any:
-        """Run the tasks of a chunk or batch, up to the first that raises; or unpickle results."""
-        if isinstance(job, Arrived):
-            return _unpickled(job)
-        if isinstance(job, ItemBatch):
-            tasks, items = Interval(0, job.first, job.first + len(job.items)), job.items
-            return run_tasks(self.session, self._call, Phase.OWN, tasks, lambda _lo, _hi: [*map(pickle.loads, items)])
-        assert self._items is not None
-        return run_tasks(self.session, self._call, self.session.account.phase(job.lo), job, self._items.some)
-
-
 def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
     """Return the results in each frame from other ranks, up to the first that can't be unpickled, and that error."""
     values: list[list[Any]] = []
@@ -128,117 +88,7 @@ def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
     return values, None
 
 
-class LocalMap(SessionActor):
-    """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
-
-    def __init__(self, session: Session, call: MapCall) -> None:
-        super().__init__(session)
-        self._call = call
-        self._port: SessionPort  # once the items are known, which each rank unpickles for itself
-        self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
-        self._sent_before = 0  # bytes, before it began
-
-    @property
-    def state(self) -> PoolState:
-        """See `SessionActor`; on ranks other than the root, only a task can ask."""
-        return PoolState.IN_MAP
-
-    def begin(self, start: StartOrder, speeds: list[float], bounds: Sequence[int], began: float) -> None:
-        """Begin the map on this rank; rank r owns the tasks bounds[r]..bounds[r + 1] - 1."""
-        session = self.session
-        lo, hi = bounds[session.ranks.rank], bounds[session.ranks.rank + 1]
-        session.learn(speeds)
-        if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
-            session.presence.wait(session.presence.comm.Ibarrier().Test)
-        self._sent_before = session.parcels.sent_bytes
-        session.account.begin(began, lo, hi)
-        if not start.lazy:
-            session.worker.begin(start.epoch, lo, hi, start.chunksize, start.largest_first)
-        session.clocks.begin()
-        session.begin(self)
-
-    def stop(self) -> None:
-        """Begin nothing more: the map is over."""
-        session = self.session
-        session.end()
-        session.worker.end()
-        session.account.end(time.perf_counter(), self.done_tasks, session.ranks.emulated_speeds[session.ranks.rank])
-
-    @property
-    def done_tasks(self) -> RankTasks:
-        """The work of this rank in this map so far."""
-        session = self.session
-        sent_bytes = session.parcels.sent_bytes - self._sent_before
-        return session.account.done._replace(sent_bytes=sent_bytes)
-
-    def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
-        """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
-        raise NotImplementedError
-
-    def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
-        """Note that a task has raised, or that this rank can't continue: it does nothing more in this map."""
-        raise NotImplementedError
-
-    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
-        """Return the results passed to `put` as messages: all if the rank is `idle`, else some may wait for others."""
-        raise NotImplementedError
-
-    @property
-    def may_begin(self) -> bool:
-        """True if a chunk may begin: not while too much is under way."""
-        return self.session.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
-
-    @property
-    def job(self) -> Interval | Arrived | None:
-        """The next chunk, if it may begin."""
-        return self.session.worker.chunk if self.may_begin else None
-
-    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
-        """See `SessionActor`; take a chunk, and pass on results: an emulated slow rank that rests has none of either."""
-        session, worker, sends = self.session, self.session.worker, super().turn(now, arrived)
-        if session.throttle.due():
-            return sends
-        if self.may_begin:
-            while isinstance(swap := worker.job, Swap):
-                sends += worker.done(swap, session.intervals.swap(swap))
-                sends += worker.turn(now, ())
-        session.account.stole(worker.steals)
-        return sends + self.flush(now, idle=worker.job is None)
-
-    def done(self, job: Interval, result: Any) -> list[PoolSend]:
-        """Pass on what a chunk has brought."""
-        session, worker = self.session, self.session.worker
-        sends = worker.done(job, result.wall_s, result.cpu_s / session.throttle.speed - result.cpu_s)
-        self.ran(job.lo, job.n, result)
-        if self.failed is not None:
-            worker.end()
-        return [*sends]
-
-    def ran(self, first: int, n: int, outcome: Ran) -> None:
-        """Pass on what the `n` tasks from position `first` on have brought."""
-        session = self.session
-        session.account.ran(first, outcome.n, outcome.wall_s, outcome.work_s)
-        if outcome.n:
-            self.put(first, first + outcome.n, outcome.values, outcome.work_s)
-        if outcome.failed is not None:  # Ctrl-C may come after the last task
-            task = first + outcome.n if outcome.n < n else -1
-            self.fail_task(failure_of(outcome.failed, session.ranks.rank, task), outcome.failed)
-
-    def fail(self, error: BaseException) -> list[PoolSend]:
-        """Note that this rank can't continue."""
-        self.fail_task(failure_of(error, self.session.ranks.rank), error)
-        self.session.worker.end()
-        return []
-
-
-def _unknown(*_: Any) -> Any:
-    raise LookupError("the function of this map has not been unpickled")
-
-
-# --- the root ---------------------------------------------------------------------------------------------------------
-
-
-def sent_function(session: Session, call: MapCall) -> tuple[bytes, bytes]:
+def sent_function(session: Session, call: Call) -> tuple[bytes, bytes]:
     """Return the pickled function, if the other ranks need it, and its digest, if they do not all call with it."""
     if not session.ranks.alone or session.ranks.size == 1:
         return b"", b""
@@ -247,10 +97,10 @@ def sent_function(session: Session, call: MapCall) -> tuple[bytes, bytes]:
     return b"" if digest in session.functions else function, digest
 
 
-class RootTasks(LocalMap):
+class RootTasks(Member):
     """A map on its root: of known items (`RootMap`), or of items that are read while it runs (`RootStream`)."""
 
-    def __init__(self, maps: PoolMaps, call: MapCall) -> None:
+    def __init__(self, maps: PoolMaps, call: Call) -> None:
         super().__init__(maps.session, call)
         self._maps = maps
         self._function: tuple[bytes, bytes]  # pickled, and its digest
@@ -259,6 +109,7 @@ class RootTasks(LocalMap):
         self.failure: TaskFailure | None = None  # the first, with the number of its task
         self._rank_tasks = [RankTasks()] * self.session.ranks.size
         self._thread = 0  # the thread that works on it
+        self.until_fresh = True  # it stops working when there are results
         self._dropped = False  # before all results were taken
         self._arrived: list[tuple[int, Frame]] = []  # (rank, results to be unpickled)
 
@@ -288,15 +139,14 @@ class RootTasks(LocalMap):
 
         `costs`: they are known.  `items` are removed, since what is sent is not kept here, too.
         """
-        session, call, speeds, (function, digest) = self.session, self._call, self._maps.speeds.values, self._function
+        session, call, speeds, (function, digest) = self.session, self.call, self._maps.speeds.values, self._function
         session.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": speeds.tolist()})
         self._began, self._epoch = time.perf_counter(), session.next_map()
-        flags = costs, call.star, call.keep_exceptions, lazy
-        start = StartOrder(self._epoch, chunksize, *flags, len(function), digest, call.retries, call.timeout_s)
+        start = Start(self._epoch, chunksize, costs, lazy, len(function), digest)
         parts = [speeds.tobytes(), np.array(bounds, dtype=np.int64).tobytes(), function, *items]
         items.clear()
         with session.presence.notifying():
-            data = session.orders.send_all(Tag.START, START.pack(*start), parts)
+            data = session.orders.send_all(Tag.START, START.pack(*start, *call[1:]), parts)
             if function:
                 session.functions.keep(digest, call.function)
             self.begin(start, speeds.tolist(), bounds, self._began)
@@ -342,7 +192,7 @@ class RootTasks(LocalMap):
             self.fail_task(failure_of(error, source, frame.lo), None)
 
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
-        """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
+        """Note a failure, see `Member`; `error` is an exception on this rank."""
         if self.failure is None:
             self.failure = failure._replace(task=self.task_at(failure.task) if failure.task >= 0 else -1)
         self.failed = self.failed or error
@@ -355,13 +205,48 @@ class RootTasks(LocalMap):
 
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
         """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
-        with self.session.lock, in_call(""):
-            if self.under_way:
-                self._end(results, dropped=dropped)
+        if self.under_way:  # asked without the lock, too: a thread for whose start its holder waits may collect this map
+            with self.session.lock, in_call(""):
+                if self.under_way:
+                    self._end(results, dropped=dropped)
 
     def leave(self, _error: BaseException | None) -> None:
         """See `SessionActor`."""
         self.end(dropped=True)
+
+    def complete(self) -> None:
+        """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
+        with in_call(""):
+            try:
+                self.work()
+            except BaseException as error:
+                self.fail(error)
+                raise
+            finally:
+                self.end()
+            if isinstance(self.failed, KeyboardInterrupt):
+                raise self.failed
+
+    @property
+    def stops(self) -> bool:
+        """True when `work` is done: the map is over, or nothing of it is under way; or there is something for the caller."""
+        raise NotImplementedError
+
+    def deliver(self) -> None:
+        """Call the caller's functions with results."""
+        raise NotImplementedError
+
+    def work(self, *, until_fresh: bool = False) -> None:
+        """Work until the map can leave the ranks, or until there are results; meanwhile, call the caller's functions."""
+        self._thread, self.until_fresh = threading.get_ident(), until_fresh
+        try:
+            while True:
+                self.session.work(self, self.port, MAP)
+                self.deliver()
+                if self.stops:
+                    return
+        finally:
+            self._thread, self.until_fresh = 0, True
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -385,6 +270,14 @@ class RootTasks(LocalMap):
         if self.failure is not None:
             raise self.session.on_all(self._error(self.failure))
 
+    def run(self, job: Any) -> Any:
+        """See `Member`; or unpickle results, which may be the user's code."""
+        return _unpickled(job) if isinstance(job, Arrived) else super().run(job)
+
+    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
+        """See `Member`; the root sends no results."""
+        return []
+
     def _error(self, failure: TaskFailure) -> BaseException:
         """Make the error of a failed map; if only the root continues, SystemExit in a task does not end it."""
         own = self.failed
@@ -398,11 +291,9 @@ class RootTasks(LocalMap):
 class RootMap(RootTasks):
     """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing."""
 
-    def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: CheckedOptions, opened: contextlib.ExitStack
-    ) -> None:
-        super().__init__(maps, call)
-        session, path, file = maps.session, options.checkpoint, None
+    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: Options, opened: contextlib.ExitStack) -> None:
+        super().__init__(maps, options.call)
+        session, path, file, call = maps.session, options.checkpoint, None, options.call
         given = check_items(items, ordered=path is not None)
         if path is not None:
             file = CheckpointFile(path, call.function, given, star=call.star, key=options.key)
@@ -417,14 +308,13 @@ class RootMap(RootTasks):
             plan.order, callback=options.callback, progress=options.progress, file=file,
             keep_exceptions=call.keep_exceptions,
         )  # fmt: skip
-        self._until_fresh = False  # it stops working when there are results
-        self._calls = False  # the caller's frame is due
+        self._due = False  # the caller's frame is due
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
         known = self._plan.costs is not None
         data = self.tell_start(self._plan.bounds, self._encoded, chunksize=self._chunksize, costs=known)
-        self._port = MapPort(self.session, self._call, ReceivedItems(data))
+        self.items = ReceivedItems(data)
 
     def task_at(self, position: int) -> int:
         """See `RootTasks`."""
@@ -434,7 +324,7 @@ class RootMap(RootTasks):
         """Complete the map; return all results in the order of the items."""
         results: list[Any] = [None] * len(self._plan.items)
         with self._ending():
-            self._work()
+            self.work()
             for tasks, values in self._gathering.take_fresh():
                 for task, value in zip(tasks, values, strict=True):
                     results[task] = value
@@ -449,37 +339,17 @@ class RootMap(RootTasks):
                     raise Error("the pool was closed during a map: expected a loop over all its results before")
                 with self.session.lock, in_call(""), self._ending():
                     if self.under_way:  # else another map has completed this one
-                        self._work(until_fresh=True)
+                        self.work(until_fresh=True)
                     if not (fresh := self._gathering.take_fresh()):
                         self._finish()
                         return
                 for tasks, values in fresh:
                     yield from zip(tasks, values, strict=True)
 
-    def complete(self) -> None:
-        """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
-        with in_call(""):
-            try:
-                self._work()
-            except BaseException as error:
-                self.fail(error)
-                raise
-            finally:
-                self.end()
-            if isinstance(self.failed, KeyboardInterrupt):
-                raise self.failed
-
-    def _work(self, *, until_fresh: bool = False) -> None:
-        """Work until the map is over, or until there are results; meanwhile, call the caller's functions."""
-        self._thread, self._until_fresh = threading.get_ident(), until_fresh
-        try:
-            while True:
-                self.session.work(self, self._port, MAP)
-                self._deliver()
-                if self._is_complete or (until_fresh and self._gathering.fresh):
-                    return
-        finally:
-            self._thread = 0
+    @property
+    def stops(self) -> bool:
+        """See `RootTasks`."""
+        return self._is_complete or (self.until_fresh and bool(self._gathering.fresh))
 
     @property
     def _is_complete(self) -> bool:
@@ -489,22 +359,22 @@ class RootMap(RootTasks):
     @property
     def over(self) -> bool:
         """True if the map is complete, or there is something for the caller."""
-        return self._calls or self._is_complete or (self._until_fresh and bool(self._gathering.fresh))
+        return self._due or self.stops
 
     @property
     def may_begin(self) -> bool:
-        """See `LocalMap`; results to unpickle go first."""
+        """See `Member`; results to unpickle go first."""
         return not self._arrived and self.session.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
 
     @property
-    def job(self) -> Interval | Arrived | None:
-        """Results to unpickle, which may be the user's code; or else see `LocalMap`."""
+    def job(self) -> Any:
+        """Results to unpickle, which may be the user's code; or else see `Member`."""
         if self._arrived:
             return None if self.over else Arrived(self._arrived)
-        return self.session.worker.chunk if self.may_begin else None
+        return super().job
 
-    def done(self, job: Interval | Arrived, result: Any) -> list[PoolSend]:
-        """See `LocalMap`; count results."""
+    def done(self, job: Any, result: Any) -> list[PoolSend]:
+        """See `Member`; count results."""
         if not isinstance(job, Arrived):
             return super().done(job, result)
         for source, frame, values in self.unpacked(result):
@@ -512,17 +382,17 @@ class RootMap(RootTasks):
         return []
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
-        """See `LocalMap`."""
+        """See `Member`."""
         self._gathering.put(self.session.ranks.rank, lo, hi, values, seconds)
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """Note whether something is due for the caller; the root sends no results."""
-        self._calls = self._gathering.due(now, idle=idle)
+        self._due = self._gathering.due(now, idle=idle)
         return []
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         """Write results, and call the caller's functions; a failure of writing ends the map."""
-        self._calls = False
+        self._due = False
         if self._write():
             with interrupts().allowed():
                 self._gathering.deliver()
@@ -561,7 +431,7 @@ class RootMap(RootTasks):
         if self._gathering.keeps:
             with interrupts().allowed():
                 while self._arrived:
-                    self.done(arrived := Arrived(self._arrived), self._port.run(arrived))
+                    self.done(arrived := Arrived(self._arrived), self.port.run(arrived))
             self._write()
             self._gathering.close()
 
@@ -573,92 +443,3 @@ class RootMap(RootTasks):
                 self._gathering.tell_progress()
         finally:
             self._thread = before
-
-
-# --- the other ranks --------------------------------------------------------------------------------------------------
-
-
-class WorkerMap(LocalMap):
-    """A map on a rank other than the root, begun by its order; results go to the root in batches.
-
-    `function`: None uses the one sent by the root.
-    """
-
-    def __init__(
-        self, session: Session, start: StartOrder, data: memoryview, function: Callable[..., Any] | None = None
-    ) -> None:
-        limits = start.retries, start.timeout_s
-        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions, *limits))
-        size = session.ranks.size
-        speeds, bounds = np.frombuffer(data, np.float64, size), np.frombuffer(data, np.int64, size + 1, 8 * size)
-        data = data[8 * (2 * size + 1) :]
-        self._epoch = start.epoch
-        self._frames: list[Frame] = []  # results to send
-        self._bytes, self._since = 0, 0.0
-        self.begin(start, speeds.tolist(), bounds.tolist(), time.perf_counter())
-        try:
-            if start.function_bytes:
-                session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
-            self._call = self._call._replace(function=function or session.functions.load(start.digest))
-            items = None if start.lazy else ReceivedItems(data[start.function_bytes :])
-            self._port = MapPort(session, self._call, items)
-        except Exception as error:  # the user's classes may raise anything when they are unpickled
-            self._port = SessionPort(session)
-            self.fail(error)
-
-    @property
-    def over(self) -> bool:
-        """True when the root has ended the map."""
-        return self.session.orders.first is not None
-
-    def finish(self) -> tuple[list[Any] | None, BaseException | None]:
-        """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
-        session = self.session
-        try:
-            session.work(self, self._port, MAP)
-        finally:
-            self.stop()
-        found = pickle.loads(session.orders.read(Tag.END)[1])
-        own = self.failed if not isinstance(self.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
-        if not isinstance(found, TaskFailure):
-            return found, own
-        error = task_error(found)
-        if error.rank == session.ranks.rank:
-            error.__cause__ = self.failed or error.__cause__  # including its traceback
-        return None, session.on_all(own or error)
-
-    def collect(self) -> list[Any] | None:
-        """Complete the map; return the results if all ranks get them, or raise its error."""
-        with self.session.presence.notifying():
-            results, error = self.finish()
-        if error is not None:
-            raise error
-        return results
-
-    def each(self) -> Iterator[tuple[int, Any]]:
-        """Complete the map; return a generator of nothing, since only the root gets results one by one."""
-        self.collect()
-        nothing: list[tuple[int, Any]] = []
-        return (result for result in nothing)
-
-    def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
-        """Pass on results, see `LocalMap`, which are pickled; or a failure, with lo == hi."""
-        if not self._frames:
-            self._since = time.perf_counter()
-        self._frames.append(Frame(lo, hi, values, seconds))
-        self._bytes += len(values)
-
-    def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
-        """See `LocalMap`."""
-        if self.failed is None:
-            self.failed = error
-            self.put(failure.task, failure.task, pickle.dumps(failure, pickle.HIGHEST_PROTOCOL), 0.0)
-            self._bytes = FLUSH_BYTES
-
-    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
-        """See `LocalMap`."""
-        if not self._frames or not (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
-            return []
-        parcel = results_parcel(self._epoch, self.done_tasks, self._frames)
-        self._frames, self._bytes = [], 0
-        return [(self.session.ranks.root, TaskResults(parcel))]

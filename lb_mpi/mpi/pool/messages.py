@@ -13,6 +13,7 @@ import struct
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,19 +29,36 @@ from lb_mpi.pooling.account import RankTasks
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-class StartOrder(NamedTuple):
-    """The start of a map, as sent by the root; the ranks' speeds, the bounds of their tasks, function and items follow."""
+class Call(NamedTuple):
+    """A function, and the way to run its tasks: function(item)."""
+
+    function: Callable[..., Any]
+    star: bool = False  # function(*item)
+    keep_exceptions: bool = False  # exceptions are results
+    retries: int = 0  # after an exception, on the same rank
+    timeout_s: float = 0.0  # of a task; 0: none
+
+
+class Start(NamedTuple):
+    """The start of a map, as sent by the root, before the fields of its `Call` but the function.
+
+    The ranks' speeds, the bounds of their tasks, function and items follow.
+    """
 
     epoch: int
     chunksize: int  # 0: adaptive
     largest_first: bool  # costs are known
-    star: bool  # function(*item)
-    keep_exceptions: bool  # exceptions are results
     lazy: bool  # items are read while tasks run, and sent in batches
     function_bytes: int  # 0: known by its digest
     digest: bytes  # of the function
-    retries: int
-    timeout_s: float  # of a task; 0: none
+
+
+class TaskBatch(NamedTuple):
+    """Tasks for one rank, each pickled: items of the map under way, or else calls that were submitted to an executor."""
+
+    number: int  # of the first; -1: not counted
+    tasks: Sequence[bytes | memoryview]
+    places: Mapping[str, str] = MappingProxyType({})  # where their large arrays are on this host
 
 
 class Frame(NamedTuple):
@@ -52,7 +70,7 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks by themselves
 
 
-START = struct.Struct("<ii????q16sid")
+START = struct.Struct("<ii??q16s??id")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 _FRAME = struct.Struct("<qqqd")  # lo, hi, bytes, seconds
 STEAL = struct.Struct("<iqqqd")
@@ -76,29 +94,24 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-class ItemBatch(NamedTuple):
-    """Items of a map that are read while it runs, each pickled, from position `first` on."""
-
-    first: int
-    items: list[bytes] | list[memoryview]
+_BATCH = struct.Struct("<qqq")  # number, tasks, bytes of the places; the sizes of the tasks follow, the tasks, the places
 
 
-_BATCH = struct.Struct("<qq")  # position of the first, number of items; their sizes follow, and then the items
-
-
-def batch_parcel(batch: ItemBatch) -> Buffer:
+def batch_parcel(batch: TaskBatch) -> Buffer:
     """Make the parcel of a batch."""
-    sizes = np.array([len(item) for item in batch.items], dtype=np.int64)
-    return parcel(_BATCH.pack(batch.first, len(batch.items)), [sizes.tobytes(), *batch.items])
+    sizes = struct.pack(f"<{len(batch.tasks)}q", *map(len, batch.tasks))
+    places = pickle.dumps(dict(batch.places), pickle.HIGHEST_PROTOCOL) if batch.places else b""
+    return parcel(_BATCH.pack(batch.number, len(batch.tasks), len(places)), [sizes, *batch.tasks, places])
 
 
-def read_batch(buffer: Buffer) -> ItemBatch:
+def read_batch(buffer: Buffer) -> TaskBatch:
     """Read the parcel of a batch."""
-    first, n = _BATCH.unpack_from(buffer.data)
-    rest = body(buffer)
-    sizes = np.frombuffer(rest, np.int64, count=n)
-    ends = (sizes.nbytes + np.cumsum(sizes)).tolist()
-    return ItemBatch(first, [rest[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)])
+    number, n, n_places = _BATCH.unpack_from(buffer.data)
+    rest, tasks, at = body(buffer), list[memoryview](), 8 * n
+    for size in rest[:at].cast("q"):
+        tasks.append(rest[at : at + size])
+        at += size
+    return TaskBatch(number, tasks, pickle.loads(rest[at : at + n_places]) if n_places else {})
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

@@ -28,10 +28,10 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import MapOptions, check_options, reads_lazily
 from lb_mpi.mpi.pool.executor import Executor, initialize
-from lb_mpi.mpi.pool.maps import PoolMaps, RootMap, RootTasks, WorkerMap
+from lb_mpi.mpi.pool.maps import PoolMaps, RootMap, RootTasks
+from lb_mpi.mpi.pool.member import Follower, serve
 from lb_mpi.mpi.pool.messages import run_chunk
 from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.serving import Serving, ServingPort, follow, serve
 from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.mpi.pool.streams import RootStream
 from lb_mpi.pooling.beginning import Act, Wish, act
@@ -392,7 +392,7 @@ class Pool:
     def _begun(
         self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool, lazy: bool = False,
         ordered: bool = False,
-    ) -> Iterator[RootTasks | WorkerMap]:  # fmt: skip
+    ) -> Iterator[RootTasks | Follower]:  # fmt: skip
         """Begin a map on all ranks, for a block with Ctrl-C held back; if an argument is wrong on any, all that call raise.
 
         `lazy`: results are taken one by one, so items may be read while tasks run; `ordered`: in the order of the items.
@@ -401,12 +401,12 @@ class Pool:
 
         def plan() -> RootTasks | None:
             with interrupts().allowed():  # the items may come from the user's code
-                call, checked = check_options(function, options, star=star, lazy=lazy, alone=session.ranks.alone)
+                checked = check_options(function, options, star=star, lazy=lazy, alone=session.ranks.alone)
                 if not session.ranks.is_root:
                     return None
                 if lazy and reads_lazily(items, checked):
-                    return RootStream(self._maps, call, items, checked, ordered=ordered)
-                return RootMap(self._maps, call, items, checked, opened)
+                    return RootStream(self._maps, items, checked, ordered=ordered)
+                return RootMap(self._maps, items, checked, opened)
 
         self._check_open()
         with session.claimed(Wish.MAP), in_call(""):
@@ -423,10 +423,11 @@ class Pool:
             if planned is not None:
                 yield planned
                 return
+            follower = Follower(session)
             with session.presence.notifying():
-                session.work(Serving(session), ServingPort(session), MAP)
-                following = follow(session, function)
-            yield following
+                session.work(follower, follower.port, MAP)
+                follower.begin_map(function)
+            yield follower
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,11 +1,14 @@
-"""Running the tasks of a map on one rank: the user's function, item by item."""
+"""Running tasks on one rank: the user's function, item by item."""
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -14,12 +17,16 @@ from typing import Any, NamedTuple
 
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.communicator import at_work
+from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.common.waiting import own_s
-from lb_mpi.mpi.pool.arguments import MapCall
+from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import (
     EXACT,
     UNCHANGING,
+    Call,
+    TaskBatch,
     copied,
+    exact,
     failure_of,
     is_unchanging,
     kept,
@@ -28,8 +35,9 @@ from lb_mpi.mpi.pool.messages import (
     unpicklable,
 )
 from lb_mpi.mpi.pool.session import Session
-from lb_mpi.pooling.intervals import Interval
+from lb_mpi.pooling.scheduler import BATCH_S
 from lb_mpi.record.events import Phase
+from lb_mpi.record.record import OFF
 
 
 class Process(NamedTuple):
@@ -90,7 +98,7 @@ class Alarm:
 NO_ALARM = nullcontext()
 
 
-def _caller(call: MapCall, alarm: Alarm | None) -> Callable[..., Any]:
+def _caller(call: Call, alarm: Alarm | None) -> Callable[..., Any]:
     """Return a function that calls the user's with an item: with a timeout, and again after an exception, as `call` says."""
     once = call.function if alarm is None else partial(alarm.call, call.function)
 
@@ -104,27 +112,29 @@ def _caller(call: MapCall, alarm: Alarm | None) -> Callable[..., Any]:
 
 
 class Ran(NamedTuple):
-    """The outcome of a chunk."""
+    """The outcome of some tasks."""
 
-    n: int  # number of its first tasks that have results: all of them unless one has failed
+    n: int  # number of the first tasks that have results: all of them unless one has failed, or the time is up
     values: Any  # their results, on the root; pickled on the other ranks
     failed: BaseException | None
+    began: float
     wall_s: float
     work_s: float  # of its own
     cpu_s: float
 
 
 def run_tasks(
-    session: Session, call: MapCall, phase: Phase, tasks: Interval, some: Callable[[int, int], list[Any]]
+    session: Session, call: Call, phase: Phase, items: Callable[[], list[Any]], *, limit_s: float = math.inf
 ) -> Ran:
-    """Run tasks, up to the first that raises; `some(lo, hi)` returns items.
+    """Run a call's tasks, at least one, up to the first that raises, or until the time is up.
 
     On the root, results are copied before the next call may change them; the other ranks pickle them.
     """
+    session.clocks.begin()
     values, failed, process, before = list[Any](), None, Process.now(), session.clocks.before()
     session.record.enter(phase, before.wall_s)
     try:
-        arguments = some(tasks.lo, tasks.hi)
+        arguments = items()
         with at_work(session.presence.comm), Alarm(call.timeout_s) if call.timeout_s else NO_ALARM as alarm:
             function = _caller(call, alarm) if alarm or call.retries else call.function
             for argument in arguments:
@@ -140,12 +150,12 @@ def run_tasks(
                     elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
                         value = kept(value)
                 values.append(value)
+                if limit_s < math.inf and time.perf_counter() > before.wall_s + limit_s:
+                    break
     except BaseException as error:
         failed = error
     process.restore()
     after = session.clocks.after()
-    cpu_s = after.cpu_s - before.cpu_s
-    session.throttle.charge(cpu_s)
     session.record.enter(Phase.PACKING, after.wall_s)
     packed: Any = values
     if values and not session.ranks.is_root:
@@ -154,4 +164,40 @@ def run_tasks(
         except Exception as error:
             failed = unpicklable(values.pop(), error)
             packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
-    return Ran(len(values), packed, failed, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
+    cpu_s = after.cpu_s - before.cpu_s
+    return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
+
+
+# --- tasks of executors, which have a function each -------------------------------------------------------------------
+
+
+Outcome = tuple[bool, bytes]  # True, and a TaskFailure, pickled; or False, and the result, pickled
+
+
+def _run_submitted(rank: int, data: bytes | memoryview) -> Outcome:
+    process = Process.now()
+    try:
+        function, args, kwargs = pickle.loads(data)
+        return False, exact(function(*args, **kwargs))
+    except BaseException as error:
+        in_main = threading.current_thread() is threading.main_thread()
+        if isinstance(error, KeyboardInterrupt) and in_main:
+            raise
+        if "main thread" in describe(error) and not in_main:
+            error.add_note("Rank 0 runs its tasks in a thread: expected lb_mpi.Executor(root_works=False) for such tasks.")
+        return True, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL)
+    finally:
+        process.restore()
+
+
+def run_submitted(session: Session, batch: TaskBatch) -> Ran:
+    """Run submitted calls for BATCH_S seconds, and at least one; the root sends the others again."""
+    arrays.locate(batch.places)
+    call = Call(partial(_run_submitted, session.ranks.rank))
+    ran = run_tasks(session, call, Phase.OWN, lambda: [*batch.tasks], limit_s=BATCH_S)
+    if ran.failed is not None:  # Ctrl-C
+        raise ran.failed
+    if session.record is not OFF and batch.number >= 0:
+        speed = session.ranks.emulated_speeds[session.ranks.rank]
+        session.account.ran_submitted(batch.number, ran.n, ran.began, ran.began + ran.wall_s, ran.work_s, speed)
+    return ran

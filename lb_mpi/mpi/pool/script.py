@@ -18,7 +18,7 @@ from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.mpi.common.collective import agree, agree_on
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.late import call as in_call
-from lb_mpi.mpi.pool.serving import serve
+from lb_mpi.mpi.pool.member import serve
 from lb_mpi.mpi.pool.session import Session
 
 WORKER = "__worker__"  # __name__ on ranks that serve; objects of the script's classes are pickled under it

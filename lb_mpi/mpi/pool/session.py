@@ -111,11 +111,12 @@ class SessionActor:
         raise NotImplementedError
 
 
-class SessionPort(Port[PoolMessage, Any]):
-    """The messages of a session."""
+class PoolPort(Port[PoolMessage, Any]):
+    """The messages of a session; `run` does the jobs of its actor, which has none by default."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, run: Callable[[Any], Any] | None = None) -> None:
         self.session = session
+        self._run = run
 
     def arrived(self) -> list[tuple[int, PoolMessage]]:
         """See `Port`."""
@@ -130,9 +131,15 @@ class SessionPort(Port[PoolMessage, Any]):
                 tag = Tag.RESULTS if isinstance(message, TaskResults) else message.tag
                 self.session.parcels.send(rank, tag, message.parcel)
 
+    def run(self, job: Any) -> Any:
+        """See `Port`."""
+        assert self._run is not None
+        return self._run(job)
+
     def idle(self) -> bool:
         """See `Port`."""
-        return not (self.session.parcels.under_way or self.session.parcels.news())
+        session = self.session
+        return not (session.parcels.under_way or session.worker.sees_tasks or session.parcels.news())
 
 
 def _read(tag: int, buffer: Buffer) -> PoolMessage:
@@ -299,7 +306,7 @@ class Session:
             raise presence.on_all(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
 
-    def work(self, operation: SessionActor, port: SessionPort, call: str = "") -> None:
+    def work(self, operation: SessionActor, port: PoolPort, call: str = "") -> None:
         """Receive messages and work until the operation is over; `call`: its name, if all ranks must reach it."""
         with in_call(call, watched=True) as interrupts, running(self.record):
             carry(

@@ -1,17 +1,16 @@
 """A map whose items are read while its tasks run: any number of them, one by one, from a generator, for example.
 
-    caller's frame   RootStream: read a batch; take the next result
-    root             carry: send batches, run its own, receive results
-    others           WorkerStream: run the batches that arrive, and send their results
+    caller's frame   RootStream: read items; take the next result
+    root             carry: the scheduler's batches leave; run its own; receive results
+    others           Follower: run the batches that arrive, and send their results
 
-`lb_mpi.pooling.feeding` decides which rank gets how many items.  Where only the root calls methods, a stream pauses while
-another map uses the ranks: the batches under way are completed, and nothing more is read until the next result is requested.
+Where only the root calls methods, a stream pauses while another map uses the ranks: the batches under way are completed, and
+nothing more is read until the next result is requested.
 """
 
 from __future__ import annotations
 
 import pickle
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,63 +20,58 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.mpi.common.late import call as in_call
+from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.pool.arguments import CheckedOptions, MapCall, iterate
-from lb_mpi.mpi.pool.maps import Arrived, MapPort, PoolMaps, RootTasks, WorkerMap, sent_function
-from lb_mpi.mpi.pool.messages import (
-    ItemBatch,
-    batch_parcel,
-    exact,
-    read_batch,
-)
+from lb_mpi.mpi.pool.arguments import Options, iterate
+from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, sent_function
+from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.running import Ran
-from lb_mpi.mpi.pool.session import MAP, PoolMessage, PoolSend
+from lb_mpi.mpi.pool.session import PoolMessage, PoolSend
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import Wish
-from lb_mpi.pooling.feeding import Feeder
+from lb_mpi.pooling.scheduler import BATCH_BYTES, Batch, Scheduler, Task, TaskQueue
 
-BATCH_BYTES = 1 << 20  # a batch that is as large gets no more items
+ROOM = 32  # items for each rank, if the user gives no buffersize; more if tasks are short
 
 
 class RootStream(RootTasks):
-    """A stream on its root.
+    """A stream on its root; the payload of a task: its position, and its item, pickled.
 
     `ordered`: results are taken in the order of the items.
     """
 
-    def __init__(
-        self, maps: PoolMaps, call: MapCall, items: Sequence[Any], options: CheckedOptions, *, ordered: bool
-    ) -> None:
-        super().__init__(maps, call)
+    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: Options, *, ordered: bool) -> None:
+        super().__init__(maps, options.call)
         ranks = self.session.ranks
-        self._chunksize, self._callback, self._ordered = options.chunksize, options.callback, ordered
+        self._options, self._ordered = options, ordered
         self._items: Iterator[Any] | None = iterate(items)  # None: all are read
-        order = [ranks.root, *(rank for rank in range(ranks.size) if rank != ranks.root)]
-        self._feeder = Feeder(order, buffersize=options.buffersize, chunksize=options.chunksize)
-        self._function = sent_function(self.session, call)
-        self._port = MapPort(self.session, call)
-        self._going = deque[PoolSend]()  # batches for other ranks, which one thread adds and another one may send meanwhile
-        self._mine = deque[ItemBatch]()  # of the root itself
-        self._came: list[tuple[int, list[Any]]] = []  # (position of the first, results), not yet delivered
+        self._scheduler = Scheduler(ranks.size, ranks.root, maps.speeds.values.tolist(), blocks=True)
+        self._queue = TaskQueue(
+            ranks.hosts, range(ranks.size), ranks.root, lambda _: True, chunksize=options.chunksize, more=True
+        )
+        self._scheduler.queues.append(self._queue)
+        self._function = sent_function(self.session, self.call)
+        self._n_read = self._n_taken = 0
+        self._room = ROOM  # for each rank
+        self._came: list[tuple[list[int], list[Any]]] = []  # (positions, results), not yet delivered
+        self._tasks = deque[list[int]]()  # positions of the results that are to be unpickled
         self._early: dict[int, Any] = {}  # results that wait for earlier ones
         self._fresh = deque[tuple[int, Any]]()  # (position, result), to be taken
         self._n_in_order = 0
-        self._pausing = False
         self._seconds = 0.0  # in which it was under way, up to the last pause
         self._before = [RankTasks()] * ranks.size  # by rank: the work up to the last pause
 
     def begin_all(self) -> None:
         """Begin it on all ranks, or go on after a pause."""
-        self.tell_start([0] * (self.session.ranks.size + 1), [], chunksize=self._chunksize, lazy=True)
+        self.tell_start([0] * (self.session.ranks.size + 1), [], chunksize=self._options.chunksize, lazy=True)
 
     def _results(self) -> Iterator[tuple[int, Any]]:
         with self._ending():
             yield -1, None
             while True:
                 while self._fresh:
-                    self._feeder.took(1)
+                    self._n_taken += 1
                     yield self._fresh.popleft()
                 if self.failure is not None or (self._is_complete and not self.under_way):
                     self._finish()
@@ -85,9 +79,9 @@ class RootStream(RootTasks):
                 self._read()
                 with self._claimed(), in_call(""), self._ending():
                     if not self.under_way:
-                        self._function = sent_function(self.session, self._call)
+                        self._function = sent_function(self.session, self.call)
                         self.begin_all()
-                    self._work()
+                    self.work(until_fresh=True)
                     if self._is_complete:
                         self.end()
 
@@ -104,129 +98,136 @@ class RootStream(RootTasks):
                     yield
                     return
 
+    @property
+    def _n_wanted(self) -> int:
+        """The number of items to read now: as many as some rank needs, and there is room for."""
+        size = self.session.ranks.size
+        room = (self._options.buffersize or self._room * size) - self._n_read + self._n_taken
+        if self._items is None or room <= 0:
+            return 0
+        return min(self._scheduler.wants(self._queue), max(1, room // size))
+
     def _read(self) -> None:
-        """Read items for the rank that needs some most; in the caller's frame, with no lock, since it is the user's code."""
-        need = None if self._items is None else self._feeder.need()
-        batch, n_bytes = list[bytes](), 0
-        while need is not None and self._items is not None and len(batch) < need.n and n_bytes < BATCH_BYTES:
+        """Read items; in the caller's frame, with no lock, since it is the user's code."""
+        read, n_bytes = list[Task](), 0
+        n = self._n_wanted
+        while self._items is not None and len(read) < n and n_bytes < BATCH_BYTES:
             try:
                 item = next(self._items)
             except StopIteration:
                 self._items = None
+                self._queue.end()
                 break
-            batch.append(self._pickled(item, self._feeder.n_read + len(batch)))
-            n_bytes += len(batch[-1])
-        if need is None or not batch:
-            return
-        given = ItemBatch(self._feeder.gave(need.rank, len(batch)), [*batch])
-        if need.rank == self.session.ranks.rank:
-            self._mine.append(given)
-        else:
-            self._going.append((need.rank, Order(Tag.TASK, batch_parcel(given))))
+            try:
+                read.append(Task((self._n_read, data := exact(item)), len(data)))
+            except Exception as error:
+                raise TypeError(f"items[{self._n_read}] can't be pickled: {type(error).__name__}: {error}") from error
+            self._n_read += 1
+            n_bytes += len(data)
+        for task in read:  # all together: another thread may send them meanwhile
+            self._queue.add(task)
 
-    def _pickled(self, item: Any, number: int) -> bytes:
-        try:
-            return exact(item)
-        except Exception as error:
-            raise TypeError(f"items[{number}] can't be pickled: {type(error).__name__}: {error}") from error
+    @property
+    def stops(self) -> bool:
+        """See `RootTasks`."""
+        return self.until_fresh or self.failure is not None or not self._queue.n_sent
 
-    def _work(self) -> None:
-        """Work until there are results, or items to read; then call the caller's function with the results."""
-        self._thread = threading.get_ident()
-        try:
-            self.session.work(self, self._port, MAP)
-            came, self._came = self._came, []
-            for first, values in came:
-                if self._callback is not None:
-                    with interrupts().allowed():
-                        for value in values:
-                            self._callback(value)
-                self._deliver(first, values)
-        finally:
-            self._thread = 0
+    def deliver(self) -> None:
+        """See `RootTasks`."""
+        came, self._came = self._came, []
+        for positions, values in came:
+            if self._options.callback is not None:
+                with interrupts().allowed():
+                    for value in values:
+                        self._options.callback(value)
+            self._deliver(positions, values)
 
-    def _deliver(self, first: int, values: list[Any]) -> None:
+    def _deliver(self, positions: list[int], values: list[Any]) -> None:
         if not self._ordered:
-            self._fresh.extend(enumerate(values, first))
+            self._fresh.extend(zip(positions, values, strict=True))
             return
-        self._early.update(enumerate(values, first))
+        self._early.update(zip(positions, values, strict=True))
         while self._n_in_order in self._early:
             self._fresh.append((self._n_in_order, self._early.pop(self._n_in_order)))
             self._n_in_order += 1
-
-    def complete(self) -> None:
-        """See `SessionActor`: pause."""
-        with in_call(""):
-            self._pausing = True
-            try:
-                while self._feeder.under_way and self.failure is None:
-                    self._work()
-            except BaseException as error:
-                self.fail(error)
-                raise
-            finally:
-                self._pausing = False
-                self.end()
-            if isinstance(self.failed, KeyboardInterrupt):
-                raise self.failed
 
     # The actor.
 
     @property
     def _is_complete(self) -> bool:
         """True if all items are read, and all their results are delivered."""
-        return self._items is None and not (self._feeder.under_way or self._arrived or self._came)
+        return self._items is None and self._queue.is_idle and not (self._arrived or self._came)
 
     @property
     def over(self) -> bool:
         """True if there is something for the caller to do."""
         if self.failure is not None or self._came or self._is_complete:
             return True
-        if self._arrived or self._going:
+        if self._arrived:
             return False
-        if self._pausing:
-            return not self._feeder.under_way
-        return self._items is not None and self._feeder.need() is not None
+        return self._n_wanted > 0 if self.until_fresh else not self._queue.n_sent
 
     @property
     def wake_at(self) -> float:
-        """See `lb_mpi.actor`."""
-        return float("inf")
+        """See `SessionActor`."""
+        return self._scheduler.wake_at
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """See `SessionActor`; send batches."""
         sends = super().turn(now, arrived)
-        while self._going:
-            sends.append(self._going.popleft())
+        if self.failure is not None or not self.until_fresh:  # or it pauses
+            return sends
+        for rank, batch in self._scheduler.batches(now):
+            self._room = max(self._room, 4 * len(batch.tasks))
+            if rank != self.session.ranks.rank:
+                sends.append((rank, Order(Tag.TASK, batch_parcel(_packed(batch)))))
         return sends
 
     @property
-    def job(self) -> ItemBatch | Arrived | None:  # type: ignore[override]
+    def job(self) -> Any:
         """Results to unpickle, or else a batch of the root's own."""
         if self.over:
             return None
-        return Arrived(self._arrived) if self._arrived else self._mine[0] if self._mine else None
+        if self._arrived:
+            return Arrived(self._arrived)
+        mine = self._scheduler.at[self.session.ranks.rank]
+        return _packed(mine[0]) if mine else None
 
-    def done(self, job: ItemBatch | Arrived, result: Any) -> list[PoolSend]:  # type: ignore[override]
-        """See `LocalMap`."""
-        if isinstance(job, Arrived):
-            for source, frame, values in self.unpacked(result):
-                self._feeder.done(source, frame.seconds / self.session.ranks.emulated_speeds[source])
-                self._came.append((frame.lo, values))
-            return []
-        self._mine.popleft()
-        ran: Ran = result
-        self._feeder.done(self.session.ranks.rank, ran.wall_s)
-        self.ran(job.first, len(job.items), ran)
+    def position(self, job: Any, k: int) -> int:
+        """See `Member`."""
+        return _positions(self._scheduler.at[self.session.ranks.rank][0])[k]
+
+    def done(self, job: Any, result: Any) -> list[PoolSend]:
+        """See `Member`."""
+        if not isinstance(job, Arrived):
+            return super().done(job, result)
+        for _, _, values in self.unpacked(result):
+            self._came.append((self._tasks.popleft(), values))
         return []
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
-        """See `LocalMap`."""
-        self._came.append((lo, values))
+        """See `Member`."""
+        self._came.append((self._finish_batch(self.session.ranks.rank, hi - lo, seconds), values))
 
-    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
-        """See `LocalMap`; the root sends no results."""
-        return []
+    def take(self, source: int, results: Buffer) -> None:
+        """See `RootTasks`; each rank sends the results of its batches one by one."""
+        epoch, done, frames = read_results(results)
+        if epoch != self._epoch:
+            return
+        self._rank_tasks[source] = done
+        tasks = _positions(self._scheduler.at[source][0]) if self._scheduler.at[source] else []
+        for frame in frames:
+            if frame.lo < frame.hi:
+                self._tasks.append(self._finish_batch(source, frame.hi - frame.lo, frame.seconds))
+                self._arrived.append((source, frame._replace(lo=tasks[0])))
+            else:
+                failure: TaskFailure = pickle.loads(frame.data)
+                at = failure.task - tasks[0] if failure.task >= 0 else -1
+                self.fail_task(failure._replace(task=tasks[at] if at >= 0 else -1), None)
+
+    def _finish_batch(self, rank: int, n: int, seconds: float) -> list[int]:
+        """Note that a rank has run the first n tasks of its oldest batch; return their positions."""
+        return _positions(self._scheduler.finish(rank, n, seconds / self.session.ranks.emulated_speeds[rank]))[:n]
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         self._dropped = dropped
@@ -240,29 +241,9 @@ class RootStream(RootTasks):
         self._maps.ended(sum(rank.tasks for rank in self._before), self._seconds, self._before)
 
 
-class WorkerStream(WorkerMap):
-    """A stream on a rank other than the root: it runs the batches that arrive."""
+def _positions(batch: Batch) -> list[int]:
+    return [task.payload[0] for task in batch.tasks]
 
-    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
-        """See `SessionActor`; drop the batches not begun when the root has ended the stream, or after a failure here."""
-        sends = super().turn(now, arrived)
-        self.session.orders.drop(Tag.TASK, all_of_them=self.failed is not None)
-        return sends
 
-    @property
-    def over(self) -> bool:
-        """True when the root has ended the stream."""
-        order = self.session.orders.first
-        return order is not None and order.tag != Tag.TASK
-
-    @property
-    def job(self) -> ItemBatch | None:  # type: ignore[override]
-        """The next batch."""
-        order = self.session.orders.first
-        return None if self.over or order is None else read_batch(order.parcel)
-
-    def done(self, job: ItemBatch, result: Ran) -> list[PoolSend]:  # type: ignore[override]
-        """See `LocalMap`."""
-        self.session.orders.follow()
-        self.ran(job.first, len(job.items), result)
-        return []
+def _packed(batch: Batch) -> TaskBatch:
+    return TaskBatch(batch.tasks[0].payload[0], [task.payload[1] for task in batch.tasks])

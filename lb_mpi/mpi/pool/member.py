@@ -1,0 +1,320 @@
+"""One rank of a pool: the tasks that it runs, and the results that it passes on.
+
+    the root's order      a rank other than the root
+    START                 begins its interval: chunks that its `Worker` chooses, until none is left on its host; then steals
+    TASK                  runs a batch: items of the map under way, or else calls that were submitted to an executor
+    END, CLOSE            leaves the loop
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from lb_mpi.errors import Error
+from lb_mpi.mpi.common.late import call as in_call
+from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.pool.arguments import ReceivedItems
+from lb_mpi.mpi.pool.messages import (
+    NO_MAP,
+    START,
+    Call,
+    Frame,
+    Start,
+    TaskBatch,
+    TaskFailure,
+    failure_of,
+    read_batch,
+    results_parcel,
+    task_error,
+)
+from lb_mpi.mpi.pool.running import Ran, run_submitted, run_tasks
+from lb_mpi.mpi.pool.session import MAP, TASK, PoolMessage, PoolPort, PoolSend, Session, SessionActor, TaskResults
+from lb_mpi.pooling.account import RankTasks
+from lb_mpi.pooling.beginning import PoolState
+from lb_mpi.pooling.intervals import Interval, synchronizes
+from lb_mpi.pooling.scheduler import BATCH_S
+from lb_mpi.pooling.worker import Swap
+from lb_mpi.record.events import Phase
+
+FLUSH_S = 20e-3  # how long results wait for others to be sent along, or written to the checkpoint
+FLUSH_BYTES = 256 << 10
+UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
+
+
+def _unknown(*_: Any) -> Any:
+    raise LookupError("the function of this map has not been unpickled")
+
+
+class Member(SessionActor):
+    """One rank's part in a map."""
+
+    def __init__(self, session: Session, call: Call) -> None:
+        super().__init__(session)
+        self.call = call
+        self.items: ReceivedItems | None = None  # which each rank unpickles for itself; None: they come in batches
+        self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
+        self._sent_before = 0  # bytes, before it began
+
+    @property
+    def port(self) -> PoolPort:
+        """A port for it; not kept here, so that what a map holds is freed with its last reference."""
+        return PoolPort(self.session, self.run)
+
+    @property
+    def state(self) -> PoolState:
+        """See `SessionActor`; on ranks other than the root, only a task can ask."""
+        return PoolState.IN_MAP
+
+    def begin(self, start: Start, speeds: list[float], bounds: Sequence[int], began: float) -> None:
+        """Begin the map on this rank; rank r owns the tasks bounds[r]..bounds[r + 1] - 1."""
+        session = self.session
+        lo, hi = bounds[session.ranks.rank], bounds[session.ranks.rank + 1]
+        session.learn(speeds)
+        if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
+            session.presence.wait(session.presence.comm.Ibarrier().Test)
+        self._sent_before = session.parcels.sent_bytes
+        session.account.begin(began, lo, hi)
+        if not start.lazy:
+            session.worker.begin(start.epoch, lo, hi, start.chunksize, start.largest_first)
+        session.begin(self)
+
+    def stop(self) -> None:
+        """Begin nothing more: the map is over."""
+        session = self.session
+        session.end()
+        session.worker.end()
+        session.account.end(time.perf_counter(), self.done_tasks, session.ranks.emulated_speeds[session.ranks.rank])
+
+    @property
+    def done_tasks(self) -> RankTasks:
+        """The work of this rank in this map so far."""
+        session = self.session
+        return session.account.done._replace(sent_bytes=session.parcels.sent_bytes - self._sent_before)
+
+    def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
+        """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
+        raise NotImplementedError
+
+    def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """Note that a task has raised, or that this rank can't continue: it does nothing more in this map."""
+        raise NotImplementedError
+
+    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
+        """Return the results passed to `put` as messages: all if the rank is `idle`, else some may wait for others."""
+        raise NotImplementedError
+
+    @property
+    def may_begin(self) -> bool:
+        """True if a chunk may begin: not while too much is under way."""
+        return self.session.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
+
+    @property
+    def job(self) -> Any:
+        """The next chunk, if it may begin."""
+        return self.session.worker.chunk if self.may_begin else None
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
+        """See `SessionActor`; take a chunk, and pass on results: an emulated slow rank that rests has none of either."""
+        session, worker, sends = self.session, self.session.worker, super().turn(now, arrived)
+        if session.throttle.due():
+            return sends
+        if self.may_begin:
+            while isinstance(swap := worker.job, Swap):
+                sends += worker.done(swap, session.intervals.swap(swap))
+                sends += worker.turn(now, ())
+        session.account.stole(worker.steals)
+        return sends + self.flush(now, idle=worker.job is None)
+
+    def run(self, job: Any) -> Any:
+        """Run a chunk or a batch, up to the first task that raises."""
+        if isinstance(job, TaskBatch):
+            return run_tasks(self.session, self.call, Phase.OWN, lambda: [*map(pickle.loads, job.tasks)], limit_s=BATCH_S)
+        assert self.items is not None
+        items, phase = self.items, self.session.account.phase(job.lo)
+        return run_tasks(self.session, self.call, phase, lambda: items.some(job.lo, job.hi))
+
+    def done(self, job: Any, result: Any) -> list[PoolSend]:
+        """Pass on what a chunk or a batch has brought."""
+        session, worker, ran, sends = self.session, self.session.worker, result, list[PoolSend]()
+        rest_s = self.rest_s(ran)
+        if isinstance(job, Interval):
+            sends += worker.done(job, ran.wall_s, rest_s)
+        n = job.n if isinstance(job, Interval) else len(job.tasks)
+        first, failed_at = self.position(job, 0), self.position(job, ran.n) if ran.n < n else -1
+        session.account.ran(first, ran.n, ran.wall_s, ran.work_s)
+        if ran.n:
+            self.put(first, first + ran.n, ran.values, ran.work_s)
+        if ran.failed is not None:  # Ctrl-C may come after the last task
+            self.fail_task(failure_of(ran.failed, session.ranks.rank, failed_at), ran.failed)
+            worker.end()
+        return sends
+
+    def rest_s(self, ran: Ran) -> float:
+        """Return how long an emulated slow rank rests after some tasks; it does so before their results leave."""
+        self.session.throttle.charge(ran.cpu_s)
+        return ran.cpu_s / self.session.throttle.speed - ran.cpu_s
+
+    def position(self, job: Any, k: int) -> int:
+        """Return the position of task k of a job."""
+        return int(job.lo if isinstance(job, Interval) else job.number) + k
+
+    def fail(self, error: BaseException) -> list[PoolSend]:
+        """Note that this rank can't continue."""
+        self.fail_task(failure_of(error, self.session.ranks.rank), error)
+        self.session.worker.end()
+        return []
+
+
+class Follower(Member):
+    """A rank other than the root: it follows the root's orders one after the other, and sends results in batches."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, Call(_unknown))
+        self._epoch = NO_MAP
+        self._frames: list[Frame] = []  # results to send
+        self._bytes, self._since = 0, 0.0
+
+    def begin_map(self, function: Callable[..., Any] | None = None) -> None:
+        """Begin the map of the next order; `function`: None uses the one sent by the root."""
+        session, size = self.session, self.session.ranks.size
+        header, data = session.orders.read(Tag.START)
+        fields = START.unpack_from(header)
+        start, how = Start(*fields[: len(Start._fields)]), fields[len(Start._fields) :]
+        speeds, bounds = np.frombuffer(data, np.float64, size), np.frombuffer(data, np.int64, size + 1, 8 * size)
+        data = data[8 * (2 * size + 1) :]
+        self._epoch = start.epoch
+        self.begin(start, speeds.tolist(), bounds.tolist(), time.perf_counter())
+        try:
+            if start.function_bytes:
+                session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
+            self.call = Call(function or session.functions.load(start.digest), *how)
+            self.items = None if start.lazy else ReceivedItems(data[start.function_bytes :])
+        except Exception as error:  # the user's classes may raise anything when they are unpickled
+            self.fail(error)
+
+    @property
+    def over(self) -> bool:
+        """True when the next order is no TASK."""
+        order = self.session.orders.first
+        return order is not None and order.tag != Tag.TASK
+
+    @property
+    def job(self) -> Any:
+        """The next batch, or else the next chunk."""
+        order = self.session.orders.first
+        if order is None:
+            return super().job
+        return None if self.over else read_batch(order.parcel)
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
+        """See `Member`; drop the batches not begun if another order has arrived behind them, or after a failure here."""
+        sends = super().turn(now, arrived)
+        self.session.orders.drop(Tag.TASK, all_of_them=self.failed is not None)
+        return sends
+
+    def run(self, job: Any) -> Any:
+        """See `Member`; outside of a map, a batch is of calls that were submitted."""
+        if self._epoch != NO_MAP:
+            return super().run(job)
+        with in_call(TASK, watched=True):
+            return run_submitted(self.session, job)
+
+    def done(self, job: Any, result: Any) -> list[PoolSend]:
+        """See `Member`."""
+        if isinstance(job, TaskBatch):
+            self.session.orders.follow()
+        if self._epoch != NO_MAP:
+            return super().done(job, result)
+        ran: Ran = result
+        done = RankTasks(ran.n, ran.wall_s + self.rest_s(ran), ran.work_s)
+        return [(self.session.ranks.root, TaskResults(results_parcel(NO_MAP, done, [Frame(0, ran.n, ran.values)])))]
+
+    def fail(self, error: BaseException) -> list[PoolSend]:
+        """See `Member`; outside of a map, nobody else needs to know before this rank raises it."""
+        if self._epoch == NO_MAP:
+            raise error
+        return super().fail(error)
+
+    def finish(self) -> tuple[list[Any] | None, BaseException | None]:
+        """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
+        session = self.session
+        try:
+            session.work(self, self.port, MAP)
+        finally:
+            self.stop()
+        found = pickle.loads(session.orders.read(Tag.END)[1])
+        own = self.failed if not isinstance(self.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
+        if not isinstance(found, TaskFailure):
+            return found, own
+        error = task_error(found)
+        if error.rank == session.ranks.rank:
+            error.__cause__ = self.failed or error.__cause__  # including its traceback
+        return None, session.on_all(own or error)
+
+    def collect(self) -> list[Any] | None:
+        """Complete the map; return the results if all ranks get them, or raise its error."""
+        with self.session.presence.notifying():
+            results, error = self.finish()
+        if error is not None:
+            raise error
+        return results
+
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Complete the map; return a generator of nothing, since only the root gets results one by one."""
+        self.collect()
+        nothing: list[tuple[int, Any]] = []
+        return (result for result in nothing)
+
+    def take(self, source: int, results: Buffer) -> None:
+        """See `SessionActor`; only the root gets results."""
+        raise NotImplementedError
+
+    def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
+        """Pass on results, see `Member`, which are pickled; or a failure, with lo == hi."""
+        if not self._frames:
+            self._since = time.perf_counter()
+        self._frames.append(Frame(lo, hi, values, seconds))
+        self._bytes += len(values)
+
+    def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """See `Member`."""
+        if self.failed is None:
+            self.failed = error
+            self.put(failure.task, failure.task, pickle.dumps(failure, pickle.HIGHEST_PROTOCOL), 0.0)
+            self._bytes = FLUSH_BYTES
+
+    def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
+        """See `Member`."""
+        if not self._frames or not (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
+            return []
+        parcel = results_parcel(self._epoch, self.done_tasks, self._frames)
+        self._frames, self._bytes = [], 0
+        return [(self.session.ranks.root, TaskResults(parcel))]
+
+
+def serve(session: Session) -> None:
+    """Follow all orders of the root until it closes the pool; lb_mpi.Error if an error has ended the root's block."""
+    with session.presence.notifying():
+        while True:
+            follower = Follower(session)
+            session.work(follower, follower.port)
+            order = session.orders.first
+            if order is None or order.tag != Tag.START:
+                if text := bytes(session.orders.read(Tag.CLOSE)[1]).decode(errors="replace"):
+                    raise session.presence.on_all(Error(text), session.ranks.root)
+                return
+            try:
+                follower.begin_map()
+                _, error = follower.finish()
+            except OSError as short:  # of shared memory for this map: the root may go on with a smaller one
+                if not session.presence.is_of_all(short):
+                    raise
+                continue
+            if isinstance(error, KeyboardInterrupt):
+                raise error
