@@ -13,7 +13,7 @@ and for rows of data:
 
     your rows  --map_rows-->  Knowledge       costs of rows, and which ones are lent, from call to call       (pure)
                                 round.Round     one call on one rank: which rows are computed where and when   (pure)
-                                RootDecider     times -> speeds of ranks; balance anew?                        (pure)
+                                Decider         times -> speeds of ranks; balance anew?                        (pure)
     parcels    <--carrier-->    mpi.rows        runs them on a communicator: lb_mpi.Balancer(comm)
                                 virtual         runs them on a virtual clock, with thousands of ranks
 

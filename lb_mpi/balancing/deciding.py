@@ -1,13 +1,4 @@
-"""Rules when to balance: reports of the ranks, work of their ticks, speeds, and the decision.   (pure)
-
-Law.  A round's ticks measure what each rank computed, its own rows and others'.  Ticks * (seconds per tick) is the time
-that it needs for that.  The usual seconds per tick are used, so that a single delay does not trigger balancing.  Time *
-speed is the work done; so the balanced time follows without any estimate of row costs.
-- Rows that a rank computed for others because it was dry were not planned: they count where they were planned.
-- The kept part of planned loans (`knowledge.kept`) counts for the planned borrower, whoever computed it.
-- A rank that comes late to a round, because it needs longer between rounds, has less time for rows: it counts as if it
-  had computed rows meanwhile.  So does one that is longer busy with messages, which take their time however few rows it
-  computes.  A rank that comes after all could be done counts as if it came just then.
+"""Rules when to balance: what a rank reports, the decision, and its reason.   (pure)
 
 Balance ("auto") when the time that it is expected to save until the next opportunity exceeds its cost:
     (seconds of the slowest rank now - seconds after) * calls until the next opportunity + losses so far  >  cost * caution
@@ -25,30 +16,20 @@ Balance ("auto") when the time that it is expected to save until the next opport
 
 from __future__ import annotations
 
-import functools
 import math
-from collections import deque
 from enum import IntEnum
-from typing import Any, NamedTuple, get_type_hints
+from typing import NamedTuple
 
 import numpy as np
-import scipy
-from numpy.typing import NDArray
 
-from lb_mpi.balancing.transfers import Plan, direct_plan
 from lb_mpi.checks import integer, meant, number, show
-from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.metrics import above
+from lb_mpi.graph import Floats
 
 UP = 0.7  # weight of a measurement larger than the known value
 FORGET = 0.9  # decay of an observation in each later round that has observations
-PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
-NEGLIGIBLE = 1e-6  # of the largest weight: lighter observations are dropped
-DENSE = 256  # ranks up to which the fit is solved as a dense system
 KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
 CAREFUL = 0.25  # the smallest caution
-N_OBSERVED = 4  # observations in one report: the heaviest
 CROWDED = 0.2  # share of their time that ranks queue for cores on a crowded machine
 LOAN_S = 0.3e-3  # in each call, before rows that were lent are back: the least that lending costs
 FEWEST_QUICK = 3  # calls after the first decision that leaves the plan as it is
@@ -71,50 +52,6 @@ class Observation(NamedTuple):
     other: int  # rank
     weight: float  # > 0: cost of the rows, in work
     log_ratio: float  # log(k_other / k_own)
-
-
-class TickWork:
-    """The work k of a tick of each rank, from the observations of all."""
-
-    def __init__(self, size: int) -> None:
-        self.values = np.ones(size)  # (P,) k > 0; their geometric mean is 1
-        # Pairs (q, r) for which q has observed r, as q * P + r, ascending; with each pair
-        self._pairs = np.zeros(0, dtype=np.int64)
-        self._weight = np.zeros(0)  # of the observations
-        self._sum = np.zeros(0)  # weight * log(k_r / k_q)
-
-    def tell(self, rank: Ints, other: Ints, weight: Floats, log_ratio: Floats) -> None:
-        """Add the observations of one more round: (m,) ranks that made them, and the fields of (m,) `Observation`s."""
-        if not len(rank):
-            return
-        pairs = rank * len(self.values) + other
-        union = np.union1d(self._pairs, pairs)
-        sums, total = np.zeros((2, len(union)))
-        known, new = np.searchsorted(union, self._pairs), np.searchsorted(union, pairs)
-        sums[known], total[known] = FORGET * self._weight, FORGET * self._sum
-        np.add.at(sums, new, weight)
-        np.add.at(total, new, weight * log_ratio)
-        kept = sums > NEGLIGIBLE * sums.max()
-        self._pairs, self._weight, self._sum = union[kept], sums[kept], total[kept]
-        self._fit()
-
-    def _fit(self) -> None:
-        """Fit logarithms by least squares, with a weak pull towards 1 that decides between unrelated ranks."""
-        size = len(self.values)
-        own, other = np.divmod(self._pairs, size)
-        prior = PRIOR * float(self._weight.max())
-        right = np.bincount(other, self._sum, size) - np.bincount(own, self._sum, size)
-        if size <= DENSE:
-            links = np.zeros((size, size))
-            links[own, other] = self._weight
-            links += links.T
-            logs = np.linalg.solve(np.diag(links.sum(axis=1) + prior) - links, right)
-        else:
-            one_way = scipy.sparse.coo_array((self._weight, (own, other)), shape=(size, size)).tocsr()
-            both_ways = one_way + one_way.T
-            diagonal = np.asarray(both_ways.sum(axis=1)).ravel() + prior
-            logs = scipy.sparse.linalg.spsolve((scipy.sparse.diags_array(diagonal) - both_ways).tocsc(), right)
-        self.values = np.asarray(np.exp(logs - logs.mean()))
 
 
 class BalanceReason(IntEnum):
@@ -276,15 +213,6 @@ class Trigger:
         return Decision(BalanceReason.GAIN, gain_s)
 
 
-_TYPES = {bool: "?", int: "<i8", float: "<f8"}  # of numbers in a message, by annotation
-Records = NDArray[np.void]
-
-
-def _columns(of: type) -> list[Any]:
-    """The numbers of a named tuple, as fields of a dtype."""
-    return [(name, _TYPES[kind]) for name, kind in get_type_hints(of).items() if kind in _TYPES]
-
-
 class RankReport(NamedTuple):
     """The report of one rank after a round."""
 
@@ -301,15 +229,7 @@ class RankReport(NamedTuple):
     began_s: float = math.nan  # from the end of the last round to this one, and with messages; NaN: no last round
     queued_s: float = 0.0  # without a core, of the elapsed time
     elapsed_s: float = 0.0  # between the begin and the end of this rank
-    observed: tuple[Observation, ...] = ()  # of the work of other ranks' ticks; only the heaviest are sent
-
-    def fields(self) -> tuple[Any, ...]:
-        """Return a tuple for an array of dtype REPORT."""
-        heaviest = sorted(self.observed, key=lambda seen: -seen.weight)[:N_OBSERVED]
-        return *self[:-1], len(heaviest), [*heaviest, *[(0, 0.0, 0.0)] * (N_OBSERVED - len(heaviest))]
-
-
-REPORT = np.dtype([*_columns(RankReport), ("n_observed", "<i8"), ("observed", _columns(Observation), (N_OBSERVED,))])
+    observed: tuple[Observation, ...] = ()  # of the work of other ranks' ticks
 
 
 class RoundProblem(IntEnum):
@@ -318,11 +238,10 @@ class RoundProblem(IntEnum):
     NONE = 0
     FAILED = 1  # a rank has failed
     DIFFER = 2  # the ranks' rows differ
-    DECIDER = 3  # the root could not evaluate the reports
 
 
 class Decided(NamedTuple):
-    """The root's answer to all ranks."""
+    """The decision on a round, the same on all ranks, and what this rank knows then of the ranks that it knows."""
 
     problem: RoundProblem
     decision: Decision
@@ -331,41 +250,20 @@ class Decided(NamedTuple):
     rows: int  # lent, on all ranks
     bytes: int  # sent, on all ranks
     compare: bool  # the form of results differs between ranks, some do not know it, or some have no results
-    tick_work: Floats  # (P,) of a tick of each rank, in units of work
-    speeds: Floats  # (P,) units of work per second
-    late: Floats  # (P,) work that each rank could have done before it came
-    plan: Plan | None = None  # for the next calls, if the root alone has made one
+    tick_work: Floats  # of a tick of each known rank, in units of work
+    speeds: Floats  # units of work per second
+    late: Floats  # work that each could have done before it came
 
     @property
     def words(self) -> str:
         """Say what was decided, and what was lent meanwhile."""
         return words_of(self.decision, self.rows)
 
-    def record(self) -> Records:
-        """(1,) of the dtype `decision_dtype`, with the number of transfers for a plan."""
-        n_transfers = -1 if self.plan is None else len(self.plan.amounts)
-        fields = (self.problem, *self.decision, *self[2:-1], n_transfers)
-        return np.array([fields], dtype=decision_dtype(len(self.tick_work)))
-
 
 def failure(problem: RoundProblem, size: int) -> Decided:
     """Return the decision on a round with a problem, from which nothing is learned, on `size` known ranks."""
     nothing = np.zeros(size)
     return Decided(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, nothing, nothing, nothing)
-
-
-@functools.cache
-def decision_dtype(size: int) -> np.dtype[Any]:
-    """Return the dtype of a Decided for `size` ranks, without its plan, which travels apart; n_transfers -1: none."""
-    first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), ("quick", "<i8"), *_columns(Decided)]
-    each = [(name, "<f8", (size,)) for name in ("tick_work", "speeds", "late")]
-    return np.dtype([*first, *each, ("n_transfers", "<i8")])
-
-
-def decision_of(record: Records) -> Decided:
-    """Read a Decided from `Decided.record`, without its plan."""
-    problem, reason, gain_s, quick, *rest, _ = record[0].item()
-    return Decided(RoundProblem(problem), Decision(BalanceReason(reason), gain_s, quick), *rest)
 
 
 class Levels(NamedTuple):
@@ -467,83 +365,6 @@ class Policy:
         return self.trigger.decide(levels.imbalance, levels.now_s, levels.balanced_s, moving_s)
 
 
-USUAL = 5  # rounds over which the median of seconds per tick is taken
-
-
-class RootDecider:
-    """Evaluates the reports on the root, and makes the plans; vertex k of `graph` is rank k."""
-
-    def __init__(self, graph: Graph, trigger: Trigger) -> None:
-        self.policy, self._graph = Policy(trigger), graph
-        self._worths = TickWork(graph.n)
-        self._tick_s = np.full((USUAL, graph.n), np.nan)  # seconds per tick in the last rounds, newest last
-        self._began_s: deque[Floats] = deque(maxlen=USUAL)
-
-    def decide(self, reports: Records) -> Decided:
-        """Decide from the (P,) reports of a round."""
-        failed, tick_work_before = reports["failed"].any(), self._worths.values
-        if failed or (reports["mark"] != reports["mark"][0]).any():
-            self.policy.failed()
-            return failure(RoundProblem.FAILED if failed else RoundProblem.DIFFER, len(reports))
-        tick_work, speeds = self._learn(reports)
-        done = np.maximum(reports["ticks"] * tick_work + reports["helped"], 0.0)  # as planned
-        late = self._late(reports["began_s"], float(done.sum()), speeds)
-        home = reports["work"] + late
-        before, after = _imbalance(home, speeds), _imbalance(reports["busy_s"] * speeds + late, speeds)
-        levels = Levels() if np.isnan(home).any() else _levels(home, done + late, speeds)
-        queue = _queue(reports["queued_s"], reports["elapsed_s"], home, speeds)
-        decision = self.policy.decide(len(reports), levels, float(reports["spent_s"].max()), queue)
-        moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
-        compare = bool((reports["results"] != reports["results"][0]).any() or reports["results"][0] == UNKNOWN)
-        plan = None
-        if decision.act and decision.reason is not BalanceReason.HOME:
-            # Work was reported with the old work of a tick, mostly that of the rank's own ticks.
-            plan = self.plan(reports["work"] * (tick_work / tick_work_before) + late, speeds)
-        return Decided(RoundProblem.NONE, decision, before, after, *moved, compare, tick_work, speeds, late, plan)
-
-    def plan(self, loads: Floats, speeds: Floats) -> Plan:
-        """Return the plan that levels (P,) loads at (P,) speeds."""
-        return direct_plan(self._graph, loads, speeds)
-
-    def _learn(self, reports: Records) -> tuple[Floats, Floats]:
-        """Return (P,) work of a tick of each rank, and (P,) speeds."""
-        rank, place = np.nonzero(np.arange(N_OBSERVED) < reports["n_observed"][:, None])
-        seen = reports["observed"][rank, place]
-        self._worths.tell(rank, seen["other"], seen["weight"], seen["log_ratio"])
-        ticks, measured = reports["ticks"], reports["ticks"] > 0.0
-        self._tick_s[:-1, measured] = self._tick_s[1:, measured]
-        self._tick_s[-1, measured] = reports["busy_s"][measured] / ticks[measured]
-        usual = _median_low(self._tick_s)
-        known = np.sort(usual[~np.isnan(usual)])
-        usual[np.isnan(usual)] = known[(len(known) - 1) // 2] if len(known) else 1.0
-        return self._worths.values, self._worths.values / usual
-
-    def _late(self, began_s: Floats, work: float, speeds: Floats) -> Floats:
-        """(P,) work that each rank could have done before it came; `work` of all ranks in this round."""
-        if not np.isnan(began_s).any():
-            self._began_s.append(began_s - began_s.min())
-        if not self._began_s:
-            return np.zeros(len(speeds))
-        late_s = np.median(self._began_s, axis=0)
-        return np.asarray(speeds * np.minimum(late_s, end_s(work, speeds, late_s)))
-
-
-def _levels(home: Floats, done: Floats, speeds: Floats) -> Levels:
-    """Return the levels of (P,) work of the ranks if all rows were at home, and as planned."""
-    now_s, home_s = float((done / speeds).max()), float((home / speeds).max())
-    balanced_s = float(done.sum() / speeds.sum())
-    return Levels(above(now_s, balanced_s), now_s, home_s, balanced_s)
-
-
-def _queue(queued_s: Floats, elapsed_s: Floats, home: Floats, speeds: Floats) -> Queue:
-    """Return how ranks that queued for (P,) seconds share their cores with others."""
-    if not queued_s.any():
-        return Queue()
-    shares = np.divide(queued_s, elapsed_s, out=np.zeros(len(speeds)), where=elapsed_s > 0.0)
-    free = speeds / np.array([running(share) for share in shares.tolist()])
-    return Queue(float(queued_s.sum() / elapsed_s.sum()), float((home / free).max()), float(home.sum() / free.sum()))
-
-
 def end_s(work: float, speeds: Floats, late_s: Floats) -> float:
     """Seconds until `work`, freely divisible, is done by ranks of (P,) speeds that start after (P,) late_s >= 0."""
     order = np.argsort(late_s)
@@ -551,14 +372,3 @@ def end_s(work: float, speeds: Floats, late_s: Floats) -> float:
     ends = (work + np.cumsum(s * late)) / np.cumsum(s)  # by the first 1, 2, .. of them
     return float(ends.min())
 
-
-def _imbalance(work: Floats, speeds: Floats) -> float:
-    mean_s = float(work.sum() / speeds.sum())
-    return above(float((work / speeds).max()), mean_s) if math.isfinite(mean_s) else math.nan
-
-
-def _median_low(table: Floats) -> Floats:
-    """(P,) lower medians of the columns of a (K, P) table, ignoring NaN; NaN for columns without numbers."""
-    ordered = np.sort(table, axis=0)  # NaN last
-    n = np.count_nonzero(~np.isnan(table), axis=0)
-    return np.asarray(ordered[np.maximum(n - 1, 0) // 2, np.arange(table.shape[1])])

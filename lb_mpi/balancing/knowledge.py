@@ -19,7 +19,7 @@ rank r is s_r = k_r / g_r units of work per second.
 - The rank that last measured a row is stored with the ticks.  The row's cost in work is ticks * k_r with the current
   k_r, so that a better k_r needs no new measurement of the rows.
 - If rank r measures rows after rank q, then ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of the
-  logarithms of all such ratios (`decider.TickWork`); recent ones weigh more.  Ranks that never computed each other's rows
+  logarithms of all such ratios (`decider.fit`); recent ones weigh more.  Ranks that never computed each other's rows
   are assumed equal; the first rows lent to such a rank correct that.
 - A tick is a second of the function's own time: CPU time, and the time in which the function itself waits (it sleeps,
   or waits for a file, a subprocess, another thread or a GPU).  Time in which other programs had the core is not a

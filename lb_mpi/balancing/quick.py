@@ -23,8 +23,8 @@ import numpy as np
 
 from lb_mpi.balancing.deciding import CROWDED, BalanceReason, Decided
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.neighbours import Reduction
 from lb_mpi.metrics import above
+from lb_mpi.reduction import Reduction
 
 UNIT = 2.0**-20  # of seconds and work that are summed as integers: days on a million ranks do not overflow
 LATE, LATE_S = 0.05, 0.5e-3  # a call takes too long if it exceeds the usual imbalance by this part, and these seconds

@@ -1,8 +1,8 @@
 """Rows on a virtual clock: the same objects as on MPI, with any number of ranks.   (pure)
 
-A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `knowledge`), the decider on the root and diffusion
-on the process graph, or the deciders of all ranks and their exchanges (`neighbours`), on the virtual carrier
-(`lb_mpi.virtual`).  A row takes its cost / the rank's speed.
+A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `knowledge`), their deciders, and now and then a plan
+that they make together (`decider`, `neighbours`), on the virtual carrier (`lb_mpi.virtual`).  A row takes its cost / the
+rank's speed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lb_mpi.balancing.decider import Decider, RootPlanner
 from lb_mpi.balancing.deciding import (
-    REPORT,
     BalanceReason,
     Decided,
     Decision,
     Policy,
     RankReport,
-    RootDecider,
     Trigger,
     When,
-    decision_dtype,
     end_s,
 )
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.neighbours import ALL, NEAR, NeighbourDecider, Planning, Reduction, momentum
+from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
+from lb_mpi.balancing.planning import ALL, NEAR, Planning
 from lb_mpi.balancing.quick import Quick, QuickSums, numbers
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
@@ -50,8 +49,6 @@ from lb_mpi.balancing.round import (
     Unpacking,
     count,
 )
-from lb_mpi.balancing.transfers import ROWS as NUMBERS
-from lb_mpi.balancing.transfers import Plan
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.setup import rows_scheme
@@ -60,6 +57,7 @@ from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
+from lb_mpi.reduction import Reduction
 from lb_mpi.virtual import Network, Virtual
 
 T_co = TypeVar("T_co", covariant=True)
@@ -162,17 +160,7 @@ def collective_s(network: Network, size: int) -> float:
     return (size - 1).bit_length() * network.latency_s[1]
 
 
-# Seconds of the root for each rank, measured on 10,000 ranks: `RootDecider.decide`, without and with a plan.
-HEARING_S, PLANNING_S = 0.5e-6, 20e-6
-
-
-def root_s(network: Network, size: int) -> float:
-    """Seconds of the root of `size` ranks in each call: it receives all reports and decides, and answers all ranks.
-
-    The answer has three numbers for each rank; it passes through the tree in parts, so its bytes count once.
-    """
-    n_bytes = (size - 1) * REPORT.itemsize + decision_dtype(size).itemsize
-    return n_bytes / network.bytes_per_s + size * HEARING_S
+PLANNING_S = 20e-6  # of the root for each rank, measured on 10,000 ranks
 
 
 class SimulatedRows:
@@ -245,26 +233,23 @@ class Cluster:
         self.noise = number("noise", noise, least=0.0, most=MOST_SPREAD)
         self.row_bytes = integer("row_bytes", row_bytes, 0)
         self.answer_s = 2 * collective_s(self.network, graph.n)
-        if self.scheme != "direct":
-            omega, everyone = momentum(graph, self.scheme), [graph.neighbours(rank).tolist() for rank in range(graph.n)]
-            self.known_by = [Knowledge(rank, [rank, *near], near) for rank, near in enumerate(everyone)]
-            self.deciders = [NeighbourDecider(one, graph.n, trigger(), omega) for one in self.known_by]
+        self.deciders: list[Decider]
+        near = [graph.neighbours(rank).tolist() for rank in range(graph.n)]
+        if self.scheme == "direct":
+            self.known_by = [Knowledge(rank, range(graph.n), mine) for rank, mine in enumerate(near)]
+            self.deciders = [RootPlanner(one, graph, trigger()) for one in self.known_by]
         else:
-            self.known_by = [Knowledge(rank, range(graph.n), graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-            self.decider = RootDecider(graph, trigger())
-            self.answer_s += root_s(self.network, graph.n)
+            omega = momentum(graph, self.scheme)
+            self.known_by = [Knowledge(rank, [rank, *mine], mine) for rank, mine in enumerate(near)]
+            self.deciders = [NeighbourPlanner(one, graph.n, trigger(), omega) for one in self.known_by]
         self._carried_s = np.zeros(graph.n)  # busy seconds after the end: for the next call's report
         self.quick = [Quick() for _ in range(graph.n)]
         self.rng = random.Random(check_seed(seed))
 
     @property
     def policy(self) -> Policy:
-        """The rules when to balance; those of rank 0 if each rank decides by itself."""
-        return self._policies[0]
-
-    @property
-    def _policies(self) -> list[Policy]:
-        return [self.decider.policy] if self.scheme == "direct" else [decider.policy for decider in self.deciders]
+        """The rules when to balance, as rank 0 has them."""
+        return self.deciders[0].policy
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
         """Simulate one call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
@@ -317,8 +302,8 @@ class Cluster:
             mine.append(numbers(knowledge, changed=False, formed=True, rows=rows, bytes=sent, busy_s=busy, elapsed_s=took))
         all_ranks = reduced(mine)
         ended, *_ = [one.summed(all_ranks) for one in self.quick]
-        for policy in self._policies:
-            policy.hold(late=self.quick[0].late)
+        for decider in self.deciders:
+            decider.policy.hold(late=self.quick[0].late)
         return ended
 
     def _learn(self, rounds: Sequence[Round], busy_s: Floats, n_bytes: Sequence[int], late_s: Floats) -> Decided:
@@ -335,29 +320,20 @@ class Cluster:
 
     def _decide(self, reports: Sequence[RankReport]) -> Sequence[Decided]:
         """The decision for each rank."""
-        if self.scheme != "direct":
-            all_ranks = reduced([decider.report(report) for decider, report in zip(self.deciders, reports, strict=True)])
-            return [decider.decide(all_ranks) for decider in self.deciders]
-        return [self.decider.decide(np.array([report.fields() for report in reports], dtype=REPORT))] * len(reports)
+        all_ranks = reduced([decider.report(report) for decider, report in zip(self.deciders, reports, strict=True)])
+        return [decider.decide(all_ranks) for decider in self.deciders]
 
     def _rebalance(self, decided: Decided) -> float:
         """Change the distribution for the next calls; the seconds that this adds to the call."""
-        home = decided.decision.reason is BalanceReason.HOME
-        plans: Sequence[Plan | None] = [decided.plan] * self.graph.n
-        seconds = 0.0
-        if self.scheme == "direct":
-            if decided.plan is not None:
-                n_bytes = len(decided.plan.amounts) * 8 * NUMBERS
-                seconds = self.graph.n * PLANNING_S + n_bytes / self.network.bytes_per_s
-            self.decider.policy.changed(lending=decided.plan is not None and len(decided.plan.amounts) > 0, seconds=seconds)
-        else:
-            if not home:
-                made, seconds = in_step([decider.plan() for decider in self.deciders], self.graph, self.network)
-                plans = [each for each, _ in made]
-            for decider in self.deciders:
-                decider.changed(lending=not home, seconds=seconds)
-        for knowledge, mine in zip(self.known_by, plans, strict=True):
-            knowledge.follow(mine)
+        if decided.decision.reason is BalanceReason.HOME:
+            for knowledge in self.known_by:
+                knowledge.follow(None)
+            return 0.0
+        made, seconds = in_step([decider.plan() for decider in self.deciders], self.graph, self.network)
+        seconds += self.graph.n * PLANNING_S * (self.scheme == "direct")
+        for decider, knowledge, (plan, _) in zip(self.deciders, self.known_by, made, strict=True):
+            decider.changed(lending=True, seconds=seconds)
+            knowledge.follow(plan)
         return seconds
 
 

@@ -49,7 +49,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.deciding import Decision, Trigger
-from lb_mpi.balancing.neighbours import ALL, Reduction
+from lb_mpi.balancing.planning import ALL
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
@@ -57,6 +57,7 @@ from lb_mpi.rebalancing.deciding import GraphTotals, RankLoad, RebalanceDecision
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
 from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
 from lb_mpi.rebalancing.slabs import flow_between
+from lb_mpi.reduction import Reduction
 
 SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen

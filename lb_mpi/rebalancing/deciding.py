@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running, smooth
-from lb_mpi.balancing.neighbours import UNIT, Reduction
 from lb_mpi.graph import Floats
+from lb_mpi.reduction import UNIT, Reduction
 
 USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # speeds that "auto" needs to decide

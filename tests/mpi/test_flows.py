@@ -8,15 +8,16 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.balancing import transfers
+from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.neighbours import Reduction
 from lb_mpi.balancing.transfers import ROWS, Plan, plan
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.reducing import Reducing
-from lb_mpi.mpi.rows.plans import Root
+from lb_mpi.mpi.rows.plans import Plans
+from lb_mpi.reduction import Reduction
 from tests.misbehaviour import RAISES
 
 COMM = MPI.COMM_WORLD
@@ -33,14 +34,15 @@ def own() -> Iterator[MPI.Intracomm]:
     presence_of(made).close()
 
 
-def planner(comm: MPI.Intracomm, graph: Graph) -> Root:
+def planner(comm: MPI.Intracomm, graph: Graph) -> Plans:
     knowledge = Knowledge(comm.rank, range(comm.size), graph.neighbours(comm.rank).tolist())
-    return Root(comm, knowledge, Trigger(tolerance=1e-3), graph)
+    return Plans(comm, RootPlanner(knowledge, graph, Trigger(tolerance=1e-3)))
 
 
-def make_plan(root: Root, load: float, speeds: Floats) -> tuple[Plan, int]:
-    root._knowledge.speeds = speeds
-    return root.plan(load)
+def make_plan(made: Plans, load: float, speeds: Floats) -> tuple[Plan, int]:
+    made.decider._tick_s.clear()
+    made.decider._tick_s.append(1.0 / float(speeds[RANK]))
+    return made.plan(load)
 
 
 def columns(of: Plan) -> list[list[float]]:
@@ -84,7 +86,7 @@ def test_an_exception_in_the_plan_reaches_all_ranks(name: str, own: MPI.Intracom
     """And the next call works."""
     graph = parse(f"mesh:1x{SIZE}")
     kinds = {"Unspeakable": Exception, "SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}
-    kind = ValueError if name == "ValueError" else kinds.get(name, Exception) if RANK == 0 else lb_mpi.Error
+    kind = kinds.get(name, ValueError if name == "ValueError" else Exception) if RANK == 0 else lb_mpi.Error
     made = planner(own, graph)
     with monkeypatch.context() as patch:
         patch.setattr(transfers, "plan", RAISES[name])

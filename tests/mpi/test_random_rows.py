@@ -22,7 +22,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.balancing import deciding, neighbours
+from lb_mpi.balancing import decider
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, parse
@@ -291,9 +291,7 @@ MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
     # A quick call forgets a failure.
     (lending, [("RoundPort._add_up", "changed = learned.failed or self._form is None", "changed = self._form is None")]),
     # Ranks that do not know the form need not compare.
-    (deciding, [("RootDecider.decide", '(reports["results"] != reports["results"][0]).any()',
-      'len(set(reports["results"].tolist()) - {0, -1}) > 1')]),
-    (neighbours, [("NeighbourDecider.decide", "compare = most.results != -most.results_low",
+    (decider, [("Decider.decide", "compare = most.results != -most.results_low",
       "compare = most.results != -most.results_low and most.results_low < 0")]),
 ]  # fmt: skip
 

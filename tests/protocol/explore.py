@@ -18,7 +18,7 @@ from enum import Enum
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from lb_mpi.balancing.neighbours import ALL
+from lb_mpi.balancing.planning import ALL
 from tests.protocol.reach import Reached, reach
 
 ANY = -1  # instead of a source: messages that keep no order.  ALL answers all ranks when each has sent it a message

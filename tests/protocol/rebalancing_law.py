@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.deciding import Trigger
-from lb_mpi.balancing.neighbours import ALL, Reduction
+from lb_mpi.balancing.planning import ALL
 from lb_mpi.distributing.halo import Pieces, part_of
 from lb_mpi.graph import Graph, Ints
 from lb_mpi.rebalancing.actor import (
@@ -31,6 +31,7 @@ from lb_mpi.rebalancing.moving import joined, rows_of
 from lb_mpi.rebalancing.pairs import choose
 from lb_mpi.rebalancing.rebalance import quotient_graph
 from lb_mpi.rebalancing.slabs import end_owners
+from lb_mpi.reduction import Reduction
 from tests.protocol.explore import Exploration, State
 
 Sends = Sequence[tuple[int, RebalanceMessage]]

@@ -5,23 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.deciding import (
-    LOAN_S,
-    REPORT,
-    BalanceReason,
-    Decided,
-    Decision,
-    RankReport,
-    Records,
-    RootDecider,
-    RoundProblem,
-    Trigger,
-    decision_of,
-    failure,
-)
+from lb_mpi.balancing.decider import RootPlanner
+from lb_mpi.balancing.deciding import LOAN_S, BalanceReason, Decided, RankReport, RoundProblem, Trigger, failure
 from lb_mpi.balancing.knowledge import KEPT_S, Knowledge, kept
 from lb_mpi.balancing.round import Timed, count, numbers
-from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
+from lb_mpi.balancing.simulate import Cluster, reduced, row_costs, simulate
 from lb_mpi.balancing.transfers import plan
 from lb_mpi.graph import mesh, most_square_mesh, parse
 from lb_mpi.virtual import Network
@@ -144,51 +132,54 @@ def test_a_round_of_a_course_has_every_row_once() -> None:
                 assert min(map(count, blocks)) == count(blocks[-1]) == 2
 
 
-def reports(*rows: RankReport) -> Records:
-    return np.array([row.fields() for row in rows], dtype=REPORT)
+class Ranks:
+    """Two ranks that decide."""
+
+    def __init__(self) -> None:
+        graph = parse("mesh:1x2")
+        self.known_by = [Knowledge(rank, range(2), [1 - rank]) for rank in range(2)]
+        self.deciders = [RootPlanner(one, graph, Trigger()) for one in self.known_by]
+
+    def decide(self, *reports: RankReport) -> Decided:
+        all_ranks = reduced([decider.report(report) for decider, report in zip(self.deciders, reports, strict=True)])
+        decisions = [decider.decide(all_ranks) for decider in self.deciders]
+        for knowledge, decided in zip(self.known_by, decisions, strict=True):
+            knowledge.apply(decided)
+        assert repr(decisions[0][:7]) == repr(decisions[1][:7])
+        return decisions[0]
 
 
 def test_lending_that_does_not_pay_is_given_up() -> None:
-    decider = RootDecider(parse("mesh:1x2"), Trigger())
-    plain = reports(*(RankReport(False, 1, 0, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)))
-    assert decider.decide(plain).decision.reason is not BalanceReason.HOME
-    decider.policy.changed(lending=True)
-    dear = reports(*(RankReport(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
-    decider.decide(dear)
-    assert decider.decide(dear).decision.reason is BalanceReason.HOME
+    both = Ranks()
+    plain = [RankReport(False, 1, 0, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)]
+    assert both.decide(*plain).decision.reason is not BalanceReason.HOME
+    for decider in both.deciders:
+        decider.changed(lending=True)
+    dear = [RankReport(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0)] * 2
+    assert both.decide(*dear).decision.reason is BalanceReason.HOME
+    assert not any(decider.policy.lending for decider in both.deciders)
 
 
 def test_lending_that_saves_less_than_a_loan_costs_does_not_begin() -> None:
     for saved_s, begins in ((0.5 * LOAN_S, False), (2.0 * LOAN_S, True)):
-        decider = RootDecider(parse("mesh:1x2"), Trigger())
-        seconds = 4.0 * saved_s, 2.0 * saved_s
-        uneven = reports(*(RankReport(False, 1, 0, busy_s, busy_s, busy_s, 0.0, 0, 0) for busy_s in seconds))
-        assert any(decider.decide(uneven).decision.act for _ in range(50)) is begins
+        both = Ranks()
+        uneven = [RankReport(False, 1, 0, busy_s, busy_s, busy_s, 0.0, 0, 0) for busy_s in (4.0 * saved_s, 2.0 * saved_s)]
+        assert any(both.decide(*uneven).decision.act for _ in range(50)) is begins
 
 
 def test_failed_ranks_and_rows_that_differ() -> None:
     answers = ((False, 5), (True, 5), (False, 6))
     good, failed, other = (RankReport(bad, mark, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in answers)
     for others, problem in ((good, RoundProblem.NONE), (failed, RoundProblem.FAILED), (other, RoundProblem.DIFFER)):
-        assert RootDecider(parse("mesh:1x2"), Trigger()).decide(reports(good, others)).problem is problem
+        assert Ranks().decide(good, others).problem is problem
 
 
 def test_rounding_below_zero_is_no_work() -> None:
-    decider = RootDecider(parse("mesh:1x2"), Trigger())
+    both = Ranks()
     for _ in range(3):
-        both = (RankReport(False, 1, 0, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3))
-        decided = decider.decide(reports(*both))
+        decided = both.decide(*(RankReport(False, 1, 0, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3)))
     assert decided.problem is RoundProblem.NONE
     assert decided.speeds.min() > 0.0
-
-
-def test_a_verdict_travels_as_it_is() -> None:
-    vectors = np.arange(3.0), np.ones(3), np.zeros(3)
-    gain = Decision(BalanceReason.GAIN, 0.25)
-    decided = Decided(RoundProblem.NONE, gain, math.nan, 0.5, 10**12, 3, True, *vectors)
-    read = decision_of(decided.record())
-    assert repr(read) == repr(decided)
-    assert read.decision.act
 
 
 @pytest.mark.parametrize(

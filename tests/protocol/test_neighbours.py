@@ -13,11 +13,13 @@ import pytest
 from lb_mpi.balancing import neighbours as module
 from lb_mpi.balancing.deciding import BalanceReason, Decided, Observation, RankReport, RoundProblem, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, RowCosts
-from lb_mpi.balancing.neighbours import Reduction, momentum
+from lb_mpi.balancing.neighbours import momentum
+from lb_mpi.balancing.planning import ALL, NEAR
 from lb_mpi.balancing.simulate import Cluster, in_step, reduced, row_costs, simulate
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
+from lb_mpi.reduction import Reduction
 from lb_mpi.virtual import Network
 from tests.protocol.mutate import rejects
 from tests.protocol.neighbour_mutants import MUTANTS
@@ -43,7 +45,7 @@ def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
     load[(rng.random(graph.n) < 0.4) & (seed % 2 == 1)] = 0.0  # work may pass such a rank, but it has none to lend
     near = [graph.neighbours(rank).tolist() for rank in range(graph.n)]
     known_by = [Knowledge(rank, [rank, *theirs], theirs) for rank, theirs in enumerate(near)]
-    deciders = [module.NeighbourDecider(one, graph.n, Trigger("always"), momentum(graph, scheme)) for one in known_by]
+    deciders = [module.NeighbourPlanner(one, graph.n, Trigger("always"), momentum(graph, scheme)) for one in known_by]
     for late in range(2):
         reports = []
         for rank, knowledge in enumerate(known_by):
@@ -75,10 +77,10 @@ def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
     def arrived(rank: int) -> list[Any]:
         """What the rank waits for, if it is there."""
         source = making[rank].awaited
-        if source == module.ALL:
+        if source == ALL:
             n_sums[rank] += (there := all(len(one) > n_sums[rank] for one in summands))
             return [reduced([one[n_sums[rank] - 1] for one in summands])] if there else []
-        if source == module.NEAR:
+        if source == NEAR:
             if not all(wires[other, rank] for other in near[rank]):
                 return []
             numbers = [wires[other, rank].popleft() for other in near[rank]]
@@ -87,9 +89,9 @@ def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
 
     def turn(rank: int, *messages: Any) -> None:
         for target, message in making[rank].turn(0.0, [(making[rank].awaited, each) for each in messages]):
-            if target == module.ALL:
+            if target == ALL:
                 summands[rank].append(message)
-            elif target == module.NEAR:
+            elif target == NEAR:
                 widths[rank] = message.shape[-1]
                 numbers = np.broadcast_to(message, (len(near[rank]), widths[rank]))
                 for row, other in zip(numbers, near[rank], strict=True):
@@ -286,7 +288,7 @@ def test_nothing_is_planned_among_equals() -> None:
 
 
 def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:
-    decider, size = module.NeighbourDecider(Knowledge(0, [0, 1], [1]), 100_000, Trigger()), 100_000
+    decider, size = module.NeighbourPlanner(Knowledge(0, [0, 1], [1]), 100_000, Trigger()), 100_000
     mine = decider.report(RankReport(False, 1, 0, 3e5, 3e5, 3e5, 0.0, 10**9, 10**15))
     decided = decider.decide(Reduction(mine.sums * size, mine.maxima))
     assert (decided.rows, decided.bytes) == (10**14, 10**20)
@@ -295,7 +297,7 @@ def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:
 
 
 def test_lending_that_does_not_pay_is_given_up_by_all() -> None:
-    deciders = [module.NeighbourDecider(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
+    deciders = [module.NeighbourPlanner(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
 
     def round_of(busy_s: Sequence[float], spent_s: float) -> set[BalanceReason]:
         reports = [RankReport(False, 1, 0, 1.0, busy, 1.0, spent_s, 0, 0) for busy in busy_s]

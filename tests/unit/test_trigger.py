@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.balancing.deciding import N_OBSERVED, REPORT, Observation, RankReport, TickWork, Trigger, smooth
+from lb_mpi.balancing.decider import fit
+from lb_mpi.balancing.deciding import Trigger, smooth
 from lb_mpi.balancing.knowledge import RowCosts, blocks
 from lb_mpi.mpi.common.waiting import Clocks, Look, own_time_s
 
@@ -175,34 +176,15 @@ def test_costs_of_single_rows_are_told_apart_in_time() -> None:
     assert errors[-1] < 0.5 * errors[0]
 
 
-def told(size: int, seen: list[tuple[int, Observation]]) -> np.ndarray:
-    """Reports in which only this is told."""
-    reports = np.empty(size, dtype=REPORT)
-    for rank in range(size):
-        mine = tuple(one for own, one in seen if own == rank)
-        reports[rank] = RankReport(False, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0, observed=mine).fields()
-    return reports
-
-
 @pytest.mark.parametrize("size", [6, 300])
 def test_worths_fit_all_ratios_that_were_seen(size: int) -> None:
     rng = np.random.default_rng(1)
     true = rng.uniform(0.2, 5.0, size)
-    tick_works = TickWork(size)
-    assert tick_works.values.tolist() == [1.0] * size
     pairs = [(0, 1), (2, 1), (2, 3), (4, 3), (4, 5)]
     own, other = np.array(pairs).T
-    tick_works.tell(own, other, np.ones(len(pairs)), np.log(true[other] / true[own]))
-    fitted = tick_works.values
+    fitted = fit(size, own, other, np.ones(len(pairs)), np.log(true[other] / true[own]))
     assert fitted[:6] / fitted[0] == pytest.approx(true[:6] / true[0], rel=0.05)
     assert np.log(fitted).mean() == pytest.approx(0.0, abs=1e-9)
-
-
-def test_only_the_heaviest_observations_are_told() -> None:
-    seen = [(0, Observation(k, float(k + 1), 0.5)) for k in range(9)]
-    report = told(9, seen)[0]
-    assert report["n_observed"] == N_OBSERVED
-    assert report["observed"]["other"].tolist() == [8, 7, 6, 5]
 
 
 def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_ranks() -> None:

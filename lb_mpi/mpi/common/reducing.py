@@ -6,8 +6,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from lb_mpi.balancing.neighbours import Reduction
 from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.reduction import Reduction
 
 FEW = 8  # ranks that all send their numbers to all
 

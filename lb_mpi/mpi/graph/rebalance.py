@@ -17,7 +17,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
-from lb_mpi.balancing.neighbours import ALL
+from lb_mpi.balancing.planning import ALL
 from lb_mpi.checks import number, show
 from lb_mpi.distributing.halo import GraphPart, Piece, part_of
 from lb_mpi.emulate import throttle

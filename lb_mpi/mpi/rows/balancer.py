@@ -15,9 +15,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
+from lb_mpi.balancing.decider import Decider, RootPlanner
 from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger, When, words_of
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.neighbours import NeighbourDecider, momentum
+from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
 from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.balancing.round import Round
@@ -34,7 +35,7 @@ from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
-from lb_mpi.mpi.rows.plans import Neighbours, Root
+from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack, scalars_of
 from lb_mpi.record.events import Phase
@@ -114,14 +115,15 @@ class Balancer:
                 self._loans = Loans(recorder(own), worlds(own), own.rank)
                 self._wire = Wire(own)
                 near = self.graph.neighbours(own.rank).tolist()
-                self._plans: Root | Neighbours
+                decider: Decider
                 if used == "direct":
                     self._knowledge = Knowledge(own.rank, range(own.size), near)
-                    self._plans = Root(own, self._knowledge, trigger, self.graph)
+                    decider = RootPlanner(self._knowledge, self.graph, trigger)
                 else:
                     self._knowledge = Knowledge(own.rank, [own.rank, *near], near)
                     omega = agree(own, lambda: momentum(self.graph, used))
-                    self._plans = Neighbours(own, NeighbourDecider(self._knowledge, own.size, trigger, omega))
+                    decider = NeighbourPlanner(self._knowledge, own.size, trigger, omega)
+                self._plans = Plans(own, decider)
             except BaseException as error:
                 self._presence.leave(error)
                 raise
@@ -344,24 +346,23 @@ class Balancer:
         if port.decided is None:
             self._keep(round, port)
             return
-        decided, deciding_s = port.decided
+        decided, planned_s, plan, steps = port.decided, 0.0, None, 0
         knowledge.apply(decided, round.learned.late_ticks)
         self._quick.decided(decided)
         if decided.problem:
             raise_on_all(self._presence.comm, failed)
             raise_difference(self._presence.comm, {"rows": port.rows.spec.words, **scalars})
-        plan, steps = decided.plan, int(decided.plan is not None)
         if decided.decision.act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
-            if isinstance(plans, Neighbours) and decided.decision.reason is not BalanceReason.HOME:
-                plan, steps = plans.plan()  # all ranks make it together; that of a root comes with its decision
+            if decided.decision.reason is not BalanceReason.HOME:
+                plan, steps = plans.plan()
             knowledge.follow(plan)
-            deciding_s += time.perf_counter() - began
-            plans.changed(plan, deciding_s)
+            planned_s = time.perf_counter() - began
+            plans.changed(plan, planned_s)
         last = Balanced(
             decided.decision.act, decided.words, decided.imbalance_before, decided.imbalance_after, decided.rows,
-            decided.bytes, steps, port.spent_s + deciding_s, decided.decision.gain_s,
+            decided.bytes, steps, port.spent_s + planned_s, decided.decision.gain_s,
         )  # fmt: skip
         self.history.append(last)
         if decided.compare:

@@ -42,7 +42,7 @@ from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks, own_s
-from lb_mpi.mpi.rows.plans import Neighbours, Root
+from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 from lb_mpi.table import counted
@@ -222,7 +222,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         results: Results,
         stopwatch: Stopwatch,
         loans: Loans,
-        plans: Root | Neighbours,
+        plans: Plans,
         quick: Quick,
         form: Spec | None,
         began_s: float,
@@ -239,7 +239,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         self._reducing: Reducing | None = None  # after SETTLED
         self.sums: QuickSums | None = None  # of a quick call
         self._reported = False
-        self.decided: tuple[Decided, float] | None = None  # and this rank's seconds to find it
+        self.decided: Decided | None = None
         self.spent_s = 0.0  # for packing, sending, and joining
 
     @property

@@ -27,7 +27,7 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.rows.plans import Neighbours, Root
+from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
 from lb_mpi.rebalancing.slabs import move_cuts
 
@@ -53,7 +53,7 @@ class Moves(NamedTuple):
 
 
 def migrate(
-    comm: MPI.Intracomm, knowledge: Knowledge, plans: Root | Neighbours, trigger: Trigger, rows: Rows,
+    comm: MPI.Intracomm, knowledge: Knowledge, plans: Plans, trigger: Trigger, rows: Rows,
     costs: Floats | None, *, order: str,
 ) -> Migration:  # fmt: skip
     """Collective: decide by the given (n,) costs; if None, by those that `knowledge` has measured, or by the number of rows.
@@ -115,7 +115,7 @@ def _words(decision: Decision, n_rows: int) -> str:
 # --- the moves ----------------------------------------------------------------------------------------------------------
 
 
-def _by_plan(comm: MPI.Intracomm, plans: Root | Neighbours, load: float, costs: Floats) -> Moves:
+def _by_plan(comm: MPI.Intracomm, plans: Plans, load: float, costs: Floats) -> Moves:
     """Collective: move any rows, few and heavy ones."""
     transfers, steps = plans.plan(load)
     mine = transfers.of(comm.rank)

@@ -1,0 +1,272 @@
+"""Decides after each call of `map_rows`, on all ranks together, and lets the root make the plan.   (pure)
+
+Law.  A round's ticks measure what each rank computed, its own rows and others'.  Ticks * (seconds per tick) is the time
+that it needs for that.  The usual seconds per tick are used, so that a single delay does not trigger balancing.  Time *
+speed is the work done; so the balanced time follows without any estimate of row costs.
+- All that a rank knows of all others is a few sums and maxima, from one reduction in each call (`lb_mpi.reduction`).  They
+  have the same bits on all ranks, so all ranks decide the same.
+- Rows that a rank computed for others because it was dry were not planned: they count where they were planned.
+- The kept part of planned loans (`knowledge.kept`) counts for the planned borrower, whoever computed it.
+- A rank that comes late to a round, because it needs longer between rounds, has less time for rows: it counts as if it
+  had computed rows meanwhile.  So does one that is longer busy with messages, which take their time however few rows it
+  computes.  A rank that comes after all could be done counts as if it came just then.
+- Only for a plan do more numbers travel: here those of each rank to the root, and the plan to all; in
+  `lb_mpi.balancing.neighbours` between neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+
+from lb_mpi.balancing.deciding import (
+    FORGET,
+    UNKNOWN,
+    BalanceReason,
+    Decided,
+    Levels,
+    Policy,
+    Queue,
+    RankReport,
+    RoundProblem,
+    Trigger,
+    failure,
+    running,
+)
+from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.planning import Next, Planning, reduce
+from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
+from lb_mpi.errors import Error
+from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.metrics import above
+from lb_mpi.reduction import UNIT, Reduction, halves, joined, units
+
+PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
+DENSE = 256  # ranks up to which the fit is solved as a dense system
+USUAL = 5  # rounds over which the median of seconds per tick is taken
+ROOT = 0
+
+Planned = tuple[Plan, int]  # the transfers, of all ranks or of this one; and the number of steps
+Story = Generator[Next, Any, Planned]
+
+
+class _Sums(NamedTuple):
+    work: int  # of rows at home, and what could have been done before the rank came
+    done: int  # as planned
+    busy: int  # actual
+    speed: int
+    rows: int  # lent
+    bytes: int  # sent
+    queued: int  # for cores
+    elapsed: int
+    free: int  # speed of ranks that do not queue
+
+
+class _Maxima(NamedTuple):
+    failed: float
+    mark: float
+    mark_low: float  # the largest -mark
+    results: float
+    results_low: float
+    unknown: float  # the costs of some rows are not known
+    home_s: float  # for its rows at home
+    now_s: float  # as planned
+    busy_s: float  # actual
+    spent_s: float
+    planned_s: float  # to make the last plan
+    first: float  # it has no earlier round
+    early_s: float  # the largest -began_s
+    free_s: float  # as home_s, if no rank queued for a core
+
+
+class Decider:
+    """Decides on the rounds of `knowledge`, one of `size` ranks; a subclass makes the plans."""
+
+    def __init__(self, knowledge: Knowledge, size: int, trigger: Trigger) -> None:
+        self.policy = Policy(trigger)
+        self._knowledge, self._size = knowledge, size
+        self._seen = np.zeros((len(knowledge.known), 2))  # by known rank q: weight, and weight * log(k_q / k of this rank)
+        self._tick_s: deque[float] = deque(maxlen=USUAL)  # seconds per tick in the last rounds
+        self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
+        self._began_s = self._planned_s = 0.0
+
+    def changed(self, *, lending: bool, seconds: float | None = None) -> None:
+        """Record that the next round has another distribution, which this rank needed `seconds` to plan (None: unknown)."""
+        self.policy.changed(lending=lending)
+        self._planned_s = self._planned_s if seconds is None else seconds
+
+    @property
+    def neighbours(self) -> list[int]:
+        """The ranks of the neighbours."""
+        return self._knowledge.neighbours
+
+    @property
+    def _late(self) -> float:
+        return float(self._knowledge.late[self._knowledge.place])
+
+    @property
+    def _tick_work(self) -> float:
+        return float(self._knowledge.tick_work[self._knowledge.place])
+
+    @property
+    def _speed(self) -> float:
+        return self._tick_work / (sorted(self._tick_s)[(len(self._tick_s) - 1) // 2] if self._tick_s else 1.0)
+
+    def report(self, report: RankReport) -> Reduction:
+        """Learn from this rank's report; return what all ranks learn of it."""
+        late = self._late
+        if report.ticks > 0.0:
+            self._tick_s.append(report.busy_s / report.ticks)
+        if report.observed:
+            self._seen *= FORGET
+            for seen in report.observed:
+                self._seen[seen.other] += seen.weight, seen.weight * seen.log_ratio
+        speed, first = self._speed, math.isnan(report.began_s)
+        self._began_s = 0.0 if first else report.began_s
+        unknown = math.isnan(report.work)
+        work = 0.0 if unknown else report.work + late
+        done = max(0.0, report.ticks * self._tick_work + report.helped) + late
+        busy = report.busy_s * speed + late
+        free = speed / running(report.queued_s / report.elapsed_s if report.elapsed_s else 0.0)
+        whole = (units(value) for value in (report.queued_s, report.elapsed_s, free))
+        sums = _Sums(units(work), units(done), units(busy), units(speed), report.rows, report.bytes, *whole)
+        maxima = _Maxima(
+            report.failed, report.mark, -report.mark, report.results, -report.results, unknown, work / speed, done / speed,
+            busy / speed, report.spent_s, self._planned_s, first, -self._began_s, work / free,
+        )  # fmt: skip
+        return Reduction(halves(sums), np.array(maxima, dtype=float))
+
+    def decide(self, all_ranks: Reduction) -> Decided:
+        """Decide on the round from the reports of all ranks; the decision is the same on all ranks."""
+        knowledge, policy, place = self._knowledge, self.policy, self._knowledge.place
+        total, most = _Sums(*joined(all_ranks.sums)), _Maxima(*all_ranks.maxima.tolist())
+        if most.failed or most.mark != -most.mark_low:
+            policy.failed()
+            problem = RoundProblem.FAILED if most.failed else RoundProblem.DIFFER
+            return failure(problem, len(knowledge.known))
+        if self._planned_s or most.planned_s:
+            policy.trigger.paid(most.planned_s)
+            self._planned_s = 0.0
+        balanced_s, mean_s = total.done / total.speed, total.work / total.speed
+        known = not most.unknown
+        levels = Levels(above(most.now_s, balanced_s), most.now_s, most.home_s, balanced_s) if known else Levels()
+        queue = Queue(total.queued / total.elapsed, most.free_s, total.work / total.free) if total.elapsed else Queue()
+        decision = policy.decide(self._size, levels, most.spent_s, queue)
+        knowledge.mean_speed = total.speed * UNIT / self._size
+        if decision.reason is BalanceReason.HOME:
+            policy.changed(lending=False)
+        if not most.first:
+            self._late_s.append(self._began_s + most.early_s)
+        speeds, late = knowledge.speeds.copy(), knowledge.late.copy()
+        speeds[place] = self._speed
+        if self._late_s:
+            late[place] = self._speed * min(float(np.median(self._late_s)), balanced_s)
+        before, after = above(most.home_s, mean_s) if known else math.nan, above(most.busy_s, total.busy / total.speed)
+        compare = most.results != -most.results_low or most.results == UNKNOWN
+        return Decided(
+            RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, knowledge.tick_work, speeds, late
+        )
+
+    def levels(self, load: float) -> Planning[Levels]:
+        """Find the levels of the loads of all ranks; NaN: they have no finite sum."""
+        return Planning(self._levels(load))
+
+    def plan(self, moving: float | None = None) -> Planning[Planned]:
+        """Plan the transfers that level the ranks, for the next rounds.
+
+        `moving`: this rank's work, in any unit, if rows change their owner.
+        """
+        return Planning(self._plan(moving))
+
+    def _plan(self, moving: float | None) -> Story:
+        raise NotImplementedError
+
+    def _levels(self, load: float) -> Generator[Next, Any, Levels]:
+        most_s, total, total_speed = yield from self._totals(load, self._speed)
+        return Levels(above(most_s, total / total_speed), most_s, balanced_s=total / total_speed)
+
+    def _totals(self, load: float, speed: float) -> Generator[Next, Any, tuple[float, float, float]]:
+        """Seconds of the slowest rank, sum of the loads, sum of the speeds.  The sums are in units of the largest number."""
+        most = yield reduce(Reduction(maxima=np.array([load / speed, load, speed])))
+        most_s, *of = (UNIT * most.maxima).tolist()
+        parts = [round(each / unit) if 0.0 < unit < math.inf else 0 for each, unit in zip((load, speed), of, strict=True)]
+        sums = (yield reduce(Reduction(np.array(parts)))).sums
+        total, total_speed = (n * unit for n, unit in zip(sums.tolist(), of, strict=True))
+        return most_s / UNIT, total, total_speed
+
+
+class RootPlanner(Decider):
+    """The root solves for the flow on `graph`, whose vertex k is rank k, from numbers of all ranks."""
+
+    def __init__(self, knowledge: Knowledge, graph: Graph, trigger: Trigger) -> None:
+        super().__init__(knowledge, graph.n, trigger)
+        self._graph = graph
+
+    def report(self, report: RankReport) -> Reduction:
+        """See `Decider`; all ranks also learn the speed of each."""
+        numbers, speeds = super().report(report), np.zeros(self._size, dtype=np.int64)
+        speeds[self._knowledge.rank] = units(self._speed)
+        return numbers._replace(sums=np.concatenate([numbers.sums, speeds]))
+
+    def decide(self, all_ranks: Reduction) -> Decided:
+        """See `Decider`."""
+        sums, speeds = np.split(all_ranks.sums, [-self._size])
+        decided = super().decide(all_ranks._replace(sums=sums))
+        return decided if decided.problem else decided._replace(speeds=np.asarray(UNIT * speeds, dtype=np.float64))
+
+    def _plan(self, moving: float | None) -> Story:
+        knowledge, size = self._knowledge, self._size
+        seen, late = np.zeros((0, 4)), 0.0
+        if moving is None:
+            late, helped = self._late, np.flatnonzero(self._seen[:, 0])
+            seen = np.column_stack([np.full(len(helped), knowledge.rank), helped, self._seen[helped]])
+        work = knowledge.work_of_rows if moving is None else moving
+        mine = np.concatenate([[work, late, self._speed, self._tick_work], seen.ravel()])
+        if knowledge.rank == ROOT:
+            everyone = [mine]
+            for other in range(1, size):
+                everyone.append((yield Next(awaited=other)))
+            numbers, answer = np.array([one[:4] for one in everyone]).T, np.zeros(0)
+            try:
+                answer = self._solve(numbers, np.concatenate([one[4:] for one in everyone]))
+            finally:  # also if it fails: the others wait for it
+                yield Next(tuple((other, answer) for other in range(1, size)))
+        else:
+            answer = yield Next(((ROOT, mine),), ROOT)
+            if not len(answer):
+                raise Error(f"rank {ROOT} could not make a plan")
+        knowledge.tick_work, knowledge.speeds = answer[:size].copy(), answer[size : 2 * size].copy()
+        knowledge.mean_speed = float(knowledge.speeds.mean())
+        return plan_of(answer[2 * size :].reshape(len(Plan.__dataclass_fields__), -1)), 1
+
+    def _solve(self, numbers: Floats, seen: Floats) -> Floats:
+        """Return the work of a tick and the speed of each rank, and the plan, in a row."""
+        work, late, speeds, tick_work = numbers
+        own, other, weight, total = seen.reshape(-1, 4).T
+        fitted = fit(self._size, own.astype(np.int64), other.astype(np.int64), weight, total) if len(own) else tick_work
+        better = fitted / tick_work  # work was reported with the old work of a tick, mostly that of the rank's own ticks
+        plan = direct_plan(self._graph, (work + late) * better, speeds * better)
+        return np.concatenate([fitted, speeds * better, plan.table().ravel()])
+
+
+def fit(size: int, own: Ints, other: Ints, weight: Floats, total: Floats) -> Floats:
+    """(P,) work k of a tick of each rank, > 0, whose geometric mean is 1: least squares of its logarithms.
+
+    Rank own[j] has observed rank other[j]; total is weight * log(k_other / k_own).  A weak pull towards 1 decides between
+    unrelated ranks.
+    """
+    prior = PRIOR * float(weight.max())
+    right = np.bincount(other, total, size) - np.bincount(own, total, size)
+    links = scipy.sparse.coo_array((weight, (own, other)), shape=(size, size)).tocsr()
+    links = links + links.T
+    laplacian = scipy.sparse.diags_array(np.asarray(links.sum(axis=1)).ravel() + prior) - links
+    if size <= DENSE:
+        logs = np.linalg.solve(laplacian.toarray(), right)
+    else:
+        logs = scipy.sparse.linalg.spsolve(laplacian.tocsc(), right)
+    return np.asarray(np.exp(logs - logs.mean()))

@@ -1,0 +1,39 @@
+"""Numbers that all ranks add up, or of which they find the largest: the answer has the same bits on all ranks.   (pure)
+
+Sums are of integers, so every tree of a reduction gives the same.  A real number is counted in units, and each count is sent
+in two halves, so that sums of days over a million ranks do not overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.graph import Floats, Ints
+
+UNIT = 2.0**-30  # of real numbers
+HALF = 2**32
+
+
+class Reduction(NamedTuple):
+    """Numbers of one rank for a reduction over all; the answer is the same on all ranks."""
+
+    sums: Ints = np.zeros(0, dtype=np.int64)
+    maxima: Floats = np.zeros(0)
+
+
+def units(value: float) -> int:
+    """Count a real number in units."""
+    return round(value / UNIT)
+
+
+def halves(counts: Iterable[int]) -> Ints:
+    """(2 n,) the high and the low half of each count."""
+    return np.array([divmod(each, HALF) for each in counts], dtype=np.int64).ravel()
+
+
+def joined(sums: Ints) -> list[int]:
+    """Return the counts from the sums of their halves."""
+    return [high * HALF + low for high, low in sums.reshape(-1, 2).tolist()]
