@@ -55,6 +55,7 @@ def section(run: Run) -> Section:
     result.lines += table(heads, ([side * side, *(f"{one:g}" for one in of)] for side, of in steps.items()))
     result.lines += run.draw("diffusion_curves.png", "imbalance over steps", lambda plt: plot_curves(plt, curves))
     result.show("Equations", equations())
+    result.show("Theorems 1 to 3", theorems_1_to_3())
     result.lines += left_out("diffusion")
     result.lines += theorem_4()
     return result
@@ -174,6 +175,32 @@ def equations() -> list[Item]:
         error=Evidence(text, level < float(times[0].max() / mean - 1.0) < apart),
     )  # fmt: skip
     return [sums, signs, matrix, theorem_5(case)]
+
+
+def theorems_1_to_3() -> list[Item]:
+    """What the theorems before the fourth say of the eigenvalues of M, which is not symmetric where speeds differ."""
+    values = []
+    for case in (_case(side, seed) for side in SIDES[:2] for seed in range(SEEDS)):
+        change = laplacian(case.graph, paper_tau(case.graph, case.speeds)).toarray() / case.speeds[:, None]
+        values.append(np.linalg.eigvals(np.eye(case.graph.n) - change))
+    imaginary = max(float(np.abs(one.imag).max()) for one in values)
+    orders = [np.sort(one.real) for one in values]
+    low, high, second = (fold(one[k] for one in orders) for fold, k in ((min, 0), (max, -1), (max, -2)))
+    on = f"{len(values)} meshes of {SIDES[0] ** 2} and {SIDES[1] ** 2} nodes"
+    return [
+        claim(
+            "theorems 1 to 3: eigenvalues of M", "real", f"imaginary parts of {imaginary:.0e} on {on}", imaginary < 1e-9
+        ),
+        claim(
+            "theorems 1 to 3: eigenvalues of M",
+            "in [-1, 1]",
+            f"{low:.3f} to {high:.3f}",
+            low > -1.0 and high < 1.0 + 1e-9,
+        ),
+        claim(
+            "theorems 1 to 3: the eigenvalue 1", "simple", f"the next one is {second:.4f} at most", second < 1.0 - 1e-6
+        ),
+    ]
 
 
 def theorem_5(case: Case) -> Item:

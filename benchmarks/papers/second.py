@@ -27,8 +27,11 @@ from benchmarks.papers.page import OURS, Item, Run, Section, claim
 from lb_mpi import graph as graphs
 from lb_mpi.arranging import arrange as arranging
 from lb_mpi.balancing import neighbours
+from lb_mpi.balancing.decider import Planned
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.planning import NEAR as TO_NEIGHBOURS
+from lb_mpi.balancing.planning import Planning
 from lb_mpi.balancing.simulate import in_step
 from lb_mpi.diffusion import diffusion
 from lb_mpi.partitioning import quality, spectral
@@ -575,12 +578,12 @@ def _close(one: Floats, other: Floats, near: float) -> bool:
     return one.shape == other.shape and bool((np.abs(one - other) <= near).all())
 
 
-class _Noted(neighbours.Planning[neighbours.Planned]):
+class _Noted(Planning[Planned]):
     """Notes the numbers that a rank sends to its neighbours."""
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
         sends = super().turn(now, arrived)
-        self.sent = [*getattr(self, "sent", ()), *(numbers.copy() for to, numbers in sends if to == neighbours.NEAR)]
+        self.sent = [*getattr(self, "sent", ()), *(numbers.copy() for to, numbers in sends if to == TO_NEIGHBOURS)]
         return sends
 
 
@@ -592,7 +595,7 @@ def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) ->
         near = graph.neighbours(rank).tolist()
         knowledge = Knowledge(rank, [rank, *near], near)
         knowledge.tick_work = np.array([speeds[rank], *(1.0 for _ in near)])
-        deciders.append(neighbours.NeighbourDecider(knowledge, graph.n, Trigger("always"), omega))
+        deciders.append(neighbours.NeighbourPlanner(knowledge, graph.n, Trigger("always"), omega))
 
     loads = speeds * times
     given = zip(deciders, loads, strict=True)

@@ -157,6 +157,7 @@ def test_the_table_of_the_maze(monkeypatch):
 
 def test_misprinted_equations_and_the_example_of_the_course():
     assert {one.verdict for one in diffusion.equations()} == {MISPRINT}
+    assert {one.verdict for one in diffusion.theorems_1_to_3()} == {SAME}
     some = allocation.nodes([allocation.instance(seed) for seed in range(100)])
     assert [one.verdict for one in allocation.equations(some)] == [MISPRINT, MISPRINT, MISPRINT, SAME]
     assert {one.verdict for one in partition.example()} == {SAME}
