@@ -7,6 +7,7 @@ Law
 - Ranks run batches in order, one after the other.  A rank has a second batch only while that can't make others wait.
 - A rank runs the initializer of an executor before its tasks, and gets them when that has succeeded.
 - A task goes to a rank whose host has all its arrays.
+- Of a stream, no more tasks are read than there is room for; and while one waits, no rank has none.
 
 What happens, and what the caller does then:
 
@@ -250,9 +251,15 @@ class Scheduler:
         if root not in ranks and not self.at[root]:
             yield root
 
-    def wants(self, queue: TaskQueue) -> int:
-        """Return how many tasks to read for a rank that could have some, and finds none in a queue; 0: for none."""
-        return 0 if len(queue) else next((math.ceil(min(self._most(rank, queue))) for rank in self._free()), 0)
+    def wants(self, queue: TaskQueue, room: int) -> int:
+        """Return how many tasks to read for a rank that could have some, and finds none in a queue; 0: for none.
+
+        room : number of tasks that may be read; a rank gets its part of them, so that all have some.
+        """
+        if len(queue) or room <= 0:
+            return 0
+        most = next((math.ceil(min(self._most(rank, queue))) for rank in self._free()), 0)
+        return min(most, max(1, room // len(self.at)))
 
     def _retire(self) -> bool:
         """Remove the executors that have ended: closed, idle, and without arrays; return whether ranks must forget some."""

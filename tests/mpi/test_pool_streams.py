@@ -16,7 +16,6 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import duplicate
-from lb_mpi.mpi.pool import streams
 from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.mpi.pool.session import Session
 from tests.mpi.sizes import parameters
@@ -245,30 +244,27 @@ def test_threads_share_the_ranks() -> None:
             use(pool)
 
 
-def test_a_batch_that_is_packed_while_another_thread_sends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    turned, turn, pack, threads = threading.Event(), streams.RootStream.turn, streams.batch_parcel, list[threading.Thread]()
+class SlowToPickle:
+    """An item during whose pickling another thread uses the pool."""
 
-    def seen_turn(stream: Any, *given: Any) -> Any:
-        sends = turn(stream, *given)
-        if threads:
-            turned.set()
-        return sends
+    def __init__(self, use: Callable[[], object]) -> None:
+        self.use = use
 
-    def slow_pack(batch: Any) -> Any:
-        if not threads:
-            threads.append(threading.Thread(target=pool.map, args=(square, 9)))
-            threads[0].start()
-            turned.wait(20.0)  # the other thread waits for this batch, and looks for what it may send
-        return pack(batch)
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        thread = threading.Thread(target=self.use)
+        thread.start()
+        thread.join()
+        return int, (7,)
 
-    monkeypatch.setattr(streams.RootStream, "turn", seen_turn)
-    monkeypatch.setattr(streams, "batch_parcel", slow_pack)
+
+def test_items_that_are_read_while_another_thread_begins_a_map_are_not_lost() -> None:
     with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool:
-            assert list(itertools.islice(pool.imap(square, Source()), 40)) == [n * n for n in range(40)]
-            assert len(threads) == (SIZE > 1)
-            for one in threads:
-                one.join()
+        if pool is None:
+            return
+        found = list[Any]()
+        items = [SlowToPickle(lambda: found.append(pool.map(square, 9))) if k % 10 == 7 else k % 10 for k in range(40)]
+        assert list(pool.imap(square, iter(items))) == [(k % 10) ** 2 for k in range(40)]
+        assert found == [[k * k for k in range(9)]] * 4
 
 
 def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock() -> None:

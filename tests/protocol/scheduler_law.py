@@ -27,6 +27,7 @@ class Small(NamedTuple):
     cancels: bool = False  # single tasks, and all that wait
     most: int = 2  # tasks of a batch
     two: bool = True  # ranks have two batches
+    buffersize: int = 0  # of a stream, whose tasks are read as ranks need some; 0: they are submitted
 
 
 class Outside:
@@ -37,7 +38,7 @@ class Outside:
 
         class Free(Scheduler):
             def _may_have_more(self, rank: int) -> bool:
-                return small.two and rank != ROOT
+                return small.two and rank != ROOT and len(self.at[rank]) < AHEAD
 
             def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
                 return False
@@ -49,10 +50,12 @@ class Outside:
                 pass
 
         size = len(small.hosts)
-        self.scheduler = Free(size, ROOT, [1.0] * size)
-        self.queue = TaskQueue(small.hosts, range(size), ROOT, self.begins, initializes=small.initializes)
+        self.scheduler = Free(size, ROOT, [1.0] * size, blocks=bool(small.buffersize))
+        self.queue = TaskQueue(
+            small.hosts, range(size), ROOT, self.begins, initializes=small.initializes, more=bool(small.buffersize)
+        )
         self.scheduler.queues.append(self.queue)
-        self.n_submitted = 0
+        self.n_submitted = self.n_taken = 0
         self.cancelled = set[int]()
         self.begun = set[int]()
         self.ended: dict[int, str] = {}
@@ -77,7 +80,11 @@ class Outside:
 
     def send(self) -> None:
         """What the dispatcher does after each event."""
-        for rank, batch in self.scheduler.batches(0.0):
+        scheduler = self.scheduler
+        for rank, batch in scheduler.batches(0.0):
+            if self.small.buffersize and rank == ROOT:
+                others = [len(at) for other, at in scheduler.at.items() if other != ROOT]
+                assert min(others, default=2) > self.small.two, "the root, which blocks, goes first"
             for task in batch.tasks:
                 assert task.payload in self.begun, f"task {task.payload} is sent, and may be cancelled"
                 for key in task.arrays:
@@ -86,14 +93,30 @@ class Outside:
             if batch.tasks and self.small.initializes:
                 assert rank in self.initialized, f"rank {rank} gets tasks before it is initialized"
 
-        for ended in self.scheduler.ended:
+        assert not self.small.buffersize or not len(self.queue) or all(scheduler.at.values()), "a rank has none of a stream"
+        for ended in scheduler.ended:
             assert ended is self.queue
             assert len(self.ended) == self.n_submitted, "an executor ends before its tasks"
             assert not self.uses, f"an executor ends, and ranks keep arrays: {self.uses}"
             self.over = True
-        self.scheduler.ended.clear()
+        scheduler.ended.clear()
 
     # What may happen.
+
+    @property
+    def n_wanted(self) -> int:
+        return self.scheduler.wants(self.queue, self.small.buffersize - self.n_submitted + self.n_taken)
+
+    def read(self) -> None:
+        """The caller of a stream reads, as `RootStream` does: what ranks need, up to the last task."""
+        for _ in range(min(self.n_wanted, len(self.small.tasks) - self.n_submitted)):
+            self.submit()
+        if self.n_submitted == len(self.small.tasks):
+            self.queue.end()
+            self.close()
+
+    def take(self) -> None:
+        self.n_taken += 1
 
     def submit(self) -> None:
         task = Task(self.n_submitted, arrays=frozenset(self.small.tasks[self.n_submitted]))
@@ -144,10 +167,16 @@ class Outside:
             self.end(task, "cancelled")
 
     def choices(self) -> Iterator[Callable[[Outside], None]]:
-        queue = self.queue
-        if queue.open and not queue.broken and self.n_submitted < len(self.small.tasks):
+        queue, stream = self.queue, bool(self.small.buffersize)
+        if stream and queue.open and self.n_wanted:
+            yield Outside.read
+        if stream and self.n_taken < len(self.ended):
+            yield Outside.take
+        if stream:
+            pass
+        elif queue.open and not queue.broken and self.n_submitted < len(self.small.tasks):
             yield Outside.submit
-        if queue.open:
+        if queue.open and not stream:
             yield Outside.close
             if self.small.cancels:
                 yield Outside.cancel_all
@@ -171,6 +200,7 @@ class Outside:
             at, names(queue.waiting), names(queue.due), frozenset(queue.uninitialized), str(queue.forgets), queue.open,
             queue.broken, self.n_submitted, frozenset(self.cancelled), frozenset(self.ended.items()),
             frozenset(self.initialized), frozenset(self.has), frozenset(self.uses), arrays, self.over,
+            self.n_taken,
         )  # fmt: skip
 
     def check_law(self) -> None:
@@ -182,6 +212,10 @@ class Outside:
         places = Counter([*names(queue.waiting), *names(queue.due), *at, *self.ended])
         assert places == Counter(range(self.n_submitted)), f"tasks in {places}: expected each once"
         assert queue.n_sent == len(batches)
+        if self.small.buffersize:
+            room = self.small.buffersize - self.n_submitted + self.n_taken
+            assert room >= 0, "more is read than there is room for"
+            assert self.n_wanted or not room or len(queue) or all(scheduler.at.values()), "a rank has none, and none is read"
         assert queue.units == len(queue)
         assert all(len(one) <= (1 if rank == ROOT else AHEAD) for rank, one in scheduler.at.items())
 

@@ -27,6 +27,10 @@ SMALL = [
     Small([0, 1, 1], ["a", "ab"], most=1),
     Small([0, 1], ["a", "b", ""], initializes=True),
     Small([0, 0], ["a", "b", ""]),
+    Small([0], [""] * 6, buffersize=2),
+    Small([0, 0], [""] * 8, buffersize=1),
+    Small([0, 0], [""] * 6, most=3, buffersize=5),
+    Small([0, 0, 0], [""] * 5, buffersize=4, two=False),
 ]
 
 
@@ -44,6 +48,14 @@ MUTANTS = [
     (scheduler, "Scheduler._next", "one.kind != BatchKind.TASKS", "False"),  # tasks behind an initializer that may fail
     (scheduler, "TaskQueue.errand", "return Batch(self, BatchKind.INITIALIZE)", "pass"),
     (scheduler, "TaskQueue.free", "self.forgets.setdefault(rank, []).extend(keys)", "pass"),
+    (scheduler, "Scheduler.wants", "len(queue) or room <= 0", "len(queue)"),  # more than there is room for
+    (scheduler, "Scheduler.wants", "max(1, room // len(self.at))", "max(2, room // len(self.at))"),
+    (scheduler, "Scheduler.wants", "max(1, room // len(self.at))", "room // len(self.at)"),  # never any
+    (scheduler, "Scheduler.wants", "len(queue) or room", "queue.n_sent or room"),  # only when all is done: others have none
+    (scheduler, "Scheduler._free", "            ranks.remove(root)\n", "            pass\n"),  # before others have some
+    (scheduler, "Scheduler._free", "            yield root\n", "            pass\n"),  # the root has none
+    (scheduler, "Scheduler._free", "n == 0 or self._may_have_more(rank)", "True"),  # too many
+    (scheduler, "Scheduler._free", "n == 0 or self._may_have_more(rank)", "n > 0 and self._may_have_more(rank)"),
     (copies, "Copies.missing", "if not self._hosts[key].get(host)", "if host not in self._hosts[key]"),  # on its way
     (copies, "Copies.need", "self._needed[key] += 1", "pass"),  # freed while tasks need it
 ]

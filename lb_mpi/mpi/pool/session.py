@@ -1,7 +1,7 @@
 """The session of a pool: what its ranks keep between maps, and the one loop in which they cooperate.
 
 The root sends orders (START, END, TASK and CLOSE), which the other ranks follow one after the other; these send results.
-PoolRanks of different hosts exchange ASK and GIVE; on one host, they steal in shared memory.
+Ranks of different hosts exchange ASK and GIVE; on one host, they steal in shared memory.
 """
 
 from __future__ import annotations

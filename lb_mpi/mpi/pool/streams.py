@@ -101,11 +101,10 @@ class RootStream(RootTasks):
     @property
     def _n_wanted(self) -> int:
         """The number of items to read now: as many as some rank needs, and there is room for."""
-        size = self.session.ranks.size
-        room = (self._options.buffersize or self._room * size) - self._n_read + self._n_taken
-        if self._items is None or room <= 0:
+        if self._items is None:
             return 0
-        return min(self._scheduler.wants(self._queue), max(1, room // size))
+        room = self._options.buffersize or self._room * self.session.ranks.size
+        return self._scheduler.wants(self._queue, room - self._n_read + self._n_taken)
 
     def _read(self) -> None:
         """Read items; in the caller's frame, with no lock, since it is the user's code."""
