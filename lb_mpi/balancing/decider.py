@@ -51,6 +51,11 @@ DENSE = 256  # ranks up to which the fit is solved as a dense system
 USUAL = 5  # rounds over which the median of seconds per tick is taken
 ROOT = 0
 
+
+class RootFailed(Error):
+    """The root could not make a plan: raised on all ranks, on the root with the error as the cause."""
+
+
 Planned = tuple[Plan, int]  # the transfers, of all ranks or of this one; and the number of steps
 Story = Generator[Next, Any, Planned]
 
@@ -90,7 +95,7 @@ class Decider:
     def __init__(self, knowledge: Knowledge, size: int, trigger: Trigger) -> None:
         self.policy = Policy(trigger)
         self._knowledge, self._size = knowledge, size
-        self._seen = np.zeros((len(knowledge.known), 2))  # by known rank q: weight, and weight * log(k_q / k of this rank)
+        self._seen: dict[int, tuple[float, float]] = {}  # by rank q: weight, and weight * log(k_q / k of this rank)
         self._tick_s: deque[float] = deque(maxlen=USUAL)  # seconds per tick in the last rounds
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
         self._began_s = self._planned_s = 0.0
@@ -123,9 +128,10 @@ class Decider:
         if report.ticks > 0.0:
             self._tick_s.append(report.busy_s / report.ticks)
         if report.observed:
-            self._seen *= FORGET
-            for seen in report.observed:
-                self._seen[seen.other] += seen.weight, seen.weight * seen.log_ratio
+            self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
+            for place, weight, log_ratio in report.observed:
+                before = self._seen.get(other := self._knowledge.known[place], (0.0, 0.0))
+                self._seen[other] = before[0] + weight, before[1] + weight * log_ratio
         speed, first = self._speed, math.isnan(report.began_s)
         self._began_s = 0.0 if first else report.began_s
         unknown = math.isnan(report.work)
@@ -223,8 +229,8 @@ class RootPlanner(Decider):
         knowledge, size = self._knowledge, self._size
         seen, late = np.zeros((0, 4)), 0.0
         if moving is None:
-            late, helped = self._late, np.flatnonzero(self._seen[:, 0])
-            seen = np.column_stack([np.full(len(helped), knowledge.rank), helped, self._seen[helped]])
+            seen = np.array([(knowledge.rank, other, *each) for other, each in self._seen.items()]).reshape(-1, 4)
+            late = self._late
         work = knowledge.work_of_rows if moving is None else moving
         mine = np.concatenate([[work, late, self._speed, self._tick_work], seen.ravel()])
         if knowledge.rank == ROOT:
@@ -232,14 +238,18 @@ class RootPlanner(Decider):
             for other in range(1, size):
                 everyone.append((yield Next(awaited=other)))
             numbers, answer = np.array([one[:4] for one in everyone]).T, np.zeros(0)
+            failed = None
             try:
                 answer = self._solve(numbers, np.concatenate([one[4:] for one in everyone]))
-            finally:  # also if it fails: the others wait for it
-                yield Next(tuple((other, answer) for other in range(1, size)))
+            except BaseException as error:  # the others wait for an answer, an empty one
+                failed = error
+            yield Next(tuple((other, answer) for other in range(1, size)))
+            if failed is not None:
+                raise RootFailed from failed
         else:
             answer = yield Next(((ROOT, mine),), ROOT)
             if not len(answer):
-                raise Error(f"rank {ROOT} could not make a plan")
+                raise RootFailed
         knowledge.tick_work, knowledge.speeds = answer[:size].copy(), answer[size : 2 * size].copy()
         knowledge.mean_speed = float(knowledge.speeds.mean())
         return plan_of(answer[2 * size :].reshape(len(Plan.__dataclass_fields__), -1)), 1

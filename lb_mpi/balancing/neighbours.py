@@ -124,7 +124,7 @@ class NeighbourPlanner(Decider):
     def _relax(self) -> Generator[Next, Any, None]:
         """Fit the work of a tick of this rank, and learn that of its neighbours."""
         knowledge, near = self._knowledge, len(self._knowledge.neighbours)
-        seen = self._seen[1:]
+        seen = np.array([self._seen.get(rank, (0.0, 0.0)) for rank in knowledge.known[1:]]).reshape(-1, 2)
         theirs = yield exchange(seen[:near])
         weight, ratio = seen[:, 0].copy(), float(seen[:, 1].sum() - theirs[:, 1].sum())
         weight[:near] += theirs[:, 0]
@@ -174,9 +174,8 @@ class NeighbourPlanner(Decider):
     def _meet(self, kept: Sequence[_Placed]) -> None:
         """Know the borrowers of this rank's rows."""
         knowledge = self._knowledge
-        before = dict(zip(knowledge.known, self._seen, strict=True))
         knowledge.note_others({int(one.borrower): (one.tick_work, one.speed) for one in kept})
-        self._seen = np.array([before.get(rank, (0.0, 0.0)) for rank in knowledge.known])
+        self._seen = {rank: self._seen[rank] for rank in knowledge.known if rank in self._seen}
 
     def _transfers(self, kept: Floats, time: float) -> Plan:
         """Return the transfers from and to this rank; those to it say only which ranks lend."""

@@ -86,7 +86,7 @@ def test_an_exception_in_the_plan_reaches_all_ranks(name: str, own: MPI.Intracom
     """And the next call works."""
     graph = parse(f"mesh:1x{SIZE}")
     kinds = {"Unspeakable": Exception, "SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}
-    kind = kinds.get(name, ValueError if name == "ValueError" else Exception) if RANK == 0 else lb_mpi.Error
+    kind = ValueError if name == "ValueError" else kinds.get(name, Exception) if RANK == 0 else lb_mpi.Error
     made = planner(own, graph)
     with monkeypatch.context() as patch:
         patch.setattr(transfers, "plan", RAISES[name])

@@ -66,10 +66,10 @@ class Balancer:
         work first goes to a rank on the same host (`lb_mpi.graph.host_graph`); otherwise the graph of a Cartesian
         communicator, or else the most square mesh.  For fos and sos: a hypercube of the ranks, in the order of their
         hosts.
-    scheme : how ranks decide who lends to whom.  "direct": rank 0 (the root) decides, from the reports of all ranks,
-        and solves for the flow of work.  "fos" and "sos": all ranks decide, by diffusion of first order (Jin and
-        Wang's, with their weights) or second order: each rank exchanges numbers with its neighbours only, which also
-        pass on who lends to whom; all that any rank learns of all others is a few sums and maxima.  "auto": "direct" up
+    scheme : how ranks find who lends to whom.  "direct": rank 0 (the root) solves for the flow of work, from the loads of
+        all ranks.  "fos" and "sos": diffusion of first order (Jin and Wang's, with their weights) or second order: each
+        rank exchanges numbers with its neighbours only, which also pass on who lends to whom.  With all schemes, all
+        ranks decide together when to do so, from a few sums and maxima.  "auto": "direct" up
         to 512 ranks, and in graphs of a large diameter; otherwise "fos" or "sos".
     tolerance : an imbalance (Jin and Wang's I_m) up to this one is good enough, above 0; 0.05 means 5 %.
     when : when the plan changes.  "auto": if the time that a change is expected to save until the next opportunity

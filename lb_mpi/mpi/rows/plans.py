@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.balancing.decider import Decider
+from lb_mpi.balancing.decider import Decider, RootFailed
 from lb_mpi.balancing.deciding import Decided, Levels, RankReport
 from lb_mpi.balancing.planning import ALL, NEAR, Planning
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.mpi.common.carrier import Port, carry
+from lb_mpi.mpi.common.collective import raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, Presence, presence_of
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
@@ -50,8 +51,15 @@ class Plans:
         return self.decider.decide(reducing.answer)
 
     def plan(self, moving: float | None = None) -> tuple[Plan, int]:
-        """Return the transfers from and to this rank, and the number of steps; see `Decider.plan`."""
-        return self._run(self.decider.plan(moving))
+        """Return the transfers from and to this rank, and the number of steps; see `Decider.plan`.
+
+        An error of the root's is raised on all ranks.
+        """
+        try:
+            return self._run(self.decider.plan(moving))
+        except RootFailed as failed:
+            raise_on_all(self._presence.comm, failed.__cause__)
+            raise
 
     def levels(self, load: float) -> Levels:
         """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
