@@ -12,7 +12,6 @@ come as a traceback from an import, or, in a compiled loop that returns arrays, 
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 
@@ -77,8 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def script() -> int:
-    """Run the installed command `lb_mpi`: like `python -m lb_mpi`, it imports from the current folder first."""
-    sys.path[0] = os.getcwd()
+    """Run the installed command `lb_mpi`, which, unlike `python -m lb_mpi`, imports nothing from the current folder."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return main()

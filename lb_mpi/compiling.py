@@ -25,6 +25,7 @@ class Compilation:
 
     def __init__(self) -> None:
         self.n_done = 0  # kernels
+        self.has_cache = True  # otherwise each run compiles
         self.spent_s = 0.0
         self._open: list[str] = []  # names of kernels: the first one calls the second, ...
         self._began = 0.0
@@ -68,7 +69,8 @@ class Compilation:
         if seconds < SHOWN_S:
             return
         name = "".join(self._open[:1])  # of none, if it has just ended
-        text = f"lb_mpi: compiling kernels (first run only): {self.n_done} done, {seconds:.0f} s, now {name}"
+        when = "first run only" if self.has_cache else "in each run: no folder for their cache, such as NUMBA_CACHE_DIR"
+        text = f"lb_mpi: compiling kernels ({when}): {self.n_done} done, {seconds:.0f} s, now {name}"
         first, self._shown = not self._shown, True
         self._line.show(text, last=first and not sys.stderr.isatty())
 

@@ -19,13 +19,14 @@ import os
 import secrets
 import stat
 import struct
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 
@@ -170,13 +171,23 @@ def find_script(target: str, *, module: bool) -> Load:
             raise ValueError(f"-m {target}: expected the name of a module")
         path, package = spec.origin, spec.parent
     else:
-        path, package, spec = target, None, None
-        code = compile(Path(target).read_bytes(), target, "exec")
+        path, package, spec = os.path.join(os.getcwd(), target), None, None
+        code = compile(Path(target).read_bytes(), path, "exec", dont_inherit=True)  # without this file's __future__
 
     def load(name: str) -> tuple[CodeType, dict[str, Any]]:
         return code, {"__name__": name, "__file__": path, "__package__": package, "__spec__": spec}
 
     return load
+
+
+def as_main(load: Load) -> tuple[CodeType, ModuleType]:
+    """Return a script's code, and the new module `__main__` to run it in; sys.argv[0] of a module becomes its file."""
+    code, names = load("__main__")
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(names)
+    if names["__spec__"] is not None:
+        sys.argv[0] = names["__file__"]
+    return code, main
 
 
 def _find(name: str) -> ModuleSpec | None:
@@ -188,6 +199,7 @@ def _find(name: str) -> ModuleSpec | None:
         return None
 
 
-def folder_of(target: str, *, module: bool) -> str:
-    """Return the folder from which a script (or a module) imports: sys.path[0]."""
-    return str(Path.cwd()) if module else str(Path(target).resolve().parent)
+def import_as(target: str, *, module: bool) -> None:
+    """Import from the folder of a script (of a module: the current one) first, as python does, unless it is told not to."""
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path.cwd()) if module else str(Path(target).resolve().parent)

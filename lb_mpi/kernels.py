@@ -13,13 +13,14 @@ it, even if the variable gets other values later.  So these are global names, an
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -49,11 +50,21 @@ def constant(value: Number) -> Number:
 
 
 ZERO = constant(0)
+_ours: set[CodeType] = set()  # of functions compiled by `njit`: numba tells of those of the program, too
 
 
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:
-    """Compile a kernel as numba's `njit` does, without an entry for C."""
-    return cast("Callable[[Kernel], Kernel]", numba.njit(**NOT_FROM_C, **options))
+    """Compile a kernel as numba's `njit` does, without an entry for C; and without a cache where none can be written."""
+
+    def compiled(kernel: Kernel) -> Kernel:
+        _ours.add(kernel.__code__)
+        try:
+            return cast("Kernel", numba.njit(**NOT_FROM_C, **options)(kernel))
+        except RuntimeError:
+            compilation.has_cache = False
+            return cast("Kernel", numba.njit(**NOT_FROM_C, **{**options, "cache": False})(kernel))
+
+    return compiled
 
 
 def borrowing(kernel: Kernel) -> Kernel:
@@ -125,34 +136,55 @@ PACKAGE = Path(__file__).resolve().parent
 INSTALLED = {"site-packages", "dist-packages"}
 
 
-class UserCache(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
-    """The cache of kernels of an installed lb_mpi: one for each version and user, however many environments have it.
+@functools.cache
+def digest() -> bytes:
+    """Return a digest of all files with kernels, which inline parts of each other, and of the version of numba."""
+    texts = [file.read_bytes() for file in sorted(PACKAGE.rglob("*.py"))]
+    kernels = [text for text in texts if b"lb_mpi.kernels" in text]
+    return hashlib.sha256(b"".join([numba.__version__.encode(), *kernels])).digest()
 
-    That of a clone is beside its sources, as numba has it.  NUMBA_CACHE_DIR comes before both.  Not public in numba either.
+
+def cache_folders() -> list[Path]:
+    """Return the folders that may have the kernels of lb_mpi, the best one first."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folders = [Path(numba.config.CACHE_DIR, "lb_mpi", __version__)] if numba.config.CACHE_DIR else []  # type: ignore[attr-defined]
+    folders += [PACKAGE / "__pycache__"] if INSTALLED.isdisjoint(PACKAGE.parts) else []
+    return [*folders, Path(home, "lb_mpi", __version__)]
+
+
+class KernelCache(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
+    """The cache of the kernels of lb_mpi: beside the sources of a clone; of an installed one, one for each version and user,
+    however many environments have it.  NUMBA_CACHE_DIR comes before both.  Not public in numba either.
+
+    numba's own cache of a kernel knows its file only.
     """
 
-    def __init__(self, kernel: Any, file: str) -> None:
-        self._py_file, self._lineno = file, kernel.__code__.co_firstlineno
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        self._path = Path(home, "lb_mpi", __version__, *Path(file).resolve().relative_to(PACKAGE).parent.parts)
+    def __init__(self, kernel: Any, file: str, folder: Path) -> None:
+        self._lineno = kernel.__code__.co_firstlineno
+        self._path = folder.joinpath(*Path(file).resolve().relative_to(PACKAGE).parent.parts)
 
     def get_cache_path(self) -> str:
         """Return the folder of the kernels of a file."""
         return str(self._path)
 
     def get_source_stamp(self) -> bytes:
-        """Return a digest of the sources in the folder of the kernel, which inline parts of each other."""
-        files = sorted(Path(self._py_file).parent.glob("*.py"))
-        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+        """Return what changes with any source that may be a part of the kernel."""
+        return digest()
 
     @classmethod
     def from_function(cls, kernel: Any, file: str) -> Any:
-        """Return the cache of a kernel of an installed lb_mpi, in a folder that can be written to; otherwise None."""
-        ours = not INSTALLED.isdisjoint(PACKAGE.parts) and Path(file).resolve().is_relative_to(PACKAGE)
-        return super().from_function(kernel, file) if ours else None  # type: ignore[no-untyped-call]
+        """Return the cache of a kernel of lb_mpi, in the first folder that can be written to; None for other kernels."""
+        if not Path(file).resolve().is_relative_to(PACKAGE):
+            return None
+        for folder in cache_folders():
+            cache = cls(kernel, file, folder)
+            with contextlib.suppress(OSError):
+                cache.ensure_cache_path()  # type: ignore[no-untyped-call]
+                return cache
+        raise RuntimeError("no folder for the cache")  # as numba does
 
 
-caching.CompileResultCacheImpl._locator_classes.insert(1, UserCache)
+caching.CompileResultCacheImpl._locator_classes.insert(0, KernelCache)  # type: ignore[arg-type]
 
 
 # --- compilation -------------------------------------------------------------------------------------------------------
@@ -163,11 +195,13 @@ class _Listener(event.Listener):
 
     def on_start(self, event: Any) -> None:
         """Note that a kernel begins to be compiled."""
-        compilation.begin(event.data["dispatcher"].py_func.__name__)
+        if (kernel := event.data["dispatcher"].py_func).__code__ in _ours:
+            compilation.begin(kernel.__name__)
 
     def on_end(self, event: Any) -> None:
         """Note that its compilation has ended or failed."""
-        compilation.end()
+        if event.data["dispatcher"].py_func.__code__ in _ours:
+            compilation.end()
 
 
 event.register("numba:compile", _Listener())  # type: ignore[no-untyped-call]

@@ -152,6 +152,40 @@ def test_the_installed_command_without_arguments_prints_its_help() -> None:
     assert "commands, each with --help" in done.stdout
 
 
+SCRIPT = """
+import dataclasses, sys
+
+@dataclasses.dataclass
+class Options:
+    steps: int = 3
+
+if __name__ == "__main__":
+    kinds = [field.type for field in dataclasses.fields(Options)]
+    print(kinds, __file__, sys.argv, sys.path[0], sys._getframe().f_code.co_filename, flush=True)
+"""
+
+
+def test_a_script_means_under_a_command_what_it_means_under_python(tmp_path: Path) -> None:
+    """Its annotations, its path, and where it imports from: the installed command finds no numpy.py that lies about."""
+    script, here = tmp_path / "script.py", tmp_path / "here"
+    here.mkdir()
+    for path in (script, here / "module.py"):
+        path.write_text(SCRIPT)
+    (here / "numpy.py").write_text("raise SystemExit('the wrong numpy')\n")
+    installed = str(Path(sys.executable).parent / "lb_mpi")
+    for words in (["../script.py", "7"], ["-m", "module", "7"]):
+        said = set()
+        for command in ([sys.executable], [installed, "pool"], [installed, "profile"]):
+            done = subprocess.run([*command, *words], cwd=here, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            said.add(done.stdout)
+        assert len(said) == 1, said
+        assert str(said).startswith('{"[<class \'int\'>] ')
+    for words in (["allocate", "--tasks", "3", "--time", "1,2"], ["run", "--check"]):
+        done = subprocess.run([installed, *words], cwd=here, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("arguments", ["simulate", "simulate maze"])
 def test_unknown_subjects(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
     assert main(arguments.split()) == 2

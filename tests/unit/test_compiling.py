@@ -47,3 +47,7 @@ def test_a_long_compilation_is_shown(
     assert err.startswith("lb_mpi: compiling kernels (first run only): 1 done, ")
     assert err.endswith(" s, now refine\n")
     assert err.count("\n") == 1
+    other = Compilation()
+    other.has_cache = False
+    other._show(1.0)
+    assert "compiling kernels (in each run: no folder for their cache" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 from numba.core import event
 
 import lb_mpi
+from lb_mpi import kernels
 from lb_mpi.compiling import compilation
 from lb_mpi.kernels import held_interrupts, inlined, njit
 
@@ -41,7 +42,7 @@ def test_a_kernel_is_compiled_once_for_all_environments_of_a_user(tmp_path: Path
     assert run(other, tmp_path) == ["1", "0"]
     assert [*(tmp_path / "lb_mpi" / lb_mpi.__version__ / "partitioning").glob("compiled.make_heap-*.nbi")]
     assert not [*tmp_path.glob("*/site-packages/**/*.nbi")]
-    changed = other / "lb_mpi" / "partitioning" / "refine.py"  # another file, of which a kernel may inline a part
+    changed = other / "lb_mpi" / "rebalancing" / "choose.py"  # in another folder: kernels inline parts of each other
     changed.write_text(changed.read_text() + "\n")
     assert run(other, tmp_path) == ["0", "1"]
 
@@ -49,7 +50,37 @@ def test_a_kernel_is_compiled_once_for_all_environments_of_a_user(tmp_path: Path
 def test_kernels_of_a_clone_are_kept_beside_their_sources(tmp_path: Path) -> None:
     shutil.copytree(Path(lb_mpi.__file__).parent, tmp_path / "lb_mpi", ignore=shutil.ignore_patterns("__pycache__"))
     assert run(tmp_path, tmp_path) == ["0", "1"]
-    assert [*(tmp_path / "lb_mpi" / "partitioning" / "__pycache__").glob("compiled.make_heap-*.nbi")]
+    assert [*(tmp_path / "lb_mpi" / "__pycache__" / "partitioning").glob("compiled.make_heap-*.nbi")]
+    changed = tmp_path / "lb_mpi" / "rebalancing" / "choose.py"
+    changed.write_text(changed.read_text() + "\n")
+    assert run(tmp_path, tmp_path) == ["0", "1"]
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def test_a_kernel_is_compiled_without_a_cache_where_none_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "PACKAGE", Path(__file__).parent)
+    monkeypatch.setattr(compilation, "has_cache", True)
+    (tmp_path / "file").touch()
+    for folders, has_cache in (([tmp_path / "file", tmp_path / "cache"], True), ([tmp_path / "file"], False)):
+        monkeypatch.setattr(kernels, "cache_folders", lambda folders=folders: folders)
+        kernel: Any = njit(cache=True)(add)
+        assert kernel(1, 2) == 3
+        assert compilation.has_cache == has_cache
+        assert bool([*tmp_path.rglob("test_kernels.add-*.nbi")]) == (tmp_path / "cache" in folders)
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+
+
+def test_the_compilation_of_a_kernel_of_the_program_is_not_announced() -> None:
+    before = compilation.n_done
+    numba.njit(lambda x: x + 1)(1)
+    assert compilation.n_done == before
+    njit()(lambda x: x + 1)(1)
+    assert compilation.n_done == before + 1
 
 
 def test_kernels_run_as_python_code_if_numba_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:

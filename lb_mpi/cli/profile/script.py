@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ from lb_mpi.cli.profile.profile import (
 from lb_mpi.cli.profile.samples import BINS, Sampler, Samples, busy_lines, in_bins
 from lb_mpi.cli.profile.timed import Installed, Recorder
 from lb_mpi.emulate import throttled
-from lb_mpi.files import Load, find_script, folder_of
+from lb_mpi.files import Load, as_main, find_script, import_as
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
@@ -62,12 +61,12 @@ class ProfiledProgram:
 
         def check() -> tuple[Load, Floats | None]:
             given = None if speeds is None else check_speeds(speeds, self._comm.size)
+            import_as(argv[0], module=module)
             return find_script(argv[0], module=module), given
 
         self._load, given = agree(self._comm, check)
         agree_on(self._comm, speeds=None if given is None else tuple(given))
         self._speeds, self._speeds_from = (given, "given") if given is not None else find_speeds(self._comm)
-        self._folder = folder_of(argv[0], module=module)
         self._profile: Profile | None = None
         self._over = False
 
@@ -86,10 +85,8 @@ class ProfiledProgram:
         self._finalize: Callable[[], None] = MPI.Finalize
         self._installed.put(MPI, "Finalize", self._finalize_with_profile)
         error: BaseException | None = None
-        sys.argv, sys.path[0] = [*self._argv], self._folder
-        main = sys.modules["__main__"] = ModuleType("__main__")
-        code, names = self._load("__main__")
-        main.__dict__.update(names)
+        sys.argv = [*self._argv]
+        code, main = as_main(self._load)
         self._comm.Barrier()
         self._recorder.restart()
         self._sampler.start()

@@ -271,10 +271,14 @@ _CREDENTIALS = struct.Struct("3i")  # of a sender, from the kernel: process, use
 _FILE = struct.Struct("i")
 
 
+# The current folder may have lb_mpi, for a program that is a module; but a numpy.py there must not be run.
+_FACTS = "import runpy, sys; sys.path.append(''); runpy.run_module('lb_mpi.mpi.common.facts', run_name='__main__')"
+
+
 def facts() -> str:
     """Return a JSON object in one line; the process that finds the facts is killed when this one dies."""
     die_with_parent = functools.partial(rank.prctl, rank.PR_SET_PDEATHSIG, signal.SIGKILL)
-    argv = [sys.executable, "-m", "lb_mpi.mpi.common.facts"]
+    argv = [sys.executable, "-P", "-c", _FACTS]
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
     if done.returncode == 0 and done.stdout.startswith("{"):
         return done.stdout.splitlines()[-1]

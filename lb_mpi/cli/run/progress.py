@@ -25,7 +25,7 @@ def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) 
     It is shown on standard error, or on the terminal at the path `terminal`.  The process that shows it exits at the end of
     its standard input, which comes even if this process is killed.
     """
-    argv = [sys.executable, "-m", "lb_mpi.cli.report.live", folder]
+    argv = [sys.executable, "-P", "-m", "lb_mpi.cli.report.live", folder]
     package = str(Path(__file__).resolve().parents[3])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
     started: list[subprocess.Popen[bytes]] = []

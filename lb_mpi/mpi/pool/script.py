@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from lb_mpi.errors import Error
-from lb_mpi.files import Load, find_script, folder_of
+from lb_mpi.files import Load, as_main, find_script, import_as
 from lb_mpi.mpi.common.collective import agree, agree_on
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.late import call as in_call
@@ -53,7 +53,6 @@ class Script(NamedTuple):
 
     session: Session
     load: Load
-    folder: str  # its import folder
 
     @property
     def ran_alone(self) -> bool:
@@ -69,22 +68,21 @@ def open_script(target: str, *, module: bool, prepare: Callable[[], None] = lamb
     """
     own = duplicate(MPI.COMM_WORLD)
     agree(own, prepare)
+    import_as(target, module=module)
     load = agree(own, lambda: find_script(target, module=module))
-    return Script(Session(own, 0, alone=True), load, folder_of(target, module=module))
+    return Script(Session(own, 0, alone=True), load)
 
 
 def run_script(script: Script, argv: Sequence[str]) -> None:
     """Collective: run it on rank 0, while the others serve its `lb_mpi.Pool()`; rank 0 raises the script's exceptions."""
-    session, load, folder = script
+    session, load = script
     sys.argv = [*argv]
-    sys.path[0] = folder
     if not session.ranks.is_root:
         sys.modules["__main__"] = sys.modules[WORKER] = _Main(load)
 
     def run() -> None:
-        main = sys.modules["__main__"] = sys.modules[WORKER] = ModuleType("__main__")
-        code, names = load("__main__")
-        main.__dict__.update(names)
+        code, main = as_main(load)
+        sys.modules[WORKER] = main
         exec(code, main.__dict__)
 
     run_alone(session, run)
