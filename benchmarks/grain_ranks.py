@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
 from benchmarks.pool import spin
-from benchmarks.turns import Way, in_turn
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats
+from lb_mpi.mpi.common.collective import barrier
 
 COMM = MPI.COMM_WORLD
 ROWS, COLUMNS = 60, 4  # of each rank
@@ -29,6 +29,27 @@ NODE_S = 20e-6  # of a node of the search
 EARLY_S = 1e-4  # a sleep may end so much too late
 
 Seconds = dict[str, list[float]]
+Way = Callable[[], object]
+
+
+def in_turn(
+    comm: MPI.Intracomm, ways: Mapping[str, Way], rounds: int, steps: int = 1, warm: int = 0
+) -> dict[str, list[float]]:
+    """Seconds of a step on the slowest rank, by way and round; collective.
+
+    In each round, each way does `warm` steps, waits for all ranks, and does `steps` steps by the clock.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, step in ways.items():
+            for _ in range(warm):
+                step()
+            barrier(comm)
+            began = time.perf_counter()
+            for _ in range(steps):
+                step()
+            seconds[name].append(comm.allreduce((time.perf_counter() - began) / steps, MPI.MAX))
+    return seconds
 
 
 def steps_of(ideal_s: float) -> int:

@@ -200,6 +200,6 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def import_as(target: str, *, module: bool) -> None:
-    """Import from the folder of a script (of a module: the current one) first, as python does, unless it is told not to."""
+    """Import from the folder of a script (of a module: the current one) first, as python does, unless an option forbids it."""
     if not sys.flags.safe_path:
         sys.path[0] = str(Path.cwd()) if module else str(Path(target).resolve().parent)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.rivals import WAYS, CyclicToken, Lifelines, Rival, Windowed, run
-from benchmarks.stealing import plain_count
 from lb_mpi.cli.uts import Tree
 from lb_mpi.errors import Error
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.simulate import Simulation
 from lb_mpi.virtual import Network
+from tests.counting import plain_count
 
 RIVALS = ("glb", "ctws", "a2ws")
 TREES = [Tree("geometric", "fixed", depth=5, branching=4, seed=3), Tree("binomial", branching=50, q=0.12, m=8, seed=5)]

@@ -8,7 +8,6 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from benchmarks.stealing import plain_count
 from lb_mpi.cli import uts as kernel
 from lb_mpi.cli.uts import (
     NODE_BYTES,
@@ -24,6 +23,7 @@ from lb_mpi.cli.uts import (
     growth,
 )
 from lb_mpi.searching.problem import Problem
+from tests.counting import plain_count
 
 TOO_LARGE = 5000  # nodes: random trees beyond this are not counted
 
