@@ -5,8 +5,11 @@ import os
 import pytest
 from hypothesis import settings
 
-settings.register_profile("project", deadline=None)  # how long an example takes is the machine's affair
-settings.load_profile("project")
+# How long an example takes is the machine's affair.  The same examples in each run: what is drawn at random is looked for by
+# `python -m tools.drawn`, and becomes an example of a test.
+settings.register_profile("project", deadline=None, derandomize=True)
+settings.register_profile("drawn", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile("drawn" if os.environ.get("LB_MPI_DRAWN") else "project")
 os.environ.setdefault("LB_MPI_HANG_S", "0")  # on a busy machine ranks wait for long, and a warning is an error here
 
 

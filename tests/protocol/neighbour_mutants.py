@@ -37,4 +37,12 @@ MUTANTS = [
     (decider, "Decider.decide", "self._late_s.append(self._began_s + most.early_s)", "self._late_s.append(-self._began_s - most.early_s)"),
     (decider, "Decider.decide", "balanced_s, mean_s = total.done / total.speed", "balanced_s, mean_s = total.done / total.speed + 1e-9 * self._speed"),
     (neighbours, "NeighbourPlanner._plan", "repeat((self._omega, self._omega - 1.0))", "repeat((2.5, 1.5))"),
+    (neighbours, "NeighbourPlanner._plan", "waited == PATIENCE", "waited == 1"),
+    (neighbours, "NeighbourPlanner._transfers", "margins=speed * (time - times)", "margins=speed * (times - time)"),
+    (neighbours, "NeighbourPlanner._transfers", "shares=n_owners * speed / speeds", "shares=n_owners * speeds / speed"),
+    (neighbours, "NeighbourPlanner._pass_on", "np.argsort(-flow[below]", "np.argsort(flow[below]"),
+    (decider, "Decider.report", "free = speed / running", "free = speed * running"),
+    (decider, "Decider.report", "self._seen *= FORGET", "self._seen *= 1.0"),
+    (decider, "Decider.report", "first, -self._began_s, work", "first, self._began_s, work"),
+    (decider, "Decider.decide", "min(float(np.median(self._late_s)), balanced_s)", "float(np.median(self._late_s))"),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import neighbours as module
+from lb_mpi.balancing.decider import _Maxima
 from lb_mpi.balancing.deciding import BalanceReason, Decided, Observation, RankReport, RoundProblem, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, RowCosts
 from lb_mpi.balancing.neighbours import momentum
@@ -153,6 +154,14 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
         after[source] -= amount
         after[destination] += amount
     speeds = np.array([knowledge.speeds[knowledge.place] for knowledge in all_ranks.known_by])
+    for rank, (plan, _) in enumerate(plans):
+        mine = plan.of(rank)
+        to = mine.destinations
+        n_owners = np.array([len(plans[other][0].to(other)) for other in to.tolist()])
+        assert mine.margins == pytest.approx(
+            speeds[rank] * (after[rank] / speeds[rank] - after[to] / speeds[to]), abs=1e-9
+        )
+        assert mine.shares == pytest.approx(n_owners * speeds[rank] / speeds[to])
     if graph.components()[0] == 1:
         worst = (after / speeds).max() / (before.sum() / speeds.sum())
         assert worst <= 1.051, worst
@@ -234,12 +243,44 @@ def test_all_ranks_decide_the_same() -> None:
             assert min(late_s) >= 0.0
 
 
+def test_what_a_rank_reports_and_what_follows() -> None:
+    """A rank that queues would be faster; one that comes late has less time, up to that of all; old ratios fade."""
+    deciders = [
+        module.NeighbourPlanner(Knowledge(rank, [rank, 1 - rank], [1 - rank]), 2, Trigger("always")) for rank in (0, 1)
+    ]
+    for k in range(60):
+        reports = [
+            RankReport(False, 7, 0, 4.0, 4.0, 4.0, 0.0, 0, 0, began_s=(0.1 if k == 0 else 99.0) * rank, queued_s=0.5,
+                       elapsed_s=1.0, observed=(Observation(1, 1.0, 0.0 if k > 4 else 9.0 - 18.0 * rank),))
+            for rank in (0, 1)
+        ]  # fmt: skip
+        told = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
+        most = _Maxima(*told.maxima.tolist())
+        assert most.free_s == pytest.approx(0.5 * most.home_s)
+        for decider in deciders:
+            decider._knowledge.apply(decider.decide(told))
+        late = [float(decider._knowledge.late[0]) for decider in deciders]
+        assert late == pytest.approx([0.0, 0.1] if k == 0 else [0.0, late[1]], abs=1e-8)
+        assert late[1] <= 20.0
+    for decider in deciders:
+        decider._knowledge.costs = RowCosts(decider._knowledge.rank, 1)
+        decider._knowledge.costs.ticks[:] = 4.0
+    in_step([decider.plan() for decider in deciders], mesh(1, 2), QUICK)
+    assert abs(np.log(deciders[0]._knowledge.tick_work[1] / deciders[0]._knowledge.tick_work[0])) < 0.5
+    largest = module.NeighbourPlanner(Knowledge(4, [4, 7, 9], [7, 9]), 10, Trigger())._pass_on(
+        np.array([1.0, 3.0]), 5.0, 1.0, nothing=0.0
+    )
+    assert next(largest).sends[0][0] == 9, "the largest flow gets the first lots, so it is made of the fewest"
+
+
 def find_fault() -> None:
+    test_what_a_rank_reports_and_what_follows()
     test_all_ranks_decide_the_same()
     test_worths_are_found_along_the_edges()
     for name in GRAPHS:
         test_any_order_gives_the_same_lawful_plans(name, "fos")
     test_any_order_gives_the_same_lawful_plans(GRAPHS[-1], "sos")
+    check_plans(drawn := ranks(mesh(1, 16), 1, scheme="sos"), drive(drawn, min))
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, ValueError, IndexError, RuntimeWarning, right=False)

@@ -1,6 +1,9 @@
 """Known-wrong variants of what runs on real ranks: (module, function, what stands there, what the mutant says instead)."""
 
 from lb_mpi.balancing import neighbours
+from lb_mpi.diffusion import diffusion, setup
+from lb_mpi.distributing import allocation
+from lb_mpi.partitioning import spectral
 from lb_mpi.searching import drafting
 
 OF_NEIGHBOURS = (
@@ -27,7 +30,17 @@ OF_NEIGHBOURS = (
     (neighbours, "NeighbourPlanner._pass_on", "lots.append((knowledge.rank, work))", "lots.append((knowledge.rank, 0.5 * work))"),
     (neighbours, "NeighbourPlanner._pass_on", "staying.get(owner, 0.0) + amount", "amount"),
 )
+OF_METHODS = (
+    (allocation, "_exact", "candidates[gains(most, deadline).argmax()]", "candidates[nodes.full[candidates].argmin()]"),  # loses tasks
+    (diffusion, "Diffusion.converged", " and float(self.times.min()) >= 0.0", ""),  # a rank gives more than it has
+    (setup, "Theorem4.converges", "self.slowest < 1.0", "self.slowest <= 1.0"),
+    (setup, "spectrum", "high *= 1.0 + tol", "high *= 1.0"),
+    (spectral, "spectral_bisection", "[1::2]] = 1", "[0::1]] = 1"),
+    (spectral, "connected", "FAINT * float(real.min()) / len(firsts)", "FAINT * float(real.max()) / len(firsts)"),
+    (spectral, "connected", "FAINT * float(real.min()) / len(firsts)", "FAINT * float(real.min())"),
+)
 OF_DRAFTING = (
+    (drafting, "Pause.next", "(0.5 + 0.5 * self._rng.random())", "1.0"),
     (drafting, "NOBODY", "NOBODY = -1", "NOBODY = 0"),
     (drafting, "Drafting._pass_or_volunteer", "if not load > max(message.load, self.terms.threshold):", "if not load >= max(message.load, self.terms.threshold):"),
     (drafting, "Drafting._pass_or_volunteer", "if not load > max(message.load, self.terms.threshold):", "if not load > message.load:"),

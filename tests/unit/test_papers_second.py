@@ -16,8 +16,9 @@ from lb_mpi.diffusion import diffusion, setup
 from lb_mpi.distributing import allocation
 from lb_mpi.errors import ProtocolError
 from lb_mpi.partitioning import quality, spectral
+from lb_mpi.partitioning.coarsen import csr
 from tests.protocol import mutate
-from tests.unit.papers_mutants import OF_DRAFTING, OF_NEIGHBOURS
+from tests.unit.papers_mutants import OF_DRAFTING, OF_METHODS, OF_NEIGHBOURS
 
 LINES: dict[str, Callable[[], list[Item]]] = {
     "diffusion": lambda: second.diffusion_lines(("mesh:3x4", "ring:7"), 2),
@@ -273,3 +274,40 @@ def test_a_mutant_is_noticed(name, monkeypatch):
         assert DIFFERS in {one.verdict for one in LINES[lines]()}
     except (ProtocolError, IndexError, ValueError):
         assert lines in ("neighbours", "rules")  # ranks that wait for ever, or a message that must not come
+
+
+# --- What a second implementation does not show: drawn instances hardly meet it -----------------------------------------
+
+
+def find_fault() -> None:
+    """Look at single instances of each method."""
+    # Two nodes can be past their peaks, and only the one that is filled later can take all that is missing.
+    found = allocation.allocate(18, [2.0, 1.3], edge_probability=1.0, exchange=[3.6, 0.2], cap=[18, 15])
+    assert (found.counts.tolist(), found.makespan) == ([18, 0], 36.0)
+    # After one step of cg all times are within 1 % of the mean or below it, one of them below 0.
+    speeds, loads = np.array([55.9, 0.0273, 28.4, 0.0389]), np.array([1.98, 0.0157, 15.6, 0.116])
+    steps = diffusion.Diffusion(setup.prepare(graph.parse("ring:4"), speeds, "cg"), loads)
+    steps.step()
+    assert steps.imbalance < 0.5
+    assert steps.times.min() < 0.0
+    assert not steps.converged(0.5)
+    assert not setup.Theorem4(0.0, True, -1.0, 1.0).converges
+    with pytest.MonkeyPatch.context() as patch:
+        # The upper end of a spectrum by Lanczos is not below the true one, here 8e-5 above what Lanczos finds.
+        patch.setattr(setup, "DENSE", 100)
+        ring, speeds = graph.parse("ring:500"), np.ones(500)
+        tau = setup.paper_tau(ring, speeds)
+        assert setup.spectrum(ring, speeds, tau).high >= setup.eigenvalues(ring, speeds, tau)[-1]
+        # Half of the vertices at the mean of v_2 go to each side.
+        path = graph.mesh(1, 9)
+        vector = np.array([-1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0])
+        patch.setattr(spectral, "fiedler", lambda _: spectral.Fiedler(1.0, vector))
+        assert spectral.spectral_bisection(path, threshold="mean").tolist() == [0, 0, 0, 1, 0, 1, 0, 1, 1]
+    # All virtual edges together are lighter than the lightest real one.
+    pieces = graph.Graph.from_edges(80, np.arange(0, 80, 2), np.arange(1, 80, 2), np.where(np.arange(40) == 7, 0.5, 100.0))
+    joined = spectral.connected(csr(pieces)).weights
+    assert joined[joined < 0.5].sum() / 2 <= spectral.FAINT * 0.5
+    assert (joined >= 0.5).sum() == 80
+
+
+test_single_instances_notice_mutants = mutate.rejects(find_fault, OF_METHODS)

@@ -1,0 +1,45 @@
+"""Run all tests that draw examples (hypothesis) with examples drawn at random, again and again.
+
+    python -m tools.drawn [--hours 1] [FILE ...]
+
+In all other runs the examples are the same each time, so that no drawn one decides about a change.  Ends at the first
+failure, with pytest's output and the words that reproduce it, and exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> int:
+    """Run them until the time is up."""
+    parser = argparse.ArgumentParser("python -m tools.drawn", description=__doc__.partition("\n")[0])
+    parser.add_argument("--hours", type=float, default=1.0, help="stop after so many hours (%(default)s)")
+    parser.add_argument("files", nargs="*", type=Path, help="only these; otherwise all that import hypothesis")
+    args = parser.parse_args()
+    files = args.files or [path for path in sorted(ROOT.glob("tests/*/test_*.py")) if "hypothesis" in path.read_text()]
+    until = time.monotonic() + 3600.0 * args.hours
+    for number in itertools.count():
+        for file in files:
+            if time.monotonic() > until:
+                print(f"nothing found in {number} whole runs")
+                return 0
+            # A new seed for each process, where hypothesis is not given one.
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(file)]
+            done = subprocess.run(command, cwd=ROOT, env=os.environ | {"LB_MPI_DRAWN": "1"}, capture_output=True, text=True)
+            if done.returncode:
+                print(done.stdout + done.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
