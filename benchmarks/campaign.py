@@ -10,6 +10,7 @@ the first save, one of these happens, once or also in the restarts:
     full      a rank can no longer write, as on a full disk, and later a rank is killed
     torn      when there are two saves, a file of the newest one is truncated, and ranks are killed
     flipped   the same with one flipped bit
+    signal    a rank, or any process that starts, watches or ends ranks, gets a signal, of which some ask for a stop
 
 Allowed results: "exact", the result of a run without failure, from this one command; "named", a non-zero exit code and a
 cause in words.  Errors: "wrong"; "silent", an end without a cause, or no end and no save for a minute; and "leftovers" of
@@ -30,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ from tools.environment import FOLDERS, ROOT, Environment, wanted
 LIMIT_S = 60.0  # without a new save, for a run that nothing happens to any more
 HANG_S = 4.0
 LATEST_S = 0.5  # after the first save of a start
-MISFORTUNES = ("kill", "kill", "kill", "kill", "stop", "full", "torn", "flipped")
+MISFORTUNES = ("kill", "kill", "kill", "kill", "stop", "full", "torn", "flipped", "signal", "signal")
+SIGNALS = (*(getattr(signal, f"SIG{name}") for name in ("HUP", "INT", "QUIT", "TERM", "KILL", "USR1", "SEGV", "ABRT")),)
 NUMBER = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")  # of a rank, in its environment
 
 
@@ -164,6 +166,13 @@ def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool
     start.used |= {path for pid in limit.bearers(start.mark) for path in limit.mapped(Path(f"/proc/{pid}"))}
     if len(found) < n:
         return False
+    if misfortune == "signal":
+        victim, number = chance.choice(sorted(limit.bearers(start.mark))), chance.choice(SIGNALS)
+        if victim == start.process.pid and number not in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            return False  # nobody could tell its end
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, number)
+        return True
     several = chance.sample(range(n), chance.randint(1, n - 1))
     victims = [0, *several[1:]] if chance.random() < 0.4 else several
     if misfortune == "full":
@@ -205,10 +214,11 @@ def comes_to_its_end(start: Start) -> bool:
 
 
 def campaign(
-    environment: Environment, chance: random.Random, answers: dict[str, Any], programs: Iterable[Program]
-) -> Run:
+    environment: Environment, chance: random.Random, answers: dict[str, Any], programs: Iterable[Program],
+    misfortunes: Sequence[str] = MISFORTUNES,
+) -> Run:  # fmt: skip
     """Make one run, and return its outcome."""
-    program, misfortune = chance.choice(list(programs)), chance.choice(MISFORTUNES)
+    program, misfortune = chance.choice(list(programs)), chance.choice(misfortunes)
     n, times = chance.randint(2, 4), chance.randint(1, 2)
     with tempfile.TemporaryDirectory(prefix="lb_mpi-") as folder:
         start = Start(environment, program, n, Path(folder))
@@ -236,7 +246,7 @@ def outcome_of(code: int, out: str, errors: str, ended: bool, is_right: Callable
             return "exact" if is_right(json.loads(out.splitlines()[-1])) else "wrong"
         except (ValueError, IndexError, KeyError, TypeError):
             return "silent"
-    causes = ("was killed by signal", "hangs", "can't be read", "failed:", "error:", "No space", "File too large")
+    causes = ("signal", "hangs", "can't be read", "failed:", "error:", "No space", "File too large", "interrupted", "SystemExit", "saved")
     return "named" if any(cause in errors for cause in causes) else "silent"
 
 
@@ -380,6 +390,7 @@ def main() -> int:
         help="the MPI to use; both: in turn (default: the variable MPI, or mpich)",
     )
     parser.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
+    parser.add_argument("--misfortune", choices=sorted({*MISFORTUNES}), help="this one only")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
     parser.add_argument("--tasks", metavar="LOG",
         help="(used by the campaign) run the pool of tasks on these ranks, with this log")
@@ -399,12 +410,13 @@ def main() -> int:
     names = list(FOLDERS) if options.mpi == "both" else [options.mpi] if options.mpi else []
     environments = [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
     programs = [program for program in PROGRAMS if options.only in (None, program.name)]
+    misfortunes = [options.misfortune] if options.misfortune else MISFORTUNES
     chance = random.Random(options.seed)
     answers = {program.name: undisturbed(environments[0], program) for program in programs}
     outcomes, left, happened = Counter[str](), Counter[str](), Counter[str]()
     for k in range(options.runs):
         environment = environments[k % len(environments)]
-        run = campaign(environment, chance, answers, programs)
+        run = campaign(environment, chance, answers, programs, misfortunes)
         outcomes[run.outcome] += 1
         left.update(run.left)
         happened[run.misfortune] += run.happened
