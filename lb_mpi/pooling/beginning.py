@@ -16,7 +16,7 @@ class PoolState(Enum):
     MAP = auto()  # a map whose results are taken one by one
     MAP_OF_ALL = auto()  # the same in a pool whose methods all ranks call: only together could they complete it
     IN_MAP = auto()  # this thread is in a task or callback of a map
-    TASKS = auto()  # asynchronous tasks of pools
+    TASKS = auto()  # asynchronous tasks of pools, or the last ones of executors that are closed
     EXECUTOR = auto()  # tasks of an executor of the user's, which is open
     IN_TASKS = auto()  # this thread is in a callback of such a task
     ENDING = auto()  # the threads of executors end

@@ -699,7 +699,7 @@ def test_an_exception_of_progress_at_the_end_reaches_all_ranks(root: int | None)
 
     with lb_mpi.Pool(COMM, root=root) as pool:
         if pool is not None:
-            with pytest.raises(lb_mpi.TaskError, match="rank 0: ZeroDivisionError: at the end"):
+            with pytest.raises(ZeroDivisionError if RANK == 0 else lb_mpi.TaskError, match="at the end"):
                 pool.map(square, 30, progress=progress)
             assert pool.map(square, [2]) == ([4] if RANK == 0 else None)
 

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -54,6 +55,25 @@ LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
 IDLE_S = 0.25  # between two looks for a failure while no results can arrive
 POLL = 1 / 50  # of the expected time of a batch: between two looks for its results, since the root may compute beside
 ERRANDS = {BatchKind.INITIALIZE: "the initializer", BatchKind.STORE: "an array"}  # that may fail
+
+
+class TaskFuture(Future[Any]):
+    """A future whose callbacks can't end the thread that calls them, by SystemExit for example."""
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """See `concurrent.futures.Future`, which logs an Exception of a callback."""
+        super().add_done_callback(partial(_call_back, fn))
+
+
+def _call_back(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+    try:
+        fn(future)
+    except Exception:
+        raise
+    except BaseException as error:
+        if threading.current_thread() not in [one.thread for one in [*dispatchers]]:
+            raise
+        logging.getLogger("concurrent.futures").error("exception calling callback for %r", future, exc_info=error)
 
 
 class Submission(NamedTuple):
@@ -241,10 +261,11 @@ class Dispatcher(SessionActor):
         with self.changed:
             if self.over:
                 return PoolState.ENDING
-            return PoolState.TASKS if all(made.gives_way for made in self._open.values()) else PoolState.EXECUTOR
+            stays = any(made.queue.open and not made.gives_way for made in self._open.values())
+            return PoolState.EXECUTOR if stays else PoolState.TASKS  # a closed executor ends by itself
 
     def complete(self) -> None:
-        """See `SessionActor`; executors of pools give way to a map when they have no tasks."""
+        """See `SessionActor`; executors of pools, and closed ones, give way to a map when they have no tasks."""
         with self.changed:
             self._wanted = True
             self.notify()

@@ -27,7 +27,7 @@ from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.pool.arguments import check_costs
-from lb_mpi.mpi.pool.dispatcher import Dispatcher, Submission, Submissions, check_level, dispatcher_of
+from lb_mpi.mpi.pool.dispatcher import Dispatcher, Submission, Submissions, TaskFuture, check_level, dispatcher_of
 from lb_mpi.mpi.pool.member import serve
 from lb_mpi.mpi.pool.messages import dumps, run_chunk, run_kept
 from lb_mpi.mpi.pool.script import open_session
@@ -170,7 +170,7 @@ class Executor(MPIPoolExecutor):
 
     def _submit(self, fn: Any, call: tuple[Any, ...], least_bytes: int | None = None, cost: float = 1.0) -> Future[Any]:
         self._check("schedule new futures")
-        future: Future[Any] = Future()
+        future: Future[Any] = TaskFuture()
         arrays = self._work.arrays
         try:
             data, keys = arrays.dumps(call, fn, least_bytes)
@@ -246,7 +246,8 @@ class Executor(MPIPoolExecutor):
     ) -> Iterator[Any]:
         """Submit fn(*args) for the first of `calls`; return an iterator of all results, which submits the others."""
         futures = deque(self.submit(fn, *args) for args in itertools.islice(calls, buffersize))
-        return _resolved(weakref.ref(self), fn, futures, calls, until, unordered)
+        keeps = weakref.ref(self) if buffersize is None else lambda: self  # which submits the others
+        return _resolved(keeps, fn, futures, calls, until, unordered)
 
     def _largest_first(
         self, fn: Callable[..., Any], calls: list[Iterable[Any]], costs: Any, until: float | None, unordered: bool
@@ -333,7 +334,7 @@ def _resolved(
 ) -> Iterator[Any]:
     """Yield the results of futures, and submit one more call for each; at its end, cancel those not yet begun.
 
-    It does not keep the executor, so that a program may drop that.
+    It keeps the executor only if there are more calls, so that a program may drop that.
     """
 
     def left_s() -> float | None:

@@ -1,10 +1,11 @@
 """A map of known items, from its beginning to its end, on the root; the other ranks have their part in it (`member`).
 
-    root       MapPlan, RootMap; START    -> carry: a chunk, run -> Gathering.put -> its deliver -> collect; END
+    root       MapPlan, RootMap; START    -> carry: a chunk, run -> Gathering.put -> its take -> collect; END
     others     Follower                   -> carry: a chunk, run -> put; RESULTS  -> RootTasks.take
 
 The rank's `Worker` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
-which the loop leaves when there is something to deliver.
+which the loop leaves when there is something for them.  Another thread, whose map completes this one, calls none of them:
+their errors would be its own, and they may wait for a lock that it holds.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ class RootTasks(Member):
         self._began = 0.0
         self.failure: TaskFailure | None = None  # the first, with the number of its task
         self._rank_tasks = [RankTasks()] * self.session.ranks.size
-        self._thread = 0  # the thread that works on it
-        self.until_fresh = True  # it stops working when there are results
+        self._thread = self._caller = 0  # the thread that works on it; the one in a function of the caller's
+        self.calls = True  # the thread that works on it is the caller's, which wants results as they arrive
         self._dropped = False  # before all results were taken
         self._arrived: list[tuple[int, Frame]] = []  # (rank, results to be unpickled)
 
@@ -162,7 +163,7 @@ class RootTasks(Member):
     @property
     def state(self) -> PoolState:
         """See `SessionActor`."""
-        if self._thread == threading.get_ident():
+        if threading.get_ident() in (self._thread, self._caller):
             return PoolState.IN_MAP
         return PoolState.MAP if self.session.ranks.alone else PoolState.MAP_OF_ALL
 
@@ -218,7 +219,8 @@ class RootTasks(Member):
         """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
         with in_call(""):
             try:
-                self.work()
+                while not self.complete_for_others:
+                    self.work(calls=False)
             except BaseException as error:
                 self.fail(error)
                 raise
@@ -228,25 +230,27 @@ class RootTasks(Member):
                 raise self.failed
 
     @property
-    def stops(self) -> bool:
-        """True when `work` is done: the map is over, or nothing of it is under way; or there is something for the caller."""
+    def complete_for_others(self) -> bool:
+        """True if it can leave the ranks: it is complete, or has failed, or nothing of it is under way."""
         raise NotImplementedError
 
-    def deliver(self) -> None:
-        """Call the caller's functions with results."""
-        raise NotImplementedError
-
-    def work(self, *, until_fresh: bool = False) -> None:
-        """Work until the map can leave the ranks, or until there are results; meanwhile, call the caller's functions."""
-        self._thread, self.until_fresh = threading.get_ident(), until_fresh
+    def work(self, *, calls: bool = True) -> None:
+        """Work until there is something for the caller, which `calls`; or until the map can leave the ranks."""
+        self._thread, self.calls = threading.get_ident(), calls
         try:
-            while True:
-                self.session.work(self, self.port, MAP)
-                self.deliver()
-                if self.stops:
-                    return
+            self.session.work(self, self.port, MAP)
         finally:
-            self._thread, self.until_fresh = 0, True
+            self._thread, self.calls = 0, True
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Call the caller's functions in this block, in which this thread may begin no other map."""
+        self._caller = threading.get_ident()
+        try:
+            with interrupts().allowed():
+                yield
+        finally:
+            self._caller = 0
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -257,7 +261,7 @@ class RootTasks(Member):
             self.end(dropped=True)
             raise
         except BaseException as error:
-            with in_call(""):
+            with self.session.lock, in_call(""):  # since another thread may make a stream pause, and begin its own map
                 if self.under_way:
                     self.fail(error)
                     self.end()
@@ -308,7 +312,8 @@ class RootMap(RootTasks):
             plan.order, callback=options.callback, progress=options.progress, file=file,
             keep_exceptions=call.keep_exceptions,
         )  # fmt: skip
-        self._due = False  # the caller's frame is due
+        self._one_by_one = False  # the caller takes results as they arrive
+        self._due = False  # the caller's frame is due, or results are to be written
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
@@ -324,42 +329,59 @@ class RootMap(RootTasks):
         """Complete the map; return all results in the order of the items."""
         results: list[Any] = [None] * len(self._plan.items)
         with self._ending():
-            self.work()
-            for tasks, values in self._gathering.take_fresh():
-                for task, value in zip(tasks, values, strict=True):
-                    results[task] = value
+            while True:
+                for tasks, values in self._taken():
+                    for task, value in zip(tasks, values, strict=True):
+                        results[task] = value
+                if self.complete_for_others:
+                    break
+                self.work()
             self._finish(results)
         return results
 
+    def _finish(self, results: list[Any] | None = None) -> None:
+        """See `RootTasks`; report the progress at the end, before the other ranks are told."""
+        if self.failure is None and self._gathering.has_calls:
+            with self._calling():
+                self._gathering.tell_progress()
+        super()._finish(results)
+
     def _results(self) -> Iterator[tuple[int, Any]]:
+        self._one_by_one = True
         with self._ending():
             yield -1, None
             while True:
                 if self._dropped:
                     raise Error("the pool was closed during a map: expected a loop over all its results before")
+                for tasks, values in self._taken():
+                    yield from zip(tasks, values, strict=True)
                 with self.session.lock, in_call(""), self._ending():
-                    if self.under_way:  # else another map has completed this one
-                        self.work(until_fresh=True)
-                    if not (fresh := self._gathering.take_fresh()):
+                    if self._gathering.has_fresh or self._dropped:  # another map has completed this one meanwhile
+                        continue
+                    if self.complete_for_others:
                         self._finish()
                         return
-                for tasks, values in fresh:
-                    yield from zip(tasks, values, strict=True)
+                    self.work()
+
+    def _taken(self) -> Iterator[tuple[Sequence[int], list[Any]]]:
+        """Yield (tasks, values) of results that have arrived; call the caller's functions."""
+        found = self._gathering
+        while found.has_fresh:
+            taken = found.take()
+            if found.has_calls:
+                with self._calling():
+                    found.call(*taken)
+            yield taken
 
     @property
-    def stops(self) -> bool:
+    def complete_for_others(self) -> bool:
         """See `RootTasks`."""
-        return self._is_complete or (self.until_fresh and bool(self._gathering.fresh))
-
-    @property
-    def _is_complete(self) -> bool:
-        """True if all tasks are done, or one has failed."""
-        return not self._gathering.collector.missing or self.failure is not None
+        return self._gathering.complete or self.failure is not None
 
     @property
     def over(self) -> bool:
         """True if the map is complete, or there is something for the caller."""
-        return self._due or self.stops
+        return self._due or self.complete_for_others
 
     @property
     def may_begin(self) -> bool:
@@ -387,24 +409,23 @@ class RootMap(RootTasks):
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """Note whether something is due for the caller; the root sends no results."""
-        self._due = self._gathering.due(now, idle=idle)
+        found = self._gathering
+        wanted = self.calls and (found.calls(now) or (self._one_by_one and found.has_fresh))
+        self._due = wanted or found.due(now, idle=idle)
         return []
 
-    def deliver(self) -> None:
-        """Write results, and call the caller's functions; a failure of writing ends the map."""
+    def work(self, *, calls: bool = True) -> None:
+        """See `RootTasks`; write results: a failure of that ends the map."""
+        super().work(calls=calls)
         self._due = False
-        if self._write():
-            with interrupts().allowed():
-                self._gathering.deliver()
+        self._write()
 
-    def _write(self) -> bool:
+    def _write(self) -> None:
         try:
             self._gathering.write()
         except (OSError, TypeError, ValueError) as error:
             self.fail_task(failure_of(error, *self._gathering.refused or (self.session.ranks.rank, -1)), error)
             self.session.worker.end()
-            return False
-        return True
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         session, self._dropped = self.session, dropped
@@ -412,10 +433,8 @@ class RootMap(RootTasks):
         self._rank_tasks[session.ranks.rank] = self.done_tasks
         try:
             self._keep_rest()
-            if self.failure is None and not dropped:
-                self._tell_end()
-                if self._to_all and not self._gathering.collector.missing:
-                    payload = exact(results)
+            if self.failure is None and self._to_all and results is not None:
+                payload = exact(results)
         except BaseException as error:
             self.fail(error)
         if self.failure is not None and not dropped:
@@ -434,12 +453,3 @@ class RootMap(RootTasks):
                     self.done(arrived := Arrived(self._arrived), self.port.run(arrived))
             self._write()
             self._gathering.close()
-
-    def _tell_end(self) -> None:
-        """Report the progress at the end: in this call of the user's code, no other map may begin."""
-        before, self._thread = self._thread, threading.get_ident()
-        try:
-            with interrupts().allowed():
-                self._gathering.tell_progress()
-        finally:
-            self._thread = before

@@ -22,7 +22,6 @@ import numpy as np
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import Options, iterate
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, sent_function
 from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
@@ -54,7 +53,7 @@ class RootStream(RootTasks):
         self._function = sent_function(self.session, self.call)
         self._n_read = self._n_taken = 0
         self._room = ROOM  # for each rank
-        self._came: list[tuple[list[int], list[Any]]] = []  # (positions, results), not yet delivered
+        self._came = deque[tuple[list[int], list[Any]]]()  # (positions, results), not yet delivered
         self._tasks = deque[list[int]]()  # positions of the results that are to be unpickled
         self._early: dict[int, Any] = {}  # results that wait for earlier ones
         self._fresh = deque[tuple[int, Any]]()  # (position, result), to be taken
@@ -70,18 +69,21 @@ class RootStream(RootTasks):
         with self._ending():
             yield -1, None
             while True:
+                self._deliver()
                 while self._fresh:
                     self._n_taken += 1
                     yield self._fresh.popleft()
-                if self.failure is not None or (self._is_complete and not self.under_way):
+                if self.failure is not None or (not self.under_way and self._is_complete):  # in this order
                     self._finish()
                     return
                 self._read()
                 with self._claimed(), in_call(""), self._ending():
+                    if self._came or self.failure is not None:  # another thread's map has made it pause meanwhile
+                        continue
                     if not self.under_way:
                         self._function = sent_function(self.session, self.call)
                         self.begin_all()
-                    self.work(until_fresh=True)
+                    self.work()
                     if self._is_complete:
                         self.end()
 
@@ -127,28 +129,25 @@ class RootStream(RootTasks):
             self._queue.add(task)
 
     @property
-    def stops(self) -> bool:
-        """See `RootTasks`."""
-        return self.until_fresh or self.failure is not None or not self._queue.n_sent
+    def complete_for_others(self) -> bool:
+        """See `RootTasks`: it pauses when nothing of it is under way."""
+        return self.failure is not None or not (self._arrived or self._queue.n_sent)
 
-    def deliver(self) -> None:
-        """See `RootTasks`."""
-        came, self._came = self._came, []
-        for positions, values in came:
+    def _deliver(self) -> None:
+        """Pass results to the callback, and let the caller take them; in the caller's frame, with no lock."""
+        while self._came:
+            positions, values = self._came.popleft()
             if self._options.callback is not None:
-                with interrupts().allowed():
+                with self._calling():
                     for value in values:
                         self._options.callback(value)
-            self._deliver(positions, values)
-
-    def _deliver(self, positions: list[int], values: list[Any]) -> None:
-        if not self._ordered:
-            self._fresh.extend(zip(positions, values, strict=True))
-            return
-        self._early.update(zip(positions, values, strict=True))
-        while self._n_in_order in self._early:
-            self._fresh.append((self._n_in_order, self._early.pop(self._n_in_order)))
-            self._n_in_order += 1
+            if not self._ordered:
+                self._fresh.extend(zip(positions, values, strict=True))
+                continue
+            self._early.update(zip(positions, values, strict=True))
+            while self._n_in_order in self._early:
+                self._fresh.append((self._n_in_order, self._early.pop(self._n_in_order)))
+                self._n_in_order += 1
 
     # The actor.
 
@@ -159,12 +158,12 @@ class RootStream(RootTasks):
 
     @property
     def over(self) -> bool:
-        """True if there is something for the caller to do."""
+        """True if there is something for the caller to do, or if it can pause for another thread."""
+        if not self.calls:
+            return self.complete_for_others
         if self.failure is not None or self._came or self._is_complete:
             return True
-        if self._arrived:
-            return False
-        return self._n_wanted > 0 if self.until_fresh else not self._queue.n_sent
+        return not self._arrived and self._n_wanted > 0
 
     @property
     def wake_at(self) -> float:
@@ -174,7 +173,7 @@ class RootStream(RootTasks):
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """See `SessionActor`; send batches."""
         sends = super().turn(now, arrived)
-        if self.failure is not None or not self.until_fresh:  # or it pauses
+        if self.failure is not None or not self.calls:  # or it pauses
             return sends
         for rank, batch in self._scheduler.batches(now):
             self._room = max(self._room, 4 * len(batch.tasks))

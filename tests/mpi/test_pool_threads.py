@@ -1,0 +1,186 @@
+"""Threads that share a pool at random: each gets its own results and its own errors, and nobody waits for ever.
+
+LB_MPI_RANDOM tells how many programs (usually 12); each has two threads with operations that are drawn from its number.
+Python switches between them every 10 us, so that they meet in the middle of each other's calls.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.pool.script import run_alone
+from lb_mpi.mpi.pool.session import Session
+
+COMM = MPI.COMM_WORLD
+N, N_OPERATIONS = int(os.environ.get("LB_MPI_RANDOM", "12")), 10
+HANGS_S = 60.0
+pytestmark = pytest.mark.mpi
+
+
+class Own(Exception):
+    """An error of one operation."""
+
+
+def task(k: int) -> int:
+    time.sleep(3e-4 * (k % 3))
+    return k * k
+
+
+def failing_task(k: tuple[int, bool]) -> int:
+    if k[1]:
+        raise Own(k[0])
+    return task(k[0])
+
+
+def items(n: int, fails_at: int, error: Own) -> Iterator[int]:
+    for k in range(n):
+        if k == fails_at:
+            raise error
+        yield k
+
+
+class Thread:
+    """The operations of one thread: a function of a pool, with results that are known."""
+
+    def __init__(self, pool: lb_mpi.Pool, rng: random.Random) -> None:
+        self.pool, self.rng = pool, rng
+        self.ident = 0
+
+    def callback(self, error: Own | None, at: int = -1) -> Callable[[int], None]:
+        def call(value: int) -> None:
+            assert threading.get_ident() == self.ident, "a callback runs in another thread"
+            if error is not None and value == at * at:
+                raise error
+
+        return call
+
+    def map(self, n: int, _at: int, _error: Own) -> None:
+        assert self.pool.map(task, n) == [task(k) for k in range(n)]
+
+    def map_calls(self, n: int, at: int, error: Own) -> None:
+        with pytest.raises(Own) as caught:
+            self.pool.map(task, n, callback=self.callback(error, at))
+        assert caught.value is error
+
+    def failing_map(self, n: int, at: int, error: Own) -> None:
+        with pytest.raises(lb_mpi.TaskError) as caught:
+            self.pool.map(failing_task, [(hash(error) if k == at else k, k == at) for k in range(n)])
+        assert caught.value.index == at
+        assert isinstance(caught.value.__cause__, Own)
+        assert caught.value.__cause__.args == (hash(error),)
+
+    def imap(self, n: int, _at: int, _error: Own) -> None:
+        many: Any = self.rng.choice([range(n), iter(range(n))])
+        assert list(self.pool.imap(task, many, callback=self.callback(None))) == [task(k) for k in range(n)]
+
+    def stream(self, n: int, _at: int, _error: Own) -> None:
+        options: Any = {"buffersize": self.rng.choice([1, 2, 3, None])}
+        assert list(self.pool.imap(task, iter(range(n)), **options)) == [task(k) for k in range(n)]
+        assert sorted(self.pool.imap_unordered(task, range(n), **options)) == [task(k) for k in range(n)]
+
+    def failing_items(self, n: int, at: int, error: Own) -> None:
+        with pytest.raises(Own) as caught:
+            list(self.pool.imap(task, items(n, at, error)))
+        assert caught.value is error
+
+    def imap_calls(self, n: int, at: int, error: Own) -> None:
+        many: Any = self.rng.choice([range(n), iter(range(n))])
+        results = self.pool.imap(task, many, callback=self.callback(error, at))
+        with pytest.raises(Own) as caught:
+            [time.sleep(1e-3) for _ in results]  # while the other thread completes this map, or makes it pause
+        assert caught.value is error
+
+    def dropped_imap(self, n: int, at: int, _error: Own) -> None:
+        results: Any = self.pool.imap(task, self.rng.choice([range(n), iter(range(n))]))
+        assert [next(results) for _ in range(at)] == [task(k) for k in range(at)]
+        if self.rng.random() < 0.5:
+            cycle = [results]
+            cycle.append(cycle)
+            del cycle, results
+            gc.collect()
+
+    def dropped_executor(self, n: int, at: int, _error: Own) -> None:
+        results = lb_mpi.Executor().map(task, range(n), buffersize=self.rng.choice([None, 1 + at]))
+        assert list(results) == [task(k) for k in range(n)]
+
+    def closed_executor(self, n: int, _at: int, _error: Own) -> None:
+        executor = lb_mpi.Executor()
+        futures = [executor.submit(task, k) for k in range(n)]
+        executor.shutdown(wait=False)
+        assert [future.result() for future in futures] == [task(k) for k in range(n)]
+
+    def calls_that_exit(self, n: int, _at: int, _error: Own) -> None:
+        called = list[int]()
+        with lb_mpi.Executor() as executor:
+            futures = [executor.submit(task, k) for k in range(n)]
+            for future in futures:
+                future.add_done_callback(lambda _: sys.exit(3) if threading.get_ident() != self.ident else None)
+                future.add_done_callback(lambda one: called.append(one.result()))
+        assert sorted(called) == [task(k) for k in range(n)]
+
+    def run(self) -> None:
+        self.ident = threading.get_ident()
+        for _ in range(N_OPERATIONS):
+            operation = self.rng.choice([*MAPS, *MAPS, *EXECUTORS])
+            n = self.rng.randrange(1, 14)
+            state = self.rng.getstate()
+            while True:
+                self.rng.setstate(state)
+                try:
+                    operation(self, n, self.rng.randrange(n), Own())
+                    break
+                except lb_mpi.Error as error:  # for which the other thread's executor is not closed yet
+                    if "which is open" not in str(error) or operation in EXECUTORS:
+                        raise
+                    time.sleep(1e-3)
+
+
+Operation = Callable[[Thread, int, int, Own], None]
+MAPS: list[Operation] = [
+    Thread.map, Thread.map_calls, Thread.failing_map, Thread.imap, Thread.stream, Thread.failing_items, Thread.imap_calls,
+    Thread.dropped_imap,
+]  # fmt: skip
+EXECUTORS: list[Operation] = [Thread.dropped_executor, Thread.closed_executor, Thread.calls_that_exit]
+
+
+@pytest.mark.parametrize("number", range(N))
+def test_two_threads_get_their_own_results_and_errors(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL", "concurrent.futures")
+
+    def script() -> None:
+        with lb_mpi.Pool() as pool:
+            errors = list[BaseException]()
+
+            def run(seed: str) -> None:
+                try:
+                    Thread(pool, random.Random(seed)).run()
+                except BaseException as error:
+                    errors.append(error)
+
+            threads = [threading.Thread(target=run, args=(f"{number} {k}",), daemon=True) for k in range(2)]
+            before = sys.getswitchinterval()
+            sys.setswitchinterval(1e-5)
+            try:
+                for one in threads:
+                    one.start()
+                for one in threads:
+                    one.join(HANGS_S)
+            finally:
+                sys.setswitchinterval(before)
+            for error in errors:
+                raise error
+            assert not any(one.is_alive() for one in threads), "a thread waits for ever"
+
+    run_alone(Session(duplicate(COMM), 0, alone=True), script)
