@@ -59,11 +59,12 @@ def mapped(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -
     return _mapped[key]
 
 
-def _reduce_future(_future: Future[Any]) -> Any:
+def reduce_future(_future: Future[Any]) -> Any:
+    """Raise an error: no future can be sent."""
     raise TypeError("an argument is a Future: expected its result (pass future.result())")
 
 
-REDUCERS: Reducers = {**EXACT, Future: _reduce_future}  # of the arguments of a task
+REDUCERS: Reducers = {**EXACT, Future: reduce_future}  # of the arguments of a task
 
 
 class SharedArrays:

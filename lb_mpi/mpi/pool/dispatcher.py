@@ -31,7 +31,7 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import longest_nap_s
-from lb_mpi.mpi.pool.arrays import LOCK, SharedArrays, forget, store
+from lb_mpi.mpi.pool.arrays import LOCK, SharedArrays, forget, reduce_future, store
 from lb_mpi.mpi.pool.messages import (
     NO_MAP,
     TaskBatch,
@@ -63,6 +63,10 @@ class TaskFuture(Future[Any]):
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """See `concurrent.futures.Future`, which logs an Exception of a callback."""
         super().add_done_callback(partial(_call_back, fn))
+
+    def __reduce__(self) -> Any:
+        """Raise an error; see `reduce_future`."""
+        return reduce_future(self)
 
 
 def _call_back(fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
