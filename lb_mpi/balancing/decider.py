@@ -29,6 +29,7 @@ from lb_mpi.balancing.deciding import (
     UNKNOWN,
     BalanceReason,
     Decided,
+    Decision,
     Levels,
     Policy,
     Queue,
@@ -40,6 +41,7 @@ from lb_mpi.balancing.deciding import (
 )
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.planning import Next, Planning, reduce
+from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
@@ -85,7 +87,10 @@ class _Maxima(NamedTuple):
     spent_s: float
     planned_s: float  # to make the last plan
     first: float  # it has no earlier round
-    early_s: float  # the largest -began_s
+    formed: float  # it has results
+    changed: float  # its rows have another form than in the last round
+    elapsed_s: float  # without the usual overhead
+    early_s: float  # the largest -began_s, with the overhead
     free_s: float  # as home_s, if no rank queued for a core
 
 
@@ -93,7 +98,7 @@ class Decider:
     """Decides on the rounds of `knowledge`, one of `size` ranks; a subclass makes the plans."""
 
     def __init__(self, knowledge: Knowledge, size: int, trigger: Trigger) -> None:
-        self.policy = Policy(trigger)
+        self.policy, self.quick = Policy(trigger), Quick()
         self._knowledge, self._size = knowledge, size
         self._seen: dict[int, tuple[float, float]] = {}  # by rank q: weight, and weight * log(k_q / k of this rank)
         self._tick_s: deque[float] = deque(maxlen=USUAL)  # seconds per tick in the last rounds
@@ -123,9 +128,9 @@ class Decider:
         return self._tick_work / (sorted(self._tick_s)[(len(self._tick_s) - 1) // 2] if self._tick_s else 1.0)
 
     def report(self, report: RankReport) -> Reduction:
-        """Learn from this rank's report; return what all ranks learn of it."""
+        """Learn from this rank's report, unless it is of a quick call; return what all ranks learn of it."""
         late = self._late
-        if report.ticks > 0.0:
+        if report.ticks > 0.0 and not self.quick.left:
             self._tick_s.append(report.busy_s / report.ticks)
         if report.observed:
             self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
@@ -133,7 +138,7 @@ class Decider:
                 before = self._seen.get(other := self._knowledge.known[place], (0.0, 0.0))
                 self._seen[other] = before[0] + weight, before[1] + weight * log_ratio
         speed, first = self._speed, math.isnan(report.began_s)
-        self._began_s = 0.0 if first else report.began_s
+        self._began_s = 0.0 if first else report.began_s + report.overhead_s
         unknown = math.isnan(report.work)
         work = 0.0 if unknown else report.work + late
         done = max(0.0, report.ticks * self._tick_work + report.helped) + late
@@ -143,7 +148,8 @@ class Decider:
         sums = _Sums(units(work), units(done), units(busy), units(speed), report.rows, report.bytes, *whole)
         maxima = _Maxima(
             report.failed, report.mark, -report.mark, report.results, -report.results, unknown, work / speed, done / speed,
-            busy / speed, report.spent_s, self._planned_s, first, -self._began_s, work / free,
+            busy / speed, report.spent_s, self._planned_s, first, report.formed, report.changed,
+            report.elapsed_s - report.overhead_s + late / speed, -self._began_s, work / free,
         )  # fmt: skip
         return Reduction(halves(sums), np.array(maxima, dtype=float))
 
@@ -153,8 +159,20 @@ class Decider:
         total, most = _Sums(*joined(all_ranks.sums)), _Maxima(*all_ranks.maxima.tolist())
         if most.failed or most.mark != -most.mark_low:
             policy.failed()
+            self.quick.stop()
             problem = RoundProblem.FAILED if most.failed else RoundProblem.DIFFER
             return failure(problem, len(knowledge.known))
+        compare, formed = most.results != -most.results_low or most.results == UNKNOWN, bool(most.formed)
+        after = above(most.busy_s, total.busy / total.speed)
+        if self.quick.left:
+            queued = total.queued / total.elapsed if total.elapsed else 0.0
+            policy.hold(late=self.quick.ended(most.elapsed_s, total.busy / total.speed, queued))
+            if most.changed or compare:
+                self.quick.stop()
+            return Decided(
+                RoundProblem.NONE, Decision(BalanceReason.HOLDS), self.quick.imbalance_home, after, total.rows, total.bytes,
+                compare, formed, knowledge.tick_work, knowledge.speeds, knowledge.late,
+            )  # fmt: skip
         if self._planned_s or most.planned_s:
             policy.trigger.paid(most.planned_s)
             self._planned_s = 0.0
@@ -172,11 +190,13 @@ class Decider:
         speeds[place] = self._speed
         if self._late_s:
             late[place] = self._speed * min(float(np.median(self._late_s)), balanced_s)
-        before, after = above(most.home_s, mean_s) if known else math.nan, above(most.busy_s, total.busy / total.speed)
-        compare = most.results != -most.results_low or most.results == UNKNOWN
-        return Decided(
-            RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, knowledge.tick_work, speeds, late
-        )
+        before = above(most.home_s, mean_s) if known else math.nan
+        decided = Decided(
+            RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed, knowledge.tick_work,
+            speeds, late,
+        )  # fmt: skip
+        self.quick.decided(decided)
+        return decided
 
     def levels(self, load: float) -> Planning[Levels]:
         """Find the levels of the loads of all ranks; NaN: they have no finite sum."""
@@ -214,13 +234,18 @@ class RootPlanner(Decider):
         self._graph = graph
 
     def report(self, report: RankReport) -> Reduction:
-        """See `Decider`; all ranks also learn the speed of each."""
-        numbers, speeds = super().report(report), np.zeros(self._size, dtype=np.int64)
+        """See `Decider`; of a full call, all ranks also learn the speed of each."""
+        numbers = super().report(report)
+        if self.quick.left:
+            return numbers
+        speeds = np.zeros(self._size, dtype=np.int64)
         speeds[self._knowledge.rank] = units(self._speed)
         return numbers._replace(sums=np.concatenate([numbers.sums, speeds]))
 
     def decide(self, all_ranks: Reduction) -> Decided:
         """See `Decider`."""
+        if self.quick.left:
+            return super().decide(all_ranks)
         sums, speeds = np.split(all_ranks.sums, [-self._size])
         decided = super().decide(all_ranks._replace(sums=sums))
         return decided if decided.problem else decided._replace(speeds=np.asarray(UNIT * speeds, dtype=np.float64))

@@ -218,7 +218,7 @@ class RankReport(NamedTuple):
 
     failed: bool  # the user's function or rows are invalid on this rank
     mark: int  # of the rows' Spec
-    results: int  # mark of the results' Spec; 0: no results on this rank; UNKNOWN: some, whose Spec it does not know
+    results: int  # mark of the results' Spec, if none the last one known; 0: none known; UNKNOWN: results of an unknown one
     work: float  # of its rows at home, units of work; NaN: unknown
     busy_s: float  # spent on rows: computing, resting (emulated), copying
     ticks: float  # counted meanwhile
@@ -226,9 +226,12 @@ class RankReport(NamedTuple):
     rows: int  # lent
     bytes: int  # sent
     helped: float = 0.0  # work of rows that others computed because they were dry, minus its own such work
-    began_s: float = math.nan  # from the end of the last round to this one, and with messages; NaN: no last round
+    began_s: float = math.nan  # from the end of the last round to this one; NaN: no last round
     queued_s: float = 0.0  # without a core, of the elapsed time
     elapsed_s: float = 0.0  # between the begin and the end of this rank
+    overhead_s: float = 0.0  # of it with messages, and all else that does not depend on how many rows it computed
+    formed: bool = True  # it has results
+    changed: bool = False  # its rows have another form than in the last round
     observed: tuple[Observation, ...] = ()  # of the work of other ranks' ticks
 
 
@@ -249,7 +252,8 @@ class Decided(NamedTuple):
     imbalance_after: float  # actual, in this round
     rows: int  # lent, on all ranks
     bytes: int  # sent, on all ranks
-    compare: bool  # the form of results differs between ranks, some do not know it, or some have no results
+    compare: bool  # the form of results differs between ranks, or some do not know it
+    formed: bool  # some rank has results
     tick_work: Floats  # of a tick of each known rank, in units of work
     speeds: Floats  # units of work per second
     late: Floats  # work that each could have done before it came
@@ -263,7 +267,7 @@ class Decided(NamedTuple):
 def failure(problem: RoundProblem, size: int) -> Decided:
     """Return the decision on a round with a problem, from which nothing is learned, on `size` known ranks."""
     nothing = np.zeros(size)
-    return Decided(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, nothing, nothing, nothing)
+    return Decided(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, False, nothing, nothing, nothing)
 
 
 class Levels(NamedTuple):

@@ -4,8 +4,8 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`l
 
     round = knowledge.begin(n, mark)
     the loop of an actor (`lb_mpi.actor`)
-      in it, with LEARNED: report = knowledge.learn(learned, ...)   # goes to the root
-    knowledge.apply(decided of the root, round.learned.late_ticks)
+      in it, with SETTLED: report = knowledge.learn(learned, ...)   # for the decider
+    knowledge.apply(decided, round.learned.late_ticks)
     if decided.decision.act:
         knowledge.follow(plan)                             # None: all rows stay at home from now on
 
@@ -46,7 +46,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.deciding import FORGET, UP, Decided, Observation, RankReport
+from lb_mpi.balancing.deciding import FORGET, UP, BalanceReason, Decided, Observation, RankReport
 from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, count, cut, numbers, shortest_s
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats, Ints
@@ -242,7 +242,7 @@ class Knowledge:
         self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: not chosen yet
         self._n_planned = 0  # rows that this rank had when the plan was made
         self._n_lending = 0  # rounds with planned loans of rows with the current mark
-        self._late_ticks = 0.0  # spent on borrowed rows in the last round, after this rank had sent LEARNED
+        self._late_ticks = 0.0  # spent on borrowed rows in the last round, after this rank had sent SETTLED
         self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
         self._row_s = 0.0  # of a row at home in the last round, with all overhead; 0: unknown
         self._handling_s = 0.0  # overhead of a block at home; 0: unknown
@@ -331,13 +331,18 @@ class Knowledge:
             helps=helps,
         )  # fmt: skip
 
-    def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> RankReport:
+    def learn(
+        self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0, *, quick: bool = False
+    ) -> RankReport:  # fmt: skip
         """Learn from what was measured in a round; return this rank's report, without what only the carrier knows.
 
         This rank spent `busy_s` seconds on rows, in which it counted `ticks`.  Each block had an overhead of
-        `handling_s` (0: unknown, keep the previous value).
+        `handling_s` (0: unknown, keep the previous value).  Nothing is learned from a `quick` call.
         """
-        self.took, report = math.nan, RankReport(learned.failed, 0, 0, math.nan, busy_s, ticks, 0.0, learned.rows_lent, 0)
+        report = RankReport(learned.failed, 0, 0, math.nan, busy_s, ticks, 0.0, learned.rows_lent, 0)
+        if quick:
+            return report
+        self.took = math.nan
         if learned.failed:
             return report
         assert self.costs is not None
@@ -361,16 +366,12 @@ class Knowledge:
         self.took = sum(work) * len(self.costs) / n_known if n_known else math.nan
         return report._replace(work=self.work_of_rows, helped=helped_work, observed=tuple(seen))
 
-    def keep(self, late_ticks: float) -> None:
-        """Learn nothing from a quick call, at whose end this rank had spent `late_ticks`."""
-        self._late_ticks = late_ticks
-
     def apply(self, decided: Decided, late_ticks: float = 0.0) -> None:
-        """Apply the root's decision; `late_ticks` of this rank in the round that is over."""
+        """Apply the decision of all ranks; `late_ticks` of this rank in the round that is over."""
         self._late_ticks = late_ticks
         if decided.problem:  # nothing is known of the rows, and none is lent
             self.own(None)
-        else:
+        elif decided.decision.reason is not BalanceReason.HOLDS:
             self.tick_work, self.speeds, self.late = decided.tick_work, decided.speeds, decided.late
             self._even = decided.imbalance_after <= EVEN
 

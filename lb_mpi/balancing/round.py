@@ -6,10 +6,8 @@ A `Round` is an actor (`lb_mpi.actor`).  Its jobs are
     Packing(borrower, message)     objects to lend, which the user's function packs; the result: the payload of the message
     Unpacking(borrower, message)     results of objects, which the user's function unpacks
 
-A rank that has finished sends the root LEARNED.  After LEARNED from all ranks, the root sends each OVER: on MPI, a
-non-blocking gather and broadcast.  In a quick call (`lb_mpi.balancing.quick`) it sends SETTLED instead, to all: on MPI, a
-reduction.  If any rank has failed, or something has changed, the answer is REPORT, and LEARNED and OVER follow; otherwise
-the answer is OVER.
+A rank that has finished sends SETTLED to all, and after SETTLED from all ranks, each gets OVER: on MPI, a reduction of what
+`lb_mpi.balancing.decider` reports of each rank, from which all ranks decide.
 
 Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
 is dry.  It sends DRY to its neighbours, at once or in a quick call after a moment, and to one more rank after each idle
@@ -26,9 +24,9 @@ The law
 - Each loan with rows is answered exactly once, by DONE or FAILED.  Messages from one rank to another arrive in order.
 - A rank is settled, and stays so, once its rows are back and all planned loans to it have arrived.  When all ranks are
   settled, no loan or answer is in transit and the round is over.  Only DRY may still arrive, without effect.
-- A settled rank that holds no borrowed rows ends: it sends LEARNED once, or SETTLED and, if it is asked to, LEARNED.  Its
-  help after that counts in its own next round, but for the owner of the rows in this round.
-- In a round in which rows are lost, or a rank failed before its end, all ranks send LEARNED.
+- A settled rank that holds no borrowed rows ends: it sends SETTLED once.  Its help after that counts in its own next round,
+  but for the owner of the rows in this round.
+- If rows are lost, or a rank failed before its end, at least one rank says so with SETTLED.
 - No rank waits for ever: a rank waits only for ranks that compute, and a dry rank expects no answer.
 - A failed rank stays in the round: it starts no more rows, and answers each loan with FAILED.
 
@@ -41,9 +39,7 @@ HELP       a rank that was sent DRY                compute its rows next (failed
 DRY        any rank, once                          it may be lent rows
 DONE       a borrower of this rank's rows          they are computed
 FAILED     a borrower of this rank's rows          they are lost, and the round fails
-REPORT     all, once all have sent SETTLED         send LEARNED: some rank has failed, or something has changed
-OVER       the root, once all have sent LEARNED;   the round is over
-           or all, once all have sent SETTLED
+OVER       all, once all have sent SETTLED         the round is over
 """
 
 from __future__ import annotations
@@ -114,7 +110,7 @@ class Learned:
     timed: list[Timed] = field(default_factory=list)
     planned_ticks: float = 0.0  # spent by this rank on rows borrowed by plan
     help_ticks: float = 0.0  # spent on rows borrowed beyond the plan
-    late_ticks: float = 0.0  # the same after LEARNED was sent: counted in this rank's next round
+    late_ticks: float = 0.0  # the same after SETTLED was sent: counted in this rank's next round
     handling_s: float = 0.0  # overhead of a block beyond computing it, in the previous round
     rows_lent: int = 0
     failed: bool = False  # this rank failed before its end, or a borrower failed, so that rows are lost
@@ -172,10 +168,8 @@ class RoundKind(IntEnum):
     DRY = 2  # its sender has nothing left to lend
     DONE = 3  # results of rows that were lent
     FAILED = 4  # no results: the borrower has failed
-    LEARNED = 5  # to the root: all measurements of its sender
-    OVER = 6  # from the root: all ranks have sent LEARNED, or SETTLED
-    SETTLED = 7  # to all: its sender has ended a quick call
-    REPORT = 8  # from all: all ranks have sent SETTLED, and must send LEARNED
+    SETTLED = 5  # to all: its sender has ended, with all its measurements
+    OVER = 6  # from all: all ranks have sent SETTLED
 
 
 class RoundMessage(NamedTuple):
@@ -184,7 +178,7 @@ class RoundMessage(NamedTuple):
     kind: RoundKind
     rows: Rowset | None = None  # PLANNED, HELP: rows of the sender
     ticks: float = math.nan  # DONE: spent on the rows, on the sender's work clock
-    payload: Any = None  # for the carrier; LEARNED, SETTLED: a Learned
+    payload: Any = None  # for the carrier; SETTLED: a Learned
 
 
 ROOT = 0
@@ -319,8 +313,7 @@ class Round:
         self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
         size = 0 if isinstance(speeds, Mapping) else len(speeds)
         self.asking = Asking(rank, size, neighbours, quick=quick) if helps else Asking(rank, 0, ())
-        self.ended = False  # LEARNED or SETTLED was sent
-        self.reported = False  # LEARNED was sent
+        self.ended = False  # SETTLED was sent
         self.failed = False
         self.error: BaseException | None = None  # the first one on this rank
         self.over = False
@@ -368,9 +361,8 @@ class Round:
         if idle or self.asking.at is not None:
             sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.asking.due(now, idle=idle)]
         if self.settled and not (self.borrowed or self.ended):
-            self.ended, self.reported = True, not self.quick
-            kind = RoundKind.SETTLED if self.quick else RoundKind.LEARNED
-            sends.append((ROOT, RoundMessage(kind, payload=self.learned)))
+            self.ended = True
+            sends.append((ROOT, RoundMessage(RoundKind.SETTLED, payload=self.learned)))
         return sends
 
     def done(self, job: Job | Packing | Unpacking, result: Any) -> list[Send]:
@@ -446,9 +438,6 @@ class Round:
         if kind is RoundKind.OVER and self.ended and not self.borrowed:
             self.over = True
             return []
-        if kind is RoundKind.REPORT and self.ended and not (self.reported or self.borrowed):
-            self.reported = True
-            return [(ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned))]
         raise ProtocolError(f"rank {self.rank} got {kind.name} from rank {source}, which may not send it now")
 
     def _back(self, borrower: int, answer: RoundMessage) -> None:

@@ -24,7 +24,6 @@ from lb_mpi.balancing.decider import Decider, RootPlanner
 from lb_mpi.balancing.deciding import (
     BalanceReason,
     Decided,
-    Decision,
     Policy,
     RankReport,
     Trigger,
@@ -34,7 +33,6 @@ from lb_mpi.balancing.deciding import (
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
 from lb_mpi.balancing.planning import ALL, NEAR, Planning
-from lb_mpi.balancing.quick import Quick, QuickSums, numbers
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
     Arrival,
@@ -84,7 +82,7 @@ MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, almost all draw
 
 
 class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
-    """All ranks of one round, and the messages in transit; the final gather and broadcast use a tree."""
+    """All ranks of one round, and the messages in transit; the reduction at the end uses a tree."""
 
     def __init__(
         self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int = 8,
@@ -97,8 +95,7 @@ class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
         self._seconds = seconds
         self._took_s = [0.0] * len(rounds)  # by the current job
         self.told_s: dict[int, tuple[float, float]] = {}  # by rank: when it ended, and busy_s then
-        self._ends: defaultdict[RoundKind, dict[int, bool]] = defaultdict(dict)  # by kind and rank: it has failed
-        self.answer_s = 2 * collective_s(network, len(rounds))  # from the last LEARNED, or SETTLED, to the answer
+        self._answer_s = 2 * collective_s(network, len(rounds))  # from the last SETTLED to the answer
 
     def run(self, begin_s: Iterable[float], on_step: Callable[[World], None] | None = None) -> Floats:
         """Run the round to its end; (P,) when each rank has finished.  ProtocolError if some rank never does.
@@ -141,22 +138,18 @@ class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
         return HEADER_BYTES + n * self.row_bytes
 
     def post(self, source: int, destination: int, message: RoundMessage) -> None:
-        """Send a message; LEARNED and its answer are a gather and a broadcast, SETTLED is a reduction over all."""
-        if message.kind not in (RoundKind.LEARNED, RoundKind.SETTLED):
+        """Send a message; SETTLED is a reduction over all."""
+        if message.kind is not RoundKind.SETTLED:
             super().post(source, destination, message)
             return
-        self.told_s.setdefault(source, (self.now, float(self.busy_s[source])))
-        ends = self._ends[message.kind]
-        ends[source] = message.payload.failed
-        if len(ends) == len(self.rounds):
-            report = message.kind is RoundKind.SETTLED and any(ends.values())
+        self.told_s[source] = self.now, float(self.busy_s[source])
+        if len(self.told_s) == len(self.rounds):
             for rank in range(len(self.rounds)):
-                kind = RoundKind.REPORT if report else RoundKind.OVER
-                self.deliver(destination, rank, RoundMessage(kind), self.now + self.answer_s)
+                self.deliver(destination, rank, RoundMessage(RoundKind.OVER), self.now + self._answer_s)
 
 
 def collective_s(network: Network, size: int) -> float:
-    """Seconds of a gather, a broadcast or one half of a reduction of a few numbers, on a tree."""
+    """Seconds of one half of a reduction of a few numbers, on a tree."""
     return (size - 1).bit_length() * network.latency_s[1]
 
 
@@ -232,7 +225,6 @@ class Cluster:
         self.network = (network or Network()).checked()
         self.noise = number("noise", noise, least=0.0, most=MOST_SPREAD)
         self.row_bytes = integer("row_bytes", row_bytes, 0)
-        self.answer_s = 2 * collective_s(self.network, graph.n)
         self.deciders: list[Decider]
         near = [graph.neighbours(rank).tolist() for rank in range(graph.n)]
         if self.scheme == "direct":
@@ -243,7 +235,6 @@ class Cluster:
             self.known_by = [Knowledge(rank, [rank, *mine], mine) for rank, mine in enumerate(near)]
             self.deciders = [NeighbourPlanner(one, graph.n, trigger(), omega) for one in self.known_by]
         self._carried_s = np.zeros(graph.n)  # busy seconds after the end: for the next call's report
-        self.quick = [Quick() for _ in range(graph.n)]
         self.rng = random.Random(check_seed(seed))
 
     @property
@@ -257,33 +248,27 @@ class Cluster:
         Rank r comes begin_s[r] >= 0 seconds (None: 0) after the end of the last call; the call's time includes them.
         """
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
-        quick = self.quick[0].left > 0
         rounds = [
-            knowledge.begin(len(mine), 0, quick=one.left > 0, helps=not one.crowded)
-            for knowledge, mine, one in zip(self.known_by, costs, self.quick, strict=True)
+            knowledge.begin(len(mine), 0, quick=one.quick.left > 0)
+            for knowledge, mine, one in zip(self.known_by, costs, self.deciders, strict=True)
         ]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = World(rounds, seconds_of, self.network, self.rng, self.row_bytes, self._recorded)
-        world.answer_s = 2 * collective_s(self.network, self.graph.n) if quick else self.answer_s
         ends_s = world.run(late_s)
         ended_s, told_s = np.array([world.told_s[rank] for rank in range(self.graph.n)]).T
         busy_s, self._carried_s = self._carried_s + told_s, world.busy_s - told_s
-        seconds, n_bytes = float(ends_s.max()), [2 * round.learned.rows_lent * self.row_bytes for round in rounds]
-        if quick:
-            ended = self._keep(rounds, busy_s, n_bytes, ended_s - late_s)
-            rows, moved, decision = ended.rows, ended.bytes, Decision(BalanceReason.HOLDS)
-        else:
-            decided = self._learn(rounds, busy_s, n_bytes, late_s)
-            rows, moved, decision = decided.rows, decided.bytes, decided.decision
-            if decision.act:
-                seconds += self._rebalance(decided)
+        n_bytes = [2 * round.learned.rows_lent * self.row_bytes for round in rounds]
+        decided = self._end(rounds, busy_s, n_bytes, late_s, ended_s - late_s)
+        seconds, decision = float(ends_s.max()), decided.decision
+        if decision.act:
+            seconds += self._rebalance(decided)
         work = np.array([mine.sum() for mine in costs])
         call = Call(
             seconds,
             end_s(float(work.sum()), self.speeds, late_s),
             float((late_s + work / self.speeds).max()),
-            rows,
-            moved,
+            decided.rows,
+            decided.bytes,
             decision.act,
             decision.words,
             sum(world.sent),
@@ -292,30 +277,19 @@ class Cluster:
             self._recorded.called(self, world, call)
         return call
 
-    def _keep(self, rounds: Sequence[Round], busy_s: Floats, n_bytes: Sequence[int], elapsed_s: Floats) -> QuickSums:
-        """End a quick call; the sums over all ranks."""
-        mine = []
-        each = zip(self.known_by, rounds, busy_s.tolist(), n_bytes, elapsed_s.tolist(), strict=True)
-        for knowledge, round, busy, sent, took in each:
-            knowledge.keep(round.learned.late_ticks)
-            rows = round.learned.rows_lent
-            mine.append(numbers(knowledge, changed=False, formed=True, rows=rows, bytes=sent, busy_s=busy, elapsed_s=took))
-        all_ranks = reduced(mine)
-        ended, *_ = [one.summed(all_ranks) for one in self.quick]
-        for decider in self.deciders:
-            decider.policy.hold(late=self.quick[0].late)
-        return ended
-
-    def _learn(self, rounds: Sequence[Round], busy_s: Floats, n_bytes: Sequence[int], late_s: Floats) -> Decided:
-        """End a full call; the decision."""
+    def _end(
+        self, rounds: Sequence[Round], busy_s: Floats, n_bytes: Sequence[int], late_s: Floats, elapsed_s: Floats
+    ) -> Decided:  # fmt: skip
+        """End a call; the decision."""
         reports = []
         for rank, (knowledge, round) in enumerate(zip(self.known_by, rounds, strict=True)):
-            mine = knowledge.learn(round.learned, float(busy_s[rank]), float(busy_s[rank]))
-            reports.append(mine._replace(bytes=n_bytes[rank], began_s=float(late_s[rank])))
+            busy = float(busy_s[rank])
+            mine = knowledge.learn(round.learned, busy, busy, quick=round.quick)
+            began, elapsed = float(late_s[rank]), float(elapsed_s[rank])
+            reports.append(mine._replace(bytes=n_bytes[rank], began_s=began, elapsed_s=elapsed))
         decisions = self._decide(reports)
-        for knowledge, round, each, quick in zip(self.known_by, rounds, decisions, self.quick, strict=True):
+        for knowledge, round, each in zip(self.known_by, rounds, decisions, strict=True):
             knowledge.apply(each, round.learned.late_ticks)
-            quick.decided(each)
         return decisions[0]
 
     def _decide(self, reports: Sequence[RankReport]) -> Sequence[Decided]:

@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,12 +13,11 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import lb_mpi
-from lb_mpi.balancing.deciding import Decided, RankReport
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import mesh, parse
 from lb_mpi.mpi.common import waiting
+from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.rows.lending import Stopwatch
-from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.rows import Rows, columns_of
 from tests.clock import spin
 
@@ -776,21 +775,21 @@ def test_not_a_communicator_and_closed() -> None:
 def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the decision on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
-    report, decided, reported = Plans.report, Plans.decided, [0.0]
+    begin, done, begun = Reducing.__init__, Reducing.done, [0.0]
 
-    def begin(plans: Plans, mine: RankReport) -> None:
-        reported[0] = time.monotonic()
-        report(plans, mine)
+    def begins(reducing: Reducing, *arguments: Any) -> None:
+        begun[0] = time.monotonic()
+        begin(reducing, *arguments)
 
-    def late(plans: Plans) -> Decided | None:
-        return None if RANK == LAST and time.monotonic() <= reported[0] + 0.02 else decided(plans)
+    def late(reducing: Reducing) -> bool:
+        return (RANK < LAST or time.monotonic() > begun[0] + 0.02) and done(reducing)
 
     def slow(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         spin(2e-4 * len(rows))
         return rows + 1.0
 
-    monkeypatch.setattr(Plans, "report", begin)
-    monkeypatch.setattr(Plans, "decided", late)
+    monkeypatch.setattr(Reducing, "__init__", begins)
+    monkeypatch.setattr(Reducing, "done", late)
     with lb_mpi.Balancer(COMM, when=0.5) as balancer:  # it acts on the first calls, and follows that plan on the others
         for _ in range(8):
             assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)

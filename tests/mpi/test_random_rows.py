@@ -192,7 +192,7 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
         if k == n_before and others:  # all rows have been timed
             lend_all(balancer)
         if k >= n_before or not quick:
-            balancer._quick.left = int(quick and k > n_before)
+            balancer._plans.decider.quick.left = int(quick and k > n_before)
 
         def function(block: np.ndarray, form: str = form) -> Any:
             until = MPI.Wtime() + row_s * len(block)
@@ -240,7 +240,7 @@ def failed_quickly(scheme: str) -> str:
 
     balancer = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9)
     for _ in range(100):
-        if balancer._quick.left:
+        if balancer._plans.decider.quick.left:
             break
         balancer.map_rows(function, rows)
     else:
@@ -286,13 +286,15 @@ MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
       "            self.look_like(self._known)",
       "if self.spec is None:\n            self.look_like(self._rows.spec)")]),
     # A quick call whose results have another form ends as any other.
-    (lending, [("RoundPort.arrived", "RoundKind.REPORT if self.sums.changed else RoundKind.OVER", "RoundKind.OVER")]),
-    (lending, [("RoundPort._add_up", "or not (none or mark == self._form.mark)", "")]),
+    (decider, [("Decider.decide", "compare, formed = most", "compare, formed = not self.quick.left and most")]),
+    # A rank reports the form of the last call, though its results have another one.
+    (lending, [("RoundPort._send_end", "results=mark or (self._form.mark if self._form is not None else 0)",
+      "results=self._form.mark if self._form is not None else mark")]),
     # A quick call forgets a failure.
-    (lending, [("RoundPort._add_up", "changed = learned.failed or self._form is None", "changed = self._form is None")]),
+    (decider, [("Decider.decide", "if most.failed or", "if most.failed and not self.quick.left or")]),
     # Ranks that do not know the form need not compare.
-    (decider, [("Decider.decide", "compare = most.results != -most.results_low",
-      "compare = most.results != -most.results_low and most.results_low < 0")]),
+    (decider, [("Decider.decide", "compare, formed = most.results != -most.results_low",
+      "compare, formed = most.results != -most.results_low and most.results_low < 0")]),
 ]  # fmt: skip
 
 

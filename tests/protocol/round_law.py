@@ -53,7 +53,7 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
             put(rank, timed.rows)
             assert timed.by == rank or count(timed.rows), "a loan without rows was answered"
     for source, destination, message in messages:
-        if message.kind in (RoundKind.LEARNED, RoundKind.SETTLED, RoundKind.REPORT, RoundKind.OVER):
+        if message.kind in (RoundKind.SETTLED, RoundKind.OVER):
             continue
         late = rounds[destination].over and message.kind is not RoundKind.DRY
         assert not late, f"{message} for rank {destination}, which is at the end of its round"
@@ -88,8 +88,6 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
         if round.over:
             assert all(one.ended for one in rounds), f"rank {rank} is at its end, others are not"
-            known = sum(count(timed.rows) for timed in round.learned.timed)
-            assert round.reported or known == n_rows[rank], f"rank {rank} leaves a quick call with {known} of its rows"
         if round.ended:
             assert round.settled, f"rank {rank} has told too soon"
             assert all(job.helps for job in round.borrowed), f"rank {rank} has told, and has rows that were lent by plan"
@@ -122,7 +120,7 @@ def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
 
 
 class Rounds(Exploration):
-    """Jobs may fail, `rest` of them; LEARNED and SETTLED go to ALL, which answers when all ranks have sent theirs."""
+    """Jobs may fail, `rest` of them; SETTLED goes to ALL, which answers when all ranks have sent theirs."""
 
     batches = False
 
@@ -138,13 +136,13 @@ class Rounds(Exploration):
             tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
             tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
             tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.asking.begun, r.asking.at,
-            r.asking.next, r.failed, r.ended, r.reported, r.over, r.learned.late_ticks, r.learned.help_ticks,
+            r.asking.next, r.failed, r.ended, r.over, r.learned.late_ticks, r.learned.help_ticks,
             r.learned.planned_ticks, r.learned.failed,
             tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size, r.next_size,
         )  # fmt: skip
 
     def key_of_message(self, message: RoundMessage) -> Hashable:
-        failed = getattr(message.payload, "failed", False)  # of LEARNED and SETTLED
+        failed = getattr(message.payload, "failed", False)  # of SETTLED
         return message.kind, _rows(message.rows), message.payload is None, failed
 
     def law(self, state: State) -> None:
@@ -153,11 +151,10 @@ class Rounds(Exploration):
             check_end(state.actors, self.n_rows)
 
     def wire(self, source: int, destination: int, message: RoundMessage) -> tuple[int, int]:
-        return source, ALL if message.kind in (RoundKind.LEARNED, RoundKind.SETTLED) else destination
+        return source, ALL if message.kind is RoundKind.SETTLED else destination
 
-    def answer(self, everyone: Sequence[RoundMessage]) -> RoundMessage:
-        report = any(one.kind is RoundKind.SETTLED and one.payload.failed for one in everyone)
-        return RoundMessage(RoundKind.REPORT if report else RoundKind.OVER)
+    def answer(self, _everyone: Sequence[RoundMessage]) -> RoundMessage:
+        return RoundMessage(RoundKind.OVER)
 
     def times(self, round: Round) -> Sequence[float]:
         """Now, or after a long time."""

@@ -236,7 +236,7 @@ def test_rows_that_could_not_be_packed_have_not_left() -> None:
     assert not round.away
     assert round.learned.rows_lent == 0
     ((to, learned),) = round.turn(0.0, [])  # a rank that has failed wants no help
-    assert (to, learned.kind, learned.payload.failed, round.settled) == (0, RoundKind.LEARNED, True, True)
+    assert (to, learned.kind, learned.payload.failed, round.settled) == (0, RoundKind.SETTLED, True, True)
 
 
 def test_neighbours_are_told_at_once_and_one_more_after_each_pause() -> None:

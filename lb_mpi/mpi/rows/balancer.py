@@ -16,10 +16,9 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.decider import Decider, RootPlanner
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger, When, words_of
+from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
-from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.balancing.round import Round
 from lb_mpi.checks import choice, integer
@@ -132,7 +131,6 @@ class Balancer:
         self.history = History()
         self.counts: Ints | None = None
         self._migrated = 0, 0  # calls, rows on all ranks
-        self._quick = Quick()
         self._form: Spec | None = None  # of the results of the last call
         self._calling = Lock()  # held in a call, since the user's function must not begin another one
 
@@ -223,16 +221,14 @@ class Balancer:
             self._wire.begin()
             bound = functools.partial(function, **options) if options and not failed else function
             mark = mine.spec.mark
-            quick, known = self._quick.left > 0, knowledge.knows(mark)
-            objects = mine.pack is not None
-            round = knowledge.begin(
-                mine.n_units, mark, warm=watch.warm, objects=objects, quick=quick, helps=not self._quick.crowded
-            )
+            decider, known, objects = self._plans.decider, knowledge.knows(mark), mine.pack is not None
+            quick = decider.quick.left > 0
+            round = knowledge.begin(mine.n_units, mark, warm=watch.warm, objects=objects, quick=quick)
             if failed:
                 round.fail()
             results = Results(mine, function, self._form)
             port = RoundPort(
-                self._wire, knowledge, round, bound, mine, results, watch, self._loans, self._plans, self._quick,
+                self._wire, knowledge, round, bound, mine, results, watch, self._loans, decider,
                 self._form if known else None, began_s, zlib.crc32(repr(scalars).encode(errors="replace"), mark),
             )  # fmt: skip
             record = self._loans.record
@@ -293,7 +289,7 @@ class Balancer:
                     comm, knowledge, self._plans, self._migration, mine, given, order=order
                 )
         if last.acted:
-            self._quick.stop()
+            self._plans.decider.quick.stop()
             self._migrated = self._migrated[0] + 1, self._migrated[1] + last.rows_moved
         self.history.append(last)
         self._loans.migrated(began, time.perf_counter(), last, knowledge)
@@ -340,15 +336,10 @@ class Balancer:
             raise Error("a call of this Balancer is under way: expected none (not in its function, pack or unpack)")
 
     def _finish(self, round: Round, port: RoundPort, failed: Failed | None, scalars: dict[str, str]) -> None:
-        knowledge, plans = self._knowledge, self._plans
-        if port.sums is not None:
-            plans.hold(late=self._quick.late)
-        if port.decided is None:
-            self._keep(round, port)
-            return
-        decided, planned_s, plan, steps = port.decided, 0.0, None, 0
+        knowledge, plans, decided = self._knowledge, self._plans, port.decided
+        assert decided is not None
+        planned_s, plan, steps = 0.0, None, 0
         knowledge.apply(decided, round.learned.late_ticks)
-        self._quick.decided(decided)
         if decided.problem:
             raise_on_all(self._presence.comm, failed)
             raise_difference(self._presence.comm, {"rows": port.rows.spec.words, **scalars})
@@ -367,16 +358,7 @@ class Balancer:
         self.history.append(last)
         if decided.compare:
             self._agree_on_results(port.results)
-
-    def _keep(self, round: Round, port: RoundPort) -> None:
-        """End a quick call."""
-        sums = port.sums
-        assert sums is not None
-        self._knowledge.keep(round.learned.late_ticks)
-        decision = Decision(BalanceReason.HOLDS)
-        words, before, after = words_of(decision, sums.rows), self._quick.imbalance_home, self._quick.imbalance
-        self.history.append(Balanced(decision.act, words, before, after, sums.rows, sums.bytes, 0, port.spent_s, 0.0))
-        if port.results.spec is None and sums.formed and self._form is not None:
+        elif decided.formed and port.results.spec is None and self._form is not None:
             port.results.look_like(self._form)
 
     def _agree_on_results(self, results: Results) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.balancing.decider import Decider
 from lb_mpi.balancing.deciding import Decided
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.quick import Quick, QuickSums
-from lb_mpi.balancing.quick import numbers as numbers_of
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
     ROOT,
@@ -42,7 +41,6 @@ from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks, own_s
-from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 from lb_mpi.table import counted
@@ -206,10 +204,9 @@ class RowsDiffer(Exception):
 class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
     """The messages and jobs of `round`, one of `knowledge`, on `wire`.
 
-    LEARNED is the report to all that `plans` decide with; their decision arrives as OVER.  SETTLED is a reduction over all,
-    whose sums arrive as OVER or REPORT.  `loans` records phases and loans.  `form`: of the results of the last call; None:
-    these are the first rows of their form.  `began_s`: seconds since the last round.  `mark`: a checksum of what must be
-    equal on all ranks.
+    SETTLED is the reduction of what `decider` reports, from which it decides: then OVER arrives.  `loans` records phases and
+    loans.  `form`: of the results of the last call; None: these are the first rows of their form.  `began_s`: seconds since
+    the last round.  `mark`: a checksum of what must be equal on all ranks.
     """
 
     def __init__(
@@ -222,33 +219,29 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         results: Results,
         stopwatch: Stopwatch,
         loans: Loans,
-        plans: Plans,
-        quick: Quick,
+        decider: Decider,
         form: Spec | None,
         began_s: float,
         mark: int,
     ) -> None:
         self._wire, self._knowledge, self._round, self._function, self.rows = wire, knowledge, round, function, rows
-        self._watch, self._loans, self._plans, self._began_s = stopwatch, loans, plans, began_s
-        self._quick, self._form, self._mark = quick, form, mark
+        self._watch, self._loans, self._decider, self._began_s = stopwatch, loans, decider, began_s
+        self._form, self._mark = form, mark
         self.results = results
         self.failed: Failed | None = None  # an error of the user's
         self.n_computed = 0  # rows of this and of other ranks
-        self._end: RoundMessage | None = None  # SETTLED or LEARNED, before it is sent
-        self._measured: Measured | None = None  # at the end
+        self._end: Learned | None = None  # of SETTLED, before it is sent
         self._reducing: Reducing | None = None  # after SETTLED
-        self.sums: QuickSums | None = None  # of a quick call
-        self._reported = False
         self.decided: Decided | None = None
         self.spent_s = 0.0  # for packing, sending, and joining
 
     @property
     def failed_after_s(self) -> float:
-        """See `Port`; after this rank's report, the decision may still be in transit although another rank has left."""
+        """See `Port`; after SETTLED, the decision may still be in transit although another rank has left."""
         return super().failed_after_s + DECISION_S * self._round.ended
 
     def arrived(self) -> list[Arrival]:
-        """Return what has arrived, with the results stored; and REPORT or OVER when all ranks have ended.
+        """Return what has arrived, with the results stored; and OVER when all ranks have ended.
 
         An emulated slow rank ends when it has rested, and so sent its last results.
         """
@@ -258,25 +251,20 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         if self._end is not None:
             self._send_end()
         if self._reducing is not None and self._reducing.done():
-            self.sums, self._reducing = self._quick.summed(self._reducing.answer), None
-            arrived.append((ROOT, RoundMessage(RoundKind.REPORT if self.sums.changed else RoundKind.OVER)))
-        if self._reported and self.decided is None and (decided := self._plans.decided()) is not None:
-            self.decided = decided
+            self.decided, self._reducing = self._decider.decide(self._reducing.answer), None
             arrived.append((ROOT, RoundMessage(RoundKind.OVER)))
         return arrived
 
     def idle(self) -> bool:
         """See `Port`."""
-        if self._reported or self._end is not None:
-            return False
-        return not self._wire.news() and not (self._reducing is not None and self._reducing.done())
+        return self._end is None and not self._wire.news() and not (self._reducing is not None and self._reducing.done())
 
     def post(self, sends: list[Send]) -> None:
         """Send parcels."""
         began = time.perf_counter()
         for rank, message in sends:
-            if message.kind in (RoundKind.LEARNED, RoundKind.SETTLED):
-                self._end = message
+            if message.kind is RoundKind.SETTLED:
+                self._end = message.payload
                 continue
             self._wire.post(rank, self._parcel(message))
             if message.rows is not None:
@@ -287,12 +275,21 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             self._send_end()
 
     def _send_end(self) -> None:
-        """Send SETTLED or LEARNED, unless an emulated slow rank still rests."""
+        """Start the reduction of SETTLED, unless an emulated slow rank still rests."""
         assert self._end is not None
-        if not self._watch.slow.due():
-            kind, learned, self._end = self._end.kind, self._end.payload, None
-            self._measured = self._measured or self._watch.tell()
-            (self._add_up if kind is RoundKind.SETTLED else self._report)(learned, self._measured)
+        if self._watch.slow.due():
+            return
+        learned, self._end = self._end, None
+        measured, quick = self._watch.tell(), self._round.quick
+        report = self._knowledge.learn(learned, measured.rows_s, measured.ticks, measured.handling_s, quick=quick)
+        elapsed_s, queued_s = self._watch.so_far()
+        mark = self.results.mark
+        report = report._replace(
+            mark=self._mark, results=mark or (self._form.mark if self._form is not None else 0), formed=mark != 0,
+            changed=self._form is None, spent_s=self.spent_s, bytes=self._wire.sent_bytes, began_s=self._began_s,
+            queued_s=queued_s, elapsed_s=elapsed_s, overhead_s=measured.overhead_s,
+        )  # fmt: skip
+        self._reducing = Reducing(self._wire.comm, self._decider.report(report))
 
     def run(self, job: Job | Packing | Unpacking) -> Any:
         """Call the user's functions; what they raise is kept with its place."""
@@ -324,29 +321,6 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             return f"{counted(count(job.rows), 'row')} lent by rank {job.owner}"
         places = numbers(self.rows.of_units(job.rows))
         return f"its row {places[0]}" if len(places) == 1 else f"its rows {places.min()}..{places.max()}"
-
-    def _add_up(self, learned: Learned, measured: Measured) -> None:
-        """Start the reduction at the end of a quick call."""
-        mark, none = self.results.mark, not self.rows.n and self.results.mark == 0
-        changed = learned.failed or self._form is None or not (none or mark == self._form.mark)
-        elapsed_s, queued_s = self._watch.so_far()
-        mine = numbers_of(
-            self._knowledge, changed=changed, formed=not none, rows=learned.rows_lent, bytes=self._wire.sent_bytes,
-            busy_s=measured.rows_s, overhead_s=measured.overhead_s, elapsed_s=elapsed_s, queued_s=queued_s,
-            given=self._mark,
-        )  # fmt: skip
-        self._reducing = Reducing(self._wire.comm, mine)
-
-    def _report(self, learned: Learned, measured: Measured) -> None:
-        self._reported = True
-        report = self._knowledge.learn(learned, measured.rows_s, measured.ticks, measured.handling_s)
-        elapsed_s, queued_s = self._watch.so_far()
-        self._plans.report(
-            report._replace(
-                mark=self._mark, results=self.results.mark, spent_s=self.spent_s, bytes=self._wire.sent_bytes,
-                began_s=self._began_s + measured.overhead_s, queued_s=queued_s, elapsed_s=elapsed_s,
-            )
-        )  # fmt: skip
 
     def _read(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; store results of arrays, which needs no function of the user's."""

@@ -1,8 +1,4 @@
-"""Decisions and plans on MPI: all ranks decide on each call, and make a plan together when one is needed.
-
-In each call of `map_rows`, `report` starts the reduction of all reports, and `decided` is polled until it returns
-the decision.  The rules are in `lb_mpi.balancing.decider` and `lb_mpi.balancing.neighbours`.
-"""
+"""Plans on MPI: all ranks make one together when one is needed, by `lb_mpi.balancing.decider` and `.neighbours`."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.decider import Decider, RootFailed
-from lb_mpi.balancing.deciding import Decided, Levels, RankReport
+from lb_mpi.balancing.deciding import Levels
 from lb_mpi.balancing.planning import ALL, NEAR, Planning
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.emulate import throttle
@@ -31,24 +27,10 @@ T = TypeVar("T")
 
 
 class Plans:
-    """The decisions and plans of one rank; `comm` is a duplicate of the user's."""
+    """The plans of one rank; `comm` is a duplicate of the user's."""
 
     def __init__(self, comm: MPI.Intracomm, decider: Decider) -> None:
         self._presence, self.decider = presence_of(comm), decider
-        self._reducing: Reducing | None = None  # of the reports of a call
-
-    def report(self, report: RankReport) -> None:
-        """Start the reduction of all reports."""
-        self._reducing = Reducing(self._presence.comm, self.decider.report(report))
-
-    def decided(self) -> Decided | None:
-        """Return the decision; None: some report has not arrived yet."""
-        reducing = self._reducing
-        assert reducing is not None
-        if not reducing.done():
-            return None
-        self._reducing = None
-        return self.decider.decide(reducing.answer)
 
     def plan(self, moving: float | None = None) -> tuple[Plan, int]:
         """Return the transfers from and to this rank, and the number of steps; see `Decider.plan`.
@@ -64,10 +46,6 @@ class Plans:
     def levels(self, load: float) -> Levels:
         """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
         return self._run(self.decider.levels(load))
-
-    def hold(self, *, late: bool) -> None:
-        """Record a quick call, which took too long (`late`) or not."""
-        self.decider.policy.hold(late=late)
 
     def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
         """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
