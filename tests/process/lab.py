@@ -35,13 +35,17 @@ os.execv("/bin/sh", ["sh", "-c", there])
 """
 # What stands for mpiexec: starts the ranks on this machine.
 MPIEXEC = """
-import os, subprocess, sys
+import os, subprocess, sys, time
+assert ":" not in sys.argv
 if "--version" in sys.argv:
     print({says!r})
     sys.exit()
 k = sys.argv.index("-n")
 n, program = int(sys.argv[k + 1]), sys.argv[k + 2 :]
 ranks = [subprocess.Popen(program, env={{**os.environ, "PMI_RANK": str(rank)}}) for rank in range(n)]
+while "MPI_ENDS_OTHERS" in os.environ and not any([rank.poll() for rank in ranks]):
+    time.sleep(0.05)
+[rank.terminate() for rank in ranks if "MPI_ENDS_OTHERS" in os.environ]
 sys.exit(max([rank.wait() for rank in ranks]))
 """
 

@@ -108,7 +108,7 @@ def main(what: str, folder: Path) -> None:
     last = comm.rank == comm.size - 1
     if number == 1 and what == "kill-root" and comm.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    if number == 1 and what.startswith("kill") and what != "kill-root" and last:
+    if number <= (2 if what == "kill-unsaved" else 1) and what.startswith("kill") and what != "kill-root" and last:
         os.kill(os.getpid(), signal.SIGKILL)
     if number == 1 and what == "raise" and last:
         raise RuntimeError("this program is wrong")

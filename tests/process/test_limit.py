@@ -75,7 +75,7 @@ def test_a_process_interrupted_while_it_starts_is_ended(monkeypatch: pytest.Monk
 @pytest.fixture
 def segment() -> Iterator[Path]:
     """Shared memory with a name of MPICH's."""
-    path = Path(f"/dev/shm/mpich_shm_test{os.getpid()}")
+    path = Path(f"/dev/shm/mpich_shm_{os.getpid():x}_0")
     path.write_bytes(bytes(4096))
     yield path
     path.unlink(missing_ok=True)
@@ -93,6 +93,20 @@ def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
     assert not segment.exists()
 
 
+def test_files_of_the_user_and_segments_of_earlier_runs_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit, "_FOLDER", tmp_path)
+    names = "mpich_shm_c4ac3b79_0", "sm_segment.a.de-b.0.e4790001.1", "osc_sm.vm.e4790001.0.4", "ucx_shm_posix_8310561"
+    mine = "osc_amplitudes.npy", "osc_sm.npy", "sm_segment.results.npy", "mpich_shm_data", "ucx_shm_x"
+    for name in (*names, *mine):
+        (tmp_path / name).touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(limit, "_BEGAN_S", limit.time.time() + 1.0)
+        limit.remove_orphans()
+        assert len([*tmp_path.iterdir()]) == len(names) + len(mine)
+    limit.remove_orphans()
+    assert {path.name for path in tmp_path.iterdir()} == set(mine)
+
+
 @pytest.mark.parametrize("more", [[], ["--pid", "--fork", "--mount-proc"]])
 def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path, more: list[str]) -> None:
     inside = ["unshare", "--user", "--map-root-user", *more]
@@ -108,7 +122,7 @@ def test_in_a_container_the_segments_of_a_run_are_removed(segment: Path, monkeyp
     monkeypatch.setattr(limit, "sees_all", lambda: False)
     with segment.open("r+b") as file:
         memory = mmap.mmap(file.fileno(), 4096)
-    other = segment.with_name(f"{segment.name}-other")
+    other = segment.with_name(f"{segment.name}1")
     other.touch()
     try:
         limit.remove_orphans([segment])

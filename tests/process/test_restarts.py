@@ -31,18 +31,34 @@ def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path: Path, mark: dict[str, st
 
 @needs_mpiexec
 @pytest.mark.parametrize(
-    ("what", "why"),
+    ("what", "said"),
     [
-        ("kill-unsaved", "no restart: nothing was saved since the last start"),
-        ("raise", "no restart: the program itself has failed"),
+        ("watcher-SIGKILL-1", f"rank.py on host {HOST}, the process that watches rank 2, was killed"),
+        ("watcher-SIGTERM-1", f"rank 2 on host {HOST} was killed by signal 15 (Terminated)"),
     ],
 )
-def test_a_failure_that_would_repeat_ends_the_run(tmp_path: Path, mark: dict[str, str], what: str, why: str) -> None:
+def test_a_killed_process_that_watches_a_rank_is_named(tmp_path: Path, mark: dict[str, str], what: str, said: str) -> None:
+    code, out, err = run(what, tmp_path, mark, "--restarts", "1")
+    assert (code, out.endswith(DONE)) == (0, True), err
+    assert f"run: {said}\n" in err
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(
+    ("what", "why", "starts"),
+    [
+        ("kill-unsaved", "no restart: it died as the last time, and nothing was saved in between", "**"),
+        ("raise", "no restart: the program itself has failed", "*"),
+    ],
+)
+def test_a_failure_that_would_repeat_ends_the_run(
+    tmp_path: Path, mark: dict[str, str], what: str, why: str, starts: str
+) -> None:
     code, _, err = run(what, tmp_path, mark, "--restarts", "3")
     assert code not in (0, 75, limit.HUNG), err
     assert "sitecustomize" not in err  # Python says it there when that of launch/run fails
     assert f"run: {why}\n" in err
-    assert (tmp_path / "starts").read_text() == "*"
+    assert (tmp_path / "starts").read_text() == starts
 
 
 @needs_mpiexec

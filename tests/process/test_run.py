@@ -118,7 +118,7 @@ def test_a_check_and_a_run(lab: Lab, library: str) -> None:
     assert (code, out) == (0, "")
     assert "one (2 ranks), chatty (1 rank)" in err
     assert f"MPI library {library}" in err
-    words = ["a b", ";exit 9", "$HOME", "-n"]
+    words = ["a b", ";exit 9", "$HOME", "-n", ":", "\\:", ":x"]
     program = [sys.executable, "-c", "import os, sys; os.write(1, (repr(sys.argv[1:]) + '\\n').encode()); sys.exit(3)"]
     code, out, err = lab.run("one:2 chatty", "-n", "2", "--", *program, *words)
     assert code == 3
@@ -304,15 +304,22 @@ def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int
     assert "host one is gone" not in err
 
 
-def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(lab: Lab) -> None:
-    # rank 0 is then ended by mpiexec, which is not told
-    program = (
-        "import os, time\nif os.environ['PMI_RANK'] == '1': os.kill(os.getpid(), 9)\n"
-        "time.sleep(1)\nos.kill(os.getppid(), 15)\ntime.sleep(60)"
-    )
+@pytest.mark.parametrize(
+    ("kill", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", "rank 1 on host HOST was killed by signal 9 (Killed)"),
+        ("os.kill(os.getppid(), 15)", "rank 1 on host HOST was killed by signal 15 (Terminated)"),  # rank.py
+        ("os.kill(os.getppid(), 9)", "rank.py on host HOST, the process that watches rank 1, was killed"),
+    ],
+)
+def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, kill: str, said: str
+) -> None:
+    monkeypatch.setenv("MPI_ENDS_OTHERS", "1")  # rank 0 is then ended by mpiexec, which is not told
+    program = f"import os, time\nif os.environ['PMI_RANK'] == '1': {kill}\ntime.sleep(60)"
     code, _, err = lab.run("one two", "--", sys.executable, "-c", program)
     assert code != 0
-    assert f"run: rank 1 on host {socket.gethostname()} was killed by signal 9 (Killed)\n" in err
+    assert f"run: {said.replace('HOST', socket.gethostname())}\n" in err
     assert "rank 0" not in err
 
 
@@ -383,6 +390,7 @@ def test_nothing_is_left_however_it_is_ended(
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert "Traceback" not in err
     assert ("\nrun: interrupted\n" in err) == (number == signal.SIGINT)
+    assert ("\nrun: ended by SIGTERM\n" in err) == (number == signal.SIGTERM)
     hosts = [int(path.read_text()) for path in lab.pids.iterdir()]
     until(lambda: all(map(gone, [*ranks, *hosts])))
     assert folder.exists() == (number == signal.SIGKILL)

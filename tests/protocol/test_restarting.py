@@ -52,7 +52,7 @@ def test_the_cause_of_an_end_is_found(outcome: Outcome, found: How) -> None:
     [
         (Outcome(0), 0, 3, (False, 0, "")),
         (Outcome(9, [(1.0, KILLED)]), 0, 0, (False, 9, "")),
-        (Outcome(9, [(1.0, KILLED)]), 0, 3, (False, 9, "no restart: nothing was saved since the last start")),
+        (Outcome(9, [(1.0, KILLED)]), 0, 3, (True, 9, "restart 1 of 3, after 0.0 s, from the last save, if there is one")),
         (
             Outcome(9, [(1.0, KILLED)], n_saved=2, saved=12, seconds=3.21),
             1,
@@ -86,7 +86,7 @@ def test_the_cause_of_an_end_is_found(outcome: Outcome, found: How) -> None:
         (Outcome(1, at_end=True), 0, 3, (False, 1, "no restart: the program itself has failed")),
         (Outcome(1), 0, 3, (False, 1, "no restart: the program has failed, or mpiexec was asked to end it")),
         (Outcome(255, gone=GONE), 3, 3, (False, 255, "no restart: all 3 allowed restarts were made")),
-        (Outcome(9, [(1.0, KILLED)]), 1, 3, (False, 9, "no restart: nothing was saved since the last start")),
+        (Outcome(9, [(1.0, KILLED)]), 3, 3, (False, 9, "no restart: all 3 allowed restarts were made")),
         (
             Outcome(75, [(1.0, SAVED)], n_saved=1, saved=7),
             0,
@@ -119,12 +119,32 @@ def test_the_law_holds_for_all_small_outcomes() -> None:
             outcome = Outcome(code, some, lost, gone=gone, hung=hung, n_saved=n_saved)
             again, ended, why = decide(outcome, n_restarts, allowed)
             n_cases += 1
-            may = found is How.GONE or (found in (How.DIED, How.HUNG) and n_saved > 0)
+            may = found in (How.GONE, How.DIED) or (found is How.HUNG and n_saved > 0)
             assert again == (may and n_restarts != allowed and allowed > 0)
             assert (ended == 0) == (found is How.DONE)
             assert (ended == 75) == (found is How.STOPPED) or code == 75
             assert bool(why) == (found is How.STOPPED or (found is not How.DONE and allowed > 0))
     assert n_cases == 5 * len(ends) * 8 * 18
+
+
+def test_without_a_save_the_same_death_twice_ends_the_run() -> None:
+    elsewhere = KILLED._replace(host="c")  # the rank is on another host by then
+    for before, after, n_saved, again in (
+        (KILLED, elsewhere, 0, False),
+        (KILLED, elsewhere, 1, True),
+        (KILLED, SEGV, 0, True),  # another signal in another rank
+        (KILLED, KILLED._replace(code=-15), 0, True),
+        (KILLED, KILLED._replace(rank="0"), 0, True),
+        (KILLED, None, 0, True),
+        (None, None, 0, False),  # mpiexec has died: nobody knows more
+    ):
+        first, second = (Outcome(9, [(1.0, end)] if end else []) for end in (before, after))
+        assert decide(first, 0, 3).again
+        assert decide(second._replace(n_saved=n_saved), 1, 3, first).again == again
+    first = Outcome(9, [(1.0, KILLED)])
+    assert decide(first, 1, 3, Outcome(9, [(1.0, KILLED)], gone=GONE)).again
+    why = "no restart: it died as the last time, and nothing was saved in between"
+    assert decide(first, 1, 3, first._replace(n_saved=1)) == (False, 9, why)  # the second start has not come as far
 
 
 def test_ranks_are_placed_on_what_is_left() -> None:

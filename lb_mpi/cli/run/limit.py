@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -33,7 +34,10 @@ MARK = "LB_MPI_LAUNCH"
 _UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
 _FOLDER = Path("/dev/shm")
-_NAMES = ("mpich_shm_", "vader_segment", "sm_segment", "osc_", "ucx_shm_")  # MPICH's, Open MPI's, UCX's
+_NAMES = re.compile(  # of shared memory: MPICH's, Open MPI's with host, job and number, and UCX's
+    r"mpich_shm_[0-9a-f]+_\d+|mpich_shar_tmp\w{6}|(?:vader_segment|sm_segment|osc_sm|osc_rdma)\..+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+"
+)
+_BEGAN_S = time.time()  # this process began before all that it starts
 
 
 def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -173,13 +177,16 @@ def held() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def interruptible(prefix: str = "") -> Iterator[None]:
-    """A block in which SIGTERM, SIGHUP and SIGUSR1 unwind the stack silently as Ctrl-C does, so that all is cleaned up.
+    """A block in which SIGTERM, SIGHUP and SIGUSR1 unwind the stack as Ctrl-C does, so that all is cleaned up.
 
     Before it the commands leave SIGINT to the system, which ends them at once, without a traceback from an import.
-    `prefix` : of the line about Ctrl-C
+    `prefix` : of the line about Ctrl-C; "": no line about the others
     """
 
     def unwind(number: int, _frame: FrameType | None) -> None:
+        if prefix:
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print(f"{prefix}ended by {signal.Signals(number).name}", file=sys.stderr, flush=True)
         raise SystemExit(128 + number)
 
     for number in _UNWINDING:
@@ -203,14 +210,15 @@ def sees_all() -> bool:
 
 
 def remove_orphans(theirs: Iterable[Path] = ()) -> None:
-    """Remove this user's segments that no process has open or mapped, of whatever job; in a container only `theirs`.
+    """Remove this user's segments that are as old as this process at most, and that no process has open or mapped.
 
+    In a container, only `theirs` are removed.
     A starting rank has its segment open until it has mapped it.  So the list is made first, then open files are searched,
     then mappings: a segment in use is found in one of the two.
 
     In a user namespace, this user's processes outside are invisible, so no segment counts as an orphan there.
     """
-    unused = {path for path in (_listed() if sees_all() else set(theirs) & set(_listed())) if _is_ours(path)}
+    unused = {path for path in (_listed() if sees_all() else set(theirs) & set(_listed())) if _is_ours(path, _BEGAN_S)}
     for used_by in (_opened, mapped):
         for process in _PROC.glob("[0-9]*") if unused else ():
             unused -= used_by(process)
@@ -237,13 +245,14 @@ def remove_sessions(pids: Iterable[int]) -> None:
 
 def _listed() -> list[Path]:
     with contextlib.suppress(OSError):
-        return [_FOLDER / name for name in os.listdir(_FOLDER) if name.startswith(_NAMES)]
+        return [_FOLDER / name for name in os.listdir(_FOLDER) if _NAMES.fullmatch(name)]
     return []
 
 
-def _is_ours(path: Path) -> bool:
+def _is_ours(path: Path, since_s: float = 0.0) -> bool:
     with contextlib.suppress(OSError):
-        return path.lstat().st_uid == os.geteuid()
+        about = path.lstat()
+        return about.st_uid == os.geteuid() and about.st_ctime >= since_s
     return False
 
 

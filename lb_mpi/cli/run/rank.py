@@ -5,8 +5,9 @@ nor host.  This process forwards its signals to the program, which dies with it.
 code 1 if the program called MPI_Init, skipped MPI_Finalize, and ended with 0.
 
 Its reports go to host.py on the same host, as datagrams to a socket whose address is the mark of the run: at the start the
-rank and the file of the program's signs (`lb_mpi.signs`), later its end, unless it was asked to end and has failed.  The
-death of its parent, a process of MPI, is reported, too, unless that is mpiexec or it was asked to end before.
+rank and the file of the program's signs (`lb_mpi.signs`), later its end, and whether MPI had asked it to end.  The death of
+its parent, a process of MPI, is reported, too, unless that is mpiexec or it was asked to end before.  If this process is
+killed, host.py finds that it has gone without a report.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import resource
 import signal
 import socket
@@ -31,6 +33,7 @@ FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "Q
 PR_SET_PDEATHSIG = 1  # prctl(2)
 MPIEXEC = ("mpiexec", "mpiexec.hydra", "mpirun", "prterun")  # launch/run is its parent
 ORPHANED = signal.SIGRTMAX - 6  # to this process when its parent dies
+_COLON = re.compile(r"\\*:")
 SEND_S = 5.0  # for host.py to receive the report of an end
 
 
@@ -53,6 +56,11 @@ def tell(what: Begin | End, *files: int, wait_s: float | None = SEND_S) -> bool:
         socket.send_fds(out, [line_of(what).encode()], files)
         return True
     return False
+
+
+def written(word: str) -> str:
+    r"""Write a word of the program for mpiexec, to which ":" ends a program: "\:", and "\\:" for that; `main` reads it."""
+    return f"\\{word}" if _COLON.fullmatch(word) else word
 
 
 def no_command(word: str, why: str = "not found") -> str:
@@ -113,15 +121,16 @@ def take_priority() -> None:
 
 
 def main(argv: Sequence[str], _prog: str) -> NoReturn:
-    """Run `argv` and end as it ends."""
+    """Run `argv`, words of `written`, and end as it ends."""
+    argv = [word.removeprefix("\\") if _COLON.fullmatch(word) else word for word in argv]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD, ORPHANED})
     by, by_name = os.getppid(), ""
     with contextlib.suppress(OSError):  # it belongs to another user, or has ended
         by_name = Path(f"/proc/{by}/comm").read_text().strip()
     prctl(PR_SET_PDEATHSIG, ORPHANED)
 
-    def report(code: int, *, regular: bool = False, parent: str = "") -> None:
-        tell(End(number(os.environ), socket.gethostname(), code, regular, parent))
+    def report(code: int, *, regular: bool = False, parent: str = "", asked: bool = False) -> None:
+        tell(End(number(os.environ), socket.gethostname(), code, regular, parent, asked))
 
     file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
     os.ftruncate(file, signs.BYTES)
@@ -138,17 +147,16 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
         become(argv, env, mask, parent, "run")
     asked = False
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        came = signal.sigwait(FORWARDED | {signal.SIGCHLD, ORPHANED})
-        if came == ORPHANED:
+        about = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD, ORPHANED})
+        if (came := about.si_signo) == ORPHANED:
             if not asked and by_name not in ("", *MPIEXEC) and os.getppid() != by:  # else only a thread of it has ended
                 report(-signal.SIGKILL, parent=by_name)
         elif came != signal.SIGCHLD:
-            asked = True
+            asked = asked or about.si_pid in (0, by)  # by MPI; a signal of others is the end of the rank
             with contextlib.suppress(OSError):
                 os.killpg(child, came)
     code = os.waitstatus_to_exitcode(ended[1])
     seen = signs.read(os.pread(file, signs.BYTES, 0))
     failed = code != 0 or not (seen.at_end or not seen.mpi_pid)
-    if code == signs.SAVED or not (failed and asked):  # mpiexec ends the others when one has ended
-        report(code, regular=not failed)
+    report(code, regular=not failed, asked=failed and asked and code != signs.SAVED)
     end_as(code or int(failed))

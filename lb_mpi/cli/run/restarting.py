@@ -6,8 +6,8 @@ The law
   host may be chance.
 - The first end is the cause: mpiexec ends the other ranks.  But ranks may fail because one died, before its death is
   reported: within `SETTLE_S`, a death counts before a failure.
-- Without a save since the start, a restart would only repeat it.  Exception: if a host is gone, its ranks may have saved
-  since their last report, and the loss is not the program's fault.
+- Without a save since the start, a restart may only repeat it: after a hang, and after the second death in a row by the same
+  signal in the same rank.  The first one may be chance, and the loss of a host is not the program's fault.
 - A run that people have ended is not restarted.
 - mpiexec may end with 0 although ranks are lost: 0 counts only if every rank has reported its end.
 - If no rank has reported why it ended, the code of mpiexec decides: a signal (Open MPI: 128 and more, MPICH: 9), saved and
@@ -16,15 +16,15 @@ The law
 
 The table
 ---------
-how it has ended                                       with a save, restarts left   otherwise
------------------------------------------------------  ---------------------------  ------------------
-DONE     mpiexec and all ranks with 0                 over: 0                      over: 0
-STOPPED  a rank with 75: it has saved on request       over: 75                     over: 75
-FAILED   a rank with another exit code, or as above    over: that of mpiexec        over: that of mpiexec
-DIED     a rank, or MPI's process on its host          again                        over: that of mpiexec
-         a rank whose end nobody has reported          again                        over: 1
-GONE     a host                                        again                        again, without a save
-HUNG     a rank that hangs                             again                        over: 124
+how it has ended                                       over, with          restarts left, with a save   without
+-----------------------------------------------------  ------------------  ---------------------------  ------------------
+DONE     mpiexec and all ranks with 0                  0
+STOPPED  a rank with 75: it has saved on request       75
+FAILED   a rank with another exit code, or as above    that of mpiexec
+DIED     a rank, or MPI's process on its host          that of mpiexec     again                        again, unless as
+         a rank whose end nobody has reported          1                                                the last start
+GONE     a host                                        that of mpiexec     again                        again
+HUNG     a rank that hangs                             124                 again                        over
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def cause(outcome: Outcome) -> End | None:
     return died[0] if died else first  # MPI ends its own processes after a failure
 
 
-def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
-    """Decide after a run, restarted `n_restarts` times so far, of at most `allowed`."""
+def decide(outcome: Outcome, n_restarts: int, allowed: int, before: Outcome | None = None) -> RestartDecision:
+    """Decide after a run, restarted `n_restarts` times so far, of at most `allowed`; `before`: how the last start ended."""
     found = how(outcome)
     if found is How.DONE:
         return RestartDecision(False, 0, "")
@@ -128,12 +128,21 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
     if n_restarts == allowed:
         made = "the one allowed restart was" if allowed == 1 else f"all {allowed} allowed restarts were"
         return RestartDecision(False, code, f"no restart: {made} made")
-    if not outcome.n_saved and found is not How.GONE:
+    if found is How.HUNG and not outcome.n_saved:
         return RestartDecision(False, code, "no restart: nothing was saved since the last start")
+    if found is How.DIED and before is not None and _repeats(outcome, before):
+        return RestartDecision(False, code, "no restart: it died as the last time, and nothing was saved in between")
     save = f"save {outcome.saved}" if outcome.n_saved else "the last save, if there is one"
     return RestartDecision(
         True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from {save}"
     )
+
+
+def _repeats(outcome: Outcome, before: Outcome) -> bool:
+    """Return whether a run without a save has died as that `before`: the same signal in the same rank, as far as known."""
+    one, other = cause(outcome), cause(before)
+    same = (one and one._replace(host="")) == (other and other._replace(host=""))
+    return not outcome.n_saved and how(before) is How.DIED and same
 
 
 def place(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> tuple[list[int], list[str]]:

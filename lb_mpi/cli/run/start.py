@@ -29,9 +29,9 @@ from lb_mpi.cli.run.arguments import Parser, explained
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, Hang, Start, stopped
 from lb_mpi.cli.run.host import is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
-from lb_mpi.cli.run.lines import End
+from lb_mpi.cli.run.lines import WATCHER, End
 from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
-from lb_mpi.cli.run.rank import no_command
+from lb_mpi.cli.run.rank import no_command, written
 from lb_mpi.cli.run.restarting import How, Outcome, decide, how, place
 from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
@@ -138,6 +138,7 @@ class _Run:
         self._hang_s, self._grace_s = job.options.hang_s, job.options.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []  # except regular ones
+        self._lost: list[End] = []  # of rank.py, which MPI kills in each rank when one has ended
         self._n_regular, self._last_s = 0, 0.0  # number of regular ends, time of the last one
         self._unreported = set(range(len(hosts)))  # ranks without a regular end
         self._gone: list[str] = []
@@ -221,6 +222,8 @@ class _Run:
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
         )
+        if how(found) is How.DIED and not self._ends:
+            say(*self._lost[:1])
         if not code and how(found) is How.DIED and not self._ends:
             for one in found.unreported[:MOST_NAMED]:
                 say(f"rank {one} on host {self._hosts[one]} has not reported its end, but mpiexec has ended with code 0")
@@ -235,6 +238,9 @@ class _Run:
             if end.regular:
                 self._n_regular, self._last_s = self._n_regular + 1, now
                 self._unreported -= {int(end.rank)} if end.rank.isdecimal() else set()
+                continue
+            if end.parent == WATCHER:
+                self._lost.append(end)
                 continue
             before = [one for _, one in self._ends]
             followed = any(one.code >= 0 or one.parent for one in before)  # a failure is named if it is the first
@@ -310,8 +316,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("-n", type=int, metavar="N",
         help="number of ranks (default: all slots; without a hostfile, one for each core)")
     top.add_argument("--restarts", type=int, default=0, metavar="N",
-        help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times, "
-        "and only if the program has saved something since its start, or a host is gone; never if the program itself fails")
+        help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times. "
+        "If nothing was saved since the start: not after a hang, and not if the same rank dies twice by the same signal. "
+        "Never if the program itself fails")
     top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run (default: 60; 0: "
         "never). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, has "
@@ -389,7 +396,7 @@ class MpiJob:
             process = None
             try:
                 with limit.held() as came:
-                    argv = [*self.argv(ranks, env, link), *self.program]
+                    argv = [*self.argv(ranks, env, link), *map(written, self.program)]
                     if "LB_MPI_RECORD" in self.recording:
                         remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -445,7 +452,7 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
             stack.enter_context(followed(record))
         n_restarts, before = 0, None  # the outcome of the previous start
         while not isinstance(outcome := job.start(before), int):
-            decision = decide(outcome, n_restarts, options.restarts)
+            decision = decide(outcome, n_restarts, options.restarts, before)
             if decision.why:
                 say(decision.why)
             if not decision.again:
