@@ -130,6 +130,7 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
 
 
 _FRAME = struct.Struct("<QI")  # bytes of the payload, CRC-32
+FRAME_BYTES = _FRAME.size  # before the payload
 
 
 def frame(payload: bytes) -> bytes:
@@ -200,6 +201,6 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def import_as(target: str, *, module: bool) -> None:
-    """Import from the folder of a script (of a module: the current one) first, as python does, unless an option forbids it."""
+    """Import from the folder of a script (of a module: the current one) first, as python does, unless -P forbids it."""
     if not sys.flags.safe_path:
         sys.path[0] = str(Path.cwd()) if module else str(Path(target).resolve().parent)

@@ -24,8 +24,9 @@ Its file:
     header:    8 bytes of magic with the version, then a frame with facts about the rank (`About`)
     snapshots: two slots of `slot_bytes` each, from byte HEADER_BYTES on; each holds a frame with the whole record
 
-The slots are written in turn, so a rank that dies during a write leaves the previous snapshot: the newest complete one
-counts.  So a file never grows beyond HEADER_BYTES + 2 slot_bytes(size): 4 KiB + 2 (128 KiB + 128 bytes per rank).  Payloads
+The slots are written in turn, and the start of a frame last, over zeros.  So a rank that dies during a write leaves zeros
+there, and the previous snapshot counts; a slot with another start and a wrong checksum is damaged, and no snapshot counts.
+A file never grows beyond HEADER_BYTES + 2 slot_bytes(size): 4 KiB + 2 (128 KiB + 128 bytes per rank).  Payloads
 are MessagePack; tables are arrays of the dtypes of `events`.  Nothing is unpickled.
 """
 
@@ -42,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.checks import show
-from lb_mpi.files import frame, read_frame
+from lb_mpi.files import FRAME_BYTES, frame, read_frame
 from lb_mpi.record.events import FLOW, STEP, TASK, Clock, Driver, Phase, Progress, Step, Way, merged
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
@@ -296,6 +297,7 @@ class About(NamedTuple):
     versions: str  # of Python, mpi4py, the MPI library and lb_mpi
     program: str  # its command line
     virtual: bool = False  # simulated: times are by a virtual clock
+    process_s: float = 0.0  # seconds since 1970 at the start of the process; 0: unknown
 
 
 class Stored(NamedTuple):
@@ -377,6 +379,8 @@ def read(data: bytes | memoryview) -> Stored:
         at = place(number, about.size)
         payload, _ = read_frame(view, at) if at < len(view) else (None, at)
         found = None if payload is None else _unpacked(payload)
+        if found is None and any(view[at : at + FRAME_BYTES]):
+            raise ValueError("a snapshot is damaged: expected the checksum that the rank has written")
         if found is not None and (best is None or found["number"] > best["number"]):
             best = found
     if best is None:
@@ -402,10 +406,10 @@ def _about(view: memoryview) -> About:
         about = About(**(found or {}))
     except TypeError:
         about = None
-    kinds = (int, int, str, int, float, float, str, str, bool)
+    kinds = (int, int, str, int, float, float, str, str, bool, float)
     if about is None or not all(type(value) is kind for value, kind in zip(about, kinds, strict=True)):
         raise ValueError("header truncated or corrupt: expected a description of the rank")
-    if not _plausible(about.clock_s, about.wall_s):
+    if not _plausible(about.clock_s, about.wall_s, about.process_s):
         raise ValueError(f"times {about.clock_s}, {about.wall_s}: expected finite seconds")
     if not 0 <= about.rank < about.size <= MOST_RANKS:
         raise ValueError(f"rank {about.rank} of {about.size}: expected 0 to {min(about.size, MOST_RANKS) - 1}")

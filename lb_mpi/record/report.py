@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
 
 from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver
@@ -86,7 +87,8 @@ class Report:
         calls = f"{counted(self.n, word)} in " if word else ""
         queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
         alone = "" if len(self.ranks) > 1 else "; there is one rank only: mpiexec -n starts more"
-        notes = [f"{calls}{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle{queued}{alone}"]
+        bound = f"{self.lower_bound_s:.3f} s if each rank had always had work and a core"
+        notes = [f"{calls}{self.seconds:.3f} s; {bound}{queued}{alone}"]
         if self.driver is Driver.ROWS:
             notes += [
                 f"imbalance of the last call: {percent(self.imbalance)}, without lending {percent(self.imbalance_home)}",
@@ -99,7 +101,7 @@ class Report:
         return "\n".join([str(self.table), *self.notes])
 
     def _repr_html_(self) -> str:
-        return self.table.html() + "".join(f"<p>{note}</p>" for note in self.notes)
+        return self.table.html() + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
 
 def percent(value: float) -> str:

@@ -346,7 +346,7 @@ def test_missing_and_damaged_records_are_named(tmp_path: Path, capsys: pytest.Ca
     assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
     said = capsys.readouterr().out
     for words in (
-        "rank000001.lbrec: contains no complete snapshot",
+        "rank000001.lbrec: a snapshot is damaged: expected the checksum",
         f"rank000002.lbrec: format version 9: expected {VERSION}; record the run again",
         "no record of ranks 1, 2",
         "rank 3: the record breaks off",
@@ -412,6 +412,21 @@ def test_ranks_of_another_run_are_left_out() -> None:
     run = assemble([*ranks(4), ("rank000005.lbrec", old)])
     assert len(run.ranks) == 4
     assert run.notes == ["left out 1 record of another run"]
+
+
+def test_records_of_an_earlier_run_with_as_many_ranks_are_left_out() -> None:
+    """All processes of a run begin before any record of it; clocks of hosts may differ by a minute."""
+
+    def file(rank: int, host: str, began_s: float, wall_s: float) -> tuple[str, bytes]:
+        what = about(rank, 4, host, wall_s=1e9 + wall_s, process_s=1e9 + began_s)
+        return f"rank{rank:06d}.lbrec", whole(Record(100.0), 101.0, what)
+
+    found = [file(0, "a", 100.0, 101.0), file(1, "a", 100.5, 160.0), file(2, "a", 90.0, 99.0), file(3, "b", 50.0, 60.0)]
+    run = assemble(found)
+    assert sorted(one.about.rank for one in run.ranks) == [0, 1, 3]
+    assert run.notes[:2] == ["left out 1 record of another run", "no record of rank 2"]
+    found[3] = file(3, "b", 30.0, 39.0)
+    assert len(assemble(found).ranks) == 2  # more than a minute before the others began
 
 
 @pytest.mark.parametrize(

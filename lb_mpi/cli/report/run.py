@@ -55,6 +55,9 @@ WAYS = {
 }  # words for what has moved, and its unit
 
 
+SKEW_S = 60.0  # between the clocks of two hosts
+
+
 class Run(NamedTuple):
     """The records of a run."""
 
@@ -99,7 +102,13 @@ def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
     if not found:
         raise ValueError(notes[0] if notes else "no record in this folder: expected files rank*.lbrec")
     newest = max((one.about for one in found), key=lambda about: about.wall_s)
-    kept = [one for one in found if (one.about.size, one.about.virtual) == (newest.size, newest.virtual)]
+    began_s = {host: process_s for process_s, host in sorted((one.about.process_s, one.about.host) for one in found)}
+    latest_s = max(began_s.values()) - SKEW_S
+    kept = [
+        one for one in found
+        if (one.about.size, one.about.virtual) == (newest.size, newest.virtual)
+        and one.about.wall_s >= max(began_s[one.about.host], latest_s)  # all processes of a run begin before any record
+    ]  # fmt: skip
     if len(kept) < len(found):
         notes.append(f"left out {counted(len(found) - len(kept), 'record')} of another run")
     hosts: dict[str, int] = {}

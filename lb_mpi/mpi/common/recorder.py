@@ -25,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.files import create, is_at, naming, warn
+from lb_mpi.files import FRAME_BYTES, create, is_at, naming, warn
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.facts import library
 from lb_mpi.mpi.common.tags import Tag
@@ -44,8 +44,9 @@ class _File:
         world = MPI.COMM_WORLD
         now, wall = time.perf_counter(), time.time()
         self.about = About(
-            world.rank, world.size, socket.gethostname(), os.getpid(), now, wall, _versions(), " ".join(sys.argv)
-        )
+            world.rank, world.size, socket.gethostname(), os.getpid(), now, wall, _versions(), " ".join(sys.argv),
+            process_s=_began_s(wall),
+        )  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder.absolute() / file_name(world.rank)
         self._file = create(self._path)
@@ -67,7 +68,10 @@ class _File:
             why = f"{self._path} was removed or replaced"
         else:
             try:
-                self._write(frame, place(self._number, self.about.size))
+                at = place(self._number, self.about.size)
+                self._write(bytes(FRAME_BYTES), at)  # a write that is cut short leaves this
+                self._write(frame[FRAME_BYTES:], at + FRAME_BYTES)
+                self._write(frame[:FRAME_BYTES], at)
             except OSError as error:  # no room: the previous snapshot stays
                 why = str(error)
         self._number += 1
@@ -177,6 +181,14 @@ def _answer(comm: MPI.Intracomm, leader: int) -> None:
         comm.Recv(mine, leader, Tag.CLOCK)
         mine[0] = time.perf_counter()
         comm.Send(mine, leader, Tag.CLOCK)
+
+
+def _began_s(now_s: float) -> float:
+    """Return when this process began, in seconds since 1970, like `now_s`; 0: unknown."""
+    with contextlib.suppress(OSError):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return now_s - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def _versions() -> str:
