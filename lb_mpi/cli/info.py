@@ -18,6 +18,7 @@ from lb_mpi import __version__
 from lb_mpi.cli.dispatch import Command
 from lb_mpi.machine import FIELDS, WAITS, Machine
 from lb_mpi.table import Table, counted, named_ranks
+from lb_mpi.threads import crowded
 
 LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
 MOST_LINES = 64  # of ranks
@@ -55,6 +56,10 @@ def _describe(answer: dict[str, Any]) -> list[str]:
         f"{answer['mpi']}; MPI standard {answer['standard']}; thread level {answer['thread_level']}",
         f"{counted(size, 'rank')} on {counted(n_hosts, 'host')}",
     ]
+    for host in dict.fromkeys(hosts):
+        ranks = [rank for rank, its in enumerate(hosts) if its == host]
+        if text := crowded(len(ranks), max(answer["threads"][rank] for rank in ranks), answer["cores"][ranks[0]]):
+            lines.append(f"{host}: {text}")
     if "machine" in answer:
         return lines + _table(Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)}))
     for host in dict.fromkeys(hosts):

@@ -32,7 +32,7 @@ class Halos:
             self._first = self._began = now
         elif not self._depth:
             self._compute(now, cpu_s)
-            self.queued_s += queue_s - self._last_queue_s
+            self.queued_s += max(0.0, queue_s - self._last_queue_s)  # less while other threads of the process compute
         self._depth += 1
         self._record.enter(Phase.WAITING, now)
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -893,3 +894,15 @@ def test_two_pools_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     run_script(open_script(str(path), module=False), [str(path)])
     COMM.Barrier()
+
+
+def test_tasks_with_more_threads_than_cores_are_named_once(pool: lb_mpi.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lb_mpi.mpi.pool.maps.N_CORES", 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    for n in (1, 0):
+        pool._session.used_threads(99.0)  # as if the tasks had used other threads
+        with warnings.catch_warnings(record=True) as caught:
+            pool.map(abs, range(3))
+        texts = [str(one.message) for one in caught]
+        assert len(texts) == (n if pool.is_root else 0)
+        assert all("with 3 threads each (numba, BLAS, OpenMP) on 1 core: set OMP_NUM_THREADS=1" in text for text in texts)

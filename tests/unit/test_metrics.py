@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb_mpi.metrics import check_loads, check_speeds, imbalance, lower_bound, queueing
+from lb_mpi.threads import crowded
 
 pairs = st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e3)), min_size=1, max_size=30)
 
@@ -63,3 +64,8 @@ def test_check_gives_an_array_of_its_own() -> None:
     speeds = np.array([1.0, 2.0])
     check_speeds(speeds)[0] = 9
     assert speeds.tolist() == [1, 2]
+
+
+def test_threads_of_all_ranks_have_cores_or_are_named() -> None:
+    assert crowded(4, 2, 8) == crowded(9, 1, 2) == ""
+    assert crowded(4, 8, 8).startswith("4 ranks with 8 threads each (numba, BLAS, OpenMP) on 8 cores: set OMP_NUM_THREADS=2")

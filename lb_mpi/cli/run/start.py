@@ -36,11 +36,11 @@ from lb_mpi.cli.run.restarting import How, Outcome, decide, how, place
 from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 from lb_mpi.table import counted
+from lb_mpi.threads import THREADS
 
 ASK_S = 20.0
 # Open MPI passes only these variables to other hosts; MPICH passes all.
 EXPORTED = re.compile(r"PATH|LD_LIBRARY_PATH|PYTHON\w+|VIRTUAL_ENV|\w+_NUM_THREADS|UCX_\w+|FI_\w+|NUMBA_\w+|LB_MPI_\w+")
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 class Mpiexec(NamedTuple):

@@ -10,7 +10,10 @@ a driver, or a driver within a function that another driver has called.
 
 A case remains: Ctrl-C that arrives while an iterator that is dropped ends its map is printed and lost, as in any finalizer.
 
-`Clocks` measure how long a thread computed, waited by itself, or queued for a core, as far as the system reports it.
+`Clocks` measure how long a thread computed, waited by itself, or queued for a core, as far as the system reports it.  A
+function may use other threads (numba, BLAS, OpenMP): as long as one of them has a core, its thread does not queue, so the
+CPU time of the process's other threads counts, up to the time that has gone by.  Where several threads of one process run
+tasks or rows at once, each is taken to have had a core while another one had it: their queueing is underestimated.
 """
 
 from __future__ import annotations
@@ -158,6 +161,7 @@ class Look(NamedTuple):
     cpu_s: float
     gave_up: int  # how often it gave up the core by itself
     queued_s: float | None  # seconds waited for a core; None: not reported
+    others_s: float = 0.0  # CPU time of the process's other threads
     stops: StoppedTime = StoppedTime()  # by launch/throttle
 
 
@@ -172,7 +176,7 @@ class Clocks:
         self._queue: int | None = None  # descriptor of Linux's report of this thread's queueing
         self._thread = 0  # that called `begin`: the system's number, since Python's own may be that of an earlier thread
         self._beside_s = -math.inf  # seconds without a core when the system's report was read
-        self._report: tuple[int, float | None] = 0, None
+        self._report: tuple[int, float | None, float] = 0, None, 0.0
 
     def begin(self) -> None:
         """Start in this thread; repeated calls cost little."""
@@ -201,12 +205,12 @@ class Clocks:
             self._beside_s, self._report = wall_s - cpu_s, self._read()
         return Look(wall_s, cpu_s, *self._report, read_stops())
 
-    def _read(self) -> tuple[int, float | None]:
-        """Read how often the thread gave up the core, and the seconds in which it waited for one."""
-        gave_up = getrusage(RUSAGE_THREAD).ru_nvcsw
+    def _read(self) -> tuple[int, float | None, float]:
+        """Read how often the thread gave up the core, the seconds in which it waited for one, and `Look.others_s`."""
+        gave_up, others_s = getrusage(RUSAGE_THREAD).ru_nvcsw, time.process_time() - time.thread_time()
         if self._queue is None:
-            return gave_up, None
-        return gave_up, 1e-9 * int(os.pread(self._queue, 100, 0).split()[1])  # nanoseconds on a core, in a queue; slices
+            return gave_up, None, others_s
+        return gave_up, 1e-9 * int(os.pread(self._queue, 100, 0).split()[1]), others_s  # ns on a core, in a queue; slices
 
     def end(self) -> None:
         """Stop reading."""
@@ -230,15 +234,21 @@ def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: flo
     return mine_s
 
 
+def without_core_s(before: Look, after: Look) -> float:
+    """Seconds between two looks in which this thread waited for a core and no thread of the process had one."""
+    if before.queued_s is None or after.queued_s is None:
+        return 0.0
+    return max(0.0, after.queued_s - before.queued_s - (after.others_s - before.others_s))
+
+
 def own_s(before: Look, after: Look) -> float:
     """Seconds that a call between two looks takes by itself; see `own_time_s`."""
     n_stops, stopped_s = after.stops.n - before.stops.n, after.stops.seconds - before.stops.seconds
-    queued_s = None
-    if before.queued_s is not None and after.queued_s is not None:
-        queued_s = after.queued_s - before.queued_s
+    wall_s, others_s = after.wall_s - before.wall_s - stopped_s, max(0.0, after.others_s - before.others_s)
+    cpu_s = after.cpu_s - before.cpu_s
     return own_time_s(
-        after.wall_s - before.wall_s - stopped_s,
-        after.cpu_s - before.cpu_s,
+        wall_s,
+        max(cpu_s, min(wall_s, cpu_s + others_s)),
         max(0, after.gave_up - before.gave_up - n_stops),  # a stop counts as giving up the core
-        queued_s,
+        None if before.queued_s is None or after.queued_s is None else without_core_s(before, after),
     )

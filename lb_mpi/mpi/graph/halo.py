@@ -397,10 +397,10 @@ class HaloPlan:
         self._presence.close(self._free)
 
     def _look(self) -> tuple[float, float, float]:
-        """Look at the clocks: seconds now, of CPU time, and waited for a core."""
+        """Look at the clocks: seconds now, of CPU time, and waited for a core while the process had none."""
         self._clocks.begin()
         now = self._clocks.before()
-        return now.wall_s, now.cpu_s, now.queued_s or 0.0
+        return now.wall_s, now.cpu_s, 0.0 if now.queued_s is None else now.queued_s - now.others_s
 
     def _take(self, part: GraphPart) -> None:
         self.part = part

@@ -12,7 +12,9 @@ from mpi4py import MPI
 from lb_mpi.checks import comma_list
 from lb_mpi.machine import as_json, write_machine
 from lb_mpi.mpi.common.collective import agree, agree_on
+from lb_mpi.mpi.common.waiting import N_CORES
 from lb_mpi.mpi.graph.speed import measure
+from lb_mpi.threads import n_threads
 
 THREAD_LEVELS = {
     MPI.THREAD_SINGLE: "single",
@@ -59,6 +61,8 @@ def _tell(
         "ranks": comm.size,
         "hosts": hosts,
     }
+    here = comm.allgather((n_threads(), N_CORES))
+    answer["threads"], answer["cores"] = (list(one) for one in zip(*here, strict=True))
     if not measured:
         return answer
     machine = measure(comm, emulated_speed=speed)

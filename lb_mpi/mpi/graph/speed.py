@@ -22,7 +22,7 @@ from lb_mpi.graph import Floats
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import Clocks
+from lb_mpi.mpi.common.waiting import Clocks, without_core_s
 
 Kernel = Callable[[int], object]
 
@@ -141,9 +141,9 @@ def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> tuple[
             now = clocks.after()
     finally:
         clocks.end()
-    seconds, queued_s = now.wall_s - began.wall_s, (now.queued_s or 0.0) - (began.queued_s or 0.0)
+    seconds = now.wall_s - began.wall_s
     # The throttle counts queueing as rest, so the rest without queueing is computed here.
-    alone_s = max(seconds - queued_s, slow.cpu_s / slow.speed)
+    alone_s = max(seconds - without_core_s(began, now), slow.cpu_s / slow.speed)
     cpu_s = max(slow.cpu_s, 1e-9)  # a kernel may leave the work to another device
     return done / cpu_s, cpu_s / alone_s, cpu_s / seconds
 

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.errors import Error
+from lb_mpi.files import warn
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts
+from lb_mpi.mpi.common.waiting import N_CORES, interrupts
 from lb_mpi.mpi.pool.arguments import Options, ReceivedItems, check_items, encode, name_of
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
 from lb_mpi.mpi.pool.gathering import Gathering
@@ -48,6 +49,9 @@ from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.deal import Speeds
 from lb_mpi.pooling.learning import Memory
 from lb_mpi.record.report import Report
+from lb_mpi.threads import crowded, n_threads
+
+THREADS_S, THREADED = 0.1, 0.2  # of the root: CPU seconds of other threads, and as a part of its tasks; less is ignored
 
 
 class PoolMaps:
@@ -63,7 +67,12 @@ class PoolMaps:
         self._ended: tuple[int, float, Sequence[RankTasks]] | None = None  # the last one, on the root
 
     def ended(self, n: int, seconds: float, ranks: Sequence[RankTasks]) -> None:
-        """Keep what the report of a map of `n` tasks needs."""
+        """Keep what the report of a map of `n` tasks needs; after the first, warn of tasks with more threads than cores."""
+        whole, threads_s = self.session.ranks, self.session.threads_s
+        if self._ended is None and threads_s > max(THREADS_S, THREADED * ranks[whole.rank].work_s):
+            n_ranks = whole.hosts.count(whole.hosts[whole.rank])
+            if text := crowded(n_ranks, n_threads(), N_CORES):
+                warn(f"the tasks of this map use threads: {text}")
         self._ended = n, seconds, ranks
 
     @property

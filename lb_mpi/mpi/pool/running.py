@@ -165,6 +165,7 @@ def run_tasks(
             failed = unpicklable(values.pop(), error)
             packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
     cpu_s = after.cpu_s - before.cpu_s
+    session.used_threads(after.others_s - before.others_s)
     return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
 
 

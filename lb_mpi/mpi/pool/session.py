@@ -197,6 +197,7 @@ class Session:
         self.throttle = throttle(emulated_speed)
         self.functions = KnownFunctions()
         self.clocks = Clocks()
+        self.threads_s = 0.0  # CPU time of other threads of this process while tasks ran here
         self.parcels = Parcels(duplicate(comm))
         self.account = RankAccount(self.record, worlds(comm))
         key = -1 if comm.rank == root else comm.rank  # the root is the first on its host
@@ -277,6 +278,10 @@ class Session:
         """Number the next `n` tasks of executors, on the root; return the first number."""
         self._n_tasks += n
         return self._n_tasks - n
+
+    def used_threads(self, seconds: float) -> None:
+        """Note the CPU time of other threads of this process while tasks ran here."""
+        self.threads_s += seconds
 
     def learn(self, speeds: Sequence[float]) -> None:
         """Note the speeds of all ranks, as measured by the root."""

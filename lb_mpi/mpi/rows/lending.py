@@ -40,7 +40,7 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import Clocks, own_s
+from lb_mpi.mpi.common.waiting import Clocks, own_s, without_core_s
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, Results, Rows, Spec, columns_of, empty_parcel, head, in_blocks
 from lb_mpi.record.events import Phase
 from lb_mpi.table import counted
@@ -97,7 +97,7 @@ class Stopwatch(Meter):
     def so_far(self) -> tuple[float, float]:
         """Return the seconds of this round so far, and those without a core."""
         began, now = self._began, self._clocks.after()
-        return now.wall_s - began.wall_s, (now.queued_s or 0.0) - (began.queued_s or 0.0)
+        return now.wall_s - began.wall_s, without_core_s(began, now)
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
         """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
