@@ -37,8 +37,8 @@ import numpy as np
 from numpy.lib.recfunctions import repack_fields
 
 from lb_mpi.checks import show
+from lb_mpi.columns import all_axes, from_memory, in_memory, order_of
 from lb_mpi.files import frame, read_frame
-from lb_mpi.layout import Layout
 
 MAGIC, VERSION = b"lb_mpi", 2
 _START = struct.Struct("<6sH")  # magic, version
@@ -186,9 +186,9 @@ def _plain(value: Any, depth: int) -> Any:
         if isinstance(value, np.str_ | np.bytes_):  # an array of one would drop zeros at its end
             return msgpack.ExtType(_TEXT, msgpack.packb("".join(value) if isinstance(value, str) else bytes(value)))
         if kind is np.ndarray and not value.flags.forc:
-            layout = Layout.of(value)
-            steps = [step.step for step in layout.steps]
-            return msgpack.ExtType(_ORDERED, msgpack.packb([layout.axes, steps, _array(layout.compact(value))]))
+            order = all_axes(order_of(value), value.ndim)
+            axes, steps = [max(axis, ~axis) for axis in order], [-1 if ~axis in order else 1 for axis in range(value.ndim)]
+            return msgpack.ExtType(_ORDERED, msgpack.packb([axes, steps, _array(in_memory(value, order))]))
         return msgpack.ExtType(_ARRAY if kind is np.ndarray else _NUMBER, _array(np.asarray(value)))
     raise TypeError(_refusal(kind, " of objects" if isinstance(value, np.ndarray | np.generic) else ""))
 
@@ -225,8 +225,8 @@ def _read_array(data: bytes) -> Any:
 
 
 def _read_ordered(data: bytes) -> Any:
-    axes, steps, compact = msgpack.unpackb(data)
-    return Layout(tuple(axes), tuple(slice(None, None, step) for step in steps)).restored(_read_array(compact))
+    axes, steps, array = msgpack.unpackb(data)
+    return from_memory(_read_array(array), tuple(axis if steps[axis] > 0 else ~axis for axis in axes))
 
 
 def _read_text(data: bytes) -> Any:

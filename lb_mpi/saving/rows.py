@@ -3,7 +3,8 @@
     save-00000012/heat-0000.npy, heat-0001.npy, ...     their concatenation is the array, in its global order
     meta: rows     number of rows of each writer
           arrays   for each name the bytes of a .npy file without rows: dtype, and shape of a row
-          axes     for each name the order of the array's axes in memory, which `restored` gives to what is read
+          axes     for each name the order of the array's axes in memory (`columns.Order`), which `restored` gives to what
+                   is read
           options  as given by the caller
 
 A reader reads rows begin..end-1 of the whole array, whichever ranks wrote them; the number of ranks may differ.
@@ -35,9 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.checks import show
+from lb_mpi.columns import Orders, all_axes, as_array, copied
 from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
-from lb_mpi.layout import Layout
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 
 KIND = "rows"
@@ -52,11 +53,9 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
         raise ValueError("no arrays: expected at least one by name, such as heat=heat")
     found: Arrays = {}
     for name in sorted(arrays):
-        array = np.asarray(arrays[name])
-        if isinstance(arrays[name], np.ma.MaskedArray):
-            raise TypeError(f"{name} is a masked array: expected one without a mask, such as {name}.filled(0.0)")
         if not _NAME.fullmatch(name):
             raise ValueError(f"array {show(name)}: expected a name of letters, digits and _")
+        array = as_array(name, arrays[name])
         if array.dtype.hasobject:
             raise TypeError(f"{name} is an array of objects: expected numbers or text")
         if array.ndim < 1:
@@ -120,19 +119,14 @@ def shares(n: int, size: int) -> list[int]:
     return [n // size + (rank < n % size) for rank in range(size)]
 
 
-def axes_of(arrays: Arrays) -> dict[str, list[int]]:
-    """Return the order of each array's axes in memory."""
-    return {name: list(Layout.of(array).axes) for name, array in arrays.items()}
-
-
 def describe_rows(
-    rows: Sequence[int], arrays: Arrays, axes: Mapping[str, list[int]], options: Mapping[str, object]
+    rows: Sequence[int], arrays: Arrays, orders: Orders, options: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Make the manifest's description of rows: the number on each rank, and each array's dtype and shape of a row."""
+    """Make the manifest's description of rows: the number on each rank, and each array's dtype, shape of a row and order."""
     return {
         "rows": list(rows),
         "arrays": {name: b"".join(npy(array[:0])) for name, array in arrays.items()},
-        "axes": dict(axes),
+        "axes": {name: all_axes(order, arrays[name].ndim) for name, order in zip(arrays, orders, strict=True)},
         "options": dict(options),
     }
 
@@ -154,11 +148,8 @@ def read_rows(folder: Folder, saved: Saved, begin: int, end: int) -> Arrays:
 
 def restored(saved: Saved, arrays: Arrays) -> Arrays:
     """Return rows with the order in memory that the saved arrays had."""
-    found = dict(arrays)
-    for name, axes in saved.meta.get("axes", {}).items():
-        layout = Layout(tuple(axes), (slice(None),) * len(axes))
-        found[name] = layout.restored(layout.compact(arrays[name]))
-    return found
+    axes = saved.meta.get("axes", {})
+    return {name: copied(array, tuple(axes[name])) if name in axes else array for name, array in arrays.items()}
 
 
 def npy(array: NDArray[Any]) -> Iterator[bytes | memoryview]:

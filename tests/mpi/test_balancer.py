@@ -262,7 +262,7 @@ def test_blocks_have_the_memory_order_of_the_rows(kind: str) -> None:
     for first in range(len(array)):
         for stop in range(first + least, len(array) + 1):
             for index in (slice(first, stop), np.arange(first, stop)):
-                (home,), (away,) = rows.block(index), columns_of(rows.parcel(index, kind=0), rows.spec, None)
+                (home,), (away,) = rows.block(index), columns_of(rows.parcel(index, kind=0), rows.spec, None, None)
                 for block in (home, away):
                     for function in sums:
                         assert function(block).tobytes() == function(array)[first:stop].tobytes()

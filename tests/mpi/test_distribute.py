@@ -239,8 +239,10 @@ def test_in_place_and_copied() -> None:
         heat = np.full(n_all, -1.0)
         for turn in range(5):
             heat[:n] = plan.vertices + 1000.0 * turn
-            assert plan.exchange(heat) is heat
+            around = plan.exchange(heat)
             np.testing.assert_array_equal(heat[n:], plan.ghosts + 1000.0 * turn)
+            around[:] = -1.0  # also where there are no ghosts, it is no part of `heat`
+            np.testing.assert_array_equal(heat, np.concatenate([plan.vertices, plan.ghosts]) + 1000.0 * turn)
         alone = plan.vertices * 1.0
         around = plan.exchange(alone)
         kept = around.copy()
@@ -357,7 +359,10 @@ def test_values_that_cannot_be_written_to_are_exchanged_by_a_rank_without_ghosts
     graph = Graph.from_edges(4 * SIZE, [0], [1])  # both on rank 0
     with lb_mpi.distribute(COMM, on_root(graph), method="block") as plan:
         values = np.broadcast_to(7.0, len(plan.vertices))
-        assert plan.exchange(values) is values
+        around = plan.exchange(values)
+        assert around.tolist() == values.tolist()
+        assert around.flags.writeable
+        assert not np.shares_memory(plan.exchange(plan.vertices), plan.vertices)
 
 
 def test_different_values_on_ranks_are_told() -> None:

@@ -277,7 +277,7 @@ def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) 
         (TypeError, "folder = 7: expected the name of a folder", {"folder": 7}),
         (TypeError, "folder = '': expected the name", {"folder": ""}),
         (ValueError, "folder = /etc/passwd: expected a folder", {"folder": "/etc/passwd"}),
-        (TypeError, "heat is a masked array: expected one without a mask", {"heat": np.ma.masked_invalid([1.0, 2.0, 3.0])}),
+        (TypeError, "heat of type MaskedArray: expected a numpy array", {"heat": np.ma.masked_invalid([1.0, 2.0, 3.0])}),
         (TypeError, "heat is an array of objects", {"heat": np.array([None, "a", 1], object)}),
         (ValueError, "heat = 3.0: expected an array of rows", {"heat": 3.0}),
         (ValueError, "wind has 2 rows: expected 3, as heat has", {"wind": np.zeros(2)}),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from lb_mpi.columns import orders_of
 from lb_mpi.errors import SaveError
 from lb_mpi.saving import rows as real
 from lb_mpi.saving.folder import Folder, Saved
@@ -58,7 +59,7 @@ def written(rows: Any, counts: list[int], whole: np.ndarray[Any, Any]) -> tuple[
         rows.check_arrays({"b": whole[e - n : e], "a": np.arange(e - n, e)}) for n, e in zip(counts, ends, strict=True)
     ]
     parts = [part for rank, own in enumerate(arrays) for part in rows.write_rows(folder, 1, rank, own)]
-    folder.commit(1, rows.describe_rows(counts, arrays[0], rows.axes_of(arrays[0]), {}), parts)
+    folder.commit(1, rows.describe_rows(counts, arrays[0], orders_of([*arrays[0].values()]), {}), parts)
     return folder, folder.saves().whole[0]
 
 
@@ -99,9 +100,10 @@ def check_all(rows: Any) -> None:
     out_of_order = np.zeros(2, [("x", "f8"), ("y", "i4"), ("z", "f4")])[["z", "x"]]
     for refused, says in (
         (np.array([{}]), "a is an array of objects"),
-        (np.ma.masked_invalid([1.0, np.nan]), r"a is a masked array: expected one without a mask, such as a\.filled"),
+        (np.ma.masked_invalid([1.0, np.nan]), r"a of type MaskedArray: expected a numpy array .*, such as a\.filled"),
+            (np.zeros(2).view(np.recarray), r"a of type recarray: expected a numpy array .*, such as np\.asarray\(a\)"),
         (out_of_order, r"a has dtype .*'z'.*: expected one for a \.npy file \(.*out-of-order"),
-        (np.zeros(2, [("x", "f8")]).view(np.recarray), r"a has dtype .*record.*: expected one .*\(it would become"),
+        (np.zeros(2, np.dtype((np.record, [("x", "f8")]))), r"a has dtype .*record.*: expected one .*\(it would become"),
     ):
         with pytest.raises(TypeError, match=says):
             rows.check_arrays({"a": refused})

@@ -21,11 +21,12 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from lb_mpi.columns import ALIGN
 from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import LONGEST_S, Nap
 
-UNIT_BYTES = 64
+UNIT_BYTES = ALIGN
 LOOK_BYTES = 1 << 16  # that arrive in one poll
 MOST_LOOKS = 64  # for one parcel in a row: the rank that it waits for may compute for long
 AWAKE_S = 2 * LONGEST_S  # of a wait for the end of sends: until the receiver has ended its nap
@@ -50,18 +51,6 @@ def parcel(header: bytes, parts: Sequence[bytes | memoryview] = ()) -> Buffer:
         buffer[at : at + len(part)] = np.frombuffer(part, np.uint8)
         at += len(part)
     return buffer
-
-
-def layout(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Describe a dtype so that any two with the same memory layout have equal descriptions, with the same `repr`.
-
-    `dtype.descr` is not defined if fields are out of order or overlap.
-    """
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        return layout(base), shape
-    fields = [(name, dtype.fields[name][1], layout(dtype.fields[name][0])) for name in dtype.names or () if dtype.fields]
-    return dtype.str, dtype.itemsize, *fields
 
 
 def body(buffer: Buffer) -> memoryview:

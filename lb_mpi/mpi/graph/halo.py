@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi.balancing.deciding import When
 from lb_mpi.checks import integer
+from lb_mpi.columns import Order, Pack, Unpack, agreed, all_axes, as_array, layout, order_of, ordered
 from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import Halos
@@ -31,12 +32,11 @@ from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, gather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
 from lb_mpi.mpi.common.late import call
-from lb_mpi.mpi.common.parcels import layout
 from lb_mpi.mpi.common.recorder import recorder, worlds
 from lb_mpi.mpi.common.tags import MOST, Tag
 from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.graph.rebalance import PlanBalance, check_arguments, check_costs, rebalance
-from lb_mpi.mpi.graph.values import Pack, Unpack, Values
+from lb_mpi.mpi.graph.values import Values
 from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.record import Rebalanced, Rebalances
 from lb_mpi.record.events import Driver, Step, Way
@@ -46,6 +46,7 @@ from lb_mpi.table import counted
 NOTICED_S = 0.1  # to load the compiled code, that a report names
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: the largest datatype in MPI 3
+_MOST_AXES = 64  # of numpy's arrays
 
 _Kind = tuple[Any, tuple[int, ...]]
 
@@ -62,6 +63,28 @@ class _Channel(NamedTuple):
         for request in self.requests:
             request.Free()
         self.value.Free()
+
+
+class _Orders:
+    """The orders in memory of all ranks' values: an exchange that is under way."""
+
+    def __init__(self, comm: MPI.Intracomm, n_local: int, array: NDArray[Any]) -> None:
+        self._ndim = array.ndim
+        self._mine, self._all = np.zeros(8 + _MOST_AXES, np.int8), np.zeros((comm.size, 8 + _MOST_AXES), np.int8)
+        self._mine[:8].view(np.int64)[0] = n_local
+        self._mine[8 : 8 + array.ndim] = all_axes(order_of(array), array.ndim)
+        self.request = comm.Iallgather(self._mine, self._all)
+
+    @property
+    def least(self) -> int:
+        """The smallest number of vertices of a rank."""
+        return int(self._all[:, :8].copy().view(np.int64).min())
+
+    @property
+    def agreed(self) -> Order:
+        """The order for a rank that can't know it."""
+        counts, axes = self._all[:, :8].copy().view(np.int64)[:, 0].tolist(), self._all[:, 8 : 8 + self._ndim].tolist()
+        return agreed([(n, (tuple(order),)) for n, order in zip(counts, axes, strict=True)])[0]
 
 
 class Quality(NamedTuple):
@@ -143,6 +166,7 @@ class HaloPlan:
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
         wait(own, own.Iallreduce(mine, total), (mine, total))
         self.n_halo = int(total[0])  # values in an exchange, on all ranks
+        self._some_have_one = True  # vertex or none; False: all ranks know the order of their values
         self._channels: dict[_Kind, _Channel] = {}  # the one used last is last; the same order on all ranks
 
     def __repr__(self) -> str:
@@ -163,8 +187,8 @@ class HaloPlan:
         values : (n_local, ...) array of any dtype except Python objects; dtype and shape of one value must be the same
             on all ranks.  Or an (n_local + n_ghosts, ...) array, whose last n_ghosts rows are overwritten.
 
-        Returns a new (n_local + n_ghosts, ...) array with the same order in memory (C, Fortran, ...).  If `values` already
-        has this length (also if there are no ghosts), `values` itself is returned, and nothing but the ghosts is copied.
+        Returns a new (n_local + n_ghosts, ...) array with the same order in memory (C, Fortran, ...), on every number of
+        ranks.  Where a rank owns one vertex or none, its order is that of the rank with the most vertices.
 
         Raises TypeError or ValueError for invalid values.  The ranks that wait for a rank with such values, or for one
         that exchanges values of another kind, raise `lb_mpi.Error`.  After an error the plan can only be closed.
@@ -255,6 +279,7 @@ class HaloPlan:
             )
             if moved is None:
                 return values
+            self._some_have_one = True
             if moved.part is not part:
                 self._free()
                 self._take(moved.part)
@@ -325,28 +350,36 @@ class HaloPlan:
 
     def _exchange(self, values: Any) -> NDArray[Any]:
         array = self._check(values)
-        n_local, n_ghosts = self.part.n_local, self.part.n_ghosts
+        part, comm = self.part, self._presence.comm
+        n_local, n_ghosts = part.n_local, part.n_ghosts
         channel = self._channel((array.dtype, array.shape[1:]))
-        np.take(array, self.part.send, axis=0, out=channel.mine, mode="clip")
+        np.take(array, part.send, axis=0, out=channel.mine, mode="clip")
+        orders = _Orders(comm, n_local, array) if self._some_have_one and array.ndim > 1 and comm.size > 1 else None
         requests = channel.requests
         if requests:
             MPI.Prequest.Startall(requests)
-            self._presence.wait(lambda: MPI.Prequest.Testall(requests), channel, late=lambda: self._stray(channel))
-        if len(array) == n_local + n_ghosts:
-            around = array
-        else:
-            around = np.empty_like(array, shape=(n_local + n_ghosts, *array.shape[1:]))  # in the same order in memory
-            around[:n_local] = array
-        if n_ghosts:
-            around[n_local:] = channel.theirs
+        if requests or orders:
+
+            def done() -> bool:
+                return MPI.Prequest.Testall(requests) and (orders is None or orders.request.Test())
+
+            self._presence.wait(done, (channel, orders), late=lambda: self._stray(channel))
+        if orders is not None:
+            self._some_have_one = orders.least < 2
+        order = order_of(array) if len(array) > 1 or orders is None else orders.agreed
+        around = ordered((n_local + n_ghosts, *array.shape[1:]), array.dtype, order)
+        around[:n_local] = array[:n_local]
+        around[n_local:] = channel.theirs
+        if n_ghosts and len(array) > n_local:
+            array[n_local:] = channel.theirs
         return around
 
     def _check(self, values: Any) -> NDArray[Any]:
-        array = np.asarray(values)
+        array = as_array("values", values)
         n_local, n_all = self.part.n_local, self.part.n_local + self.part.n_ghosts
-        if array.dtype.hasobject or isinstance(values, np.ma.MaskedArray):
+        if array.dtype.hasobject:
             kind = f"type {type(values).__name__} and dtype {array.dtype}"
-            raise TypeError(f"values of {kind}: expected an array of numbers, without Python objects or a mask")
+            raise TypeError(f"values of {kind}: expected an array of numbers, without Python objects")
         if array.ndim < 1 or len(array) not in (n_local, n_all):
             expected = f"{counted(n_local, 'row')}, for the owned vertices, or {n_all} with ghosts"
             raise ValueError(f"values of shape {array.shape}: expected {expected}")

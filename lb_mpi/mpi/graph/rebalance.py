@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
 from lb_mpi.balancing.planning import ALL
 from lb_mpi.checks import number, show
+from lb_mpi.columns import Chunk, Reader, chunks_of, packed
 from lb_mpi.distributing.halo import GraphPart, Piece, part_of
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Ints
@@ -28,12 +29,12 @@ from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, Presence, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call
-from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, parcel
+from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.graph.values import Reader, Values, chunk, chunks_of
+from lb_mpi.mpi.graph.values import Rows, Values
 from lb_mpi.rebalancing.actor import (
     Build,
     Built,
@@ -432,9 +433,9 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         payloads = {}
         for rank, index in job.leaving.items():
             piece, costs = rows_of(self._part, self._costs, job.owners, index)
-            chunks = [chunk(array) for array in (*piece, costs)] + self._values.take(index)
+            chunks = [*map(Chunk, (*piece, costs)), *self._values.chunks(index)]
             header = _HEADER.pack(*RebalanceHead(RebalanceKind.ROWS, len(index), len(piece.neighbours)))
-            payloads[rank] = parcel(header, [part for part in chunks if part])
+            payloads[rank] = packed(header, chunks)
         return payloads
 
     def _build(self, job: Build) -> Built:
@@ -446,7 +447,7 @@ class RebalancePort(Port[RebalanceMessage, Job]):
             self.moved = Moved(self._part, self._costs, self._values.given, given, 0, 0.0)
             return Built(self._part, float(self._costs.sum()), n_bytes)
         kept = np.flatnonzero(owners.local == rank)
-        rows, values = [rows_of(self._part, self._costs, owners, kept)], list[list[Any]]()
+        rows, values = [rows_of(self._part, self._costs, owners, kept)], list[Rows]()
         for _, buffer in sorted(job.arrived.items()):
             moving, theirs = self._open(buffer)
             rows.append(moving)
@@ -458,9 +459,9 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         self.moved = Moved(part, costs, mine, given, 0, 0.0)
         return Built(part, float(costs.sum()), n_bytes)
 
-    def _open(self, buffer: Buffer) -> tuple[Moving, list[Any]]:
+    def _open(self, buffer: Buffer) -> tuple[Moving, Rows]:
         _, n, nnz, _ = _HEADER.unpack_from(buffer.data)
-        reader, double = Reader(buffer, UNIT_BYTES), np.dtype(float)
+        reader, double = Reader(buffer), np.dtype(float)
         piece = Piece(
             reader.integers(n), reader.integers(n + 1), reader.integers(nnz), reader.integers(nnz),
             reader.array(double, (nnz,)), reader.array(double, (n,)),
@@ -475,15 +476,15 @@ def _parcel(message: RebalanceMessage) -> Buffer:
     kind, payload = message
     if kind in (RebalanceKind.HELLO, RebalanceKind.PAIR, RebalanceKind.LABEL):
         if payload is None:
-            return parcel(_HEADER.pack(*RebalanceHead(kind, _BROKEN)))
+            return packed(_HEADER.pack(*RebalanceHead(kind, _BROKEN)), [])
         arrays = (payload,) if kind is RebalanceKind.LABEL else payload
-        return parcel(_HEADER.pack(*RebalanceHead(kind, len(arrays))), chunks_of(arrays))
+        return packed(_HEADER.pack(*RebalanceHead(kind, len(arrays))), chunks_of(arrays))
     if kind is RebalanceKind.ROWS:
         if payload is not None and len(payload):
             found: Buffer = payload
             return found
-        return parcel(_HEADER.pack(*RebalanceHead(kind, _BROKEN if payload is None else 0)))
-    return parcel(_HEADER.pack(*RebalanceHead(kind, number=float(payload))))
+        return packed(_HEADER.pack(*RebalanceHead(kind, _BROKEN if payload is None else 0)), [])
+    return packed(_HEADER.pack(*RebalanceHead(kind, number=float(payload))), [])
 
 
 def _read(buffer: Buffer) -> RebalanceMessage:
@@ -492,7 +493,7 @@ def _read(buffer: Buffer) -> RebalanceMessage:
     if kind in (RebalanceKind.HELLO, RebalanceKind.PAIR, RebalanceKind.LABEL):
         if about.n == _BROKEN:
             return RebalanceMessage(kind)
-        arrays = Reader(buffer, UNIT_BYTES).arrays(about.n)
+        arrays = Reader(buffer).arrays(about.n)
         return RebalanceMessage(kind, arrays[0] if kind is RebalanceKind.LABEL else arrays)
     if kind is RebalanceKind.ROWS:
         return RebalanceMessage(kind, None if about.n == _BROKEN else buffer if about.n else b"")

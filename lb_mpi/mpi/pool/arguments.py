@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.checks import show
-from lb_mpi.layout import Layout
+from lb_mpi.columns import all_axes, copied, order_of
 from lb_mpi.metrics import as_numbers
 from lb_mpi.mpi.pool.messages import EXACT, Call, are_unchanging, pickled
 from lb_mpi.pooling.deal import Floats
@@ -235,8 +235,8 @@ def encode(items: Any, order: Sequence[int], size: int) -> list[bytes]:
 
 def _some(items: Any, places: Sequence[int]) -> Any:
     if isinstance(items, np.ndarray):
-        layout = Layout.of(items, rows=True)
-        return layout.restored(layout.compact(items)[np.asarray(places)])
+        inner = [axis for axis in all_axes(order_of(items), items.ndim) if axis not in (0, ~0)]
+        return copied(items[np.asarray(places)], (0, *inner))
     if isinstance(places, range):
         return items[places.start : places.stop]
     return [items[k] for k in places]

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.checks import show
+from lb_mpi.columns import Order, from_memory, in_memory, order_of
 from lb_mpi.errors import Error, TaskError
-from lb_mpi.layout import Layout
 from lb_mpi.mpi.common.failure import located
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
@@ -121,15 +121,15 @@ def reduce_array(array: NDArray[Any]) -> Any:
     """Reduce an array for pickling; unlike numpy, keep the order in memory also if it is neither C's nor Fortran's."""
     if array.flags.forc:
         return array.__reduce_ex__(5)
-    layout = Layout.of(array)
-    return _restored, (layout, *np.ascontiguousarray(layout.compact(array)).__reduce_ex__(5))
+    order = order_of(array)
+    return _restored, (order, *np.ascontiguousarray(in_memory(array, order)).__reduce_ex__(5))
 
 
-def _restored(layout: Layout, make: Callable[..., Any], args: Any, state: Any = None) -> NDArray[Any]:
+def _restored(order: Order, make: Callable[..., Any], args: Any, state: Any = None) -> NDArray[Any]:
     array = make(*args)
     if state is not None:  # of objects
         array.__setstate__(state)
-    return layout.restored(array)
+    return from_memory(array, order)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from lb_mpi.balancing.record import Balanced, History, Loans
 from lb_mpi.balancing.round import Round
 from lb_mpi.checks import choice, integer
 from lb_mpi.checks import function as check_function
+from lb_mpi.columns import Pack, Unpack
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph, Ints
@@ -36,7 +37,7 @@ from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
 from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
-from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Spec, Unpack, scalars_of
+from lb_mpi.mpi.rows.rows import Results, Rows, Spec, scalars_of
 from lb_mpi.record.events import Phase
 from lb_mpi.record.report import Report
 from lb_mpi.table import counted

@@ -353,7 +353,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             raise RowsDiffer
         record, began = self._loans.record, time.perf_counter()
         record.enter(Phase.FOREIGN, began)
-        result, ticks = self._call(columns_of(job.payload, self.rows.spec, self.rows.unpack))
+        result, ticks = self._call(columns_of(job.payload, self.rows.spec, self.rows.pack, self.rows.unpack))
         computed = time.perf_counter()
         record.enter(Phase.PACKING, computed)
         parcel = self.results.parcel(result, ticks)

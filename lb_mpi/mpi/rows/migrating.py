@@ -19,16 +19,17 @@ from numpy.typing import ArrayLike
 from lb_mpi.balancing.deciding import Decision, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, pick
 from lb_mpi.balancing.record import Balanced
+from lb_mpi.columns import agreed
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
-from lb_mpi.mpi.common.collective import agree, raise_on_all
+from lb_mpi.mpi.common.collective import agree, allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of, wait
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.rows.plans import Plans
-from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
+from lb_mpi.mpi.rows.rows import Rows, columns_of, empty_parcel, head
 from lb_mpi.rebalancing.slabs import move_cuts
 
 ORDERS = ("appended", "kept")
@@ -184,6 +185,7 @@ def _move(
     """
     failed: Failed | None = None
     numbers = Rows(table)
+    orders = agreed(allgather(comm, (rows.n, rows.orders)), comm.rank)
     parcels = Parcels(comm, Tag.MIGRATION)
     for target, index in moves.leaving.items():
         buffers = (empty_parcel(_BROKEN), empty_parcel(_BROKEN))
@@ -207,13 +209,13 @@ def _move(
         if failed is None and head(parcel).kind != _BROKEN:
             try:
                 with interrupts().allowed():
-                    blocks.append(columns_of(parcel, rows.spec, rows.unpack))
-                    tables.append(columns_of(beside, numbers.spec, None))
+                    blocks.append(columns_of(parcel, rows.spec, rows.pack, rows.unpack))
+                    tables.append(columns_of(beside, numbers.spec, None, None))
             except BaseException as caught:
                 failed = of_rows(caught, comm.rank, f"rows of rank {source}")
-    value = in_form(rows.spec, concatenate(rows.spec, blocks, rows.axes))
+    value = rows.joined(blocks, orders)
     raise_on_all(comm, failed)
-    return value, concatenate(numbers.spec, tables)[0], parcels.sent_bytes
+    return value, numbers.joined(tables, numbers.orders), parcels.sent_bytes
 
 
 def _receive(comm: MPI.Intracomm, parcels: Parcels, sources: Sequence[int]) -> dict[int, list[Buffer]]:

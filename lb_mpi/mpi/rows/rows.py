@@ -1,9 +1,8 @@
 """Rows as messages: one buffer with some rows of all columns, never pickled.
 
 Rows are one or several numpy arrays with the same first dimension ("columns"), or a list of objects with the user's
-`pack` and `unpack`.  A parcel is a header (number of rows, kind, ticks), then the rows of each column in turn, aligned.
-Both ends know the `Spec`, so the parcel does not repeat it.  The memory order of columns may differ between ranks: that of
-columns that are not in C order is between the header and the rows.
+`pack` and `unpack`.  A parcel is a header (number of rows, kind, ticks), then the rows (`lb_mpi.columns`).
+Both ends know the `Spec`, so the parcel does not repeat it.
 
 Rows move in units: single rows, or blocks of `block_rows` if the user's function must only see whole blocks.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,16 +22,31 @@ from numpy.typing import NDArray
 from lb_mpi.balancing.deciding import UNKNOWN
 from lb_mpi.balancing.round import RoundKind, Rowset, count
 from lb_mpi.checks import returned, show
+from lb_mpi.columns import (
+    ALIGN,
+    ArrayColumn,
+    Column,
+    ObjectColumn,
+    Order,
+    Orders,
+    Pack,
+    Reader,
+    Unpack,
+    chunks_of_rows,
+    copied,
+    is_plain,
+    layout,
+    ordered,
+    orders_of,
+    packed,
+    read_rows,
+)
 from lb_mpi.errors import BalanceError, ProtocolError
-from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, layout, parcel
+from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.table import counted
 
-Pack = Callable[[Any], bytes]
-Unpack = Callable[[bytes], Any]
-Axes = tuple[int, ...]  # of an array, from the outermost to the innermost in memory; (): C order
-
-_HEADER = struct.Struct("<qiIdq")  # rows, kind, mark, ticks, which columns are not in C order
-HEADER_BYTES = UNIT_BYTES
+_HEADER = struct.Struct("<qiId")  # rows, kind, mark, ticks
+HEADER_BYTES = ALIGN
 MOST_COLUMNS = 60
 
 
@@ -44,7 +57,6 @@ class Head(NamedTuple):
     kind: int  # of the protocol
     mark: int = 0  # of the Spec of the rows
     ticks: float = 0.0  # time spent on the results
-    ordered: int = 0  # bit k: column k is not in C order
 
 
 class Spec(NamedTuple):
@@ -97,7 +109,6 @@ class Rows:
             if value is not None and not callable(value):
                 raise TypeError(f"{name} = {show(value)}: expected a function")
         self.pack, self.unpack, self._more = pack, unpack, more
-        self.axes: tuple[Axes, ...] = ()  # of each column
         arrays = [(k, one) for k, one in enumerate(more) if not _is_scalar(one)]
         if pack is not None:
             if not isinstance(rows, list):
@@ -105,6 +116,7 @@ class Rows:
             if arrays:
                 raise TypeError("more arrays: expected none beside objects (make them part of the objects)")
             self.columns: list[Any] = [rows]
+            self.orders: Orders = ((),)
             self.spec = Spec("objects", (), (), 1, block_rows)
             self.n = len(rows)
             return
@@ -121,7 +133,7 @@ class Rows:
         for column, name in zip(self.columns, names, strict=True):
             if len(column) != self.n:
                 raise ValueError(f"{name} has {counted(len(column), 'row')}: expected {self.n}, as {names[0]} has")
-        self.axes = tuple(map(axes_of, self.columns))
+        self.orders = orders_of(self.columns)
         dtypes, shapes = [c.dtype for c in self.columns], [c.shape[1:] for c in self.columns]
         self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows)
 
@@ -140,15 +152,15 @@ class Rows:
         every = (np.sort(units)[:, None] * size + np.arange(size)).ravel()
         return every[every < self.n]
 
+    @property
+    def kinds(self) -> tuple[Column, ...]:
+        """The columns, as `lb_mpi.columns` moves them."""
+        return _kinds(self.spec, self.pack, self.unpack)
+
     def block(self, index: Rowset) -> tuple[Any, ...]:
         """Copies of some rows of all columns, in the memory order of the caller's; the function may change them."""
-        if self.pack is not None:
-            return (_items(self.columns[0], index),)
-        columns, n = [], count(index)
-        for column, axes in zip(self.columns, self.axes, strict=True):
-            columns.append(_ordered((n, *column.shape[1:]), column.dtype, axes))
-            _copy(column, index, columns[-1])
-        return tuple(columns)
+        each = zip(self.kinds, self.columns, self.orders, strict=True)
+        return tuple(kind.copy(column, index, order) for kind, column, order in each)
 
     def arguments(self, block: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of the user's function for a block: the rows proper, then `more`, with scalars unchanged."""
@@ -157,7 +169,20 @@ class Rows:
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Pack some rows of all columns into one buffer."""
-        return _pack(self.spec, self.columns, index, Head(count(index), kind, self.spec.mark), self.pack, self.axes)
+        header = _HEADER.pack(*Head(count(index), kind, self.spec.mark))
+        return packed(header, chunks_of_rows(self.kinds, self.columns, index, self.orders))
+
+    def joined(self, blocks: Sequence[tuple[Any, ...]], orders: Orders) -> Any:
+        """The rows of blocks (at least one) in the user's form, as new columns in these memory orders."""
+        each = zip(self.kinds, zip(*blocks, strict=True), orders, strict=True)
+        return in_form(self.spec, [kind.join(parts, order) for kind, parts, order in each])
+
+
+@functools.lru_cache(64)  # several times in each call
+def _kinds(spec: Spec, pack: Pack | None, unpack: Unpack | None) -> tuple[Column, ...]:
+    if pack is not None and unpack is not None:
+        return (ObjectColumn(pack, unpack),)
+    return tuple(map(ArrayColumn, spec.dtypes, spec.shapes))
 
 
 def _form(rows: Any) -> str:
@@ -166,7 +191,7 @@ def _form(rows: Any) -> str:
 
 
 def _check(column: Any, name: str) -> NDArray[Any]:
-    if not _is_plain(column):
+    if not is_plain(column):
         objects = "; for a list of objects pass pack=, unpack=" if name.startswith("rows[") else ""
         if name.startswith("more"):
             objects = " or a scalar (pass other values as keyword arguments)"
@@ -179,55 +204,9 @@ def _check(column: Any, name: str) -> NDArray[Any]:
     return plain
 
 
-def _is_plain(array: object) -> bool:
-    """True for plain arrays: subclasses would lose masks, units and the like."""
-    return type(array) is np.ndarray or type(array) is np.memmap
-
-
-def axes_of(column: NDArray[Any]) -> Axes:
-    """The axes from the outermost to the innermost in memory, as numpy iterates over them; (): C order.
-
-    An axis of one element, or with the stride 0 of a broadcast array, has no place in memory: it stays where it is in C
-    order.
-    """
-    if column.flags.c_contiguous:
-        return ()
-    strides = [abs(stride) if n > 1 else 0 for n, stride in zip(column.shape, column.strides, strict=True)]
-    inwards: list[int] = []  # the innermost first
-    for axis in reversed(range(column.ndim)):
-        place = len(inwards)
-        for k in reversed(range(len(inwards))):
-            other = strides[inwards[k]]
-            if strides[axis] and other:
-                if other <= strides[axis]:
-                    break
-                place = k
-        inwards.insert(place, axis)
-    axes = tuple(reversed(inwards))
-    return () if axes == tuple(range(column.ndim)) else axes
-
-
-def _ordered(
-    shape: tuple[int, ...], dtype: np.dtype[Any], axes: Axes, buffer: memoryview | None = None, offset: int = 0
-) -> NDArray[Any]:
-    """A contiguous array with its axes in this order in memory: a new one, or in the buffer."""
-    if not axes:
-        return np.ndarray(shape, dtype, buffer, offset)
-    inverse = sorted(range(len(axes)), key=axes.__getitem__)
-    return np.ndarray([shape[axis] for axis in axes], dtype, buffer, offset).transpose(inverse)
-
-
-def _copy(column: NDArray[Any], index: Rowset, copy: NDArray[Any]) -> None:
-    """Copy some rows of a column."""
-    if isinstance(index, slice) or not column.flags.c_contiguous:
-        copy[...] = column[index]
-    else:
-        np.take(column, index, axis=0, out=copy, mode="clip")
-
-
 def empty_parcel(kind: int) -> Buffer:
     """A parcel without rows."""
-    return parcel(_HEADER.pack(*Head(0, kind)))
+    return packed(_HEADER.pack(*Head(0, kind)), [])
 
 
 def head(buffer: Buffer) -> Head:
@@ -235,14 +214,9 @@ def head(buffer: Buffer) -> Head:
     return Head(*_HEADER.unpack_from(buffer.data))
 
 
-def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None) -> tuple[Any, ...]:
+def columns_of(buffer: Buffer, spec: Spec, pack: Pack | None, unpack: Unpack | None) -> tuple[Any, ...]:
     """The rows in a parcel, as `Rows.block` gives them (views of the buffer)."""
-    about = head(buffer)
-    if unpack is not None:
-        lengths = np.ndarray(about.n, dtype=np.int64, buffer=buffer.data, offset=HEADER_BYTES)
-        ends = (HEADER_BYTES + 8 * about.n + np.cumsum(lengths)).tolist()
-        return ([unpack(buffer[end - n : end].tobytes()) for end, n in zip(ends, lengths.tolist(), strict=True)],)
-    return tuple(_views(buffer, spec, about))
+    return read_rows(_kinds(spec, pack, unpack), Reader(buffer), head(buffer).n)[0]
 
 
 def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
@@ -252,12 +226,12 @@ def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
         return
     for first in range(0, len(block[0]), size):
         parts = (column[first : first + size] for column in block)
-        yield tuple(np.array(part) if isinstance(part, np.ndarray) else part for part in parts)
+        yield tuple(copied(part) if isinstance(part, np.ndarray) else part for part in parts)
 
 
 def _describe(result: Any) -> str:
     if isinstance(result, np.ndarray):
-        kind = "an array" if _is_plain(result) else f"a {type(result).__name__}"
+        kind = "an array" if is_plain(result) else f"a {type(result).__name__}"
         return f"{kind} of {result.dtype} {result.shape}"
     if isinstance(result, list | tuple):
         return f"a {type(result).__name__} of {counted(len(result), 'object')}"
@@ -304,7 +278,7 @@ class Results:
                 raise self._returned(_describe(result), f"a list of {counted(n, 'object')}, as many as it was given")
             return (result,)
         columns = tuple(result) if isinstance(result, list | tuple) else (result,)
-        if not columns or not all(map(_is_plain, columns)):
+        if not columns or not all(map(is_plain, columns)):
             raise self._returned(_describe(result), "an array, or a tuple or list of arrays")
         for column in columns:
             if column.ndim < 1 or len(column) != n:
@@ -337,15 +311,16 @@ class Results:
         assert self.spec is not None
         if self.spec.form == "objects":
             return [[None] * n]
-        axes = itertools.chain(self._rows.axes[: self._rows.spec.n_home], itertools.repeat(()))
-        columns = zip(self.spec.dtypes, self.spec.shapes, axes, strict=False)
-        return [_ordered((n, *shape), dtype, _fitted(like, 1 + len(shape))) for dtype, shape, like in columns]
+        orders = itertools.chain(self._rows.orders[: self._rows.spec.n_home], itertools.repeat(()))
+        columns = zip(self.spec.dtypes, self.spec.shapes, orders, strict=False)
+        return [ordered((n, *shape), dtype, _fitted(like, 1 + len(shape))) for dtype, shape, like in columns]
 
     def parcel(self, block: Sequence[Any], ticks: float) -> Buffer:
         """Pack checked results into one buffer, with the ticks spent on them."""
         assert self.spec is not None
         header = Head(len(block[0]), RoundKind.DONE, self.spec.mark, ticks)
-        return _pack(self.spec, block, slice(0, header.n), header, self._rows.pack)
+        kinds = _kinds(self.spec, self._rows.pack, self._rows.unpack)
+        return packed(_HEADER.pack(*header), chunks_of_rows(kinds, block, slice(0, header.n)))
 
     def put(self, index: Rowset, block: Sequence[Any]) -> None:
         """Store results of some rows."""
@@ -365,7 +340,7 @@ class Results:
         if self.spec is None:
             self._early.append((index, buffer))
         elif head(buffer).mark == self.spec.mark:
-            self.put(index, columns_of(buffer, self.spec, self._rows.unpack))
+            self.put(index, columns_of(buffer, self.spec, self._rows.pack, self._rows.unpack))
 
     @property
     def value(self) -> Any:
@@ -379,10 +354,11 @@ class Results:
         return in_form(self.spec, self._columns)
 
 
-def _fitted(axes: Axes, ndim: int) -> Axes:
-    """The order of results with `ndim` axes, for rows in this order."""
+def _fitted(order: Order, ndim: int) -> Order:
+    """The order of results with `ndim` axes, for rows in this order; results have no axis from its last element on."""
+    axes = tuple(max(axis, ~axis) for axis in order)
     if len(axes) == ndim:
-        return axes
+        return () if axes == tuple(range(ndim)) else axes
     is_fortran = len(axes) > 1 and axes == tuple(reversed(range(len(axes))))
     return tuple(reversed(range(ndim))) if is_fortran else ()
 
@@ -402,64 +378,3 @@ def in_form(spec: Spec, columns: Sequence[Any]) -> Any:
     if spec.form == "tuple":
         return tuple(columns[: spec.n_home])
     return list(columns[: spec.n_home]) if spec.form == "list" else columns[0]
-
-
-def concatenate(spec: Spec, blocks: Sequence[tuple[Any, ...]], axes: Sequence[Axes] = ()) -> list[Any]:
-    """Join blocks (at least one) into new columns of exactly the same dtypes, in these memory orders (none: C)."""
-    if spec.form == "objects":
-        return [[item for block in blocks for item in block[0]]]
-    columns = []
-    for parts, order in zip(zip(*blocks, strict=True), axes or [()] * len(blocks[0]), strict=True):
-        # Without `out`, numpy would normalise the user's byte order and padding.
-        whole = _ordered((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype, order)
-        columns.append(np.concatenate(parts, out=whole))
-    return columns
-
-
-def _items(objects: list[Any], index: Rowset) -> list[Any]:
-    return objects[index] if isinstance(index, slice) else [objects[k] for k in index.tolist()]
-
-
-def _pack(
-    spec: Spec, columns: Sequence[Any], index: Rowset, header: Head, pack: Pack | None, axes: Sequence[Axes] = ()
-) -> Buffer:
-    """Pack some rows of all columns, in these memory orders (none: C); of objects, first the (n,) numbers of bytes."""
-    if pack is not None:
-        parts = [pack(item) for item in _items(columns[0], index)]
-        for part in parts:
-            if not isinstance(part, bytes | bytearray | memoryview):
-                raise BalanceError(returned(pack, show(part), "bytes, since it is `pack`"))
-        lengths = np.array([memoryview(part).nbytes for part in parts], dtype=np.int64)
-        return parcel(_HEADER.pack(*header), [lengths.tobytes(), b"".join(parts)])
-    header = header._replace(ordered=sum(bool(order) << k for k, order in enumerate(axes)))
-    buffer = np.empty(_begins(spec, header)[-1], dtype=np.uint8)
-    _HEADER.pack_into(buffer.data, 0, *header)
-    orders = bytes(itertools.chain.from_iterable(axes))
-    buffer[HEADER_BYTES : HEADER_BYTES + len(orders)] = np.frombuffer(orders, np.uint8)
-    for column, view in zip(columns, _views(buffer, spec, header), strict=True):
-        _copy(column, index, view)
-    return buffer
-
-
-def _views(buffer: Buffer, spec: Spec, about: Head) -> list[NDArray[Any]]:
-    """The columns of a parcel."""
-    views: list[NDArray[Any]] = []
-    at = HEADER_BYTES  # of the order of the next column
-    for k, (dtype, shape, begin) in enumerate(zip(spec.dtypes, spec.shapes, _begins(spec, about), strict=False)):
-        n_axes = 1 + len(shape) if about.ordered >> k & 1 else 0
-        views.append(_ordered((about.n, *shape), dtype, tuple(buffer[at : at + n_axes].tolist()), buffer.data, begin))
-        at += n_axes
-    return views
-
-
-def _begins(spec: Spec, about: Head) -> list[int]:
-    """The bytes at which the columns begin in a parcel with this header, aligned; and its size."""
-    n_axes = sum(1 + len(shape) for k, shape in enumerate(spec.shapes) if about.ordered >> k & 1)
-    begins = [HEADER_BYTES + _whole_units(n_axes)]
-    for dtype, shape in zip(spec.dtypes, spec.shapes, strict=True):
-        begins.append(begins[-1] + _whole_units(about.n * dtype.itemsize * math.prod(shape)))
-    return begins
-
-
-def _whole_units(n_bytes: int) -> int:
-    return -(-n_bytes // UNIT_BYTES) * UNIT_BYTES

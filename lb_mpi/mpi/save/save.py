@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from lb_mpi import signs
 from lb_mpi.checks import integer, show
+from lb_mpi.columns import Orders, agreed, orders_of
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, opened
 from lb_mpi.mpi.common.communicator import wait
@@ -80,13 +80,13 @@ def save(
         agree_on(own, **{name: (array.dtype, array.shape[1:]) for name, array in checked.items()})
         recorder(own)
         mine = len(next(iter(checked.values())))
-        everyone = allgather(own, (mine, rows.axes_of(checked)))
-        counts, axes = [n for n, _ in everyone], max(everyone, key=itemgetter(0))[1]  # one row has no order
+        everyone = allgather(own, (mine, orders_of([*checked.values()])))
+        counts, orders = [n for n, _ in everyone], agreed(everyone)
         if given.numbers is not None:
             agree(own, lambda: _check_index(given, sum(counts), mine))
             counts = rows.shares(sum(counts), own.size)
             checked = _carry(own, rows.to_blocks(own.rank, given.numbers, _bounds(counts), checked))
-        _write(own, given, step, checked, counts, axes)
+        _write(own, given, step, checked, counts, orders)
         signs.saved(step)  # on all ranks, since the host of rank 0 may die
 
 
@@ -127,14 +127,14 @@ def load(
 
 
 def _write(
-    comm: MPI.Intracomm, given: _Given, step: int, arrays: Arrays, counts: list[int], axes: Mapping[str, list[int]]
+    comm: MPI.Intracomm, given: _Given, step: int, arrays: Arrays, counts: list[int], orders: Orders
 ) -> None:
     """Collective: write all parts, then the manifest."""
     local = _folder(given.path, comm.rank)
     agree(comm, lambda: _begin(local, given, step) if comm.rank == 0 else None)
     try:
         everyone = allgather(comm, agree(comm, lambda: _write_parts(local, step, comm.rank, arrays)))
-        meta, parts = rows.describe_rows(counts, arrays, axes, given.options), [one for part in everyone for one in part]
+        meta, parts = rows.describe_rows(counts, arrays, orders, given.options), [one for part in everyone for one in part]
         agree(comm, lambda: local.commit(step, meta, parts) if comm.rank == 0 else None)
     except BaseException:
         if comm.rank == 0:

@@ -1,0 +1,165 @@
+"""Rows have the same order in memory on every rank and on every way, so their sums have the same bits wherever they live."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi import columns
+from lb_mpi.graph import Graph, parse
+from lb_mpi.mpi.graph import halo, values
+from lb_mpi.mpi.rows import migrating
+from lb_mpi.mpi.rows import rows as rows_module
+from lb_mpi.mpi.save import save
+from tests.arrays import Drawn, draw, draw_counts
+from tests.protocol.mutate import mutated
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+pytestmark = pytest.mark.mpi
+CASES = 12
+
+
+def on_root(value: Any) -> Any:
+    return value if RANK == 0 else None
+
+
+def starts(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """This rank's numbers, and the owner of each row."""
+    end = sum(counts[: RANK + 1])
+    return np.arange(end - counts[RANK], end), np.repeat(np.arange(SIZE), counts)
+
+
+def migrated(drawn: Drawn, counts: list[int], order: str) -> str:
+    numbers, _ = starts(counts)
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        costs = np.full(len(numbers), 1.0 + RANK)
+        new, rows = balancer.migrate((numbers, drawn.rows(numbers)), costs=costs, order=order)
+        return drawn.wrong(rows, new) if balancer.last is not None and balancer.last.acted else ""
+
+
+def mapped(drawn: Drawn, counts: list[int]) -> str:
+    numbers, _ = starts(counts)
+    wrong = False
+    with lb_mpi.Balancer(COMM, when="always", emulated_speed=1.0 / (1 + RANK)) as balancer:
+        for _ in range(3):
+            wrong |= balancer.map_rows(lambda block: checked(drawn, block), drawn.rows(numbers)).any()
+    return f"{drawn}: the function gets another order than that of the rows" if wrong else ""
+
+
+def checked(drawn: Drawn, block: np.ndarray) -> np.ndarray:
+    """For each row, whether the block differs from its rows in the order in memory."""
+    same = columns.order_of(block) == columns.order_of(drawn.rows(np.arange(len(drawn.values))))
+    return np.full(len(block), len(block) > 1 and not same)
+
+
+def exchanged(drawn: Drawn, counts: list[int]) -> str:
+    numbers, parts = starts(counts)
+    graph = parse(f"complete:{len(parts)}") if len(parts) < 20 else Graph.from_edges(len(parts), [0], [len(parts) - 1])
+    with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(parts)) as plan:
+        for _ in range(2):
+            around = plan.exchange(drawn.rows(numbers))
+    return drawn.wrong(around, np.concatenate([plan.vertices, plan.ghosts]))
+
+
+def rebalanced(drawn: Drawn, counts: list[int]) -> str:
+    numbers, parts = starts(counts)
+    with lb_mpi.distribute(COMM, on_root(parse(f"mesh:1x{len(parts)}")), parts=on_root(parts)) as plan:
+        rows: np.ndarray = drawn.rows(numbers)
+        for _ in range(4):
+            (rows,) = plan.rebalance(rows, costs=np.ones(len(rows)), when="always")
+            if plan.last is not None and plan.last.acted:
+                break
+        return drawn.wrong(rows, plan.vertices) if not np.array_equal(plan.vertices, numbers) else ""
+
+
+def saved(drawn: Drawn, counts: list[int], folder: Path, *, index: bool) -> str:
+    numbers, _ = starts(counts)
+    place = numbers if index else None
+    lb_mpi.save(COMM, folder, 1, index=place, rows=drawn.rows(numbers))
+    found = lb_mpi.load(COMM, folder, index=place)
+    assert found is not None
+    n = len(drawn.values)
+    ends = np.cumsum([n // SIZE + (rank < n % SIZE) for rank in range(SIZE)])
+    return drawn.wrong(found[1]["rows"], numbers if index else np.arange(n)[ends[RANK - 1] if RANK else 0 : ends[RANK]])
+
+
+def pooled(drawn: Drawn) -> str:
+    """Of the whole array as an item, and of its rows as items."""
+    numbers = np.arange(len(drawn.values))
+    whole = drawn.rows(numbers)
+    with lb_mpi.Pool(COMM) as pool:
+        found = pool.map(same, [whole] * SIZE) or []
+        sums = pool.map(sum_of_last, whole)
+    wrong = [drawn.wrong(one, numbers) for one in found]
+    if sums is not None and np.array(sums).tobytes() != np.array([*map(sum_of_last, whole)]).tobytes():
+        wrong.append(f"{drawn}: other sums of items")
+    return max(wrong, default="")
+
+
+def same(item: np.ndarray) -> np.ndarray:
+    return item
+
+
+def sum_of_last(item: np.ndarray) -> np.ndarray:
+    return np.asarray(item.sum(axis=-1) if np.ndim(item) else item)
+
+
+WAYS: dict[str, Callable[[Drawn, list[int], Path], str]] = {
+    "migrate": lambda drawn, counts, _: migrated(drawn, counts, "appended"),
+    "migrate in order": lambda drawn, counts, _: migrated(drawn, counts, "kept"),
+    "map_rows": lambda drawn, counts, _: mapped(drawn, counts),
+    "exchange": lambda drawn, counts, _: exchanged(drawn, counts),
+    "rebalance": lambda drawn, counts, _: rebalanced(drawn, counts),
+    "save": lambda drawn, counts, folder: saved(drawn, counts, folder, index=False),
+    "save by index": lambda drawn, counts, folder: saved(drawn, counts, folder / "by index", index=True),
+    "pool": lambda drawn, _counts, _: pooled(drawn),
+}
+
+
+def wrong_in(number: int, folder: Path, ways: Iterable[str] = WAYS) -> str:
+    """What is wrong in a case, the same text on all ranks."""
+    rng = np.random.default_rng(number)
+    counts = draw_counts(rng, SIZE)
+    drawn = draw(rng, sum(counts))
+    found = {way: COMM.allgather(WAYS[way](drawn, counts, folder / str(number))) for way in ways}
+    return "; ".join(f"{way}: {text}" for way, texts in found.items() for text in texts if text)
+
+
+def test_rows_have_one_order_on_all_ranks_and_ways(tmp_path: Path) -> None:
+    folder = COMM.bcast(tmp_path)
+    for number in range(CASES):
+        assert not wrong_in(number, folder), f"case {number}"
+
+
+MUTANTS: list[tuple[str, types.ModuleType, tuple[str, str, str]]] = [  # the way that finds it; see tests/protocol/mutate.py
+    ("save", columns, ("order_of", "if strides[axis] and other:", "if True:")),
+    ("save", columns, ("order_of", "if other <= abs(strides[axis]):", "if other > abs(strides[axis]):")),
+    ("pool", columns, ("order_of", "~axis if strides[axis] < 0 else axis", "axis")),
+    ("migrate in order", columns, ("agreed", "everyone[rank][0] > 1", "everyone[rank][0] > 0")),
+    ("exchange", columns, ("agreed", "max(everyone", "min(everyone")),
+    ("migrate", columns, ("ArrayColumn.join", "dtype, order)", "dtype, ())")),
+    ("migrate", migrating, ("_move", "agreed(allgather(comm, (rows.n, rows.orders)), comm.rank)", "rows.orders")),
+    ("exchange", halo, ("HaloPlan._exchange", "if len(array) > 1 or orders is None", "if True")),
+    ("exchange", halo, ("HaloPlan._exchange", "orders.least < 2", "orders.least < 1")),
+    ("rebalance", values, ("Values.join", "[(self._n, self._orders),", "[(2, self._orders),")),
+    ("save", save, ("save", "agreed(everyone)", "everyone[-1][1]")),
+    ("map_rows", rows_module, ("Rows.parcel", ", self.orders)", ")")),
+]  # fmt: skip
+
+
+@pytest.mark.one_mpi
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+@pytest.mark.skipif(SIZE == 1, reason="nothing moves")
+def test_mutants_of_the_order_are_found(number: int, tmp_path: Path) -> None:
+    way, module, change = MUTANTS[number]
+    folder = COMM.bcast(tmp_path)
+    with mutated(module, *change):
+        assert any(wrong_in(k, folder, [way]) for k in range(3 * CASES))
