@@ -246,8 +246,8 @@ def outcome_of(code: int, out: str, errors: str, ended: bool, is_right: Callable
             return "exact" if is_right(json.loads(out.splitlines()[-1])) else "wrong"
         except (ValueError, IndexError, KeyError, TypeError):
             return "silent"
-    causes = ("signal", "hangs", "can't be read", "failed:", "error:", "No space", "File too large", "interrupted", "SystemExit", "saved")
-    return "named" if any(cause in errors for cause in causes) else "silent"
+    causes = ("signal", "hangs", "can't be read", "failed:", "error:", "No space", "File too large")
+    return "named" if any(cause in errors for cause in (*causes, "interrupted", "SystemExit", "saved")) else "silent"
 
 
 def undisturbed(environment: Environment, program: Program) -> Any:
