@@ -18,7 +18,8 @@ for parts that differ between two runs of the same program:
 
 - The elements of a set come in the order of their hashes, which differ in each run: they are sorted.
 - Padding in structured arrays holds arbitrary bytes: it is left out.
-- Equal texts may be one object or two: they count as two.
+- Equal texts, tuples, arrays and the like may be one object or two: it depends on which rank has sent which results.  They
+  count as two, unless a value holds itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import io
 import pickle
 import struct
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from datetime import date, time, timedelta
+from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgpack
@@ -40,7 +42,7 @@ from lb_mpi.checks import show
 from lb_mpi.columns import all_axes, from_memory, in_memory, order_of
 from lb_mpi.files import frame, read_frame
 
-MAGIC, VERSION = b"lb_mpi", 2
+MAGIC, VERSION = b"lb_mpi", 3
 _START = struct.Struct("<6sH")  # magic, version
 _INT64, _UINT64 = -(1 << 63), (1 << 64) - 1  # the integers of MessagePack
 TYPES = "None, bool, int, float, complex, str, bytes, tuple, list, dict, numpy arrays and numbers of them"
@@ -134,10 +136,16 @@ def _results(payload: Any, n: int) -> list[tuple[int, Any]] | None:
 
 def _frame(payload: Any) -> bytes:
     try:
-        packed: bytes = msgpack.packb(payload)
-    except (OverflowError, UnicodeEncodeError) as error:
+        packed = _packed(payload)
+    except OverflowError as error:
         raise ValueError(f"results can't be written to a checkpoint: {error}") from error
     return frame(packed)
+
+
+def _packed(value: Any) -> bytes:
+    """Pack a value; texts may have lone surrogates, as names of files do."""
+    packed: bytes = msgpack.packb(value, unicode_errors="surrogatepass")
+    return packed
 
 
 def _payload(view: memoryview, at: int) -> tuple[Any, int]:
@@ -160,7 +168,7 @@ def _unpack(packed: bytes | memoryview, depth: int = 0) -> Any:
             return tuple(_unpack(data, depth + 1))
         return _READERS[kind](data)
 
-    return msgpack.unpackb(packed, ext_hook=read_extension, strict_map_key=False)
+    return msgpack.unpackb(packed, ext_hook=read_extension, strict_map_key=False, unicode_errors="surrogatepass")
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -177,14 +185,14 @@ def _plain(value: Any, depth: int) -> Any:
     if kind is list:
         return [_plain(one, depth + 1) for one in value]
     if kind is tuple:
-        return msgpack.ExtType(_TUPLE, msgpack.packb([_plain(one, depth + 1) for one in value]))
+        return msgpack.ExtType(_TUPLE, _packed([_plain(one, depth + 1) for one in value]))
     if kind is dict:
         return {_plain(key, depth + 1): _plain(one, depth + 1) for key, one in value.items()}
     if kind is complex:
         return msgpack.ExtType(_COMPLEX, struct.pack("<dd", value.real, value.imag))
     if (kind is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
         if isinstance(value, np.str_ | np.bytes_):  # an array of one would drop zeros at its end
-            return msgpack.ExtType(_TEXT, msgpack.packb("".join(value) if isinstance(value, str) else bytes(value)))
+            return msgpack.ExtType(_TEXT, _packed("".join(value) if isinstance(value, str) else bytes(value)))
         if kind is np.ndarray and not value.flags.forc:
             order = all_axes(order_of(value), value.ndim)
             axes, steps = [max(axis, ~axis) for axis in order], [-1 if ~axis in order else 1 for axis in range(value.ndim)]
@@ -230,7 +238,7 @@ def _read_ordered(data: bytes) -> Any:
 
 
 def _read_text(data: bytes) -> Any:
-    text = msgpack.unpackb(data)
+    text = msgpack.unpackb(data, unicode_errors="surrogatepass")
     return np.str_(text) if isinstance(text, str) else np.bytes_(text)
 
 
@@ -245,6 +253,9 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
 
 
 PROTOCOL = 4  # of pickle: later ones encode whether an array is writable
+KEPT_BYTES, SHORT = 256, 8  # digests of smaller values are found again; a tuple of so few numbers is part of what holds it
+_INLINE = frozenset({type(None), bool, int, float})
+_SMALL = (type, FunctionType, BuiltinFunctionType, date, time, timedelta)  # pickled in a few bytes
 
 
 def digest(function: Callable[..., Any], items: Any, *, star: bool, key: str | None = None) -> bytes:
@@ -270,23 +281,88 @@ def _digest(value: Any, name: str, expected: str) -> bytes:
 
 
 def _of(value: Any) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    _Pickler(SimpleNamespace(write=found.update), PROTOCOL).dump(value)
-    return found.digest()
+    try:
+        return _Digests().of(value)
+    except (_CyclicError, RecursionError):  # pickle's own memory of objects ends where a value holds itself
+        found = hashlib.blake2b(digest_size=16)
+        _Pickler(found.update).dump(value)
+        return found.digest()
+
+
+class _CyclicError(Exception):
+    """A value holds itself."""
+
+
+class _Digests:
+    """Digests of a value and of all that it holds, by content: equal parts may be one object or several."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, bytes, int]] = {}  # by id: an object, which stays, its digest and its bytes
+        self._open = set[int]()  # ids of the objects around this one
+        self._n_bytes = 0
+
+    def of(self, value: Any) -> bytes:
+        """Return the digest of a value; that of a large one is found once, wherever it is held."""
+        found = self._known.get(id(value)) or self._find(value)
+        self._n_bytes += found[2]
+        return found[1]
+
+    def _find(self, value: Any) -> tuple[Any, bytes, int]:
+        if id(value) in self._open:
+            raise _CyclicError
+        hashed, outside = hashlib.blake2b(digest_size=16), self._n_bytes
+
+        def write(data: Any) -> None:
+            hashed.update(data)
+            self._n_bytes += len(data)
+
+        self._open.add(id(value))
+        self._n_bytes = 0
+        _Pickler(write, self.of).dump(value)
+        self._open.remove(id(value))
+        found = value, hashed.digest(), self._n_bytes
+        self._n_bytes = outside
+        if found[2] > KEPT_BYTES:
+            self._known[id(value)] = found
+        return found
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that replaces objects with `digest`'s own descriptions."""
+    """A pickler that replaces objects with `digest`'s own descriptions; `part(value)`: the digest of what a value holds."""
+
+    def __init__(self, write: Callable[[Any], None], part: Callable[[Any], bytes] | None = None) -> None:
+        super().__init__(SimpleNamespace(write=write), PROTOCOL)
+        self.fast = part is not None  # no object is remembered
+        self._part, self._is_part = part, False
 
     def persistent_id(self, value: Any) -> Any:
         """Return the replacement of the value; None: pickle it as usual."""
-        if isinstance(value, str):
-            return value.encode("utf-8", "surrogatepass") if type(value) is str else None
+        kind = type(value)
+        if kind in _INLINE:
+            return None
+        is_part, self._is_part = self._is_part, True
+        if kind is str:
+            return value.encode("utf-8", "surrogatepass")
         if isinstance(value, set | frozenset):
-            return type(value), sorted(map(_of, value)), getattr(value, "__dict__", None)
+            return kind, sorted(map(_of, value)), getattr(value, "__dict__", None)
         if isinstance(value, np.ndarray | np.void) and value.dtype.names is not None:
-            return _without_padding(value)
-        return None
+            if (replaced := _without_padding(value)) is not None:
+                return replaced
+        elif isinstance(value, np.generic):
+            return kind, value.dtype.str, value.tobytes()
+        whole = not is_part or self._part is None
+        if kind is np.ndarray and value.dtype.names is None and not value.dtype.hasobject:
+            if whole or value.nbytes <= KEPT_BYTES:
+                order: Any = "F" if value.flags.fnc else "C"
+                return kind, value.dtype.str, value.shape, order, value.tobytes(order)
+        elif whole or isinstance(value, _SMALL) or (kind is bytes and len(value) <= KEPT_BYTES) or _is_short(value):
+            return None
+        assert self._part is not None
+        return int.from_bytes(self._part(value), "little")
+
+
+def _is_short(value: Any) -> bool:
+    return type(value) is tuple and len(value) <= SHORT and _INLINE.issuperset(map(type, value))
 
 
 def _without_padding(value: Any) -> Any:

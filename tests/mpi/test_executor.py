@@ -355,11 +355,32 @@ def fork(_: object) -> tuple[str, int]:
     return ("parent", os.waitpid(child, 0)[1]) if child else ("child", 0)
 
 
-def test_a_child_that_a_task_has_forked_does_not_go_on_as_a_rank() -> None:
+def counted_fork(path: Path, k: int) -> tuple[str, int]:
+    with path.open("ab") as file:
+        file.write(b".")
+    if k < 0:
+        fork(k)
+        raise ValueError(k)
+    return fork(k)
+
+
+def test_a_child_that_a_task_has_forked_does_not_go_on_as_a_rank(tmp_path: Path) -> None:
+    path = COMM.bcast(tmp_path / "calls")
+    n, calls = 2 * SIZE, functools.partial(counted_fork, path)
+
     def use(executor: lb_mpi.Executor) -> None:
-        assert [*executor.map(fork, range(2 * SIZE))] == [("parent", 256)] * (2 * SIZE)
+        assert [*executor.map(calls, range(n))] == [("parent", 256)] * n
+        assert [*executor.map(calls, range(n), chunksize=n)] == [("parent", 256)] * n
 
     on_root(use)
+    found = list[Any]()
+    with lb_mpi.Pool(COMM) as pool:
+        assert pool.map(calls, n, chunksize=n, callback=lambda one: found.append(fork(one))) == (
+            [("parent", 256)] * n if COMM.rank == 0 else None
+        )
+        assert found == [("parent", 256)] * len(found)
+        pool.map(calls, [-1] * n, chunksize=n, retries=1, return_exceptions=True)
+        assert COMM.rank or path.stat().st_size == 5 * n
 
 
 def test_maps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,26 @@ def test_a_map_is_not_taken_for_a_starmap(pool: lb_mpi.Pool, path: Path) -> None
         pool.map(max, range(20), {2} if RANK == 0 else [], checkpoint=path)
 
 
+ORIGIN = ("north", b"bytes", (1.5, "south"), np.arange(3.0))  # one object on each rank, and several where its pickles arrive
+
+
+def first(k: int) -> Any:
+    return k, ORIGIN, [ORIGIN[2]] * 2
+
+
+def second(result: Any) -> int:
+    return int(result[0])
+
+
+def test_a_pipeline_of_two_maps_goes_on_with_other_ranks(pool: lb_mpi.Pool, path: Path) -> None:
+    assert pool.map(second, pool.map(first, 20), checkpoint=path) == ([*range(20)] if RANK == 0 else None)
+    if RANK == 0:
+        with lb_mpi.Pool(MPI.COMM_SELF) as alone:
+            told = list[int]()
+            assert alone.map(second, alone.map(first, 20), checkpoint=path, callback=told.append) == [*range(20)]
+            assert not told
+
+
 def test_sets_as_items_are_refused_at_once_and_sets_in_items_are_not(pool: lb_mpi.Pool, path: Path) -> None:
     with pytest.raises(TypeError, match=r"items = \{.*\}: expected items in a fixed order, such as sorted"):
         pool.map(len, {"north", "south"} if RANK == 0 else None, checkpoint=path)

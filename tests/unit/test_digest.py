@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import datetime
+import decimal
 import functools
+import inspect
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,6 +93,41 @@ def test_equal_items_have_equal_digests() -> None:
     assert of(len, padded(0)) == of(len, padded(255))
     assert of(len, [padded(0), padded(0)[0]]) == of(len, [padded(255), padded(255)[0]])
     assert of(Model(rows=padded(0)).run) == of(Model(rows=padded(255)).run)
+
+
+def parts() -> dict[str, Any]:
+    """New objects that are equal each time, of all kinds."""
+    day = datetime.datetime(2026, 11, 28, 12, tzinfo=datetime.UTC)
+    return {
+        "text": "".join(["nor", "th"]), "bytes": bytes([1, 2]) * 50, "short bytes": bytes([1, 2]), "date": day,
+        "tuple": tuple(iter([1, 2.5, "three"])), "named": inspect.FullArgSpec([], "a", None, None, [], None, {}),
+        "list": [1, [2]], "dict": {"a": (1, 2), "b": day}, "array": np.arange(6.0).reshape(2, 3), "complex": complex(1, 2),
+        "objects": np.array([day, "x"], dtype=object), "number": np.float64(0.5), "padded": padded(3), "path": Path("a"),
+        "model": Model(x=(1, 2)), "decimal": decimal.Decimal("1.5"), "integer": 10**30, "dtype": np.dtype([("a", "i4")]),
+        "set": {(1, 2), ("x", 3)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", parts())
+def test_it_does_not_count_which_equal_parts_are_one_object(name: str) -> None:
+    one = parts()[name]
+    shared, apart = [one, (one, one), {"a": one}], [parts()[name] for _ in range(4)]
+    items = [shared, [apart[0], (apart[1], apart[2]), {"a": apart[3]}]]
+    assert of(len, items[0]) == of(len, items[1])
+    assert of(functools.partial(max, items[0])) == of(functools.partial(max, items[1]))
+    copies: list[Any] = [copy.deepcopy(shared), pickle.loads(pickle.dumps(items))[1]]  # results of this rank, and of another
+    assert of(len, copies[0]) == of(len, copies[1]) == of(len, shared)
+    assert len({of(len, other) for other in ([one], [one, one], [[one]], [one, [one]], [(one, one)], [])}) == 6
+
+
+def test_values_that_hold_a_part_many_times_or_themselves_have_digests() -> None:
+    many: Any = [1]
+    for _ in range(200):  # 2**200 parts
+        many = [many, many]
+    assert of(len, [many]) == of(len, [copy.deepcopy(many)])
+    itself: list[Any] = [1]
+    itself.append(itself)
+    assert of(len, [itself]) == of(len, [copy.deepcopy(itself)]) != of(len, [[1, [1]]])
 
 
 def test_functions_are_told_apart_by_module_and_name_and_by_what_they_hold() -> None:

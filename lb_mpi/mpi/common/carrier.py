@@ -142,11 +142,20 @@ def carry(
                     nap.take(until - now)
 
 
+def end_child(parent: int) -> None:
+    """End this process if the user's code has forked it from `parent`, and returned: only the parent may go on in lb_mpi."""
+    if os.getpid() != parent:
+        os._exit(1)
+
+
 def _do(actor: Actor[M, J, Any], port: Port[M, J], job: J, interrupts: Interrupts) -> list[tuple[int, M]]:
     """Do a job, in which Ctrl-C is raised at once; return what the actor sends then."""
+    process = os.getpid()
     try:
         with interrupts.allowed():
             result = port.run(job)
     except BaseException as error:
+        end_child(process)
         return actor.fail(error)
+    end_child(process)
     return actor.done(job, result)

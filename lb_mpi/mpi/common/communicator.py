@@ -336,6 +336,11 @@ class at_work:
         _at_work.remove(self._entry)
 
 
+def in_task() -> bool:
+    """Return whether this thread runs a task of a pool."""
+    return any(thread == threading.get_ident() for thread, _ in [*_at_work])
+
+
 def _refuse_in_task(comm: MPI.Intracomm) -> None:
     """Raise an error in a task of a pool with other ranks of `comm`, which run tasks, too, and make no such call."""
     for thread, ranks in [*_at_work]:  # other threads begin and end tasks

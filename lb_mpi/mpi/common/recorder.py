@@ -27,6 +27,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.files import FRAME_BYTES, create, is_at, naming, warn
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
+from lb_mpi.mpi.common.communicator import in_task
 from lb_mpi.mpi.common.facts import library
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.record.events import Clock, Phase
@@ -95,8 +96,11 @@ class _File:
 def recorder(comm: MPI.Intracomm) -> Record:
     """Collective: return the record of this process, or one that does nothing if the run is not recorded.
 
-    ValueError on every rank unless all have the same LB_MPI_RECORD; OSError if its folder is not writable.
+    ValueError on every rank unless all have the same LB_MPI_RECORD; OSError if its folder is not writable.  What a task of a
+    pool does on its rank alone is recorded as that task, not once more.
     """
+    if comm.size == 1 and in_task():
+        return OFF
     folder = os.environ.get(VARIABLE)
     agree_on(comm, **{VARIABLE: folder})
     if not folder:

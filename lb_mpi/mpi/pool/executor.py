@@ -29,7 +29,8 @@ from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.pool.arguments import check_costs
 from lb_mpi.mpi.pool.dispatcher import Dispatcher, Submission, Submissions, TaskFuture, check_level, dispatcher_of
 from lb_mpi.mpi.pool.member import serve
-from lb_mpi.mpi.pool.messages import dumps, run_chunk, run_kept
+from lb_mpi.mpi.pool.messages import dumps
+from lb_mpi.mpi.pool.running import run_chunk, run_kept
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling.account import report

@@ -11,6 +11,7 @@ their errors would be its own, and they may wait for a lock that it holds.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import threading
 import time
@@ -21,6 +22,7 @@ import numpy as np
 
 from lb_mpi.errors import Error
 from lb_mpi.files import warn
+from lb_mpi.mpi.common.carrier import end_child
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
@@ -254,11 +256,12 @@ class RootTasks(Member):
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
         """Call the caller's functions in this block, in which this thread may begin no other map."""
-        self._caller = threading.get_ident()
+        self._caller, process = threading.get_ident(), os.getpid()
         try:
             with interrupts().allowed():
                 yield
         finally:
+            end_child(process)
             self._caller = 0
 
     @contextlib.contextmanager

@@ -12,7 +12,7 @@ import pickle
 import struct
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -178,16 +178,6 @@ def kept(value: Any) -> Any:
 def _is_plain(value: Any) -> bool:
     """Return whether a copy in C's or Fortran's order, which needs a fifth of the time, is what a pickle would restore."""
     return type(value) is np.ndarray and value.flags.forc and value.flags.writeable and not value.dtype.hasobject
-
-
-def run_kept(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-    """Return function(*args, **options), to be pickled after further calls."""
-    return kept(function(*args, **options))
-
-
-def run_chunk(function: Callable[..., Any], chunk: Iterable[Iterable[Any]]) -> list[Any]:
-    """Return function(*args) for each args of a chunk, to be pickled."""
-    return [kept(function(*args)) for args in chunk]
 
 
 def copied(value: Any) -> Any:

@@ -101,7 +101,10 @@ class Broadcast:
         if self._shared is None or len(self._shared.array) < size:
             self._wait(self._comm.Ibarrier().Test)  # a blocking call would hide that a rank has failed
             self._free()
-            self._shared = SharedBytes(self._comm, self._host, max(1 << 20, 1 << (size - 1).bit_length()))
+            try:  # some more, since the next map may be a little larger
+                self._shared = SharedBytes(self._comm, self._host, max(1 << 20, 1 << (size - 1).bit_length()))
+            except OSError:  # on all ranks, of which one has no room for that
+                self._shared = SharedBytes(self._comm, self._host, size)
         array = self._shared.array
         self._wait(self._host.Ibarrier().Test)  # the previous data is no longer read
         end = n_bytes

@@ -30,7 +30,7 @@ from lb_mpi.mpi.pool.arguments import MapOptions, check_options, reads_lazily
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import PoolMaps, RootMap, RootTasks
 from lb_mpi.mpi.pool.member import Follower, serve
-from lb_mpi.mpi.pool.messages import run_chunk
+from lb_mpi.mpi.pool.running import run_chunk
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.mpi.pool.streams import RootStream

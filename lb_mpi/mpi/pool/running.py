@@ -9,13 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
 from lb_mpi.errors import Error
+from lb_mpi.mpi.common.carrier import end_child
 from lb_mpi.mpi.common.communicator import at_work
 from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.common.waiting import own_s
@@ -52,9 +53,8 @@ class Process(NamedTuple):
         return cls(os.getpid(), sys.getrecursionlimit())
 
     def restore(self) -> None:
-        """Make it again as it was; end a child that the task has forked, since only its parent may call MPI."""
-        if os.getpid() != self.pid:
-            os._exit(1)
+        """Make it again as it was; end a child that the task has forked."""
+        end_child(self.pid)
         if sys.getrecursionlimit() < self.depth:
             sys.setrecursionlimit(self.depth)  # of all threads
 
@@ -101,11 +101,13 @@ NO_ALARM = nullcontext()
 def _caller(call: Call, alarm: Alarm | None) -> Callable[..., Any]:
     """Return a function that calls the user's with an item: with a timeout, and again after an exception, as `call` says."""
     once = call.function if alarm is None else partial(alarm.call, call.function)
+    process = os.getpid()
 
     def attempts(*args: Any) -> Any:
         for _ in range(call.retries):
             with suppress(Exception):
                 return once(*args)
+            end_child(process)
         return once(*args)
 
     return attempts
@@ -144,6 +146,7 @@ def run_tasks(
                     if not call.keep_exceptions:
                         raise
                     value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
+                end_child(process.pid)
                 if type(value) not in UNCHANGING:
                     if session.ranks.is_root:
                         value = copied(value)
@@ -167,6 +170,19 @@ def run_tasks(
     cpu_s = after.cpu_s - before.cpu_s
     session.used_threads(after.others_s - before.others_s)
     return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
+
+
+def run_kept(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    """Return function(*args, **options), to be pickled after further calls."""
+    process = os.getpid()
+    value = kept(function(*args, **options))
+    end_child(process)
+    return value
+
+
+def run_chunk(function: Callable[..., Any], chunk: Iterable[Iterable[Any]]) -> list[Any]:
+    """Return function(*args) for each args of a chunk, to be pickled."""
+    return [run_kept(function, *args) for args in chunk]
 
 
 # --- tasks of executors, which have a function each -------------------------------------------------------------------
