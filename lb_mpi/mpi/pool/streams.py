@@ -109,15 +109,15 @@ class RootStream(RootTasks):
         return self._scheduler.wants(self._queue, room - self._n_read + self._n_taken)
 
     def _read(self) -> None:
-        """Read items; in the caller's frame, with no lock, since it is the user's code."""
+        """Read items; in the caller's frame, with no lock, since it is the user's code: another thread may make this pause."""
         read, n_bytes = list[Task](), 0
-        n = self._n_wanted
+        with self.session.lock:
+            n = self._n_wanted
         while self._items is not None and len(read) < n and n_bytes < BATCH_BYTES:
             try:
                 item = next(self._items)
             except StopIteration:
                 self._items = None
-                self._queue.end()
                 break
             try:
                 read.append(Task((self._n_read, data := exact(item)), len(data)))
@@ -125,8 +125,11 @@ class RootStream(RootTasks):
                 raise TypeError(f"items[{self._n_read}] can't be pickled: {type(error).__name__}: {error}") from error
             self._n_read += 1
             n_bytes += len(data)
-        for task in read:  # all together: another thread may send them meanwhile
-            self._queue.add(task)
+        with self.session.lock:
+            for task in read:
+                self._queue.add(task)
+            if self._items is None:
+                self._queue.end()
 
     @property
     def complete_for_others(self) -> bool:
