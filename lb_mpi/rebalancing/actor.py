@@ -249,6 +249,11 @@ class Rebalancing:
         return self.stage is Stage.OVER
 
     @property
+    def ready(self) -> bool:
+        """True once all ranks have built their new parts, and none has failed: it then ends well."""
+        return self.stage is Stage.CUT
+
+    @property
     def committed(self) -> bool:
         """True if all ranks have the new parts."""
         return self.over and self.built is not None and not self.outcome.failed and self.outcome.moved > 0

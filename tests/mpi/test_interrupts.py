@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import pickle
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.mpi.common import carrier, communicator, waiting
+from lb_mpi.mpi.common.communicator import Presence
+from lb_mpi.mpi.common.parcels import Parcels
+from lb_mpi.mpi.common.reducing import Reducing
+from lb_mpi.mpi.common.waiting import Nap
 from lb_mpi.mpi.pool import gathering
+from lb_mpi.mpi.rows import migrating
+from lb_mpi.saving import folder as saving_folder
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
+LAST_EVENTS = 24  # of a call, at which Ctrl-C comes, on the first rank and the last one in turn
+OTHER = MPI.get_vendor()[0] != "MPICH"  # with the other MPI, in the other turn
 pytestmark = pytest.mark.mpi
 
 
@@ -188,3 +200,248 @@ def test_control_c_is_raised_at_once_in_the_users_code(
         assert "KeyboardInterrupt" in str(error)
         assert f"{__name__.rpartition('.')[2]}.py" in str(error)
     assert np.all(COMM.allgather(signal.getsignal(signal.SIGINT) is signal.default_int_handler))
+
+
+# --- Ctrl-C at each of the last events of a call ------------------------------------------------------------------------
+
+
+class Press:
+    """Ctrl-C at event `at` of this rank: the begin or end of a wait, messages in a turn, a send; then it hears late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n, self.at, self.deaf = 0, 0, 0
+        monkeypatch.setattr(communicator, "QUICK_S", 0.0)
+        monkeypatch.setattr(communicator, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(carrier, "PATIENCE_S", 0.0)
+        self._count(monkeypatch, Presence, "wait")
+        self._count(monkeypatch, Parcels, "send")
+        self._count(monkeypatch, Nap, "reset")  # of a turn with messages
+        self._count(monkeypatch, saving_folder.Folder, "commit")
+        wait, reduced = Presence.wait, Reducing.done
+        monkeypatch.setattr(Reducing, "done", lambda one: not self._is_deaf() and reduced(one))
+
+        def deferred(presence: Presence, done: Callable[[], bool], *args: Any, **options: Any) -> None:
+            wait(presence, lambda: not self._is_deaf() and done(), *args, **options)
+
+        monkeypatch.setattr(Presence, "wait", deferred)
+
+    def _event(self) -> None:
+        self.n += 1
+        if self.n == self.at:
+            self.deaf = 3 * communicator.LOOKS
+            signal.raise_signal(signal.SIGINT)
+
+    def _is_deaf(self) -> bool:
+        self.deaf -= self.deaf > 0
+        return self.deaf > 0
+
+    def _count(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+        plain = getattr(kind, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            self._event()
+            found = plain(*args, **options)
+            self._event()
+            return found
+
+        monkeypatch.setattr(kind, name, counted)
+
+
+OLD = [f"{RANK}.{k}" for k in range(0 if RANK else 6 * SIZE)]  # rows of all are on rank 0
+
+
+class Handing:
+    """A call that hands over: after it all ranks have the new state, or all have the old one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(self) -> None:
+        raise NotImplementedError
+
+    def check(self, *, returned: bool) -> None:
+        raise NotImplementedError
+
+
+class Migrating(Handing):
+    order = "appended"
+
+    def __enter__(self) -> Self:
+        self.balancer, self.rows = lb_mpi.Balancer(COMM, when="always"), OLD
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(lb_mpi.Error):
+            self.balancer.close()
+
+    def call(self) -> None:
+        costs = np.ones(len(self.rows))
+        self.rows = self.balancer.migrate(self.rows, costs=costs, order=self.order, pack=str.encode, unpack=bytes.decode)
+
+    def check(self, *, returned: bool) -> None:
+        assert sorted(itertools.chain(*COMM.allgather(self.rows))) == sorted(COMM.bcast(OLD))
+        assert (len(self.rows) == 6) if returned else (self.rows == OLD)
+
+
+class Keeping(Migrating):
+    order = "kept"
+
+
+class Rebalancing(Handing):
+    method = "block"
+
+    def __enter__(self) -> Self:
+        self.plan = lb_mpi.distribute(COMM, f"mesh:8x{8 * SIZE}", method=self.method, speeds=np.ones(SIZE))
+        self.values, self.before, speeds = self.plan.vertices, self.plan.vertices, np.resize([1.0, 0.25], SIZE)
+        for _ in range(3):
+            self.plan._balance._speeds.add(float(speeds[RANK]))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(lb_mpi.Error):
+            self.plan.close()
+
+    def call(self) -> None:
+        (self.values,) = self.plan.rebalance(self.values, when="always")
+
+    def check(self, *, returned: bool) -> None:
+        assert np.array_equal(self.values, self.plan.vertices)
+        owned = np.concatenate(COMM.allgather(self.values))
+        assert np.array_equal(np.sort(owned), np.arange(64 * SIZE))
+        assert (returned and SIZE > 1) == any(COMM.allgather(len(self.values) != len(self.before)))
+        if not COMM.allreduce(self.plan._presence.failed, MPI.MAX):
+            assert np.array_equal(self.plan.exchange(self.values)[len(self.values) :], self.plan.ghosts)
+
+
+class Slabs(Rebalancing):
+    method = "slabs"
+
+
+class Saves(Handing):
+    def __enter__(self) -> Self:
+        self.step = 1 + (lb_mpi.load(COMM, self.folder) or (0, {}))[0]
+        return self
+
+    def call(self) -> None:
+        lb_mpi.save(COMM, self.folder, self.step, x=np.full(RANK + 1, self.step))
+
+    def check(self, *, returned: bool) -> None:
+        step, arrays = lb_mpi.load(COMM, self.folder) or (0, {})
+        assert step == self.step - (not returned)
+        assert set(arrays.get("x", [step])) == {step}
+
+
+class Values(Handing):
+    """A call that returns the same value on all ranks."""
+
+    expected: Any = 2**15 - 1
+    value: Any = None
+
+    def call(self) -> None:
+        self.value = lb_mpi.search(COMM, lb_mpi.TreeSearch(1, lambda n: [2 * n, 2 * n + 1] if n < 2**14 else [])).value
+
+    def check(self, *, returned: bool) -> None:
+        assert self.value == (self.expected if returned else None)
+
+
+class Loads(Values):
+    expected = 0
+
+    def __enter__(self) -> Self:
+        if not list(self.folder.glob("save*")):
+            COMM.Barrier()
+            lb_mpi.save(COMM, self.folder, 3, x=np.arange(10))
+        return self
+
+    def call(self) -> None:
+        self.value = int((lb_mpi.load(COMM, self.folder) or (0, {"x": [1]}))[1]["x"][0]) * (RANK == 0)
+
+
+class Maps(Values):
+    expected = tuple(k * k for k in range(40))
+
+    def __enter__(self) -> Self:
+        self.pool = lb_mpi.Pool(COMM)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(lb_mpi.Error):
+            self.pool.close()
+
+    def call(self) -> None:
+        self.value = tuple(self.pool.map(lambda k: k * k, 40, to="all", chunksize=1))
+
+
+class Deals(Values):
+    expected = 16
+
+    def call(self) -> None:
+        with lb_mpi.distribute(COMM, "mesh:4x4", method="block") as plan:
+            self.value = 16
+        assert plan.vertices is not None
+
+
+HANDING = [Migrating, Keeping, Rebalancing, Slabs, Saves, Loads, Values, Maps]
+
+
+@pytest.mark.parametrize("door", HANDING)
+def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, door: type[Handing]
+) -> None:
+    folder = COMM.bcast(tmp_path)
+    press, ended = Press(monkeypatch), list[bool]()
+    with door(folder) as one:
+        press.n = 0
+        one.call()
+        n_events = COMM.allgather(press.n)
+    assert min(n_events) > 2
+    for back in range(LAST_EVENTS):
+        victim = (back + OTHER) % 2 * (SIZE - 1)
+        with door(folder) as one:
+            press.n, press.at = 0, n_events[victim] - back if victim == RANK else 0
+            error: BaseException | None = None
+            try:
+                one.call()
+            except (KeyboardInterrupt, lb_mpi.Error) as caught:
+                error = caught
+            came, press.at, press.deaf = press.n >= press.at > 0, 0, 0
+            waits = waiting._interrupts.pending
+            outcomes = COMM.allgather((error is None, came, waits))
+            ended.append(error is None)
+            assert len({returned for returned, *_ in outcomes}) == 1, (victim, back, outcomes, error)
+            assert waits == (came and error is None), (victim, back, outcomes, error)
+            assert not isinstance(error, KeyboardInterrupt) or came
+            with pytest.raises(KeyboardInterrupt) if waits else contextlib.nullcontext():
+                lb_mpi.Pool(MPI.COMM_SELF).close()
+            one.check(returned=error is None)
+    assert True in ended
+    assert False in ended
+
+
+def test_one_ctrl_c_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits after a call; a second one, in the user's code, counts as the same."""
+    reduced = migrating._allreduce
+
+    def press(comm: MPI.Intracomm, value: float, operation: MPI.Op) -> Any:
+        if operation == MPI.MAX:  # of the last reduction
+            signal.raise_signal(signal.SIGINT)
+        return reduced(comm, value, operation)
+
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        for root in range(min(SIZE, 2)):
+            mine = np.arange(9.0 if root == RANK else 0.0)
+            monkeypatch.setattr(migrating, "_allreduce", press)
+            rows = balancer.migrate(mine, costs=np.ones(len(mine)))
+            monkeypatch.undo()
+            assert waiting._interrupts.pending == (len(rows) != len(mine)) == (SIZE > 1)
+            if SIZE > 1:
+                with pytest.raises(KeyboardInterrupt):
+                    balancer.map_rows(np.copy, rows) if root else signal.raise_signal(signal.SIGINT)
+            assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -222,6 +222,27 @@ def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.
     receive_all()
 
 
+def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_one_that_fails_before() -> None:
+    own = communicator.duplicate(used())
+    presence = communicator.presence_of(own)
+    with presence.committing():
+        request = own.Ibarrier()
+        presence.wait(lambda: (RANK == 0 or bool(presence._later)) and request.Test(), name="")
+    if RANK == 0:
+        presence.send_failure(ValueError("after it"))
+    with pytest.raises(lb_mpi.Error, match=r"after a failure .*after it.*: expected only"):
+        presence.check()
+    presence.close()
+    own = communicator.duplicate(COMM)
+    presence = communicator.presence_of(own)
+    if RANK == 0:
+        presence.send_failure(ValueError("before it"))
+    else:
+        with pytest.raises(lb_mpi.Error, match="before it"), presence.committing():
+            presence.wait(own.Ibarrier().Test, name="")
+    presence.close()
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_a_late_rank_is_named_and_when_it_comes_all_go_on(folder: Path, door: str) -> None:
     name, made = DOORS[door]

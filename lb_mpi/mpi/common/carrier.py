@@ -45,6 +45,11 @@ class Port(Generic[M, J]):
         return False
 
     @property
+    def settled(self) -> bool:
+        """True once all ranks are ready and end well: what begins then is a `Presence.commit`."""
+        return False
+
+    @property
     def failed_after_s(self) -> float:
         """Seconds of waiting, after which this rank raises the failure of another one."""
         return FAILED_AFTER_S
@@ -74,10 +79,10 @@ def carry(
 
     The actor's times are seconds since `start`, a time by time.perf_counter().  A waiting rank yields its core for
     `quick_s`, and then takes naps; after a wait longer than that, the next one yields only half as long.  Ctrl-C between
-    jobs fails the actor; if it then waits for long, Ctrl-C is raised.
+    jobs fails the actor; if it then waits for long, Ctrl-C is raised.  Once the port is settled, it waits for the next call.
     """
     meter, yielding_s = meter or Meter(), quick_s
-    nap, idle_since, interrupted = Nap(), 0.0, False
+    nap, idle_since, interrupted, settled = Nap(), 0.0, False, False
     outcome: list[tuple[int, M]] = []  # what a job sends: it leaves when an emulated slow rank has rested
     spent, before = meter.waited, time.perf_counter()
     while True:
@@ -90,6 +95,9 @@ def carry(
             outcome = []
         arrived = port.arrived()
         port.post(sends := actor.turn(now - start, arrived))
+        if port.settled and not settled:
+            settled = True
+            presence.commit()
         if active := bool(arrived or sends):
             meter.handled()
             nap.reset()
@@ -104,7 +112,7 @@ def carry(
             port.post(actor.fail(error))
         if waited_s and waited_s > port.failed_after_s:
             presence.raise_failure(waited_s)
-        if interrupts.pending and not interrupted:
+        if interrupts.pending and not interrupted and not interrupts.committed:
             interrupted = True
             port.post(actor.fail(KeyboardInterrupt()))
         elif interrupted and waited_s > PATIENCE_S:
@@ -112,6 +120,8 @@ def carry(
         if actor.over:
             if outcome:  # of the last job of a slow rank, which still rests
                 port.post(outcome)
+            if settled:
+                presence.end_commit()
             return
         if (rest_s := slow.due()) or outcome:  # a rest may end within a turn: what it has held back leaves before a job
             spent, idle_since = meter.rested, 0.0

@@ -49,7 +49,8 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
         except BaseException as error:
             presence.leave(error)
             raise
-        presence.close()
+        with presence.committing():
+            presence.close()
 
 
 def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:

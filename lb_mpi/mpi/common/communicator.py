@@ -15,8 +15,12 @@ Without failures this costs nothing: a rank probes for such messages only after 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
+import signal
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +37,7 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap, interrupts
 
 EVERY_S = 0.25  # between two probes for questions
 LOOKS = 8  # polls in a row before the core is yielded: balanced ranks finish at nearly the same time
@@ -44,6 +48,7 @@ LATE_AFTER_S = 1.0  # of waiting
 CLOSES_AFTER_S = 2 * LATE_AFTER_S  # of waiting in another call: a rank that closes since it has failed says so before
 LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
+_STAGE = struct.Struct("<q")  # of the sender of a failure, before the text
 _key = _end_key = MPI.KEYVAL_INVALID
 _kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
@@ -71,7 +76,9 @@ class Presence:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self.rank = comm.rank if comm else 0
         self.n_calls = 0  # begun that need all ranks; 0: this is not counted, and `close` during one is not detected
+        self.stage = 0  # begins and ends of commits: odd within one
         self._failure: str | None = None
+        self._later: list[tuple[int, str]] = []  # failures of ranks that had left this rank's stage behind: (stage, text)
         self._leaves_by: str | None = None  # by an error that all ranks have raised: it is sent if they do not close, too
         self._failure_looks = 0
         self._parent = parent
@@ -87,6 +94,8 @@ class Presence:
 
     def check(self) -> None:
         """Raise ValueError after `close`, Error after a failure on any rank, or in a task of a pool of these ranks."""
+        if self._later:
+            self._fail(self._later.pop()[1])
         if self._failure is not None:
             raise Error(f"{self.name} after a failure ({self._failure}): expected only close()")
         if not self.comm:
@@ -135,7 +144,8 @@ class Presence:
                     return
             name = self.usual_call if name is None else name
             nap, interrupted_at = Nap(longest_s), float("inf")
-            with call(name, watched=bool(name)) as interrupts:
+            # If this is the whole call, nothing is lost.  A Ctrl-C of an earlier one waits for a call that all agree on.
+            with call(name, watched=bool(name), last=not interrupts().pending) as held:
                 while not any(done() for _ in range(LOOKS)):
                     nap.take()
                     now = time.perf_counter()
@@ -143,16 +153,39 @@ class Presence:
                     self.answer(waited_s)
                     if waited_s > FAILED_AFTER_S:
                         self.raise_failure(waited_s)
-                    if interrupts.pending:
+                    if held.pending:
                         interrupted_at = min(interrupted_at, now)
                         if now > interrupted_at + PATIENCE_S:
-                            interrupts.check()
+                            held.check()
                     if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
                         self._notify(wrong)
                         raise Error(wrong)
         except BaseException:
             _kept.append((done, keep))
             raise
+
+    def commit(self) -> None:
+        """Begin the end of a call: all ranks are ready, and then either all raise or all return what the call has changed.
+
+        Until `end_commit`, all take part in a collective operation, and nobody runs the user's code.  A rank that fails has
+        done so before its commit, and then all raise, or after its end, and then the others end theirs well.  To the end of
+        the call, Ctrl-C waits for the next one.
+        """
+        self.stage += 1
+        interrupts().commit()
+
+    def end_commit(self) -> None:
+        """End a commit: all others have begun it."""
+        self.stage += 1
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Be in a commit in this block."""
+        self.commit()
+        try:
+            yield
+        finally:
+            self.end_commit()
 
     def send_failure(self, error: BaseException, *, alone: bool = False) -> None:
         """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
@@ -262,7 +295,7 @@ class Presence:
         while one is not None:
             if one.comm:
                 one._receive_failure(SETTLED_AFTER)
-            one = one._parent
+            one = None if self.stage % 2 else one._parent
         if waited_s > CLOSES_AFTER_S and self.n_calls:
             self._raise_closing()
 
@@ -288,6 +321,10 @@ class Presence:
         return comm
 
     def _receive_failure(self, after: int = 1) -> None:
+        for stage, text in self._later:
+            if stage <= self.stage:
+                self._fail(text)
+                raise quiet(Error(text))
         if not self.comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE):
             return
         self._failure_looks += 1
@@ -296,12 +333,17 @@ class Presence:
         if self._failure_looks >= after and (found := self.comm.Improbe(MPI.ANY_SOURCE, Tag.FAILURE, status)):
             data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
             found.Recv([data, MPI.BYTE])
-            self._fail(data.tobytes().decode(errors="replace"))
+            (stage,) = _STAGE.unpack_from(data.data)
+            text = data[_STAGE.size :].tobytes().decode(errors="replace")
+            if stage > self.stage:  # it has ended this call, which all others can, too
+                self._later.append((stage, text))
+                return
+            self._fail(text)
             raise quiet(Error(self._failure))
 
     def _notify(self, text: str) -> None:
         self._fail(text)
-        data = np.frombuffer(text.encode(errors="replace")[:LONGEST], dtype=np.uint8)
+        data = np.frombuffer(_STAGE.pack(self.stage) + text.encode(errors="replace")[:LONGEST], dtype=np.uint8)
         others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
         self.keep(data, [self.comm.Isend([data, MPI.BYTE], rank, Tag.FAILURE) for rank in others])
 
@@ -394,6 +436,19 @@ def end_with_mpi() -> None:
     if _end_key == MPI.KEYVAL_INVALID and MPI.Is_initialized() and not MPI.Is_finalized():
         _end_key = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
         MPI.COMM_SELF.Set_attr(_end_key, None)  # MPI.Finalize deletes it first of all
+
+
+@atexit.register
+def _interrupt() -> None:
+    """Raise the Ctrl-C that has waited for another call: the program ends as by a KeyboardInterrupt that nobody catches."""
+    if interrupts().pending:
+        sys.stdout.flush()
+        sys.stderr.write("KeyboardInterrupt (in the last call of lb_mpi)\n")
+        sys.stderr.flush()
+        if MPI.Is_initialized() and not MPI.Is_finalized():
+            MPI.Finalize()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
 
 
 def _no_communicator(comm: object) -> TypeError:

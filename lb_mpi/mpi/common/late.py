@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import struct
+import sys
 import warnings
 from enum import IntEnum
 from typing import NamedTuple
@@ -90,13 +91,14 @@ class call:
     """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
 
     Blocks may be nested: the outermost name counts.  "" is no call, and gives no warning.  `watched`: a supervisor sees
-    the name, and may end the program if all ranks wait for one for long.
+    the name, and may end the program if all ranks wait for one for long.  `last`: at its end, nothing is returned that a
+    Ctrl-C could lose, and it is raised.
     """
 
-    __slots__ = ("_installed", "_interrupts", "_name", "_outermost", "_phase")
+    __slots__ = ("_installed", "_interrupts", "_last", "_name", "_outermost", "_phase")
 
-    def __init__(self, name: str, *, watched: bool = False) -> None:
-        self._name = name
+    def __init__(self, name: str, *, watched: bool = False, last: bool = False) -> None:
+        self._name, self._last = name, last
         self._phase = signs.phase(_here.call or name) if watched and name else None
 
     def __enter__(self) -> Interrupts:  # not a generator: a map enters twice, and may be short
@@ -114,7 +116,7 @@ class call:
             self._phase.__exit__(kind, error, trace)
         if self._outermost:
             _here.begin("")
-        self._interrupts.release(self._installed, failed=kind is not None)
+        self._interrupts.release(self._installed, failed=kind is not None, last=self._last)
 
 
 # --- questions to other ranks -----------------------------------------------------------------------------------------
@@ -200,7 +202,12 @@ def _warn(text: str) -> None:
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("lb_mpi", "contextlib"):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, RuntimeWarning, stacklevel=level)
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=level)
+    except RuntimeWarning:  # where warnings are errors; but this rank may no longer fail alone
+        if not interrupts().committed:
+            raise
+        sys.stderr.write(f"{text}\n")
 
 
 def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int, Answer]) -> str:

@@ -19,6 +19,7 @@ from lb_mpi.errors import SaveError
 from lb_mpi.mpi.common.collective import agree, allgather, bcast
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.late import call
+from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.saving.folder import Folder, Saved
 
 T = TypeVar("T")
@@ -148,6 +149,8 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
 
     def asked() -> signal.Signals | None:
         presence.check()
+        with presence.notifying():
+            interrupts().check()
         finish()
         stop = int(anywhere[0])
         mine[0] = signals.came or 0
@@ -162,5 +165,6 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
             presence.keep(pending, mine, anywhere)  # other ranks may never join a pending reduction
             presence.send_failure(error, alone=True)  # one that all ranks had raised before may be raised by this rank alone
             raise
-        finish()
-        presence.close()
+        with call(_STOP, last=True):
+            finish()
+            presence.close()

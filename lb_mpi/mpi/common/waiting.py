@@ -8,6 +8,10 @@ receives, checks for it at each turn, and then ends as after any other error: it
 Ctrl-C is raised at once.  A process has one signal handler, so there is one state.  Blocks may be nested: a wait within
 a driver, or a driver within a function that another driver has called.
 
+A call that has succeeded returns its value.  Once all ranks are sure to end it well (`commit`), Ctrl-C waits, and is raised
+in the next call (but for exchanges of a plan), at the end of a close, or at the end of the program; or at the next Ctrl-C in
+the user's code, which counts as the same.  Otherwise this rank would keep the old state where all others have the new one.
+
 A case remains: Ctrl-C that arrives while an iterator that is dropped ends its map is printed and lost, as in any finalizer.
 
 `Clocks` measure how long a thread computed, waited by itself, or queued for a core, as far as the system reports it.  A
@@ -85,14 +89,23 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.pending = False
-        self._raising = False
-        self._before: list[bool] = []  # stack: the state outside of each block of `allowed` or `hold`
+        self.committed = False  # to the end of the block of `hold` it waits
+        self._raising = True
+        self._before: list[tuple[bool, bool]] = []  # stack: the two states outside of each block of `allowed` or `hold`
 
     def check(self) -> None:
-        """Raise the KeyboardInterrupt that was held back, if any."""
-        if self.pending:
+        """Raise the KeyboardInterrupt that was held back, if any, before a `commit`."""
+        if self.pending and not self.committed:
             self.pending = False
             raise KeyboardInterrupt
+
+    def commit(self) -> None:
+        """Let Ctrl-C wait for the next call, in this block of `hold`: all ranks are sure to end this one well."""
+        self.committed = bool(self._before)
+
+    def wait(self) -> None:
+        """Let a KeyboardInterrupt that was raised too late to stop this call wait for the next one."""
+        self.pending = True
 
     def allowed(self) -> Interrupts:
         """Return a context manager for the user's code: in it, Ctrl-C is raised at once."""
@@ -101,42 +114,46 @@ class Interrupts:
     def __enter__(self) -> None:  # not a generator: a search enters several times within microseconds
         if self.pending:
             self.check()
-        self._before.append(self._raising)
-        self._raising = True
+        self._before.append((self._raising, self.committed))
+        self._raising = not self.committed
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._raising = self._before.pop()
+        self._raising, self.committed = self._before.pop()
 
     def hold(self) -> bool:
-        """Hold Ctrl-C back until `release`; return whether this replaces Python's own handler of SIGINT.
+        """Hold Ctrl-C back until `release`; return whether this is the outermost block with Python's own handler of SIGINT.
 
-        With any other handler (ignored, a user's, an outer block's), or in another thread, nothing changes.
+        With any other handler (ignored, a user's), or in another thread, nothing changes.
         """
-        self._before.append(self._raising)
+        outermost = not self._before
+        self._before.append((self._raising, self.committed))
         self._raising = False
-        if self is not _interrupts or _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
+        if self is not _interrupts or not outermost:
             return False
-        self.pending = False
-        _signal.signal(_signal.SIGINT, self._handle_sigint)
-        return True
+        handler = _signal.getsignal(_signal.SIGINT)
+        if handler is _signal.default_int_handler:
+            _signal.signal(_signal.SIGINT, self._handle_sigint)
+            return True
+        return bool(handler == self._handle_sigint)  # which stays while a Ctrl-C waits
 
-    def release(self, installed: bool, *, failed: bool) -> None:
-        """Undo `hold`, which has returned `installed`; raise a pending Ctrl-C, unless an error is being raised.
+    def release(self, installed: bool, *, failed: bool, last: bool = False) -> None:
+        """Undo `hold`, which has returned `installed`; raise a pending Ctrl-C only after a `last` call.
 
-        A handler that the user's code has installed meanwhile stays.
+        An error that is being raised replaces it.  A handler that the user's code has installed meanwhile stays.
         """
-        self._raising = self._before.pop()
-        if installed and _signal.getsignal(_signal.SIGINT) == self._handle_sigint:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        self._raising, self.committed = self._before.pop()
         if installed and failed:
             self.pending = False
-        elif (self._raising or installed) and not failed:
+        if installed and (last or not self.pending) and _signal.getsignal(_signal.SIGINT) == self._handle_sigint:
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        if last and installed:
             self.check()
 
     def _handle_sigint(self, _number: int, frame: FrameType | None) -> None:
         if self._raising and (frame is None or frame.f_code.co_filename != __file__):  # not half way in or out of a block
+            self.pending = False
             raise KeyboardInterrupt
         self.pending = True
 

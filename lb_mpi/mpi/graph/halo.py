@@ -34,7 +34,7 @@ from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.recorder import recorder, worlds
 from lb_mpi.mpi.common.tags import MOST, Tag
-from lb_mpi.mpi.common.waiting import Clocks
+from lb_mpi.mpi.common.waiting import Clocks, interrupts
 from lb_mpi.mpi.graph.rebalance import PlanBalance, check_arguments, check_costs, rebalance
 from lb_mpi.mpi.graph.values import Values
 from lb_mpi.partitioning.quality import MappingCost
@@ -264,31 +264,34 @@ class HaloPlan:
         self._halos.go_on(*looked)  # between two opportunities, the call itself counts as computing
         spent = self._halos.own_s, self._halos.queued_s
         if balance.skips(spent, costs, self.cut, began):
+            with self._presence.notifying():
+                interrupts().check()
             return values
         self._halos.begin(*looked)
+
+        def check() -> tuple[Any, ...]:
+            checked = check_arguments(when, every, tolerance, imbalance)
+            latest = balance.waiting if costs is None else costs
+            return checked, check_costs(latest, part.n_local), Values(values, part.n_local, pack=pack, unpack=unpack)
+
         try:
-
-            def check() -> tuple[Any, ...]:
-                checked = check_arguments(when, every, tolerance, imbalance)
-                latest = balance.waiting if costs is None else costs
-                return checked, check_costs(latest, part.n_local), Values(values, part.n_local, pack=pack, unpack=unpack)
-
-            moved = rebalance(
-                self._presence.comm, part, balance, spent, check, self._slow, self._record, self.cut, self._connected,
-                self._slabs,
-            )
-            if moved is None:
-                return values
-            self._some_have_one = True
-            if moved.part is not part:
-                self._free()
-                self._take(moved.part)
-            self.cut, self.n_halo = moved.cut, moved.n_ghosts
-            balance.take(moved.costs)
-            for rank, n in moved.given.items():
-                self._record.move(Way.MOVE, self._worlds[rank], n)
-            self._halos.moved(began, time.perf_counter(), self._step(began))
-            return moved.values
+            with call(""):  # with Ctrl-C held back until the plan has changed
+                moved = rebalance(
+                    self._presence.comm, part, balance, spent, check, self._slow, self._record, self.cut, self._connected,
+                    self._slabs,
+                )
+                if moved is None:
+                    return values
+                self._some_have_one = True
+                if moved.part is not part:
+                    self._free()
+                    self._take(moved.part)
+                self.cut, self.n_halo = moved.cut, moved.n_ghosts
+                balance.take(moved.costs)
+                for rank, n in moved.given.items():
+                    self._record.move(Way.MOVE, self._worlds[rank], n)
+                self._halos.moved(began, time.perf_counter(), self._step(began))
+                return moved.values
         finally:
             self._halos.go_on(*self._look())
 
@@ -427,7 +430,8 @@ class HaloPlan:
         """Free the MPI resources; collective.  Further calls do nothing."""
         self._halos.close(time.perf_counter(), time.thread_time())
         self._clocks.end()
-        self._presence.close(self._free)
+        with call("", last=True):
+            self._presence.close(self._free)
 
     def _look(self) -> tuple[float, float, float]:
         """Look at the clocks: seconds now, of CPU time, and waited for a core while the process had none."""

@@ -246,7 +246,8 @@ def rebalance(
     failed: Failed | None = None
     checked, given, moving = Arguments(), None, Values((), part.n_local)
     try:
-        checked, given, moving = arguments()
+        with interrupts().allowed():
+            checked, given, moving = arguments()
     except Exception as error:
         failed = of_argument(error)
     except BaseException as error:
@@ -274,19 +275,19 @@ def rebalance(
         reason = reason_of(decided.decision, cost_s=decided.cost_s, lost_s=decided.lost_s)
         balance.history.append(Rebalanced(False, reason, decided.before, decided.before, 0, 0, cut, 0, seconds))
         return None
-    with call(NAME, watched=True) as interrupts, running(record):
+    with call(NAME, watched=True) as held, running(record):
         actor = Rebalancing(
             comm.rank, comm.size, part, mine, totals, decided, balance.opportunities.trigger,
             imbalance=checked.imbalance, connected=connected, slabs=slabs,
         )
-        port = RebalancePort(comm, part, balance.costs, moving, connected)
+        port = RebalancePort(comm, actor, balance.costs, moving, connected)
         try:
             if not slabs:
                 loading = time.perf_counter()
                 record.enter(Phase.PROTOCOL, loading)
                 load_kernels()  # before the actor begins, whose time counts as the cost
                 balance.loading_s += time.perf_counter() - loading
-            carry(actor, port, presence, record, slow, interrupts, quick_s=QUICK_S, start=began)
+            carry(actor, port, presence, record, slow, held, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
                 balance.failed(balance.known)  # valid on all ranks
@@ -304,7 +305,7 @@ def rebalance(
             outcome.cut if acted else cut, outcome.steps, seconds,
         ))  # fmt: skip
         if not acted or port.moved is None:
-            if actor.error is not None:
+            if isinstance(actor.error, Warning):  # of a late rank, after this one has agreed
                 raise actor.error
             return None
         balance.opportunities.moved(outcome.cut, decided.decision.reason)
@@ -360,9 +361,10 @@ class RebalancePort(Port[RebalanceMessage, Job]):
     """The messages and jobs of one call on a rank."""
 
     def __init__(
-        self, comm: MPI.Intracomm, part: GraphPart, costs: Floats, values: Values, connected: bool
+        self, comm: MPI.Intracomm, actor: Rebalancing, costs: Floats, values: Values, connected: bool
     ) -> None:  # fmt: skip
-        self._comm, self._part, self._costs, self._values, self._connected = comm, part, costs, values, connected
+        self._comm, self._actor, self._part, self._costs, self._values = comm, actor, actor.part, costs, values
+        self._connected = connected
         self._choice: Generator[ChoiceStep, Any, Ints] | None = None
         self._parcels = Parcels(comm, Tag.REBALANCE)
         self._reducing: deque[Reducing] = deque()
@@ -376,6 +378,11 @@ class RebalancePort(Port[RebalanceMessage, Job]):
             answer = self._reducing.popleft().answer
             found.append((ALL, RebalanceMessage(RebalanceKind.REDUCE, answer)))
         return found
+
+    @property
+    def settled(self) -> bool:
+        """See `Port`."""
+        return self._actor.ready
 
     def idle(self) -> bool:
         """See `Port`."""

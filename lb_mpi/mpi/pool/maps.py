@@ -168,7 +168,8 @@ class RootTasks(Member):
     def tell_end(self, payload: bytes) -> None:
         """Send the end of the map to all ranks."""
         self.stop()
-        self.session.orders.send_all(Tag.END, b"", [payload])
+        with self.session.presence.committing():
+            self.session.orders.send_all(Tag.END, b"", [payload])
         self._maps.current = None
 
     @property

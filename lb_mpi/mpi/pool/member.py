@@ -19,6 +19,7 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import ReceivedItems
 from lb_mpi.mpi.pool.messages import (
     NO_MAP,
@@ -248,9 +249,14 @@ class Follower(Member):
             session.work(self, self.port, MAP)
         finally:
             self.stop()
-        found = pickle.loads(session.orders.read(Tag.END)[1])
+        with session.presence.committing():
+            end = session.orders.read(Tag.END)[1]
+        found = pickle.loads(end)
         own = self.failed if not isinstance(self.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
         if not isinstance(found, TaskFailure):
+            if isinstance(own, KeyboardInterrupt):  # the root had all results before
+                interrupts().wait()
+                own = None
             return found, own
         error = task_error(found)
         if error.rank == session.ranks.rank:

@@ -318,7 +318,7 @@ class Pool:
         mine = not session.shared or session.operation is self._maps.current
         if mine and act(session.state, Wish.CLOSE) is Act.REFUSE:
             raise Error("close() in a task or callback of the pool: expected a call after it")
-        with in_call("") as interrupts:
+        with in_call("", last=True) as interrupts:
             try:
                 if self._executor is not None:
                     with interrupts.allowed():
@@ -363,7 +363,7 @@ class Pool:
         others = not (self.is_root or self._session.ranks.alone)
         if others and isinstance(error, AttributeError | TypeError) and "NoneType" in describe(error):
             error.add_note("On this rank `map` returns None; put `if pool.is_root:` before what uses its results.")
-        with in_call("") as interrupts:
+        with in_call("", last=True) as interrupts:
             try:
                 if error is not None and not self._closed:
                     self._session.left(error)

@@ -300,7 +300,7 @@ class Session:
         number = _METHODS.index(method)
         mine = np.array([error is not None, number, -number], dtype=np.int32)
         result = np.zeros_like(mine)
-        with running(self.record, Phase.WAITING):
+        with running(self.record, Phase.WAITING), presence.notifying():  # a rank that is interrupted may catch that
             request = presence.comm.Iallreduce(mine, result, MPI.MAX)
             presence.wait(request.Test, keep=(mine, result), name=f"{method} of lb_mpi.Pool")
         failed, last, first = result.tolist()

@@ -235,7 +235,8 @@ class Balancer:
             record = self._loans.record
             try:
                 carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch, quick_s=QUICK_S)
-                self._finish(round, port, failed or _failed(round, port), scalars)
+                with self._presence.committing():
+                    self._finish(round, port, failed or _failed(round, port), scalars)
                 if isinstance(round.error, Warning):  # of a late rank, after this one has reported
                     raise round.error
                 value: R = results.value
@@ -278,7 +279,7 @@ class Balancer:
         Errors as for `map_rows`; after an error no rank has lost or received a row.
         """
         comm, knowledge = self._open(), self._knowledge
-        with call("lb_mpi.Balancer.migrate"), self._calling, self._presence.notifying():
+        with call("lb_mpi.Balancer.migrate"), self._calling, self._presence.notifying():  # to the end: see `commit`
             mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
             agree(comm, lambda: choice("order", order, ORDERS))
@@ -289,12 +290,12 @@ class Balancer:
                 last, value, self.counts = migrate(
                     comm, knowledge, self._plans, self._migration, mine, given, order=order
                 )
-        if last.acted:
-            self._plans.decider.quick.stop()
-            self._migrated = self._migrated[0] + 1, self._migrated[1] + last.rows_moved
-        self.history.append(last)
-        self._loans.migrated(began, time.perf_counter(), last, knowledge)
-        return value if last.acted else rows
+            if last.acted:
+                self._plans.decider.quick.stop()
+                self._migrated = self._migrated[0] + 1, self._migrated[1] + last.rows_moved
+            self.history.append(last)
+            self._loans.migrated(began, time.perf_counter(), last, knowledge)
+            return value if last.acted else rows
 
     def report(self) -> Report:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
@@ -310,7 +311,7 @@ class Balancer:
         """Free the MPI resources; collective.  Further calls do nothing."""
         self._check_idle()
         self._watch.end()
-        with call("lb_mpi.Balancer.close"):
+        with call("lb_mpi.Balancer.close", last=True):
             self._presence.close(self._free)
 
     def __enter__(self) -> Self:

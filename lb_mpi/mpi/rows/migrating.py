@@ -93,9 +93,10 @@ def migrate(
         n_rows = int(_allreduce(comm, sum(map(len, moves.leaving.values())), MPI.SUM))
     if n_rows:
         value, table, sent = _move(comm, rows, table, moves, joined)
-        n_bytes = int(_allreduce(comm, sent, MPI.SUM))
-        after = plans.levels(float(table[:, 0].sum()))
-        trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
+        with presence_of(comm).committing():
+            n_bytes = int(_allreduce(comm, sent, MPI.SUM))
+            after = plans.levels(float(table[:, 0].sum()))
+            trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
         knowledge.own(table[:, 1] if timed else None)
         plans.changed(None)
     gain_s = decision.gain_s if seconds else math.nan

@@ -12,7 +12,7 @@ format does not depend on MPI: one MPI reads what the other wrote.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,8 @@ from lb_mpi import signs
 from lb_mpi.checks import integer, show
 from lb_mpi.columns import Orders, agreed, orders_of
 from lb_mpi.graph import Ints
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, opened
-from lb_mpi.mpi.common.communicator import wait
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened, raise_on_all
+from lb_mpi.mpi.common.communicator import presence_of, wait
 from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.mpi.common.saves import newest
 from lb_mpi.saving import rows
@@ -135,11 +135,22 @@ def _write(
     try:
         everyone = allgather(comm, agree(comm, lambda: _write_parts(local, step, comm.rank, arrays)))
         meta, parts = rows.describe_rows(counts, arrays, orders, given.options), [one for part in everyone for one in part]
-        agree(comm, lambda: local.commit(step, meta, parts) if comm.rank == 0 else None)
+        with presence_of(comm).committing():
+            barrier(comm)  # no rank has been interrupted
+            raise_on_all(comm, _error_of(lambda: local.commit(step, meta, parts) if comm.rank == 0 else None))
     except BaseException:
         if comm.rank == 0:
             local.discard(step)
         raise
+
+
+def _error_of(call: Callable[[], object]) -> Exception | None:
+    """Call a function; return what it raises."""
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
 
 
 def _begin(folder: Folder, given: _Given, step: int) -> None:
