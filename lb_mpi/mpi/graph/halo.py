@@ -256,6 +256,7 @@ class HaloPlan:
         Raises, at an opportunity, ValueError or TypeError on every rank if an argument is wrong on any rank or differs, and
         BalanceError on every rank if `pack` or `unpack` fails on any rank (but what is no Exception, such as SystemExit or
         KeyboardInterrupt, is raised again on its rank).  After these errors the old plan and all values are valid.
+        A Ctrl-C that comes too late to stop all ranks is raised in the next call but `exchange`.
         """
         self._presence.check()
         began, part, balance = time.perf_counter(), self.part, self._balance

@@ -276,7 +276,8 @@ class Balancer:
 
         The result is `rows` itself if no rank has moved anything.
 
-        Errors as for `map_rows`; after an error no rank has lost or received a row.
+        Errors as for `map_rows`; after an error no rank has lost or received a row.  A Ctrl-C that comes too late to stop
+        all ranks is raised in the next call.
         """
         comm, knowledge = self._open(), self._knowledge
         with call("lb_mpi.Balancer.migrate"), self._calling, self._presence.notifying():  # to the end: see `commit`
