@@ -17,7 +17,8 @@ the end of the program, even without lb_mpi.
 
 The signs are in a page of memory that the parent process (cli/run/rank.py) has created, and that host.py on its host reads
 once a second.  So a sign is a write to memory, which never blocks, and the last sign of a killed program is preserved.
-Without a launcher the page is private to this process, and nobody reads it.
+Without a launcher the page is private to this process, and nobody reads it.  So it is in a process that the program starts:
+the launcher's belongs to the first process that opens it, as long as that lives.
 
 Only the standard library is needed, and no other file of lb_mpi: cli/run/site/sitecustomize.py loads this one by its path.
 """
@@ -47,6 +48,7 @@ BYTES = 4096  # of the page; after it comes faulthandler's output
 _TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID, _MPI_PID, _AT_END, _ASLEEP_NS = range(8)  # words of the page, 8 bytes each
 _PHASE = slice(64, 128)  # bytes of the page: text, padded with zeros
 _QUESTION, _ANSWERED, _N_SILENT = range(16, 19)  # words after the phase; the first is written by the launcher
+_OWNER = 19  # the process that writes here; 0: none yet
 
 
 class Seen(NamedTuple):
@@ -75,10 +77,14 @@ class _Page:
 
     def __init__(self) -> None:
         self.opened = False
+        self.hide()
         self.begun = False
         self.pid = 0  # of the process whose end is reported
         self.phases: list[bytes] = []  # of all threads, in the order in which they began
         self.changing = threading.RLock()  # of the phases; a signal handler may begin one, too
+
+    def hide(self) -> None:
+        """Make it private."""
         self.show(memoryview(bytearray(BYTES)))
 
     def show(self, memory: memoryview) -> None:
@@ -86,6 +92,7 @@ class _Page:
 
 
 _page = _Page()
+os.register_at_fork(after_in_child=_page.hide)
 
 
 def attend() -> None:
@@ -199,7 +206,13 @@ def _open() -> None:
         if not path or not os.readlink(path).startswith(f"/memfd:{NAME}"):
             return
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
-        _page.show(memoryview(mmap.mmap(file, BYTES)))
+        memory = memoryview(mmap.mmap(file, BYTES))
+        owner = memory.cast("Q")[_OWNER]
+        if owner not in (0, os.getpid()) and os.path.exists(f"/proc/{owner}"):
+            os.close(file)
+            return
+        _page.show(memory)
+        _page.words[_OWNER] = os.getpid()
         if threading.current_thread() is threading.main_thread():
             faulthandler.unregister(STACK_SIGNAL)  # sitecustomize.py has registered another copy of this module
             signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # needed when Python, at its end, undoes the next line

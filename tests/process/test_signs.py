@@ -155,3 +155,24 @@ def test_the_stack_of_a_program_that_does_nothing_can_be_had(page: int) -> None:
             assert process.poll() is None
         process.kill()
     assert b"in forever\n" in text
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_a_process_that_the_program_starts_says_nothing(page: int, start: str) -> None:
+    child = "signs.begin(); signs.saved(5); signs.phase('theirs').__enter__()"
+    program = "import os, subprocess, sys\nfrom lb_mpi import signs\nsigns.begin()\nsigns.phase('ours').__enter__()\n" + {
+        "fork": f"if os.fork() == 0: {child}; os._exit(0)\nos.wait()\n",
+        "exec": f"subprocess.run([sys.executable, '-c', \"from lb_mpi import signs; {child}\"], check=True)\n",
+    }[start]
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
+        assert process.wait() == 0
+    found = seen(page)
+    assert (found.mpi_pid, found.stack_pid, found.phase, found.n_saved) == (process.pid, process.pid, "ours", 0)
+    assert found.at_end
+
+
+def test_a_program_that_comes_after_another_one_has_ended_is_seen(page: int) -> None:
+    for _ in range(2):
+        with subprocess.Popen([sys.executable, "-c", "from lb_mpi import signs; signs.begin()"], cwd=ROOT) as process:
+            assert process.wait() == 0
+        assert seen(page).mpi_pid == process.pid

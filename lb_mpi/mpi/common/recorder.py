@@ -34,6 +34,7 @@ from lb_mpi.record.events import Clock, Phase
 from lb_mpi.record.record import OFF, About, Record, file_name, header, place, snapshot
 
 VARIABLE = "LB_MPI_RECORD"
+OWNER = "LB_MPI_RECORD_OWNER"  # the process that records itself, and the folder; set here, and inherited by its children
 WRITE_S = 1.0
 ALIGN_S = 10.0
 ROUNDS = 16  # of ping and pong
@@ -97,11 +98,14 @@ def recorder(comm: MPI.Intracomm) -> Record:
     """Collective: return the record of this process, or one that does nothing if the run is not recorded.
 
     ValueError on every rank unless all have the same LB_MPI_RECORD; OSError if its folder is not writable.  What a task of a
-    pool does on its rank alone is recorded as that task, not once more.
+    pool does on its rank alone is recorded as that task, not once more, and a process that a rank has started is not.
     """
     if comm.size == 1 and in_task():
         return OFF
     folder = os.environ.get(VARIABLE)
+    owner, _, theirs = os.environ.get(OWNER, "").partition(":")
+    if theirs == folder and owner != str(os.getpid()):
+        folder = None
     agree_on(comm, **{VARIABLE: folder})
     if not folder:
         return OFF
@@ -109,6 +113,7 @@ def recorder(comm: MPI.Intracomm) -> Record:
     def begin() -> Record:
         if not _files:
             _files.append(_File(Path(folder)))
+            os.environ[OWNER] = f"{os.getpid()}:{folder}"
             atexit.register(_end)
         return _files[0].record
 
