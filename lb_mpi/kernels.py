@@ -35,6 +35,7 @@ except ModuleNotFoundError as error:
 
 from lb_mpi import __version__
 from lb_mpi.compiling import compilation
+from lb_mpi.handlers import install, restore
 
 # Two options of numba's that are not documented: if one is missing, importing this module fails.
 COUNTLESS: Any = {"_nrt": False}
@@ -110,11 +111,11 @@ def held_interrupts() -> Iterator[None]:
         yield
         return
     _handlers.append(handler)
-    signal.signal(signal.SIGINT, _press)
+    install(signal.SIGINT, _press)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        restore(signal.SIGINT, _press)
         try:
             check_interrupt()
         finally:

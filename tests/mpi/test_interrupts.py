@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import pickle
 import signal
 import time
@@ -16,12 +17,15 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.common import carrier, communicator, waiting
+from lb_mpi.kernels import held_interrupts
+from lb_mpi.mpi.common import carrier, communicator, saves, waiting
 from lb_mpi.mpi.common.communicator import Presence
+from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.waiting import Nap
 from lb_mpi.mpi.pool import gathering
+from lb_mpi.mpi.pool.running import Alarm
 from lb_mpi.mpi.rows import migrating
 from lb_mpi.saving import folder as saving_folder
 
@@ -445,3 +449,23 @@ def test_one_ctrl_c_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
                     balancer.map_rows(np.copy, rows) if root else signal.raise_signal(signal.SIGINT)
             assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_forked_child_takes_our_handlers_back() -> None:
+    """multiprocessing ends its workers by SIGTERM, and waits until they have died."""
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM]
+    before = [signal.getsignal(number) for number in numbers]
+
+    def forked() -> int:
+        if (child := os.fork()) == 0:
+            os._exit(int([signal.getsignal(number) for number in numbers] != before))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    with saves.noted(COMM), call("test"), Alarm(60.0), held_interrupts():
+        assert not set(before) & {signal.getsignal(number) for number in numbers}
+        assert forked() == 0
+    assert forked() == 0
+    assert [signal.getsignal(number) for number in numbers] == before or RANK == 0  # where SIGUSR1 may still come
+    with saves.noted(COMM):
+        assert forked() == 0
+    assert forked() == 0

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from lb_mpi import signs
 from lb_mpi.errors import SaveError
+from lb_mpi.handlers import install, restore
 from lb_mpi.mpi.common.collective import agree, allgather, bcast
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.late import call
@@ -94,7 +95,8 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
     ours = [number for number in SIGNALS if main and signal.getsignal(number) in (signal.SIG_DFL, _ignore)]
     signals = Signals(_late.pop() if _late and _late[0] in ours else None)
     for number in ours:
-        signal.signal(number, signals._note)
+        restore(number, _ignore)
+        install(number, signals._note)
     reports = comm.rank == 0 and signs.SAVE_SIGNAL in ours
     if reports:
         signs.saves_at_signal(True)
@@ -104,7 +106,9 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
         if reports:
             signs.saves_at_signal(False)
         for number in ours:
-            signal.signal(number, _ignore if reports and number == signs.SAVE_SIGNAL else signal.SIG_DFL)
+            restore(number, signals._note)
+        if reports and signal.getsignal(signs.SAVE_SIGNAL) is signal.SIG_DFL:
+            install(signs.SAVE_SIGNAL, _ignore)
         if signals.came and not signals.reported:
             _late[:] = [signals.came]
     if signal.SIGTERM in _late:

@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 from lb_mpi import signs
 from lb_mpi.emulate import StoppedTime, read_stops
+from lb_mpi.handlers import install, restore
 
 LONGEST_S, FIRST = 0.5e-3, 1 / 50  # the longest nap, if few ranks share a core; the first one, as a part of the longest
 POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
@@ -99,6 +100,10 @@ class Interrupts:
             self.pending = False
             raise KeyboardInterrupt
 
+    def forget(self) -> None:
+        """Forget the Ctrl-C that was held back: in a forked child, which has got none."""
+        self.pending = False
+
     def commit(self) -> None:
         """Let Ctrl-C wait for the next call, in this block of `hold`: all ranks are sure to end this one well."""
         self.committed = bool(self._before)
@@ -134,7 +139,7 @@ class Interrupts:
             return False
         handler = _signal.getsignal(_signal.SIGINT)
         if handler is _signal.default_int_handler:
-            _signal.signal(_signal.SIGINT, self._handle_sigint)
+            install(_signal.SIGINT, self._handle_sigint)
             return True
         return bool(handler == self._handle_sigint)  # which stays while a Ctrl-C waits
 
@@ -146,8 +151,8 @@ class Interrupts:
         self._raising, self.committed = self._before.pop()
         if installed and failed:
             self.pending = False
-        if installed and (last or not self.pending) and _signal.getsignal(_signal.SIGINT) == self._handle_sigint:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        if installed and (last or not self.pending):
+            restore(_signal.SIGINT, self._handle_sigint)
         if last and installed:
             self.check()
 
@@ -161,6 +166,7 @@ class Interrupts:
 HANDLERS = (Interrupts._handle_sigint.__name__, "_handle_sigalrm")  # innermost frames of errors that interrupt user code
 _interrupts = Interrupts()  # of the main thread
 _MAIN = threading.main_thread().ident
+os.register_at_fork(after_in_child=_interrupts.forget)
 
 
 def interrupts() -> Interrupts:

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from lb_mpi.errors import Error
+from lb_mpi.handlers import install, restore
 from lb_mpi.mpi.common.carrier import end_child
 from lb_mpi.mpi.common.communicator import at_work
 from lb_mpi.mpi.common.failure import describe
@@ -73,12 +74,12 @@ class Alarm:
         """Replace the handler of SIGALRM."""
         if signal.getitimer(signal.ITIMER_REAL)[0]:
             raise Error(f"timeout = {self.seconds:g}: expected none while the program's own alarm timer runs")
-        self._before = signal.signal(signal.SIGALRM, self._handle_sigalrm)
+        install(signal.SIGALRM, self._handle_sigalrm)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Restore it."""
-        signal.signal(signal.SIGALRM, self._before)
+        restore(signal.SIGALRM, self._handle_sigalrm)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return function(*args)."""

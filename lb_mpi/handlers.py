@@ -1,0 +1,37 @@
+"""Our handlers of signals, which a forked child takes back.
+
+A child that goes on with the user's code must die of a SIGTERM at which its parent saves: multiprocessing, which ends its
+workers so, waits for ever.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # not `signal`, which makes enums of all handlers: 20 us in each call
+import os
+from typing import Any
+
+_replaced: dict[int, list[Any]] = {}  # by signal: the handlers that ours have replaced, the program's first
+
+
+def install(number: int, handler: Any) -> None:
+    """Replace the handler of a signal, in the main thread, until `restore`."""
+    _replaced.setdefault(number, []).append(_signal.signal(number, handler))
+
+
+def restore(number: int, handler: Any) -> None:
+    """Undo `install`, but not in a child, which has taken it back; a handler that the user's code has installed stays."""
+    if stack := _replaced.get(number):
+        before = stack.pop()
+        if _signal.getsignal(number) == handler:
+            _signal.signal(number, before)
+
+
+def _take_back() -> None:
+    """In a forked child, restore the program's handlers."""
+    for number, stack in _replaced.items():
+        if stack and stack[0] is not None:  # it was installed by C code
+            _signal.signal(number, stack[0])
+    _replaced.clear()
+
+
+os.register_at_fork(after_in_child=_take_back)
