@@ -38,7 +38,10 @@ class SaveError(Error):
 
 
 class Stopped(Error):
-    """A signal has ended the call after a save; the same call in a new run of the program continues from that save."""
+    """A signal has ended the call after a save; the same call in a new run of the program continues from that save.
+
+    A program that does not catch it ends with exit code 75.
+    """
 
 
 class ClusterError(Error):

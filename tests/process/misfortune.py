@@ -43,14 +43,18 @@ def wait_for_signal(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def wait_together(comm: MPI.Intracomm, folder: Path) -> None:
-    """All ranks learn of the signal in the same step, save, and leave."""
+def wait_together(comm: MPI.Intracomm, folder: Path, then: str) -> None:
+    """All ranks learn of the signal in the same step, save, and leave: with exit code 75, by Stopped, or as if complete."""
     with lb_mpi.asked_to_stop(comm) as asked:
         (folder / "ready").touch()
         while not asked():
             time.sleep(0.01)
         (folder / "saved").touch()
-        sys.exit(signs.SAVED)
+        if then == "exit":
+            sys.exit(signs.SAVED)
+        if then == "raise":
+            raise lb_mpi.Stopped("on purpose")
+        lb_mpi.save(comm, folder / "saves", 2, rows=np.ones(4))
 
 
 def be_outside(what: str, comm: MPI.Intracomm) -> None:
@@ -117,8 +121,9 @@ def main(what: str, folder: Path) -> None:
         os.kill(ancestor(int(generation)), signal.Signals[name])
     if number == 1 and what == "wait" and comm.rank == 0:
         wait_for_signal(folder)
-    if number == 1 and what == "wait-together":
-        wait_together(comm, folder)
+    if number == 1 and what.startswith("wait-together"):
+        wait_together(comm, folder, what.rpartition("-")[2])
+        return
 
     if number == 1 and what == "end":
         balancer = lb_mpi.Balancer(comm)  # is not closed: that would tell the others

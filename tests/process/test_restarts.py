@@ -63,10 +63,17 @@ def test_a_failure_that_would_repeat_ends_the_run(
 
 @needs_mpiexec
 @pytest.mark.parametrize(
-    ("what", "number"), [("wait", signal.SIGTERM), ("wait", signal.SIGUSR1), ("wait-together", signal.SIGTERM)]
+    ("what", "number", "save"),
+    [
+        ("wait", signal.SIGTERM, 1),
+        ("wait", signal.SIGUSR1, 1),
+        ("wait-together-exit", signal.SIGTERM, 1),
+        ("wait-together-raise", signal.SIGUSR1, 1),
+        ("wait-together-break", signal.SIGTERM, 2),
+    ],
 )
 def test_a_program_that_can_saves_before_it_is_ended(
-    tmp_path: Path, mark: dict[str, str], what: str, number: signal.Signals
+    tmp_path: Path, mark: dict[str, str], what: str, number: signal.Signals, save: int
 ) -> None:
     with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
@@ -74,7 +81,7 @@ def test_a_program_that_can_saves_before_it_is_ended(
         _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert (tmp_path / "saved").exists()
-    assert "run: saved (1) and stopped: the same command continues from there\n" in err
+    assert f"run: saved ({save}) and stopped: the same command continues from there\n" in err
     assert (tmp_path / "starts").read_text() == "*"
 
 

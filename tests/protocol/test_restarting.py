@@ -64,6 +64,13 @@ def test_the_cause_of_an_end_is_found(outcome: Outcome, found: How) -> None:
         (Outcome(1, [(1.0, FAILED)], n_saved=2), 0, 3, (False, 1, "no restart: the program itself has failed")),
         (Outcome(0, [(1.0, UNFINALIZED)]), 0, 0, (False, 1, "")),
         (Outcome(75, n_saved=1, saved=7), 0, 3, (False, 75, "saved (7) and stopped: the same command continues from there")),
+        (
+            Outcome(0, n_saved=1, saved=7, saved_on_request=True),
+            0,
+            3,
+            (False, 75, "saved (7) and stopped: the same command continues from there"),
+        ),
+        (Outcome(0, unreported=[1], n_saved=1, saved_on_request=True), 0, 0, (False, 1, "")),
         (Outcome(0, gone=GONE), 0, 0, (False, 1, "")),
         (Outcome(1, hung=True), 0, 0, (False, 124, "")),
         (Outcome(1, hung=True, cut_off=[2], n_saved=1), 0, 3, (True, 124, "restart 1 of 3, after 0.0 s, from save 0")),

@@ -12,6 +12,7 @@ The law
 - mpiexec may end with 0 although ranks are lost: 0 counts only if every rank has reported its end.
 - If no rank has reported why it ended, the code of mpiexec decides: a signal (Open MPI: 128 and more, MPICH: 9), saved and
   stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to report), or a failure.
+- A program that was asked to stop, and has then saved and ended with 0, has stopped: it may have work left.
 - A rank that ends with 0 after MPI_Init but without MPI_Finalize has failed.
 
 The table
@@ -20,6 +21,7 @@ how it has ended                                       over, with          resta
 -----------------------------------------------------  ------------------  ---------------------------  ------------------
 DONE     mpiexec and all ranks with 0                  0
 STOPPED  a rank with 75: it has saved on request       75
+         all with 0, and a save since the request      75
 FAILED   a rank with another exit code, or as above    that of mpiexec
 DIED     a rank, or MPI's process on its host          that of mpiexec     again                        again, unless as
          a rank whose end nobody has reported          1                                                the last start
@@ -67,6 +69,7 @@ class Outcome(NamedTuple):
     cut_off_here: bool = False  # one of these is on this machine, where mpiexec runs
     n_saved: int = 0  # number of saves since the start
     saved: int = 0  # the number of the last one
+    saved_on_request: bool = False  # one of them came after the program was asked to save and stop
     seconds: float = 0.0  # duration of the run
 
 
@@ -88,7 +91,7 @@ def how(outcome: Outcome) -> How:
     if first is not None:
         return How.DIED if first.code < 0 else How.STOPPED if first.code == SAVED else How.FAILED
     if not outcome.code:
-        return How.DIED if outcome.unreported else How.DONE
+        return How.DIED if outcome.unreported else How.STOPPED if outcome.saved_on_request else How.DONE
     if outcome.code == SAVED:
         return How.STOPPED
     return How.DIED if outcome.code == signal.SIGKILL or outcome.code > 128 else How.FAILED

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -149,6 +150,7 @@ class _Run:
         self._start = Start(hosts, self._hang_s)
         self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.tell(f"ask {question}"))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
+        self._n_saved = math.inf  # saves before it
         self._wrong: list[str] = []  # lines about processes other than ranks that hang
 
     def goes_on(self) -> bool:
@@ -209,6 +211,7 @@ class _Run:
         states = self._watch.states()
         unreported = [] if self._n_regular >= len(self._hosts) else sorted(self._unreported)
         cut_off = [int(hang.rank) for hang in self._hung if hang.cut_off]
+        n_saved = sum(state.n_saved for state in states)
         found = Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
             ends=self._ends,
@@ -218,8 +221,9 @@ class _Run:
             hung=bool(self._hung or self._wrong),
             cut_off=cut_off,
             cut_off_here=any(is_here(self._hosts[rank]) for rank in cut_off),
-            n_saved=sum(state.n_saved for state in states),
+            n_saved=n_saved,
             saved=max((state.saved for state in states), default=0),
+            saved_on_request=n_saved > self._n_saved,
             seconds=seconds,
         )
         if how(found) is How.DIED and not self._ends:
@@ -259,6 +263,7 @@ class _Run:
                 self._came.clear()
                 return True
             say(f"the program has {self._grace_s:g} s to save and stop; a second signal ends it at once")
+            self._n_saved = sum(state.n_saved for state in self._watch.states())
             self._watch.tell("save")
             self._asked = now, len(self._came)
         asked_s, n_came = self._asked

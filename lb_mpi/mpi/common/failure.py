@@ -16,10 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
+import mpi4py.run
 from mpi4py import MPI
 
 from lb_mpi.errors import BalanceError, Error, SaveError, SearchError, Stopped, TaskError
 from lb_mpi.mpi.common.waiting import HANDLERS
+from lb_mpi.signs import SAVED
 
 E = TypeVar("E", bound=BaseException)
 TRACEBACK_S = 0.5  # the first rank to end may end all (python -m mpi4py), so ranks with a one-line message wait
@@ -174,7 +176,7 @@ def line(error: BaseException, rank: int, size: int) -> str:
                 return f"rank {rank}: {located(error)}: {text}"
     if size > 1 and rank > 0 and isinstance(error, KeyboardInterrupt):  # which mpiexec has passed to all
         return f"rank {rank}: {located(error)}"
-    if size == 1 or not (isinstance(error, Stopped) or _mark_of(error).quiet):
+    if not isinstance(error, Stopped) and (size == 1 or not _mark_of(error).quiet):
         return ""
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
@@ -182,13 +184,18 @@ def line(error: BaseException, rank: int, size: int) -> str:
 
 
 def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught exception, as sys.excepthook."""
+    """Print an uncaught exception, as sys.excepthook; after Stopped, the program ends with exit code SAVED."""
     text = ""
     if MPI.Is_initialized() and not MPI.Is_finalized():
         text = line(error, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
     if text:
         sys.stderr.write(f"{text}\n")  # in one write, so that the lines of several ranks do not mix
         time.sleep(TRACEBACK_S / 2 if isinstance(error, KeyboardInterrupt) else TRACEBACK_S)  # Ctrl-C reaches all at once
+    if isinstance(error, Stopped):
+        if any(frame.f_code.co_filename == mpi4py.run.__file__ for frame, _ in traceback.walk_tb(trace)):
+            MPI._set_abort_status(SAVED)  # type: ignore[attr-defined]  # python -m mpi4py would abort with 1
+        raise SystemExit(SAVED)  # Python ends with this code
+    if text:
         return
     if isinstance(error, TaskError) and error.__cause__ is not None and error.__cause__.__traceback__ is None:
         sys.stderr.write(f"On rank {error.rank}:\n{error.traceback}\n")

@@ -131,7 +131,7 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
                 ...
                 if asked():
                     lb_mpi.save(comm, "saves", step, heat=heat)
-                    break
+                    sys.exit(75)  # saved and stopped: the same command continues from there
 
     The function returns the signal that has arrived on any rank, or None; it returns the same on all ranks in the same
     step.  This is one or two steps after the signal: a reduction of one number runs during each step, and ranks wait
