@@ -88,10 +88,13 @@ class Graph:
             raise ValueError(f"matrix of shape {matrix.shape}: expected a square one")
         if matrix.dtype.kind not in "biuf":
             raise ValueError(f"matrix of dtype {matrix.dtype}: expected real numbers")
-        entries = scipy.sparse.coo_array(matrix, copy=True)
+        entries = scipy.sparse.coo_array(matrix, dtype=float, copy=True)  # sums of small integers would overflow
         entries.sum_duplicates()
         off = entries.row != entries.col
-        values = entries.data[off].astype(float)
+        values = entries.data[off]
+        if (k := first_true(values < 0)) is not None:
+            edge = f"edge {entries.row[off][k]}-{entries.col[off][k]} of weight {values[k]}"
+            raise ValueError(f"{edge}: expected a number >= 0, such as in abs(matrix)")
         csr = scipy.sparse.csr_array((values, (entries.row[off], entries.col[off])), shape=matrix.shape)
         csr.sort_indices()
         indptr, indices = csr.indptr.astype(np.int64), csr.indices.astype(np.int64)

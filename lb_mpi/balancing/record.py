@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -12,11 +11,10 @@ from typing import Any
 from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.record.events import Driver, Step, Way
+from lb_mpi.record.history import History
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.report import RankWork, Report, percent
 from lb_mpi.table import Table
-
-MOST_RECORDS = 10_000  # in a History
 
 
 @dataclass(frozen=True)
@@ -41,17 +39,6 @@ class Balanced:
     def __str__(self) -> str:
         """Lay out as a table of one line."""
         return _table([self])
-
-
-class History(deque[Balanced]):
-    """The records of the last 10,000 calls of a Balancer, oldest first; prints as a table."""
-
-    def __init__(self) -> None:
-        super().__init__(maxlen=MOST_RECORDS)
-
-    def __str__(self) -> str:
-        """Lay out as a table of the calls, numbered from 1; those that change nothing for the same reason share a line."""
-        return _table(self)
 
 
 @dataclass
@@ -79,10 +66,13 @@ class HistoryLine:
         return fmean(known) if known else math.nan
 
 
-def history_lines(calls: Iterable[Any]) -> list[HistoryLine]:
-    """Group the calls, `Balanced` or `Rebalanced`, into lines; those without a decision belong to the last decision."""
+def history_lines(calls: Iterable[Any], first: int = 1) -> list[HistoryLine]:
+    """Group the calls, `Balanced` or `Rebalanced`, into lines; those without a decision belong to the last decision.
+
+    first : the number of the first call.
+    """
     lines = list[HistoryLine]()
-    for number, one in enumerate(calls, 1):
+    for number, one in enumerate(calls, first):
         words = _decision(one)
         begins = not lines or one.acted or lines[-1].deciding.acted
         if begins or (words not in _UNDECIDED and _decision(lines[-1].deciding) not in (words, *_UNDECIDED)):
@@ -102,7 +92,12 @@ def _decision(call: Any) -> str:
     return str(call.reason.partition(";")[0])
 
 
-def _table(calls: Iterable[Balanced]) -> str:
+def balances() -> History[Balanced]:
+    """Make the history of a Balancer."""
+    return History(_table, "rows_moved")
+
+
+def _table(calls: Iterable[Balanced], first: int = 1) -> str:
     header = (
         "calls", "opportunities", "imbalance: without lending", "actual", "rows moved", "MB moved", "flow steps", "ms spent",
         "ms to gain", "decision",
@@ -114,7 +109,7 @@ def _table(calls: Iterable[Balanced]) -> str:
             f"{line.sum('bytes_moved') / 1e6:,.2f}", f"{line.sum('steps')}", f"{1e3 * line.sum('seconds'):.2f}",
             f"{1e3 * line.deciding.predicted_gain_s:.1f}", _decision(line.deciding),
         )
-        for line in history_lines(calls)
+        for line in history_lines(calls, first)
     ]  # fmt: skip
     return str(Table(header, lines, words=(9,)))
 

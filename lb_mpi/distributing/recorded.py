@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from lb_mpi.record.events import Driver, Phase, Step
@@ -15,7 +16,7 @@ class Halos:
     def __init__(
         self, record: Record, speed: float = 1.0, cpu_share: Callable[[], float] = lambda: 1.0
     ) -> None:
-        self._record, self._speed = record, speed  # of this rank, relative to the others
+        self._record, self._speed = record, speed  # of this rank, relative to the others; NaN: unknown
         self._cpu_share = cpu_share  # of an emulated slow rank: `lb_mpi.throttle.cpu_share`
         self._first: float | None = None  # when the first exchange of the current Step began; None: none yet
         self._began = 0.0  # when the first one of all began
@@ -87,5 +88,5 @@ class Halos:
     def _end_step(self, now: float) -> None:
         own_s, n = self.own_s - self._stepped_s, self.n - self._stepped_n
         if self._first is not None and n:
-            self._record.step(Step(Driver.EXCHANGE, self._first, now, own_s, n, self._speed))
+            self._record.step(Step(Driver.EXCHANGE, self._first, now, own_s, n, 1.0 if math.isnan(self._speed) else self._speed))
             self._stepped_s, self._stepped_n = self.own_s, self.n

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lb_mpi.balancing.deciding import BalanceReason, Decision
-from lb_mpi.balancing.record import MOST_RECORDS, history_lines
+from lb_mpi.balancing.record import history_lines
+from lb_mpi.record.history import History
 from lb_mpi.record.report import percent
 from lb_mpi.table import Table
 
@@ -37,15 +37,9 @@ class Rebalanced:
         return _table([self])
 
 
-class Rebalances(deque[Rebalanced]):
-    """The records of the last 10,000 calls, oldest first; prints as a table."""
-
-    def __init__(self) -> None:
-        super().__init__(maxlen=MOST_RECORDS)
-
-    def __str__(self) -> str:
-        """Lay out as a table of the calls, numbered from 1; those that move nothing for the same reason share a line."""
-        return _table(self)
+def rebalances() -> History[Rebalanced]:
+    """Make the history of a plan."""
+    return History(_table, "vertices_moved")
 
 
 def reason_of(decision: Decision, moved: int = 0, *, cost_s: float = math.nan, lost_s: float = math.nan) -> str:
@@ -63,7 +57,7 @@ def reason_of(decision: Decision, moved: int = 0, *, cost_s: float = math.nan, l
     return decision.words
 
 
-def _table(calls: Iterable[Rebalanced]) -> str:
+def _table(calls: Iterable[Rebalanced], first: int = 1) -> str:
     header = (
         "calls", "opportunities", "imbalance: before", "after", "vertices moved", "MB moved", "cut", "flow steps", "ms",
         "decision",
@@ -74,6 +68,6 @@ def _table(calls: Iterable[Rebalanced]) -> str:
             f"{line.sum('vertices_moved'):,}", f"{line.sum('bytes_moved') / 1e6:,.2f}", f"{line.deciding.cut:g}",
             f"{line.sum('steps')}", f"{1e3 * line.sum('seconds'):.2f}", line.deciding.reason,
         )
-        for line in history_lines(calls)
+        for line in history_lines(calls, first)
     ]  # fmt: skip
     return str(Table(header, lines, words=(9,)))

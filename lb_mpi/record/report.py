@@ -34,7 +34,7 @@ class RankWork:
     sent_bytes: int = 0
     busy_s: float = 0.0  # wall-clock seconds at work, with those without a core and the rests of an emulated slow rank
     useful_s: float = 0.0  # seconds that the work needs on this rank: busy_s without the seconds without a core
-    speed: float = 1.0  # relative to the other ranks: emulated, measured or given; 0: the rank was not used
+    speed: float = 1.0  # relative to the other ranks: emulated, measured or given; 0: the rank was not used; NaN: unknown
     seconds: float = 0.0  # wall-clock time of the calls on this rank
 
     @property
@@ -61,7 +61,7 @@ class Report:
 
     @property
     def lower_bound_s(self) -> float:
-        """The least time for this work: seconds of work at speed 1 / sum of the speeds."""
+        """The least time for this work: seconds of work at speed 1 / sum of the speeds; NaN: the speeds are unknown."""
         speeds = sum(one.speed for one in self.ranks)
         return sum(one.useful_s * one.speed for one in self.ranks) / speeds if speeds else 0.0
 
@@ -87,8 +87,9 @@ class Report:
         calls = f"{counted(self.n, word)} in " if word else ""
         queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
         alone = "" if len(self.ranks) > 1 else "; there is one rank only: mpiexec -n starts more"
-        bound = f"{self.lower_bound_s:.3f} s if each rank had always had work and a core"
-        notes = [f"{calls}{self.seconds:.3f} s; {bound}{queued}{alone}"]
+        bound = f"; {self.lower_bound_s:.3f} s if each rank had always had work and a core"
+        known = not math.isnan(self.lower_bound_s)
+        notes = [f"{calls}{self.seconds:.3f} s{bound if known else ''}{queued}{alone}"]
         if self.driver is Driver.ROWS:
             notes += [
                 f"imbalance of the last call: {percent(self.imbalance)}, without lending {percent(self.imbalance_home)}",

@@ -832,3 +832,52 @@ def test_the_report_tells_rows_seconds_and_idle_of_each_rank(balancer: lb_mpi.Ba
 def test_a_list_of_objects_without_pack_is_told_of_it(balancer: lb_mpi.Balancer) -> None:
     with pytest.raises(TypeError, match="for a list of objects pass pack=, unpack="):
         balancer.map_rows(lambda rows: rows, [object()])
+
+
+class Cells(NamedTuple):
+    heat: NDArray[np.float64]
+    kind: NDArray[np.int64]
+
+
+def test_a_named_tuple_reaches_the_function_and_comes_back_from_migrate() -> None:
+    kind = np.arange(40 if RANK == 0 else 1)
+    rows = Cells(np.sin(kind), kind)
+    with lb_mpi.Balancer(COMM, when="always", emulated_speed=SPEEDS[RANK % 4]) as balancer:
+        for _ in range(3):
+            result = balancer.map_rows(lambda cells: cells.heat * cells.kind, rows)
+            assert result.tobytes() == (rows.heat * rows.kind).tobytes()
+        for order in ("appended", "kept"):
+            moved = balancer.migrate(rows, costs=np.full(len(rows.heat), 1.0 + RANK), order=order)
+            assert type(moved) is Cells
+            assert moved.heat.tobytes() == np.sin(moved.kind).tobytes()
+        if SIZE > 1:
+            with pytest.raises(TypeError, match=r"rows = Cells of .* expected tuple|rows = tuple of .*expected Cells"):
+                balancer.map_rows(lambda cells: cells[0], rows if RANK else tuple(rows))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
+def test_rows_moved_are_rows_not_blocks() -> None:
+    """All blocks but the last have `block_rows` rows; with a huge number all rows are one block."""
+    for block_rows, n in ((25, 310), (2**45, 4), (2**70, 4)):
+        rows, at_home, moved = np.full((n if RANK == 0 else 3, 2), float(RANK)), 0, 0
+        here = [0]
+
+        def function(block: NDArray[np.float64], here: list[int] = here) -> NDArray[np.float64]:
+            time.sleep(1e-4 * len(block))
+            here[0] += int((block[:, 0] == RANK).sum())
+            return block
+
+        with lb_mpi.Balancer(COMM, when="always", emulated_speed=0.1 if RANK == 0 else 1.0) as balancer:
+            for _ in range(6):
+                here[0] = 0
+                balancer.map_rows(function, rows, block_rows=block_rows)
+                assert balancer.last is not None
+                moved += balancer.last.rows_moved
+                at_home += COMM.allreduce(len(rows) - here[0])
+            assert moved == at_home == balancer.history.n_moved
+
+
+def test_results_are_those_of_a_copy_without_gaps(balancer: lb_mpi.Balancer) -> None:
+    rows, weights = numbers(60, 101, 3)[:, :, 0], np.sin(np.arange(101))
+    for function in (lambda rows: np.array([row @ weights for row in rows]), lambda rows: np.einsum("ij,ij->i", rows, rows)):
+        assert balancer.map_rows(function, rows).tobytes() == function(rows.copy()).tobytes()

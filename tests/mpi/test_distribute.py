@@ -228,8 +228,12 @@ def test_the_report_is_the_same_on_all_ranks() -> None:
         mine = report.ranks[COMM.rank]
         assert (report.n, mine.owned, mine.received) == (3, len(plan.vertices), len(plan.ghosts))
         assert 0.0 <= mine.busy_s < mine.seconds
+        assert np.isnan(report.lower_bound_s)  # nobody knows the ranks' speeds
         assert COMM.allgather(str(report)) == [str(report)] * SIZE
         assert str(report).count("\n") == SIZE + 1
+    with lb_mpi.distribute(COMM, on_root(mesh(9, 9)), speeds=on_root(np.ones(SIZE))) as plan:
+        plan.exchange(plan.vertices)
+        assert plan.report().lower_bound_s >= 0.0
 
 
 def test_in_place_and_copied() -> None:

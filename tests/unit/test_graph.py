@@ -208,6 +208,13 @@ def test_other_bad_arguments() -> None:
         Graph.from_scipy(sparse.csr_array([[0.0, 1.0], [0.0, 0.0]]))
     with pytest.raises(TypeError, match="ndarray"):
         Graph.from_scipy(np.eye(2))
+    with pytest.raises(ValueError, match=r"^edge 0-1 of weight -2.0: expected a number >= 0, such as in abs\(matrix\)$"):
+        Graph.from_scipy(sparse.csr_array([[4.0, -2.0], [-2.0, 4.0]]))
+
+
+def test_entries_of_a_matrix_of_small_integers_add_up() -> None:
+    twice = sparse.coo_array((np.full(4, 200, np.uint8), ([0, 0, 1, 1], [1, 1, 0, 0])), shape=(2, 2))
+    assert Graph.from_scipy(twice).weights.tolist() == [400.0, 400.0]
     with pytest.raises(ValueError, match="directed"):
         Graph.from_networkx(nx.DiGraph([(0, 1)]))
     with pytest.raises(ValueError, match="'a' has a self-loop"):

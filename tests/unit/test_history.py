@@ -2,10 +2,13 @@
 
 import math
 
+import pytest
+
 from lb_mpi.balancing.deciding import BalanceReason, Decision
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.record import Balanced, History, Loans
-from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
+from lb_mpi.balancing.record import Balanced, Loans, balances
+from lb_mpi.rebalancing.record import Rebalanced, reason_of, rebalances
+from lb_mpi.record.history import MOST_RECORDS
 from lb_mpi.record.record import Record
 
 REASONS = (BalanceReason.GAIN, BalanceReason.HOLDS, BalanceReason.WITHIN)
@@ -49,7 +52,7 @@ def test_before_the_first_call_there_is_nothing() -> None:
 
 
 def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reason() -> None:
-    history, gain, holds, within = History(), *(reason.words for reason in REASONS)
+    history, gain, holds, within = balances(), *(reason.words for reason in REASONS)
     for reason in (gain, within + "; 1,000 rows were lent in this call", holds, within, holds, gain, holds):
         history.append(Balanced(reason is gain, reason, math.nan, 0.5, 1000, 2_000_000, 1, 0.001, 0.25))
     header, first, second, third, fourth = (line.split(maxsplit=9) for line in str(history).splitlines())
@@ -61,7 +64,7 @@ def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reas
 
 
 def test_the_history_of_a_plan_shows_the_last_decision_of_its_line() -> None:
-    history = Rebalances()
+    history = rebalances()
     some, more = (reason_of(Decision(BalanceReason.NO_GAIN), cost_s=9.0, lost_s=lost_s) for lost_s in (0.25, 0.5))
     for reason in (some, BalanceReason.LATER.words, more, "why not"):
         history.append(Rebalanced(False, reason, 0.5, 0.5, 0, 0, 7.0, 0, 0.001))
@@ -69,3 +72,20 @@ def test_the_history_of_a_plan_shows_the_last_decision_of_its_line() -> None:
     assert first == ["1-3", "2", "50.0%", "50.0%", "0", "0.00", "7", "0", "3.00", more]
     assert more.endswith("; it would take 9 s, and 0.5 s have been lost so far")
     assert (second[0], second[-1]) == ("4", "why not")
+
+
+def test_a_long_history_keeps_its_numbers_and_totals() -> None:
+    history = rebalances()
+    for number in range(1, MOST_RECORDS + 501):
+        acted = number in (3, 9000)
+        history.append(Rebalanced(acted, "moved" if acted else "within", 0.5, 0.5, 7 * acted, 0, 1.0, 0, 0.0))
+    assert (len(history), history.n_calls, history.n_acted, history.n_moved) == (MOST_RECORDS, 10_500, 2, 14)
+    assert [line.split()[0] for line in str(history).splitlines()[1:]] == ["501-8999", "9000", "9001-10500"]
+    last = history[-3:]
+    assert (len(last), list(last), last.n_moved) == (3, [history[-3], history[-2], history[-1]], 0)
+    assert str(last).splitlines()[1].split()[0] == "10498-10500"
+    assert repr(last) == "<History: calls 10,498 to 10,500>"
+    assert str(history[8499:8500]).splitlines()[1].split()[0] == "9000"
+    assert not len(history[5:5])
+    with pytest.raises(ValueError, match=r"history\[::2\]: expected consecutive calls"):
+        history[::2]

@@ -38,8 +38,9 @@ from lb_mpi.mpi.common.waiting import Clocks, interrupts
 from lb_mpi.mpi.graph.rebalance import PlanBalance, check_arguments, check_costs, rebalance
 from lb_mpi.mpi.graph.values import Values
 from lb_mpi.partitioning.quality import MappingCost
-from lb_mpi.rebalancing.record import Rebalanced, Rebalances
+from lb_mpi.rebalancing.record import Rebalanced
 from lb_mpi.record.events import Driver, Step, Way
+from lb_mpi.record.history import History
 from lb_mpi.record.report import Report
 from lb_mpi.table import counted
 
@@ -157,9 +158,11 @@ class HaloPlan:
         record = recorder(own)
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
         record.use("exchange", how)
-        counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
         self._slow = slow or throttle(1.0)  # an emulated slow rank
-        relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
+        relative = math.nan  # the speeds are unknown
+        if allocation is not None:  # whose counts are in proportion to the ranks' speeds
+            counts = allocation.counts
+            relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
         self._halos, self._clocks = Halos(record, relative, lambda: self._slow.cpu_share), Clocks()
         self._record, self._worlds = record, worlds(own)
         self._balance = PlanBalance(part.vertex_weights, math.inf if self._slabs else float(self.cut))
@@ -314,7 +317,7 @@ class HaloPlan:
             self._halos.go_on(*self._look())
 
     @property
-    def history(self) -> Rebalances:
+    def history(self) -> History[Rebalanced]:
         """The records of the calls of `rebalance`."""
         return self._balance.history
 
@@ -345,9 +348,9 @@ class HaloPlan:
         with call("lb_mpi.HaloPlan.report"), self._presence.notifying():
             mine = self._halos.rank(comm.rank, part.n_local, part.n_ghosts)
             ranks, loading_s = zip(*allgather(comm, (mine, self._balance.loading_s)), strict=True)
-            moved = [one.vertices_moved for one in self.history if one.acted]
-            vertices = counted(sum(moved), "vertex", "vertices")
-            note = f"{vertices} moved in {counted(len(moved), 'rebalancing')}" if moved else ""
+            history = self.history
+            vertices = counted(history.n_moved, "vertex", "vertices")
+            note = f"{vertices} moved in {counted(history.n_acted, 'rebalancing')}" if history.n_acted else ""
             if (most_s := max(loading_s)) >= NOTICED_S:
                 note += f"\nto load the compiled code for the first move took up to {most_s:.1f} s, which count as idle"
             return Report(Driver.EXCHANGE, self._halos.n, ranks, note=note.strip())

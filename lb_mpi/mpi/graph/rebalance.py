@@ -59,7 +59,7 @@ from lb_mpi.rebalancing.deciding import (
     totals_of,
 )
 from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
-from lb_mpi.rebalancing.record import Rebalanced, Rebalances, reason_of
+from lb_mpi.rebalancing.record import Rebalanced, reason_of, rebalances
 from lb_mpi.rebalancing.slabs import end_owners
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
@@ -102,7 +102,7 @@ class PlanBalance:
     """All that a plan keeps from call to call of `rebalance`: costs of its vertices, speeds of this rank, decisions."""
 
     def __init__(self, costs: Floats, first_cut: float = math.inf) -> None:
-        self.history = Rebalances()
+        self.history = rebalances()
         self.take(costs)  # at first the weights of the vertices
         self._speeds = MeasuredSpeeds()
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet

@@ -19,7 +19,7 @@ from lb_mpi.balancing.decider import Decider, RootPlanner
 from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
-from lb_mpi.balancing.record import Balanced, History, Loans
+from lb_mpi.balancing.record import Balanced, Loans, balances
 from lb_mpi.balancing.round import Round
 from lb_mpi.checks import choice, integer
 from lb_mpi.checks import function as check_function
@@ -129,7 +129,7 @@ class Balancer:
                 raise
         self._loans.record.use("map_rows", {**settings, "neighbours": near})
         self._migration = Trigger(trigger.when, trigger.every, trigger.tolerance)
-        self.history = History()
+        self.history = balances()
         self.counts: Ints | None = None
         self._migrated = 0, 0  # calls, rows on all ranks
         self._form: Spec | None = None  # of the results of the last call
@@ -139,7 +139,7 @@ class Balancer:
         """Show this rank, the number of calls, and whether the Balancer is open."""
         presence = self._presence
         state = "failed" if presence.failed else "closed" if presence.comm == MPI.COMM_NULL else "open"
-        calls = counted(len(self.history), "call")
+        calls = counted(self.history.n_calls, "call")
         return f"<lb_mpi.Balancer: rank {presence.rank} of {self.graph.n}, {calls}, {state}>"
 
     @property
@@ -175,8 +175,9 @@ class Balancer:
             another one.  Returns as many rows as the block has: an array, or a tuple or list of arrays (instead of a
             named tuple, `map_rows` returns a plain one).  Their dtypes and the shapes of one row may be any, but must be the
             same in all calls and on all ranks.
-        rows : (n, ...) numpy array, or a tuple or list of arrays with the same first dimension n.  n may be 0, and may
-            differ between ranks; dtypes and shapes of one row must be the same on all ranks.
+        rows : (n, ...) numpy array, or a tuple or list of arrays with the same first dimension n; of a named tuple the
+            function gets one, too.  n may be 0, and may differ between ranks; dtypes and shapes of one row must be the same
+            on all ranks.
         more : further arrays of n rows, which are only read, and of which the function gets the same rows as of `rows`;
             and scalars, which are passed on unchanged.
         pack, unpack : functions from an object to bytes and back, for a list of objects as `rows`.  The function then
@@ -189,14 +190,15 @@ class Balancer:
         np.arange(first, first + n) for its number.  A rank without rows gets empty arrays of the dtypes and shapes that the
         function returns (if no rank has rows, those of `rows`: the function is not called then).
 
-        The function gets contiguous copies, whose axes have the same order in memory as those of the arrays (C, Fortran
+        The function gets copies without gaps, whose axes have the same order in memory as those of the arrays (C, Fortran
         or any other), and may change them.  It may return the same array each time.  Objects that it returns are kept,
         so it must not change them later.  The caller's rows are never written to, and the results are new arrays, with the
         axes in the order of those of the rows, whatever order the function returns.
 
-        The results are bit for bit those of function(rows), if the result for a row depends neither on the other rows
-        in its block nor on their number.  This holds for loops over rows, elementwise operations, and sums along a row,
-        with one exception: if the first axis of `rows` is not the outermost in memory (as in Fortran order), numpy adds
+        The results are bit for bit those of function(such a copy of all rows), if the result for a row depends neither on the
+        other rows in its block nor on their number.  With rows that have gaps, such as one of three components, function(rows)
+        itself may differ from them in the last bits, as row @ weights and einsum do.
+        The condition holds for loops over rows, elementwise operations, and sums along a row, with one exception: if the first axis of `rows` is not the outermost in memory (as in Fortran order), numpy adds
         the numbers of a row in another order when a block has a single row.  It does not hold for a matrix product
         (rows @ weights), where the last bits depend on the number of rows.  For such functions use `block_rows`: the
         blocks of a rank then begin at its rows 0, block_rows, 2 block_rows, ... (the last block may be shorter), and

@@ -230,6 +230,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         self.results = results
         self.failed: Failed | None = None  # an error of the user's
         self.n_computed = 0  # rows of this and of other ranks
+        self._n_lent = 0  # rows of this rank
         self._end: Learned | None = None  # of SETTLED, before it is sent
         self._reducing: Reducing | None = None  # after SETTLED
         self.decided: Decided | None = None
@@ -268,7 +269,9 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
                 continue
             self._wire.post(rank, self._parcel(message))
             if message.rows is not None:
-                self._loans.lent(rank, count(self.rows.of_units(message.rows)))
+                n_rows = count(self.rows.of_units(message.rows))
+                self._n_lent += n_rows
+                self._loans.lent(rank, n_rows)
         if sends:
             self.spent_s += time.perf_counter() - began
         if self._end is not None:
@@ -286,7 +289,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         mark = self.results.mark
         report = report._replace(
             mark=self._mark, results=mark or (self._form.mark if self._form is not None else 0), formed=mark != 0,
-            changed=self._form is None, spent_s=self.spent_s, bytes=self._wire.sent_bytes, began_s=self._began_s,
+            changed=self._form is None, rows=self._n_lent, spent_s=self.spent_s, bytes=self._wire.sent_bytes, began_s=self._began_s,
             queued_s=queued_s, elapsed_s=elapsed_s, overhead_s=measured.overhead_s,
         )  # fmt: skip
         self._reducing = Reducing(self._wire.comm, self._decider.report(report))

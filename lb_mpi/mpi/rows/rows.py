@@ -67,6 +67,7 @@ class Spec(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]  # of one row of each
     n_home: int  # the first n_home columns are the rows proper; the others are read only
     block_rows: int = 0  # in a call of the user's function; 0: any number
+    named: str = ""  # of rows that are a named tuple, its name
 
     @property
     def words(self) -> str:
@@ -77,7 +78,7 @@ class Spec(NamedTuple):
         sizes = [", ".join(("n", *map(str, shape))) + "," * (not shape) for shape in self.shapes]
         columns = [f"{dtype} ({size})" for dtype, size in zip(self.dtypes, sizes, strict=True)]
         more = f" with {', '.join(columns[self.n_home :])}" if len(columns) > self.n_home else ""
-        return f"{self.form} of {', '.join(columns[: self.n_home])}{more}{blocks}"
+        return f"{self.named or self.form} of {', '.join(columns[: self.n_home])}{more}{blocks}"
 
     @property
     def mark(self) -> int:
@@ -88,7 +89,7 @@ class Spec(NamedTuple):
 @functools.lru_cache(64)  # several times in each call
 def _mark(spec: Spec) -> int:
     dtypes = tuple(map(layout, spec.dtypes))
-    return zlib.crc32(repr((spec.form, dtypes, spec.shapes, spec.n_home, spec.block_rows)).encode())
+    return zlib.crc32(repr((spec.form, dtypes, spec.shapes, spec.n_home, spec.block_rows, spec.named)).encode())
 
 
 class Rows:
@@ -109,6 +110,7 @@ class Rows:
             if value is not None and not callable(value):
                 raise TypeError(f"{name} = {show(value)}: expected a function")
         self.pack, self.unpack, self._more = pack, unpack, more
+        self._make: Callable[[Any], Any] = getattr(rows, "_make", tuple)  # of a tuple: a named one
         arrays = [(k, one) for k, one in enumerate(more) if not _is_scalar(one)]
         if pack is not None:
             if not isinstance(rows, list):
@@ -135,7 +137,8 @@ class Rows:
                 raise ValueError(f"{name} has {counted(len(column), 'row')}: expected {self.n}, as {names[0]} has")
         self.orders = orders_of(self.columns)
         dtypes, shapes = [c.dtype for c in self.columns], [c.shape[1:] for c in self.columns]
-        self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows)
+        named = type(rows).__qualname__ if isinstance(rows, tuple) and hasattr(rows, "_make") else ""
+        self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows, named)
 
     @property
     def n_units(self) -> int:
@@ -144,7 +147,7 @@ class Rows:
 
     def of_units(self, units: Rowset) -> Rowset:
         """The rows of some units; of blocks, the last one, which may be shorter, comes last."""
-        size = self.spec.block_rows
+        size = min(self.spec.block_rows, self.n)  # one block may have all rows
         if size <= 1:
             return units
         if isinstance(units, slice):
@@ -165,7 +168,7 @@ class Rows:
     def arguments(self, block: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of the user's function for a block: the rows proper, then `more`, with scalars unchanged."""
         arrays = iter(block[self.spec.n_home :])
-        return in_form(self.spec, block), *(one if _is_scalar(one) else next(arrays) for one in self._more)
+        return in_form(self.spec, block, self._make), *(one if _is_scalar(one) else next(arrays) for one in self._more)
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Pack some rows of all columns into one buffer."""
@@ -175,7 +178,7 @@ class Rows:
     def joined(self, blocks: Sequence[tuple[Any, ...]], orders: Orders) -> Any:
         """The rows of blocks (at least one) in the user's form, as new columns in these memory orders."""
         each = zip(self.kinds, zip(*blocks, strict=True), orders, strict=True)
-        return in_form(self.spec, [kind.join(parts, order) for kind, parts, order in each])
+        return in_form(self.spec, [kind.join(parts, order) for kind, parts, order in each], self._make)
 
 
 @functools.lru_cache(64)  # several times in each call
@@ -346,7 +349,7 @@ class Results:
     def value(self) -> Any:
         """The results in the function's form; in the form of the rows if no rank has any."""
         if self.spec is None:
-            form, dtypes, shapes, n, _ = self._rows.spec
+            form, dtypes, shapes, n, *_ = self._rows.spec
             self.look_like(Spec(form, dtypes[:n], shapes[:n], n))
         assert self.spec is not None
         if self._n_missing:
@@ -373,8 +376,8 @@ def scalars_of(more: Sequence[Any], options: Mapping[str, Any]) -> dict[str, str
     return {name: repr(one.item() if isinstance(one, np.generic) else one) for name, one in named if _is_scalar(one)}
 
 
-def in_form(spec: Spec, columns: Sequence[Any]) -> Any:
-    """Columns in the user's form: an array, a tuple or list of arrays, or a list of objects."""
+def in_form(spec: Spec, columns: Sequence[Any], make: Callable[[Any], Any] = tuple) -> Any:
+    """Columns in the user's form: an array, a tuple (which `make` makes) or list of arrays, or a list of objects."""
     if spec.form == "tuple":
-        return tuple(columns[: spec.n_home])
+        return make(columns[: spec.n_home])
     return list(columns[: spec.n_home]) if spec.form == "list" else columns[0]
