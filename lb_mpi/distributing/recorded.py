@@ -88,5 +88,6 @@ class Halos:
     def _end_step(self, now: float) -> None:
         own_s, n = self.own_s - self._stepped_s, self.n - self._stepped_n
         if self._first is not None and n:
-            self._record.step(Step(Driver.EXCHANGE, self._first, now, own_s, n, 1.0 if math.isnan(self._speed) else self._speed))
+            speed = 1.0 if math.isnan(self._speed) else self._speed
+            self._record.step(Step(Driver.EXCHANGE, self._first, now, own_s, n, speed))
             self._stepped_s, self._stepped_n = self.own_s, self.n

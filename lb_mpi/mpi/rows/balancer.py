@@ -195,14 +195,15 @@ class Balancer:
         so it must not change them later.  The caller's rows are never written to, and the results are new arrays, with the
         axes in the order of those of the rows, whatever order the function returns.
 
-        The results are bit for bit those of function(such a copy of all rows), if the result for a row depends neither on the
-        other rows in its block nor on their number.  With rows that have gaps, such as one of three components, function(rows)
-        itself may differ from them in the last bits, as row @ weights and einsum do.
-        The condition holds for loops over rows, elementwise operations, and sums along a row, with one exception: if the first axis of `rows` is not the outermost in memory (as in Fortran order), numpy adds
-        the numbers of a row in another order when a block has a single row.  It does not hold for a matrix product
-        (rows @ weights), where the last bits depend on the number of rows.  For such functions use `block_rows`: the
-        blocks of a rank then begin at its rows 0, block_rows, 2 block_rows, ... (the last block may be shorter), and
-        the results are bit for bit those of the calls on these blocks, whichever rank computes them.
+        The results are bit for bit those of function(such a copy of all rows), if the result for a row depends neither on
+        the other rows in its block nor on their number.  With rows that have gaps, such as one of three components,
+        function(rows) itself may differ from them in the last bits, as row @ weights and einsum do.  The condition holds
+        for loops over rows, elementwise operations, and sums along a row, with one exception: if the first axis of `rows`
+        is not the outermost in memory (as in Fortran order), numpy adds the numbers of a row in another order when a block
+        has a single row.  It does not hold for a matrix product (rows @ weights), where the last bits depend on the number
+        of rows.  For such functions use `block_rows`: the blocks of a rank then begin at its rows 0, block_rows,
+        2 block_rows, ... (the last block may be shorter), and the results are bit for bit those of the calls on these
+        blocks, whichever rank computes them.
 
         Raises BalanceError on every rank if the function fails on any rank, or returns something else (but what is no
         Exception, such as SystemExit or KeyboardInterrupt, is raised again on its rank), also if it calls this Balancer;
