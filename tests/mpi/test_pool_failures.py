@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.mpi.common import failure
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -265,3 +267,92 @@ def test_ranks_that_serve_raise_the_error_by_which_the_root_leaves(kind: str) ->
     leave_regularly = lb_mpi.Pool(COMM)
     assert leave_regularly.map(abs, [-5], to="all") == [5]
     leave_regularly.close()
+
+
+def test_a_map_in_the_loop_over_results_of_another_pool_is_an_error() -> None:
+    says = "a collective call before all results of a pool's map are taken, on ranks that it would wait for without end"
+
+    def use(call: Callable[[lb_mpi.Pool], object]) -> None:
+        with lb_mpi.Pool(COMM) as outer, lb_mpi.Pool(COMM) as inner:
+            for _ in outer.imap(abs, range(4)):
+                with lb_mpi.Pool(MPI.COMM_SELF) as alone:
+                    assert alone.map(abs, 2) == [0, 1]
+                call(inner)
+            if RANK:
+                inner.map(abs, ())
+
+    calls: list[Callable[[lb_mpi.Pool], object]] = [
+        lambda pool: pool.map(abs, range(3)), lambda _: lb_mpi.Pool(COMM), lambda _: lb_mpi.Balancer(COMM),
+    ]  # fmt: skip
+    for call in calls if SIZE > 1 else []:
+        with pytest.raises(lb_mpi.Error, match=says):
+            use(call)
+
+
+def test_a_collective_call_while_the_others_serve_is_an_error() -> None:
+    says = "a collective call while the other ranks serve a pool or an executor that is open, on ranks that it would wait"
+    for make in (lambda: lb_mpi.Pool(COMM, root=0), lambda: lb_mpi.Executor(COMM)):
+        with make() as pool:
+            if pool is not None and SIZE > 1:
+                with pytest.raises(lb_mpi.Error, match=says):
+                    lb_mpi.Pool(COMM)
+                with pytest.raises(lb_mpi.Error, match=says):
+                    lb_mpi.search(COMM, None)  # type: ignore[arg-type]
+    assert lb_mpi.Pool(COMM, root=0).close() is None
+
+
+def test_who_does_not_use_with_serves_until_it_closes() -> None:
+    pool, executor = lb_mpi.Pool(COMM, root=0), lb_mpi.Executor(COMM)
+    assert bool(pool) == bool(executor) == (RANK == 0)
+    if pool:
+        assert pool.map(abs, 4) == [0, 1, 2, 3]
+    pool.close()
+    if executor:
+        assert [*executor.map(abs, range(4))] == [0, 1, 2, 3]
+    executor.shutdown()
+
+
+def test_a_rank_that_does_not_serve_an_executor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = lb_mpi.Executor(COMM, root_works=False)
+    monkeypatch.setenv("LB_MPI_HANG_S", "0.05")
+    if executor and SIZE > 1:
+        with warnings.catch_warnings(record=True) as found:
+            futures = [executor.submit(abs, k) for k in range(SIZE)]
+            while not found:
+                time.sleep(0.01)
+        assert "got a first task of lb_mpi.Executor 0 s ago: it is long, or not served" in str(found[0].message)
+        COMM.bcast(None)  # only now, the others serve
+        assert [future.result() for future in futures] == [*range(SIZE)]
+    elif not executor:
+        COMM.bcast(None)
+    executor.shutdown()
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not this one")
+
+
+def wrong_result(k: int) -> Any:
+    return Unpicklable() if k == 3 else k
+
+
+def divide(k: int) -> float:
+    return 1 / (k - 3)
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_errors_of_tasks_name_the_lines_of_the_user_only(root: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        for function in (divide, wrong_result):
+            if pool is None:
+                return
+            with pytest.raises(lb_mpi.TaskError) as caught:
+                pool.map(function, 6, chunksize=1)
+            line = function.__code__.co_firstlineno + (function is divide)
+            assert str(caught.value).endswith(f"({__file__}:{line}, in {function.__name__})")
+            failure.hook(type(caught.value), caught.value, caught.value.__traceback__)
+            printed = capsys.readouterr().err
+            if function is divide:
+                assert "lb_mpi/mpi" not in caught.value.traceback
+                assert printed.replace(str(Path(__file__).parent), "").count("lb_mpi/mpi") == 0

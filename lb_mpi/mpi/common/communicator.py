@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -100,7 +100,7 @@ class Presence:
             raise Error(f"{self.name} after a failure ({self._failure}): expected only close()")
         if not self.comm:
             raise closed(self.name)
-        _refuse_in_task(self.comm)
+        _refuse_busy(self.comm)
 
     def answer(self, waited_s: float = 0.0) -> None:
         """Answer now and then; ask and warn when this rank has waited for long.  For use in loops: costs 0.1 us."""
@@ -360,7 +360,16 @@ def closed(name: str) -> ValueError:
     return ValueError(f"this {name} is closed: expected a call in its with block, before close()")
 
 
-_at_work: list[tuple[int, MPI.Intracomm]] = []  # threads that run tasks of a pool, and its ranks
+class _Busy(NamedTuple):
+    """Ranks that can't take part in a collective call on other communicators of theirs."""
+
+    ranks: MPI.Intracomm
+    thread: int | None  # of this rank, in which such a call would wait for ever; None: in any
+    why: str
+    task: bool  # this rank runs a task
+
+
+_busy: dict[int, _Busy] = {}  # by id: entries are compared nowhere, since a task may have lowered the recursion limit
 
 
 class at_work:
@@ -369,32 +378,44 @@ class at_work:
     __slots__ = ("_entry",)
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._entry = threading.get_ident(), comm
+        self._entry = _Busy(comm, threading.get_ident(), "in a task of a pool", True)
 
     def __enter__(self) -> None:  # not a generator: a chunk may be short
-        _at_work.append(self._entry)
+        _busy[id(self._entry)] = self._entry
 
     def __exit__(self, *_: object) -> None:
-        _at_work.remove(self._entry)
+        del _busy[id(self._entry)]
+
+
+def bind(comm: MPI.Intracomm, why: str, *, here: bool) -> Callable[[], None]:
+    """Note that the other ranks of `comm` wait for this one; return what ends that.  `here`: in this thread."""
+    entry = _Busy(comm, threading.get_ident() if here else None, why, False)
+    _busy[id(entry)] = entry
+
+    def end() -> None:
+        if _busy.get(id(entry)) is entry:
+            del _busy[id(entry)]
+
+    return end
 
 
 def in_task() -> bool:
     """Return whether this thread runs a task of a pool."""
-    return any(thread == threading.get_ident() for thread, _ in [*_at_work])
+    return any(one.task and one.thread == threading.get_ident() for one in [*_busy.values()])
 
 
-def _refuse_in_task(comm: MPI.Intracomm) -> None:
-    """Raise an error in a task of a pool with other ranks of `comm`, which run tasks, too, and make no such call."""
-    for thread, ranks in [*_at_work]:  # other threads begin and end tasks
-        if thread == threading.get_ident():
-            groups = [ranks.Get_group(), comm.Get_group()]
+def _refuse_busy(comm: MPI.Intracomm) -> None:
+    """Raise an error if other ranks of `comm` run tasks of a pool, or wait for this one in another call of lb_mpi."""
+    for one in reversed([*_busy.values()]):  # the innermost first; other threads begin and end tasks
+        if one.thread in (None, threading.get_ident()) and (one.task or one.ranks != comm):
+            groups = [one.ranks.Get_group(), comm.Get_group()]
             groups.append(MPI.Group.Intersection(*groups))
             n_common = groups[-1].size
             for group in groups:
                 group.Free()
             if n_common > 1:
-                how = f"expected MPI.COMM_SELF, or other ranks than the {n_common} that run tasks"
-                raise Error(f"a collective call in a task of a pool, on ranks that it would wait for without end: {how}")
+                how = f"expected MPI.COMM_SELF, or other ranks than these {n_common}"
+                raise Error(f"a collective call {one.why}, on ranks that it would wait for without end: {how}")
 
 
 # --- communicators ----------------------------------------------------------------------------------------------------
@@ -409,7 +430,7 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
         raise _no_communicator(comm)
     if comm == MPI.COMM_NULL:
         raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
-    _refuse_in_task(comm)
+    _refuse_busy(comm)
     end_with_mpi()
     signs.begin()
     with call(UNNAMED):

@@ -12,8 +12,10 @@ import os
 import sys
 import time
 import traceback
+from concurrent.futures import BrokenExecutor
+from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import NamedTuple, TypeVar
 
 import mpi4py.run
@@ -37,6 +39,7 @@ _FILES: tuple[type[Exception], ...] = (
 _KINDS: tuple[type[Exception], ...] = (
     ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, SearchError, Error,
 )  # fmt: skip
+_TOLD = (ValueError, TypeError, OSError, Error, BrokenExecutor, KeyboardInterrupt)  # raised for a user's mistake
 _MARK = "_lb_mpi_mark"
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _hints: list[tuple[type, str]] = []  # what this rank has worked for, and the hint if it continues with None in its place
@@ -120,8 +123,36 @@ def place(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt) and (not frames or frames[-1].filename.startswith(_OURS)):
         return "(in lb_mpi)"  # it was held back
     if isinstance(error, ValueError | TypeError | Error):  # of a wrong argument: the caller's line, not our check
-        frames = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames
+        frames = [frame for frame in frames if not _is_ours(frame)]
     return f"({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(_OURS) or frame.filename == contextlib.__file__
+
+
+def place_of(function: object) -> str:
+    """Return where a function is defined, as `place`; "": not known."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return f"({code.co_filename}:{code.co_firstlineno}, in {code.co_name})" if isinstance(code, CodeType) else ""
+
+
+def formatted(error: BaseException) -> str:
+    """Return the traceback of an exception and of its causes, without our frames, unless the mistake may be ours."""
+    found = traceback.TracebackException.from_exception(error)
+    _trim(found)
+    return "".join(found.format())
+
+
+def _trim(found: traceback.TracebackException) -> None:
+    kind, frames = found.exc_type, found.stack
+    if frames and not (_is_ours(frames[-1]) and not issubclass(kind or Exception, _TOLD)):
+        frames[:] = [frame for frame in frames if not _is_ours(frame)] or frames[-1:]
+    for other in (found.__cause__, found.__context__):
+        if other is not None:
+            _trim(other)
 
 
 def mark(error: BaseException, ranks: object) -> None:
@@ -199,7 +230,7 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
         return
     if isinstance(error, TaskError) and error.__cause__ is not None and error.__cause__.__traceback__ is None:
         sys.stderr.write(f"On rank {error.rank}:\n{error.traceback}\n")
-    sys.stderr.write("".join(traceback.format_exception(kind, error, trace)))
+    sys.stderr.write(formatted(error.with_traceback(trace)))
 
 
 def install() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import pickle
 import sys
 import threading
@@ -27,7 +28,9 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from lb_mpi.errors import Error
+from lb_mpi.files import warn
 from lb_mpi.mpi.common.late import call as in_call
+from lb_mpi.mpi.common.late import hang_s
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import longest_nap_s
@@ -49,6 +52,7 @@ from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
 from lb_mpi.pooling.scheduler import Batch, BatchKind, Scheduler, Task, TaskQueue
 from lb_mpi.record.events import Phase
+from lb_mpi.table import named_ranks
 
 INTERRUPTED = 130  # the exit code of a program that ends by Ctrl-C
 LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
@@ -190,6 +194,7 @@ class Dispatcher(SessionActor):
         self._wanted = False  # by a map, which waits until there are no tasks
         self._scheduler = Scheduler(session.ranks.size, session.ranks.root, session.speeds)
         self._open: dict[TaskQueue, Submissions] = {}  # executors, until they have ended
+        self._awaited = dict[int, float]()  # by rank: when it got its first batch; inf: it has answered
         self._came = deque[tuple[int, RankTasks, list[Outcome]]]()  # (rank, its work, results)
         self._settles = deque[Settle]()
         self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
@@ -330,7 +335,22 @@ class Dispatcher(SessionActor):
                 self._mine.append(batch)
             else:
                 sends.append((rank, Order(Tag.TASK, batch_parcel(batch))))
+                self._awaited.setdefault(rank, now)
+        if self._awaited:
+            self._warn_of_silent_ranks(now)
         return sends
+
+    def _warn_of_silent_ranks(self, now: float) -> None:
+        """Warn, once, of ranks that have had a task for long, and may not serve: they have never sent a result."""
+        for rank in self.session.helpers & self._awaited.keys():
+            self._awaited[rank] = math.inf
+        since, longest_s = min(self._awaited.values()), hang_s()
+        if 0.0 < longest_s < now - since:
+            ranks = sorted(rank for rank, at in self._awaited.items() if at == since)
+            how = "expected its `with` block, or shutdown(), on all ranks"
+            what = f"got a first task of lb_mpi.Executor {now - since:.0f} s ago: it is long, or"
+            warn(f"{named_ranks(ranks)} {what} not served: {how}")
+            self._awaited = dict.fromkeys(self._awaited, math.inf)
 
     def take(self, source: int, results: Buffer) -> None:
         """See `SessionActor`; drop late results of a map."""

@@ -125,6 +125,10 @@ class Executor(MPIPoolExecutor):
         state = "broken" if self._work.broken is not None else "open" if self._work.queue.open else "shut down"
         return f"<lb_mpi.Executor: rank {self._session.ranks.rank} of {self._session.ranks.size}, {state}>"
 
+    def __bool__(self) -> bool:
+        """Return True on the root, where its methods may be called."""
+        return self._session.ranks.is_root
+
     @property
     def num_workers(self) -> int:
         """Number of ranks that run tasks; 0 after a shutdown or a failure."""
@@ -285,7 +289,8 @@ class Executor(MPIPoolExecutor):
 
     def __enter__(self) -> Self | Any:  # Any: None, which users need not check for in a script of rank 0 alone
         """Return the executor; on ranks that serve, serve until rank 0 shuts it down, then return None."""
-        if self._session.ranks.is_root:
+        if self:
+            self._session.bind_others()
             return self
         self.shutdown()
         hint(Executor, "this rank has worked for the executor; put `if executor:` before what only rank 0 does")

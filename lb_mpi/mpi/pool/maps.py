@@ -15,7 +15,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy as np
 from lb_mpi.errors import Error
 from lb_mpi.files import warn
 from lb_mpi.mpi.common.carrier import end_child
+from lb_mpi.mpi.common.communicator import bind
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
@@ -83,6 +84,10 @@ class PoolMaps:
         return None if self._ended is None else report(*self._ended, self.session.ranks.emulated_speeds)
 
 
+def _nothing() -> None:
+    pass
+
+
 class Arrived(NamedTuple):
     """Results from other ranks, which the root is to unpickle."""
 
@@ -123,6 +128,7 @@ class RootTasks(Member):
         self._thread = self._caller = 0  # the thread that works on it; the one in a function of the caller's
         self.calls = True  # the thread that works on it is the caller's, which wants results as they arrive
         self._dropped = False  # before all results were taken
+        self._free_others: Callable[[], None] = _nothing  # where all ranks call the methods: see `bind`
         self._arrived: list[tuple[int, Frame]] = []  # (rank, results to be unpickled)
 
     def task_at(self, position: int) -> int:
@@ -162,12 +168,15 @@ class RootTasks(Member):
             if function:
                 session.functions.keep(digest, call.function)
             self.begin(start, speeds.tolist(), bounds, self._began)
+        if not session.ranks.alone:
+            self._free_others = bind(session.presence.comm, "before all results of a pool's map are taken", here=True)
         self._maps.current = self
         return data[8 * (len(speeds) + len(bounds)) + len(function) :]
 
     def tell_end(self, payload: bytes) -> None:
         """Send the end of the map to all ranks."""
         self.stop()
+        self._free_others()
         with self.session.presence.committing():
             self.session.orders.send_all(Tag.END, b"", [payload])
         self._maps.current = None
@@ -202,7 +211,7 @@ class RootTasks(Member):
             yield source, frame, some
         if error is not None:
             source, frame = frames[len(values)]
-            self.fail_task(failure_of(error, source, frame.lo), None)
+            self.fail_task(failure_of(error, source, frame.lo, self.call.function), None)
 
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note a failure, see `Member`; `error` is an exception on this rank."""
@@ -437,7 +446,8 @@ class RootMap(RootTasks):
         try:
             self._gathering.write()
         except (OSError, TypeError, ValueError) as error:
-            self.fail_task(failure_of(error, *self._gathering.refused or (self.session.ranks.rank, -1)), error)
+            rank, position = self._gathering.refused or (self.session.ranks.rank, -1)
+            self.fail_task(failure_of(error, rank, position, self.call.function if position >= 0 else None), error)
             self.session.worker.end()
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:

@@ -152,7 +152,7 @@ class Member(SessionActor):
         if ran.n:
             self.put(first, first + ran.n, ran.values, ran.work_s)
         if ran.failed is not None:  # Ctrl-C may come after the last task
-            self.fail_task(failure_of(ran.failed, session.ranks.rank, failed_at), ran.failed)
+            self.fail_task(failure_of(ran.failed, session.ranks.rank, failed_at, self.call.function), ran.failed)
             worker.end()
         return sends
 
@@ -306,6 +306,7 @@ class Follower(Member):
 
 def serve(session: Session) -> None:
     """Follow all orders of the root until it closes the pool; lb_mpi.Error if an error has ended the root's block."""
+    session.serve()
     with session.presence.notifying():
         while True:
             follower = Follower(session)

@@ -10,7 +10,6 @@ import hashlib
 import io
 import pickle
 import struct
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from lb_mpi.checks import show
 from lb_mpi.columns import Order, from_memory, in_memory, order_of
 from lb_mpi.errors import Error, TaskError
-from lb_mpi.mpi.common.failure import located
+from lb_mpi.mpi.common.failure import formatted, located, place, place_of
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
 
@@ -213,13 +212,14 @@ class TaskFailure(NamedTuple):
     error: bytes  # the exception, pickled; empty if that failed
 
 
-def failure_of(error: BaseException, rank: int, task: int = -1) -> TaskFailure:
-    """Describe an exception."""
+def failure_of(error: BaseException, rank: int, task: int = -1, function: object = None) -> TaskFailure:
+    """Describe an exception; `function`: the user's, whose result is wrong if none of the user's lines has raised it."""
+    text = located(error) if place(error) else f"{located(error)} {place_of(function)}".rstrip()
     try:
-        text = "".join(traceback.format_exception(error))
+        trace = formatted(error)
     except BaseException:  # its own __str__ may raise anything
-        text = f"{located(error)}\n"
-    return TaskFailure(located(error), task, rank, text, pickled_error(error))
+        trace = f"{text}\n"
+    return TaskFailure(text, task, rank, trace, pickled_error(error))
 
 
 def task_error(failure: TaskFailure) -> TaskError:

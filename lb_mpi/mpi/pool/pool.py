@@ -111,6 +111,10 @@ class Pool:
         state = "closed" if self._closed else "failed" if self._session.presence.failed else "open"
         return f"<lb_mpi.Pool: rank {self._session.ranks.rank} of {self.size}, {state}>"
 
+    def __bool__(self) -> bool:
+        """Return True where its methods may be called: on all ranks, or on the root of a pool that the others serve."""
+        return self.is_root or not self._session.ranks.alone
+
     @property
     def size(self) -> int:
         """Number of ranks."""
@@ -300,6 +304,7 @@ class Pool:
         if not self._session.ranks.alone:
             self._session.agree("wait", _no_wait)
         if self.is_root:
+            self._session.bind_others()
             return
         try:
             serve(self._session)
@@ -307,7 +312,9 @@ class Pool:
             self._free()
 
     def close(self) -> None:
-        """Wait for all tasks, and close the pool; collective, unless the other ranks serve.  Further calls do nothing.
+        """Wait for all tasks, and close the pool; collective.  On ranks that serve, do so until the root closes it.
+
+        Further calls do nothing.
 
         lb_mpi.Error in a task or callback of it, which must end before; but in a script that `python -m lb_mpi pool` runs,
         a callback of asynchronous tasks may close the pool, and `join` then waits for the others.
@@ -315,6 +322,9 @@ class Pool:
         if self._closed:
             return
         session = self._session
+        if session.ranks.alone and not self.is_root and not session.presence.failed:
+            self.wait()
+            return
         mine = not session.shared or session.operation is self._maps.current
         if mine and act(session.state, Wish.CLOSE) is Act.REFUSE:
             raise Error("close() in a task or callback of the pool: expected a call after it")
@@ -351,8 +361,9 @@ class Pool:
 
     def __enter__(self) -> Self | Any:  # Any: None, which users need not check for where all ranks call
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
-        if self._session.ranks.alone and not self.is_root:
+        if self._session.ranks.alone:
             self.wait()
+        if self._session.ranks.alone and not self.is_root:
             root = self._session.ranks.root
             hint(Pool, f"this rank has worked for the pool; put `if pool:` before what only rank {root} does")
             return None

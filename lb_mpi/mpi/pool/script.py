@@ -58,7 +58,7 @@ class Script(NamedTuple):
     def ran_alone(self) -> bool:
         """True on rank 0 if there are other ranks, and none of them has run a task of the script."""
         ranks = self.session.ranks
-        return ranks.is_root and ranks.size > 1 and not self.session.has_helped
+        return ranks.is_root and ranks.size > 1 and not self.session.helpers
 
 
 def open_script(target: str, *, module: bool, prepare: Callable[[], None] = lambda: None) -> Script:
@@ -134,6 +134,7 @@ def run_alone(session: Session, run: Callable[[], None]) -> None:
         if not session.ranks.is_root:
             serve(session)
         else:
+            session.bind_others()
             try:
                 run()
             except BaseException as caught:

@@ -6,6 +6,7 @@ Ranks of different hosts exchange ASK and GIVE; on one host, they steal in share
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.carrier import Meter, Port, carry
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
-from lb_mpi.mpi.common.communicator import duplicate, presence_of
+from lb_mpi.mpi.common.communicator import bind, duplicate, presence_of
 from lb_mpi.mpi.common.failure import cause
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, Parcels, parcel
@@ -79,7 +80,7 @@ class SessionActor:
             if isinstance(message, StealMessage):
                 steals.append((source, message))
             elif isinstance(message, TaskResults):
-                session.has_helped = True
+                session.helpers.add(source)
                 self.take(source, message.parcel)
             else:
                 session.orders.receive(message)
@@ -220,7 +221,11 @@ class Session:
         timings = self.intervals.timings
         self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, speeds=self.speeds)
         self.shared = False  # by all pools and executors of a script
-        self.has_helped = False  # another rank has sent results, to the root
+        self.helpers = set[int]()  # ranks that have sent results, to the root
+        self._free_others = list[Callable[[], None]]()  # at most one: see `bind_others`
+        self._serves = False  # this rank
+        if alone and comm.rank != root:
+            _servers.append(self)
         self.operation: SessionActor | None = None  # under way
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self._n_maps = self._n_tasks = 0
@@ -268,6 +273,23 @@ class Session:
     def share(self) -> None:
         """Note that all pools and executors of a script use these ranks."""
         self.shared = True
+
+    def bind_others(self) -> None:
+        """Note, on the root, that the other ranks serve from now on, so that they reach no other collective call."""
+        if self.ranks.size > 1 and not self._free_others and self.presence.comm:
+            why = "while the other ranks serve a pool or an executor that is open"
+            self._free_others.append(bind(self.presence.comm, why, here=False))
+
+    def serve(self) -> None:
+        """Note that this rank serves."""
+        self._serves = True
+
+    def end_without_serving(self) -> None:
+        """Tell the root that this rank ends its program, if it has never served it."""
+        if not (self._serves or self.presence.failed) and self.presence.comm:
+            how = "expected its `with` block on all ranks, or close() or shutdown(), or wait()"
+            text = f"rank {self.ranks.rank} has ended its program, and never served the pool or executor: {how}"
+            self.presence.send_failure(Error(text), alone=True)
 
     def next_map(self) -> int:
         """Return the number of a new map, on the root."""
@@ -348,11 +370,25 @@ class Session:
             self._host.Free()
 
         with in_call(""):
+            while self._free_others:
+                self._free_others.pop()()
+            if self in _servers:
+                _servers.remove(self)
             if self.ranks.alone and self.ranks.is_root and not self.presence.failed:
                 self.orders.send_all(Tag.CLOSE, b"", [self._left_by.encode(errors="replace")])
             self.clocks.end()
             self.presence.close(free)
             self.record.enter(Phase.OUTSIDE, time.perf_counter())
+
+
+_servers: list[Session] = []  # of this rank, which is to serve them
+
+
+@atexit.register
+def _end_without_serving() -> None:
+    for session in [*_servers]:
+        if not MPI.Is_finalized():
+            session.end_without_serving()
 
 
 def need_level(needed: int, why: str) -> None:

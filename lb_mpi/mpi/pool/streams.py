@@ -109,7 +109,7 @@ class RootStream(RootTasks):
         return self._scheduler.wants(self._queue, room - self._n_read + self._n_taken)
 
     def _read(self) -> None:
-        """Read items; in the caller's frame, with no lock, since it is the user's code: another thread may make this pause."""
+        """Read items; in the caller's frame, with no lock, since it is the user's code: another thread may go on."""
         read, n_bytes = list[Task](), 0
         with self.session.lock:
             n = self._n_wanted
