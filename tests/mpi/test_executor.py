@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
@@ -569,3 +570,24 @@ def test_wrong_arguments_are_errors_on_all_ranks() -> None:
             lb_mpi.Executor(COMM, **mine)
     with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
         lb_mpi.Executor(4)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    where: float
+
+    def __reduce__(self) -> Any:
+        return Frozen, (self.where,)
+
+
+def freeze(k: int) -> None:
+    raise Frozen(k)
+
+
+def test_an_exception_that_allows_no_attributes_is_that_of_its_future() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        for error in [executor.submit(freeze, k).exception() for k in range(2 * SIZE)]:
+            assert isinstance(error, Frozen)
+            assert isinstance(error.__cause__, lb_mpi.TaskError)
+
+    on_root(use)

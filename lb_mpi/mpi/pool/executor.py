@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ParamSpec, Self, TypeVar
@@ -181,7 +182,8 @@ class Executor(MPIPoolExecutor):
             data, keys = arrays.dumps(call, fn, least_bytes)
         except TypeError as error:
             cause = error.__cause__ or error
-            cause.add_note(str(error))
+            with suppress(Exception):  # the user's class may allow no attributes
+                cause.add_note(str(error))
             future.set_exception(cause)
             return future
         if keys:

@@ -239,7 +239,7 @@ def own_error(error: TaskError) -> BaseException:
     own, error.__cause__ = error.__cause__, None
     if own is None:
         return error
-    own.__cause__ = error
+    BaseException.__setattr__(own, "__cause__", error)  # not by its class, which may allow no attributes
     return own
 
 

@@ -202,7 +202,9 @@ def _run_submitted(rank: int, data: bytes | memoryview) -> Outcome:
         if isinstance(error, KeyboardInterrupt) and in_main:
             raise
         if "main thread" in describe(error) and not in_main:
-            error.add_note("Rank 0 runs its tasks in a thread: expected lb_mpi.Executor(root_works=False) for such tasks.")
+            how = "expected lb_mpi.Executor(root_works=False) for such tasks"
+            with suppress(Exception):  # the user's class may allow no attributes
+                error.add_note(f"Rank 0 runs its tasks in a thread: {how}.")
         return True, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL)
     finally:
         process.restore()
