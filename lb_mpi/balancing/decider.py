@@ -32,17 +32,16 @@ from lb_mpi.balancing.deciding import (
     Decision,
     Levels,
     Policy,
-    Queue,
     RankReport,
     RoundProblem,
     Trigger,
     failure,
-    running,
 )
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.planning import Next, Planning, reduce
 from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
+from lb_mpi.balancing.ways import Choice, Way, Ways
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import above
@@ -71,7 +70,6 @@ class _Sums(NamedTuple):
     bytes: int  # sent
     queued: int  # for cores
     elapsed: int
-    free: int  # speed of ranks that do not queue
 
 
 class _Maxima(NamedTuple):
@@ -90,8 +88,8 @@ class _Maxima(NamedTuple):
     formed: float  # it has results
     changed: float  # its rows have another form than in the last round
     elapsed_s: float  # without the usual overhead
+    last_s: float  # 0: unknown
     early_s: float  # the largest -began_s, with the overhead
-    free_s: float  # as home_s, if no rank queued for a core
 
 
 class Decider:
@@ -99,6 +97,7 @@ class Decider:
 
     def __init__(self, knowledge: Knowledge, size: int, trigger: Trigger) -> None:
         self.policy, self.quick = Policy(trigger), Quick()
+        self.ways = Ways(trigger.tolerance, auto=trigger.when == "auto" and size > 1)
         self._knowledge, self._size = knowledge, size
         self._seen: dict[int, tuple[float, float]] = {}  # by rank q: weight, and weight * log(k_q / k of this rank)
         self._tick_s: deque[float] = deque(maxlen=USUAL)  # seconds per tick in the last rounds
@@ -130,8 +129,10 @@ class Decider:
     def report(self, report: RankReport) -> Reduction:
         """Learn from this rank's report, unless it is of a quick call; return what all ranks learn of it."""
         late = self._late
-        if report.ticks > 0.0 and not self.quick.left:
-            self._tick_s.append(report.busy_s / report.ticks)
+        if self.ways.home:  # of each rank, its own rows only
+            report = report._replace(work=report.ticks * self._tick_work)
+        if report.ticks > 0.0 and not self.quick.left:  # at home, only what is the rank's own: noise is no reason to lend
+            self._tick_s.append((report.busy_s - self.ways.home * report.coreless_s) / report.ticks)
         if report.observed:
             self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
             for place, weight, log_ratio in report.observed:
@@ -143,13 +144,13 @@ class Decider:
         work = 0.0 if unknown else report.work + late
         done = max(0.0, report.ticks * self._tick_work + report.helped) + late
         busy = report.busy_s * speed + late
-        free = speed / running(report.queued_s / report.elapsed_s if report.elapsed_s else 0.0)
-        whole = (units(value) for value in (report.queued_s, report.elapsed_s, free))
+        whole = (units(value) for value in (report.queued_s, report.elapsed_s))
         sums = _Sums(units(work), units(done), units(busy), units(speed), report.rows, report.bytes, *whole)
         maxima = _Maxima(
             report.failed, report.mark, -report.mark, report.results, -report.results, unknown, work / speed, done / speed,
             busy / speed, report.spent_s, self._planned_s, first, report.formed, report.changed,
-            report.elapsed_s - report.overhead_s + late / speed, -self._began_s, work / free,
+            report.elapsed_s - report.overhead_s + late / speed, 0.0 if math.isnan(report.last_s) else report.last_s,
+            -self._began_s,
         )  # fmt: skip
         return Reduction(halves(sums), np.array(maxima, dtype=float))
 
@@ -159,31 +160,34 @@ class Decider:
         total, most = _Sums(*joined(all_ranks.sums)), _Maxima(*all_ranks.maxima.tolist())
         if most.failed or most.mark != -most.mark_low:
             policy.failed()
-            self.quick.stop()
+            self.restart()
             problem = RoundProblem.FAILED if most.failed else RoundProblem.DIFFER
             return failure(problem, len(knowledge.known))
         compare, formed = most.results != -most.results_low or most.results == UNKNOWN, bool(most.formed)
         after = above(most.busy_s, total.busy / total.speed)
-        if self.quick.left:
-            queued = total.queued / total.elapsed if total.elapsed else 0.0
-            policy.hold(late=self.quick.ended(most.elapsed_s, total.busy / total.speed, queued))
-            if most.changed or compare:
+        balanced_s, mean_s = total.done / total.speed, total.work / total.speed
+        last_s = most.last_s or math.nan
+        if self.quick.left or self.ways.home:
+            decision = self._hold(total, most, last_s)
+            if most.changed:
+                self.restart()
+            elif compare:
                 self.quick.stop()
+            before = after if self.ways.home else self.quick.imbalance_home
             return Decided(
-                RoundProblem.NONE, Decision(BalanceReason.HOLDS), self.quick.imbalance_home, after, total.rows, total.bytes,
-                compare, formed, knowledge.tick_work, knowledge.speeds, knowledge.late,
+                RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed, True,
+                knowledge.tick_work, knowledge.speeds, knowledge.late,
             )  # fmt: skip
         if self._planned_s or most.planned_s:
             policy.trigger.paid(most.planned_s)
             self._planned_s = 0.0
-        balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         known = not most.unknown
         levels = Levels(above(most.now_s, balanced_s), most.now_s, most.home_s, balanced_s) if known else Levels()
-        queue = Queue(total.queued / total.elapsed, most.free_s, total.work / total.free) if total.elapsed else Queue()
-        decision = policy.decide(self._size, levels, most.spent_s, queue)
+        lending, decision = policy.lending, policy.decide(self._size, levels, most.spent_s)
+        home_s = levels.home_s if most.first else levels.home_s - most.early_s
+        choice = self.ways.lent(last_s, home_s, planned=decision.act, lending=lending)
+        decision = self._choose(decision, choice)
         knowledge.mean_speed = total.speed * UNIT / self._size
-        if decision.reason is BalanceReason.HOME:
-            policy.changed(lending=False)
         if not most.first:
             self._late_s.append(self._began_s + most.early_s)
         speeds, late = knowledge.speeds.copy(), knowledge.late.copy()
@@ -192,11 +196,40 @@ class Decider:
             late[place] = self._speed * min(float(np.median(self._late_s)), balanced_s)
         before = above(most.home_s, mean_s) if known else math.nan
         decided = Decided(
-            RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed, knowledge.tick_work,
-            speeds, late,
+            RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed, False,
+            knowledge.tick_work, speeds, late,
         )  # fmt: skip
         self.quick.decided(decided)
         return decided
+
+    def restart(self) -> None:
+        """Let a full call with lending follow: nothing is known of the rows."""
+        self.quick.stop()
+        self.ways.restart()
+
+    def _hold(self, total: _Sums, most: _Maxima, last_s: float) -> Decision:
+        """End a quick call, or one at home; the decision."""
+        if self.ways.home:
+            self.policy.hold(late=False)
+            mean_s, own = total.busy / total.speed, above(most.now_s, total.done / total.speed)
+            choice = self.ways.stayed(last_s, above(most.busy_s, mean_s), own, most.busy_s - mean_s)
+        else:
+            mean_s = total.busy / total.speed
+            queued = total.queued / total.elapsed if total.elapsed else 0.0
+            self.policy.hold(late=self.quick.ended(most.elapsed_s, mean_s, queued))
+            choice = self.ways.lent(last_s)
+        return self._choose(Decision(BalanceReason.HOLDS), choice)
+
+    def _choose(self, decision: Decision, choice: Choice | None) -> Decision:
+        """Return the decision that a choice makes of another one."""
+        if choice is None:
+            return decision
+        if self.ways.home:
+            self.quick.stop()
+        if choice.way is Way.HOME:
+            self.policy.changed(lending=False)
+        gain_s = abs(choice.home_s - choice.lending_s) * choice.n_calls
+        return Decision(BalanceReason[choice.way.name], gain_s, 0 if self.ways.home else decision.quick, str(choice))
 
     def levels(self, load: float) -> Planning[Levels]:
         """Find the levels of the loads of all ranks; NaN: they have no finite sum."""
@@ -236,7 +269,7 @@ class RootPlanner(Decider):
     def report(self, report: RankReport) -> Reduction:
         """See `Decider`; of a full call, all ranks also learn the speed of each."""
         numbers = super().report(report)
-        if self.quick.left:
+        if self.quick.left or self.ways.home:
             return numbers
         speeds = np.zeros(self._size, dtype=np.int64)
         speeds[self._knowledge.rank] = units(self._speed)
@@ -244,7 +277,7 @@ class RootPlanner(Decider):
 
     def decide(self, all_ranks: Reduction) -> Decided:
         """See `Decider`."""
-        if self.quick.left:
+        if self.quick.left or self.ways.home:
             return super().decide(all_ranks)
         sums, speeds = np.split(all_ranks.sums, [-self._size])
         decided = super().decide(all_ranks._replace(sums=sums))

@@ -77,7 +77,10 @@ class BalanceReason(IntEnum):
     CROWDED = 11, "no rows are lent by plan while the ranks queue for cores"
     HOLDS = 10, "plan unchanged: it holds for some calls"
     CUT = 12, "balanced: the last move had left many edges between the parts"
-    HOME = 9, "no rows are lent by plan from now on: lending costs more than it saves"
+    HOME = 9, "rows stay at home: that is faster than lending"
+    LENDING = 13, "rows are lent: that is faster than at home"
+    TRY_HOME = 14, "rows stay at home for some calls: that may be faster"
+    TRY_LENDING = 15, "rows are lent for some calls: that may be faster"
 
 
 ACTING = (BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.CUT, BalanceReason.HOME)
@@ -89,6 +92,7 @@ class Decision(NamedTuple):
     reason: BalanceReason
     gain_s: float = 0.0  # expected saving until the next opportunity, before cost
     quick: int = 0  # quick calls that may follow (`lb_mpi.balancing.quick`)
+    about: str = ""  # the numbers that were compared
 
     @property
     def act(self) -> bool:
@@ -104,7 +108,7 @@ class Decision(NamedTuple):
 def words_of(decision: Decision, rows: int) -> str:
     """Say what was decided, and how many rows were lent meanwhile."""
     words = "1 row was" if rows == 1 else f"{rows:,} rows were"
-    return decision.words + (f"; {words} lent in this call" if rows else "")
+    return "; ".join(filter(None, (decision.words, decision.about, f"{words} lent in this call" if rows else "")))
 
 
 class Trigger:
@@ -229,6 +233,8 @@ class RankReport(NamedTuple):
     began_s: float = math.nan  # from the end of the last round to this one; NaN: no last round
     queued_s: float = 0.0  # without a core, of the elapsed time
     elapsed_s: float = 0.0  # between the begin and the end of this rank
+    coreless_s: float = 0.0  # of busy_s, without a core
+    last_s: float = math.nan  # from the end of the call before the last one to the end of the last one; NaN: unknown
     overhead_s: float = 0.0  # of it with messages, and all else that does not depend on how many rows it computed
     formed: bool = True  # it has results
     changed: bool = False  # its rows have another form than in the last round
@@ -254,6 +260,7 @@ class Decided(NamedTuple):
     bytes: int  # sent, on all ranks
     compare: bool  # the form of results differs between ranks, or some do not know it
     formed: bool  # some rank has results
+    held: bool  # nothing was learned: the call was a quick one, or at home
     tick_work: Floats  # of a tick of each known rank, in units of work
     speeds: Floats  # units of work per second
     late: Floats  # work that each could have done before it came
@@ -266,8 +273,8 @@ class Decided(NamedTuple):
 
 def failure(problem: RoundProblem, size: int) -> Decided:
     """Return the decision on a round with a problem, from which nothing is learned, on `size` known ranks."""
-    nothing = np.zeros(size)
-    return Decided(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, False, nothing, nothing, nothing)
+    nothing, decision = np.zeros(size), Decision(BalanceReason.UNMEASURED)
+    return Decided(problem, decision, 0.0, 0.0, 0, 0, False, False, False, nothing, nothing, nothing)
 
 
 class Levels(NamedTuple):
@@ -298,7 +305,7 @@ def running(share: float) -> float:
 
 
 class Policy:
-    """Decides after each round whether the distribution changes, and when all rows go home."""
+    """Decides after each round whether the distribution changes."""
 
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger
@@ -325,19 +332,19 @@ class Policy:
         self._late = self._late or late
         self.trigger.hold()
 
-    def decide(self, size: int, levels: Levels, spent_s: float, queue: Queue | None = None) -> Decision:
+    def decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
         """Decide for `size` ranks, one of which spent `spent_s` on packing, sending, and joining, the others less.
 
         While nothing changes, more and more quick calls follow each decision, up to the next opportunity.  After quick
         calls that took too long, more and more full ones follow.
         """
-        decision = self._decide(size, levels, spent_s, queue or Queue())
+        decision = self._decide(size, levels, spent_s)
         n_quick = 0
         if self._late:
             self._full, self._pause = self._pause, min(MOST_FULL, 2 * self._pause + 1)
         elif self._quick:
             self._pause = 0
-        if self._full and decision.reason is not BalanceReason.CROWDED:
+        if self._full:
             self._full -= 1
         elif decision.quick:
             n_opportunities = -(-(min(decision.quick, 2 * self._quick + FEWEST_QUICK) + 1) // self.trigger.every)
@@ -345,16 +352,12 @@ class Policy:
         self._quick, self._late = n_quick, False
         return decision._replace(quick=n_quick)
 
-    def _decide(self, size: int, levels: Levels, spent_s: float, queue: Queue) -> Decision:
+    def _decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
         if size == 1:
             return Decision(BalanceReason.ALONE, quick=MOST_QUICK)
         self._rounds = 0 if math.isnan(levels.home_s) else self._rounds + 1
-        auto = self.trigger.when == "auto"
-        if self._rounds < 1 + auto:
+        if self._rounds < 1 + (self.trigger.when == "auto"):
             return self.trigger.decide(math.nan, math.nan, math.nan)
-        if auto and queue.forbids:
-            self.trigger.skip()
-            return Decision(BalanceReason.HOME) if self.lending else Decision(BalanceReason.CROWDED, 0.0, MOST_QUICK)
         if self.lending:
             self._moving_s = smooth(self._moving_s, max(0.0, spent_s - self._plain_s))
         else:
@@ -362,10 +365,7 @@ class Policy:
         if self._fresh:
             self.trigger.come_true(levels.now_s)
             self._fresh = False
-        moving_s = max(self._moving_s, LOAN_S)
-        if self.lending and auto and levels.home_s < levels.now_s + moving_s:
-            return Decision(BalanceReason.HOME, levels.now_s + moving_s - levels.home_s)
-        moving_s = 0.0 if self.lending else moving_s
+        moving_s = 0.0 if self.lending else max(self._moving_s, LOAN_S)
         return self.trigger.decide(levels.imbalance, levels.now_s, levels.balanced_s, moving_s)
 
 

@@ -46,7 +46,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.deciding import FORGET, UP, BalanceReason, Decided, Observation, RankReport
+from lb_mpi.balancing.deciding import FORGET, UP, Decided, Observation, RankReport
 from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, count, cut, numbers, shortest_s
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats, Ints
@@ -292,12 +292,12 @@ class Knowledge:
         return mark == self.mark and self.costs is not None
 
     def begin(
-        self, n: int, mark: int, *, warm: bool = True, objects: bool = False, quick: bool = False, helps: bool = True
+        self, n: int, mark: int, *, warm: bool = True, objects: bool = False, quick: bool = False, home: bool = False
     ) -> Round:
         """Return the next round, of n rows with this `mark`, arrays or `objects`.
 
-        Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks; not
-        `helps`: dry ranks ask for nothing.
+        Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks.
+        `home`: each rank computes its own rows, in one block (`lb_mpi.balancing.ways`).
         """
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._row_s, self._handling_s, self._call_s = RowCosts(self.place, n), mark, 0.0, 0.0, 0.0
@@ -307,6 +307,12 @@ class Knowledge:
             self.costs = RowCosts(self.place, n, self.costs.call)
             self.costs.ticks[:] = mean / self.tick_work[self.place]
             self.lent = None
+        if home:
+            self.n_rounds += 1
+            return Round(
+                self.rank, [slice(0, n)] if n else [], lent={}, lenders=(), neighbours=(), speeds=np.ones(1),
+                objects=objects, quick=True, helps=False,
+            )  # fmt: skip
         if not quick:
             before = self._kept
             self._n_lending += self.is_lending
@@ -318,17 +324,16 @@ class Knowledge:
         known = self._quick if quick else None
         if known is None:
             sizes = self._sizes(n)
-            known = sizes, self._blocks(sizes, warm=warm, quick=quick, helps=helps)
-        (sizes, home), self._quick = known, known if quick else None
+            known = sizes, self._blocks(sizes, warm=warm, quick=quick)
+        (sizes, blocks_home), self._quick = known, known if quick else None
         lenders = [] if self.plan is None else self.plan.to(self.rank)
         near = not isinstance(self.known, range)
         asked = [*lenders, *self.neighbours] if near else self.neighbours
         return Round(
-            self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
+            self.rank, blocks_home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
             help_ticks=self._late_ticks, handling_s=self._block_s, sizes=sizes, usual_s=self._row_s,
             objects=objects, quick=quick,
-            helps=helps,
         )  # fmt: skip
 
     def learn(
@@ -371,7 +376,7 @@ class Knowledge:
         self._late_ticks = late_ticks
         if decided.problem:  # nothing is known of the rows, and none is lent
             self.own(None)
-        elif decided.decision.reason is not BalanceReason.HOLDS:
+        elif not decided.held:
             self.tick_work, self.speeds, self.late = decided.tick_work, decided.speeds, decided.late
             self._even = decided.imbalance_after <= EVEN
 
@@ -424,15 +429,15 @@ class Knowledge:
         items = [np.zeros(0, dtype=np.int64)] * len(mine.amounts) if work is None else pick(work, mine).items
         return dict(zip(mine.destinations.tolist(), items, strict=True))
 
-    def _blocks(self, sizes: Floats, *, warm: bool, quick: bool, helps: bool) -> list[Rowset]:
+    def _blocks(self, sizes: Floats, *, warm: bool, quick: bool) -> list[Rowset]:
         """Divide the rows that stay at home into blocks.
 
         In a full call the first one is short: dry ranks get rows soon.  In a quick call it has half of the rows; three
-        quarters if ranks end at nearly the same time; all if no rank helps another.
+        quarters if ranks end at nearly the same time.
         """
         n = len(sizes)
         kept = self._staying(n)
-        if len(self.tick_work) == 1 or not helps:
+        if len(self.tick_work) == 1:
             return [kept] if count(kept) else []
         shortest = shortest_s(self._block_s, quick=quick) / self._row_s if self._row_s > 0.0 else 0.0
         parts: list[Rowset]

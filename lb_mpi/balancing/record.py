@@ -129,7 +129,7 @@ class Loans:
         self.n_calls = self._owned = self._computed = 0
         self._busy_s = self._useful_s = self._seconds = 0.0
         self._knowledge: Knowledge | None = None  # of the last call
-        self.ended = math.nan  # when the last call ended; NaN: none yet
+        self.ended = self.last_s = math.nan  # when the last call ended, and how long after the one before; NaN: none yet
         self._imbalances = (math.nan, math.nan)  # of the last call: with all rows at home, and actual
 
     @property
@@ -165,7 +165,7 @@ class Loans:
         self._owned, self._computed = home, self._computed + computed
         self._busy_s, self._useful_s = self._busy_s + busy_s, self._useful_s + useful_s
         self._seconds += ended - began
-        self.n_calls, self.ended = self.n_calls + 1, ended
+        self.n_calls, self.ended, self.last_s = self.n_calls + 1, ended, ended - self.ended
         self._imbalances, self._knowledge = (last.imbalance_before, last.imbalance_after), knowledge
 
     def migrated(self, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> None:

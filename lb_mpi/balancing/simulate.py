@@ -235,6 +235,7 @@ class Cluster:
             self.known_by = [Knowledge(rank, [rank, *mine], mine) for rank, mine in enumerate(near)]
             self.deciders = [NeighbourPlanner(one, graph.n, trigger(), omega) for one in self.known_by]
         self._carried_s = np.zeros(graph.n)  # busy seconds after the end: for the next call's report
+        self._last_s = math.nan  # seconds of the last call
         self.rng = random.Random(check_seed(seed))
 
     @property
@@ -249,7 +250,7 @@ class Cluster:
         """
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         rounds = [
-            knowledge.begin(len(mine), 0, quick=one.quick.left > 0)
+            knowledge.begin(len(mine), 0, quick=one.quick.left > 0, home=one.ways.home)
             for knowledge, mine, one in zip(self.known_by, costs, self.deciders, strict=True)
         ]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
@@ -262,7 +263,7 @@ class Cluster:
         seconds, decision = float(ends_s.max()), decided.decision
         if decision.act:
             seconds += self._rebalance(decided)
-        work = np.array([mine.sum() for mine in costs])
+        self._last_s, work = seconds, np.array([mine.sum() for mine in costs])
         call = Call(
             seconds,
             end_s(float(work.sum()), self.speeds, late_s),
@@ -286,7 +287,7 @@ class Cluster:
             busy = float(busy_s[rank])
             mine = knowledge.learn(round.learned, busy, busy, quick=round.quick)
             began, elapsed = float(late_s[rank]), float(elapsed_s[rank])
-            reports.append(mine._replace(bytes=n_bytes[rank], began_s=began, elapsed_s=elapsed))
+            reports.append(mine._replace(bytes=n_bytes[rank], began_s=began, elapsed_s=elapsed, last_s=self._last_s))
         decisions = self._decide(reports)
         for knowledge, round, each in zip(self.known_by, rounds, decisions, strict=True):
             knowledge.apply(each, round.learned.late_ticks)

@@ -253,7 +253,7 @@ class Opportunities:
     def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
         """Decide at this opportunity, and when the next one comes."""
         decided = decide(totals, self.trigger, size, heavy=self._heavy)
-        self.before, (reason, _, due) = decided.before, decided.decision
+        self.before, (reason, _, due, _) = decided.before, decided.decision
         self._heavy = self._heavy and reason is not BalanceReason.CUT
         self._skipped = 0
         if self.trigger.when == "auto" and reason not in (BalanceReason.UNMEASURED, BalanceReason.ALONE):

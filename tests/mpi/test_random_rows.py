@@ -134,6 +134,8 @@ def calls(seed: int) -> int:
                     raise SystemExit(3)
                 return block[1:] if bad == RANK else keep(FORMS[form]((block + beside[:, None]).astype(dtype)))
 
+            if rng.random() < 0.4:
+                choose_way(balancer, home=rng.random() < 0.5)
             beside = rows[:, 0].copy()
             expected = FORMS[form]((rows + beside[:, None]).astype(dtype))
             try:
@@ -154,6 +156,14 @@ def calls(seed: int) -> int:
         ones = np.ones((5, 2))
         assert np.array_equal(balancer.map_rows(np.negative, ones), -ones)
     return failed
+
+
+def choose_way(balancer: lb_mpi.Balancer, *, home: bool) -> None:
+    """On all ranks: the next call is one at home, or a full one."""
+    decider = balancer._plans.decider
+    decider.quick.stop()
+    decider.ways.restart()
+    decider.ways.home, decider.ways._left = home, 2**60
 
 
 @pytest.mark.every_size
@@ -221,10 +231,10 @@ def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(
     assert not lent_away(scheme, n, others, quick=quick)
 
 
-def failed_quickly(scheme: str) -> str:
-    """What is wrong, on all ranks alike, when the function of the last rank fails in a quick call.
+def failed_quickly(scheme: str, *, home: bool = False) -> str:
+    """What is wrong, on all ranks alike, when the function of the last rank fails in a quick call, or in one at home.
 
-    It fails after its first block, so the rank has results of the usual form.
+    It fails after its first block, if there are several, so the rank has results of the usual form.
     """
     rows, bad, seen, found = np.arange(60.0).reshape(-1, 3), [False], [False], ""
 
@@ -245,6 +255,9 @@ def failed_quickly(scheme: str) -> str:
         balancer.map_rows(function, rows)
     else:
         found = "no call is quick"
+    if home:
+        choose_way(balancer, home=True)
+        found = found or differs(balancer.map_rows(function, rows), rows + 1.0)
     bad[0] = True
     try:
         balancer.map_rows(function, rows)
@@ -262,10 +275,11 @@ def failed_quickly(scheme: str) -> str:
     return wrong
 
 
+@pytest.mark.parametrize("home", [False, True])
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.every_size
-def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_call(scheme: str) -> None:
-    assert not failed_quickly(scheme)
+def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_call(scheme: str, home: bool) -> None:
+    assert not failed_quickly(scheme, home=home)
 
 
 EARLY = ("Results.mark", "UNKNOWN if self._early else 0", "head(self._early[0][1]).mark if self._early else 0")
@@ -292,6 +306,8 @@ MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
       "results=self._form.mark if self._form is not None else mark")]),
     # A quick call forgets a failure.
     (decider, [("Decider.decide", "if most.failed or", "if most.failed and not self.quick.left or")]),
+    # So does one at home.
+    (decider, [("Decider.decide", "if most.failed or", "if most.failed and not self.ways.home or")]),
     # Ranks that do not know the form need not compare.
     (decider, [("Decider.decide", "compare, formed = most.results != -most.results_low",
       "compare, formed = most.results != -most.results_low and most.results_low < 0")]),
@@ -308,7 +324,7 @@ def test_mutants_of_the_results_are_found(number: int) -> None:
             stack.enter_context(mutated(module, *change))
         settings = [(quick, others, scheme) for quick in (False, True) for others in (6, 0) for scheme in ("direct", "fos")]
         found = any(lent_away(scheme, 1, others, quick=quick) for quick, others, scheme in settings)
-        assert found or failed_quickly("direct")
+        assert found or failed_quickly("direct") or failed_quickly("direct", home=True)
 
 
 @pytest.mark.parametrize("scheme", ["direct", "fos"])

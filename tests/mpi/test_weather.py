@@ -35,7 +35,7 @@ def alone() -> dict[str, object]:
 def test_the_last_bit_does_not_depend_on_the_balancing(
     monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], scheme: str, speeds: bool
 ) -> None:
-    extra = ["--speeds", ",".join(str(0.8 / (1 + rank % 4)) for rank in range(COMM.size))] if speeds else []
+    extra = ["--speeds", ",".join(str(0.8 / (1 + rank % 4)) for rank in range(COMM.size))] if speeds else ["--bound", "0.03"]
     code, out, err = run(weather, monkeypatch, *SMALL, "--balance", scheme, *extra, "--json")
     assert (code, err) == (0, "")
     given = json.loads(out.splitlines()[-1])
@@ -157,6 +157,7 @@ def test_kernels_against_plain_python() -> None:
         (["--steps", "0"], "steps = 0"),
         (["--steps", "-3"], "steps = -3"),
         (["--balance", "best"], "--balance"),
+        (["--shape", "12x12", "--levels", "2", "--bound", "0"], "--bound = 0.0"),
         (["--exchange", "pigeon"], "--exchange"),
         (["--speeds", ",".join(["2"] * COMM.size)], "--speeds: 2.0 for rank 0"),
         (["--speeds", ",".join(["1"] * (COMM.size + 1))], f"--speeds has {COMM.size + 1} numbers"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing.decider import RootPlanner
-from lb_mpi.balancing.deciding import LOAN_S, BalanceReason, Decided, RankReport, RoundProblem, Trigger, failure
+from lb_mpi.balancing.deciding import LOAN_S, Decided, RankReport, RoundProblem, Trigger, failure
 from lb_mpi.balancing.knowledge import KEPT_S, Knowledge, kept
 from lb_mpi.balancing.round import Timed, count, numbers
 from lb_mpi.balancing.simulate import Cluster, reduced, row_costs, simulate
@@ -149,17 +149,6 @@ class Ranks:
         return decisions[0]
 
 
-def test_lending_that_does_not_pay_is_given_up() -> None:
-    both = Ranks()
-    plain = [RankReport(False, 1, 0, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)]
-    assert both.decide(*plain).decision.reason is not BalanceReason.HOME
-    for decider in both.deciders:
-        decider.changed(lending=True)
-    dear = [RankReport(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0)] * 2
-    assert both.decide(*dear).decision.reason is BalanceReason.HOME
-    assert not any(decider.policy.lending for decider in both.deciders)
-
-
 def test_lending_that_saves_less_than_a_loan_costs_does_not_begin() -> None:
     for saved_s, begins in ((0.5 * LOAN_S, False), (2.0 * LOAN_S, True)):
         both = Ranks()
@@ -230,7 +219,7 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
         assert quick_s[0] == max(quick_s) == pytest.approx(0.5 * n * row_s, rel=0.01)
         assert min(quick_s) >= 0.7 * max(5e-3, 8 * handling_s)
         knowledge.begin(n, 0)
-        assert list(map(count, knowledge.begin(n, 0, quick=True, helps=False).home)) == [n]
+        assert list(map(count, knowledge.begin(n, 0, home=True).home)) == [n]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > 60
     assert counts[3] * 1e-3 < 0.11 * n * row_s

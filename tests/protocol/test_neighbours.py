@@ -12,7 +12,7 @@ import pytest
 
 from lb_mpi.balancing import neighbours as module
 from lb_mpi.balancing.decider import _Maxima
-from lb_mpi.balancing.deciding import BalanceReason, Decided, Observation, RankReport, RoundProblem, Trigger
+from lb_mpi.balancing.deciding import Decided, Observation, RankReport, RoundProblem, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, RowCosts
 from lb_mpi.balancing.neighbours import momentum
 from lb_mpi.balancing.planning import ALL, NEAR
@@ -335,21 +335,6 @@ def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:
     assert (decided.rows, decided.bytes) == (10**14, 10**20)
     assert decided.imbalance_before == pytest.approx(0.0, abs=1e-9)
     assert decided.imbalance_after == pytest.approx(0.0, abs=1e-9)
-
-
-def test_lending_that_does_not_pay_is_given_up_by_all() -> None:
-    deciders = [module.NeighbourPlanner(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
-
-    def round_of(busy_s: Sequence[float], spent_s: float) -> set[BalanceReason]:
-        reports = [RankReport(False, 1, 0, 1.0, busy, 1.0, spent_s, 0, 0) for busy in busy_s]
-        told = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
-        return {decider.decide(told).decision.reason for decider in deciders}
-
-    assert BalanceReason.HOME not in round_of((1.0, 0.5), 0.0)
-    for decider in deciders:
-        decider.changed(lending=True, seconds=0.0)
-    assert round_of((0.75, 0.75), 2.0) == {BalanceReason.HOME}
-    assert not any(decider.policy.lending for decider in deciders)
 
 
 def test_ranks_that_are_not_in_step_are_noticed() -> None:

@@ -12,7 +12,6 @@ from lb_mpi.balancing.deciding import (
     Decision,
     Levels,
     Policy,
-    Queue,
     RoundProblem,
     Trigger,
 )
@@ -130,7 +129,7 @@ def test_losses_add_up_in_quick_calls_too() -> None:
 
 def test_a_call_that_takes_too_long_is_the_last_quick_one() -> None:
     within, ones = Decision(BalanceReason.WITHIN, 0.0, 7), np.ones(2)
-    decided = Decided(RoundProblem.NONE, within, 0.3, 0.02, 0, 0, False, True, ones, ones, np.zeros(2))
+    decided = Decided(RoundProblem.NONE, within, 0.3, 0.02, 0, 0, False, True, False, ones, ones, np.zeros(2))
     quick = Quick()
     quick.decided(decided)
     assert (quick.left, quick.imbalance_home) == (7, 0.3)
@@ -145,28 +144,9 @@ def test_a_call_that_takes_too_long_is_the_last_quick_one() -> None:
     assert decided.decision.quick < MOST_QUICK
 
 
-def test_rows_stay_at_home_while_ranks_queue_for_cores() -> None:
-    equal, unequal, idle = Queue(0.6, 1.0, 0.9), Queue(0.3, 1.0, 0.5), Queue(0.1, 1.0, 1.0)
-    assert [queue.forbids for queue in (equal, unequal, idle)] == [True, False, False]
-    policy = Policy(Trigger())
-    policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0)
-    policy.changed(lending=True)
-    assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).reason is BalanceReason.HOME
-    policy.changed(lending=False)
-    decision = policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal)
-    assert (decision.reason, decision.act, decision.quick) == (BalanceReason.CROWDED, False, 3)
-    for _ in range(decision.quick):
-        policy.hold(late=False)
-    assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).quick == 9
-    assert policy.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, unequal).act
-    bound = Policy(Trigger(when=0.1))
-    bound.decide(4, LEVEL, 0.0)
-    assert bound.decide(4, Levels(0.5, 1.5, 1.6, 1.0), 0.0, equal).act  # as the user wants
-
-
-def test_dry_ranks_ask_for_nothing_without_help() -> None:
+def test_dry_ranks_ask_for_nothing_at_home() -> None:
     knowledge = Knowledge(0, range(2), [1])
-    round = knowledge.begin(0, 7, quick=True, helps=False)
+    round = knowledge.begin(0, 7, home=True)
     sends = round.turn(0.0, [])
     assert [message.kind for _, message in sends] == [RoundKind.SETTLED]
     assert round.wake_at == math.inf

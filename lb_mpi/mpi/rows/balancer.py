@@ -73,7 +73,8 @@ class Balancer:
         to 512 ranks, and in graphs of a large diameter; otherwise "fos" or "sos".
     tolerance : an imbalance (Jin and Wang's I_m) up to this one is good enough, above 0; 0.05 means 5 %.
     when : when the plan changes.  "auto": if the time that a change is expected to save until the next opportunity
-        exceeds its cost; "always": at every opportunity; a number above 0: if the imbalance is above this bound.
+        exceeds its cost; and rows stay at home where calls are faster then, as measured (`lb_mpi.balancing.ways`).
+        "always": at every opportunity; a number above 0: if the imbalance is above this bound.
     every : number of calls, >= 1, between two opportunities to change the plan; 1: in every call.
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
         `lb_mpi.throttle`), or a function that returns the speed of the moment; may differ by rank.
@@ -226,8 +227,8 @@ class Balancer:
             bound = functools.partial(function, **options) if options and not failed else function
             mark = mine.spec.mark
             decider, known, objects = self._plans.decider, knowledge.knows(mark), mine.pack is not None
-            quick = decider.quick.left > 0
-            round = knowledge.begin(mine.n_units, mark, warm=watch.warm, objects=objects, quick=quick)
+            quick, home = decider.quick.left > 0, decider.ways.home
+            round = knowledge.begin(mine.n_units, mark, warm=watch.warm, objects=objects, quick=quick, home=home)
             if failed:
                 round.fail()
             results = Results(mine, function, self._form)
@@ -237,7 +238,8 @@ class Balancer:
             )  # fmt: skip
             record = self._loans.record
             try:
-                carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch, quick_s=QUICK_S)
+                quick_s = HOME_S if home else QUICK_S
+                carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch, quick_s=quick_s)
                 with self._presence.committing():
                     self._finish(round, port, failed or _failed(round, port), scalars)
                 if isinstance(round.error, Warning):  # of a late rank, after this one has reported
@@ -295,7 +297,7 @@ class Balancer:
                     comm, knowledge, self._plans, self._migration, mine, given, order=order
                 )
             if last.acted:
-                self._plans.decider.quick.stop()
+                self._plans.decider.restart()
                 self._migrated = self._migrated[0] + 1, self._migrated[1] + last.rows_moved
             self.history.append(last)
             self._loans.migrated(began, time.perf_counter(), last, knowledge)
@@ -344,16 +346,17 @@ class Balancer:
     def _finish(self, round: Round, port: RoundPort, failed: Failed | None, scalars: dict[str, str]) -> None:
         knowledge, plans, decided = self._knowledge, self._plans, port.decided
         assert decided is not None
-        planned_s, plan, steps = 0.0, None, 0
+        planned_s, steps = 0.0, 0
         knowledge.apply(decided, round.learned.late_ticks)
         if decided.problem:
             raise_on_all(self._presence.comm, failed)
             raise_difference(self._presence.comm, {"rows": port.rows.spec.words, **scalars})
-        if decided.decision.act:
+        if decided.decision.reason is BalanceReason.HOME:
+            knowledge.follow(None)
+        elif decided.decision.act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
-            if decided.decision.reason is not BalanceReason.HOME:
-                plan, steps = plans.plan()
+            plan, steps = plans.plan()
             knowledge.follow(plan)
             planned_s = time.perf_counter() - began
             plans.changed(plan, planned_s)
@@ -376,6 +379,7 @@ class Balancer:
             raise self._presence.on_all(error) from None
 
 
+HOME_S = 2e-3  # of waiting without naps in a call at home: ranks that stay there end at nearly the same time
 _NO_ROWS = Rows(np.zeros(0))
 
 

@@ -291,6 +291,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             mark=self._mark, results=mark or (self._form.mark if self._form is not None else 0), formed=mark != 0,
             changed=self._form is None, rows=self._n_lent, spent_s=self.spent_s, bytes=self._wire.sent_bytes,
             began_s=self._began_s, queued_s=queued_s, elapsed_s=elapsed_s, overhead_s=measured.overhead_s,
+            last_s=self._loans.last_s, coreless_s=self._watch.queued_s,
         )  # fmt: skip
         self._reducing = Reducing(self._wire.comm, self._decider.report(report))
 

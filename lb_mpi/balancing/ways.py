@@ -1,0 +1,143 @@
+"""Rows at home, or lent: which way the next calls go, by the time that both ways have taken.   (pure)
+
+At home, each rank computes its own rows in one block.  Nobody asks for rows, nothing is lent, and one reduction ends the
+call.  What lending costs (messages, blocks, waiting for a core) no model knows on every machine, so both ways are tried: a
+few calls at home, a few with lending.  The faster way is kept, for more and more calls, before the other one is tried again.
+
+Law.
+- All numbers come from the reduction at the end of a call, so all ranks choose the same.
+- A call takes the time from the end of the call before to its own end, on the slowest rank.  A way takes the median of its
+  last calls.
+- Home is tried only where it may be faster: if a call at home, as predicted, takes hardly longer than a call with lending
+  has taken.  So unequal machines do not pay for trials.
+- Lending is tried only where the ranks are uneven at home, by more than the tolerance.
+- At home, each call tells how uneven the ranks are.  If that grows, lending is tried at once; but not if they only wait for
+  cores, which is mostly noise.
+- A trial ends early if it is clearly slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from enum import Enum
+from statistics import median
+from typing import NamedTuple
+
+TRIAL, FEWEST = 6, 2  # calls of a trial; those after which one that is clearly slower ends
+SLOWER = 1.1  # clearly: so many times as slow as the other way
+RECENT = 9  # calls whose median is the time of a way
+SHORTEST, LONGEST = 8, 64  # calls for which the faster way is kept
+MARGIN = 0.05  # home is tried if it is predicted to take at most so much longer
+CHANGED, SURE = 0.2, 3  # growth of the imbalance at home, in so many calls in a row, after which lending is tried
+
+
+class Way(Enum):
+    """A choice for the next calls."""
+
+    TRY_HOME = 0
+    TRY_LENDING = 1
+    HOME = 2
+    LENDING = 3
+
+
+class Choice(NamedTuple):
+    """The way of the next calls, and the numbers that were compared; as text, both."""
+
+    way: Way
+    n_calls: int
+    home_s: float  # a call at home: measured, or in TRY_HOME predicted
+    lending_s: float  # a call with lending: measured, or in TRY_LENDING predicted
+
+    def __str__(self) -> str:
+        """Name the numbers."""
+        home, lending = (f"{1e3 * seconds:.3g} ms" for seconds in (self.home_s, self.lending_s))
+        home += " as predicted" * (self.way is Way.TRY_HOME)
+        lending += " as predicted" * (self.way is Way.TRY_LENDING)
+        return f"at home {home}, with lending {lending}: for {self.n_calls} calls"
+
+
+class Ways:
+    """The ways of the calls so far; not `auto`: rows are always lent."""
+
+    def __init__(self, tolerance: float, *, auto: bool) -> None:
+        self._auto, self._tolerance = auto, tolerance
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with lending: nothing is known of the rows."""
+        self.home = False  # the way of the next call
+        self._left, self._trial = TRIAL, False  # calls until the other way may be tried, or until the trial ends
+        self._kept, self._kept_home = SHORTEST, False  # for how many calls a way was kept last, and which one
+        self._lent, self._stayed = (deque[float](maxlen=RECENT) for _ in range(2))  # seconds of calls of both ways
+        self._last: deque[float] | None = None  # where the seconds of the last call belong; None: nowhere
+        self._home_s = math.inf  # of a call at home, as predicted in the last full call
+        self._imbalances, self._own = (deque[float](maxlen=SURE) for _ in range(2))  # of the last calls at home
+        self._usual = math.inf  # the smallest of `_own` when the ways were compared last
+
+    def lent(self, last_s: float, home_s: float = math.nan, *, planned: bool = False, lending: bool = True) -> Choice | None:
+        """Record a call with lending, and choose the way of the next ones; None: it stays.
+
+        `last_s`: seconds of the call before; NaN: unknown.  `home_s`: of a call at home, as predicted; NaN: as before.
+        `planned`: the next call follows a new plan.  `lending`: this one followed a plan.
+        """
+        self._note(last_s)
+        self._home_s = self._home_s if math.isnan(home_s) else home_s
+        if planned:
+            if not lending:  # what was measured so far was something else
+                self._left, self._last = max(self._left, TRIAL), None
+                self._lent.clear()
+            return None
+        if self._trial:
+            return self._compare(self._lent, self._stayed)
+        if not self._auto or self._left > 0 or len(self._lent) < FEWEST:
+            return None
+        if self._home_s > (1.0 + MARGIN) * median(self._lent):
+            return None
+        self._usual = math.inf
+        return self._try(Way.TRY_HOME, self._stayed, Choice(Way.TRY_HOME, TRIAL, self._home_s, median(self._lent)))
+
+    def stayed(self, last_s: float, imbalance: float, own: float, uneven_s: float) -> Choice | None:
+        """Record a call at home; see `lent`.
+
+        It had this imbalance, which is `uneven_s` on the slowest rank; and `own`, if no rank had waited for a core.
+        """
+        self._note(last_s)
+        self._imbalances.append(imbalance)
+        self._own.append(own)
+        uneven = len(self._own) == SURE and min(self._own) > self._usual + CHANGED
+        if self._trial:
+            return self._compare(self._stayed, self._lent)
+        if not uneven and (self._left > 0 or median(self._imbalances) <= self._tolerance):
+            return None
+        if uneven:  # what calls took before that does not matter any longer
+            self._stayed = deque(list(self._stayed)[1 - SURE :], maxlen=RECENT)
+        home_s = median(self._stayed)
+        return self._try(Way.TRY_LENDING, self._lent, Choice(Way.TRY_LENDING, TRIAL, home_s, home_s - uneven_s))
+
+    def _note(self, last_s: float) -> None:
+        """Note the seconds of the call before, and where those of this one belong: of the first call of a trial, nowhere."""
+        if self._last is not None and not math.isnan(last_s):
+            self._last.append(last_s)
+        first = self._trial and self._left == TRIAL
+        self._last = None if first else self._stayed if self.home else self._lent
+        self._left -= 1
+
+    def _try(self, way: Way, seconds: deque[float], choice: Choice) -> Choice:
+        """Begin a trial, whose calls take `seconds`."""
+        self.home, self._trial, self._left = way is Way.TRY_HOME, True, TRIAL
+        seconds.clear()
+        return choice
+
+    def _compare(self, tried: deque[float], other: deque[float]) -> Choice | None:
+        """Compare the ways at the end of a trial, and keep the faster one."""
+        slower = len(tried) >= FEWEST and median(tried) > SLOWER * median(other)
+        if not slower and (self._left > 0 or len(tried) < FEWEST):
+            return None
+        home_s, lending_s = median(self._stayed), median(self._lent)
+        self.home, self._trial = home_s <= lending_s, False
+        self._left = self._kept = min(LONGEST, 2 * self._kept) if self.home is self._kept_home else SHORTEST
+        self._kept_home = self.home
+        if self.home:
+            self._usual = min(self._own)
+        return Choice(Way.HOME if self.home else Way.LENDING, self._left, home_s, lending_s)

@@ -1,0 +1,228 @@
+"""Rows at home or lent: the faster way is kept, on all ranks, and left when the ranks become uneven."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from statistics import StatisticsError
+
+import numpy as np
+import pytest
+
+from lb_mpi.balancing import decider as decider_module
+from lb_mpi.balancing import ways as module
+from lb_mpi.balancing.deciding import BalanceReason, RankReport, RoundProblem, Trigger, words_of
+from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.neighbours import NeighbourPlanner
+from lb_mpi.balancing.simulate import Call, Cluster, reduced
+from lb_mpi.balancing.ways import LONGEST, SHORTEST, SURE, TRIAL, Choice, Way, Ways
+from lb_mpi.graph import Floats, parse
+from lb_mpi.virtual import Network
+from tests.protocol.mutate import Mutant, rejects
+
+Numbers = Callable[[int], float]  # of a call
+
+
+def play(
+    ways: Ways, n: int, home_s: Numbers, lending_s: Numbers, uneven: Numbers, predicted_s: Numbers | None = None
+) -> tuple[list[bool], list[Choice]]:  # fmt: skip
+    """Make n calls, which take these seconds in both ways; which were at home, and the choices."""
+    at_home, choices, last_s = [], [], math.nan
+    for k in range(n):
+        home, seconds = ways.home, (home_s if ways.home else lending_s)(k)
+        at_home.append(home)
+        before = last_s if k else math.nan
+        if home:
+            choice = ways.stayed(before, uneven(k), uneven(k), uneven(k) * seconds)
+        else:
+            choice = ways.lent(before, (predicted_s or home_s)(k))
+        choices += [choice] if choice else []
+        last_s = seconds
+    return at_home, choices
+
+
+def always(value: float) -> Numbers:
+    return lambda _: value
+
+
+def auto() -> Ways:
+    return Ways(0.05, auto=True)
+
+
+def test_the_faster_way_is_kept_for_longer_and_longer() -> None:
+    for home_s, lending_s, predicted_s in ((10.0, 14.9, 9.0), (14.9, 10.0, 9.0), (10.0, 10.1, 10.4)):
+        at_home, choices = play(auto(), 600, always(home_s), always(lending_s), always(0.3), always(predicted_s))
+        slower = [home is (home_s > lending_s) for home in at_home]
+        assert np.mean(slower[TRIAL:]) < 0.12
+        kept = [choice.n_calls for choice in choices if choice.way in (Way.HOME, Way.LENDING)]
+        assert kept[-1] == LONGEST
+        assert all(after in (2 * before, LONGEST, SHORTEST) for before, after in itertools.pairwise(kept))
+        runs = [len(list(calls)) for _, calls in itertools.groupby(slower)]
+        assert max(runs[1:-1:2]) <= LONGEST + TRIAL + 1
+        assert (choices[-1].home_s, choices[-1].lending_s) == (home_s, lending_s) or choices[-1].way is Way.TRY_HOME
+
+
+def test_ranks_that_are_even_at_home_stay_there_without_trials() -> None:
+    at_home, choices = play(auto(), 500, always(10.0), always(11.0), always(0.02))
+    assert [choice.way for choice in choices] == [Way.TRY_HOME, Way.HOME]
+    assert all(at_home[TRIAL + 1 :])
+
+
+def test_unequal_ranks_pay_for_no_trial() -> None:
+    at_home, choices = play(auto(), 300, always(20.0), always(11.0), always(1.0))
+    assert not any(at_home)
+    assert not choices
+    at_home, _ = play(Ways(0.05, auto=False), 100, always(5.0), always(11.0), always(0.0))
+    assert not any(at_home)
+
+
+def test_a_trial_that_is_clearly_slower_ends_early() -> None:
+    at_home, _ = play(auto(), 600, always(10.0), always(20.0), always(0.3))
+    runs = [len(list(calls)) for home, calls in itertools.groupby(at_home) if not home]
+    assert max(runs[1:]) <= TRIAL - 1
+
+
+def test_a_change_of_the_imbalance_ends_the_stay_at_home_within_a_few_calls() -> None:
+    for when in (60, 61, 75, 100):
+        def uneven(k: int, when: int = when) -> float:
+            return 0.02 if k < when else 1.5
+
+        lending_s = [12.0] * when + [14.0] * (200 - when)
+        at_home, choices = play(auto(), 200, lambda k: 10.0 * (1.0 + uneven(k)), lending_s.__getitem__, uneven)
+        assert all(at_home[when - 10 : when + SURE - 1])
+        assert not any(at_home[when + SURE + TRIAL :])
+        assert choices[-1].way is Way.LENDING
+
+
+def test_ranks_that_only_seem_uneven_do_not_change_their_way_again_and_again() -> None:
+    rng = np.random.default_rng(1)
+    drawn = rng.lognormal(-1.0, 1.0, 1000)
+    at_home, _ = play(auto(), 1000, always(10.0), always(14.0), lambda k: float(drawn[k]))
+    assert np.mean(at_home) > 0.85
+
+
+def test_the_words_name_the_numbers() -> None:
+    assert str(Choice(Way.HOME, 32, 13.12e-3, 14.9e-3)) == "at home 13.1 ms, with lending 14.9 ms: for 32 calls"
+    assert str(Choice(Way.TRY_HOME, 6, 13.1e-3, 0.2)) == "at home 13.1 ms as predicted, with lending 200 ms: for 6 calls"
+    assert {way.name for way in Way} <= {reason.name for reason in BalanceReason}
+
+
+# --- all ranks ----------------------------------------------------------------------------------------------------------
+
+
+class Dear(Cluster):
+    """Ranks on a machine where a call with lending takes `dear` times as long."""
+
+    dear = 1.3
+
+    def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
+        self.at_home = self.deciders[0].ways.home
+        assert {one.ways.home for one in self.deciders} == {self.at_home}
+        call = super().call(costs, begin_s)
+        self._last_s *= 1.0 if self.at_home else self.dear
+        return call._replace(seconds=self._last_s)
+
+
+def dear(speeds: Sequence[float], scheme: str = "direct", factor: float = 1.3) -> Dear:
+    ranks = Dear(parse("mesh:2x2"), speeds, network=Network((1e-6, 1e-5)), scheme=scheme, noise=0.02, seed=1)
+    ranks.dear = factor
+    return ranks
+
+
+def calls(ranks: Dear, n: int) -> tuple[list[bool], list[Call]]:
+    done = [(ranks.call([np.ones(200)] * 4), ranks.at_home) for _ in range(n)]
+    return [home for _, home in done], [call for call, _ in done]
+
+
+def check_a_dear_machine(scheme: str) -> None:
+    ranks = dear([1000.0] * 4, scheme)
+    at_home, done = calls(ranks, 100)
+    assert np.mean([call.seconds / call.bound_s for call in done]) < 1.12
+    assert np.mean([call.seconds / call.bound_s for call in done[20:]]) < 1.06
+    assert sum(call.rows_moved for call, home in zip(done, at_home, strict=True) if home) == 0
+    ranks.speeds[0] /= 4.0  # 3.25 times the bound at home
+    at_home, done = calls(ranks, 60)
+    assert not any(at_home[SURE + 2 : 30])
+    assert np.mean([call.seconds / call.bound_s for call in done[8:]]) < 1.3 * 1.2
+
+
+@pytest.mark.parametrize("scheme", ["direct", "fos"])
+def test_where_lending_is_dear_rows_stay_at_home_until_a_rank_gets_slow(scheme: str) -> None:
+    check_a_dear_machine(scheme)
+
+
+def test_where_ranks_are_unequal_rows_are_lent_though_it_is_dear() -> None:
+    at_home, done = calls(dear([1000.0, 500.0, 250.0, 250.0]), 100)
+    assert not any(at_home)
+    assert np.mean([call.seconds / call.bound_s for call in done[8:]]) < 1.3 * 1.05
+
+
+def check_all_ranks_choose_the_same() -> None:
+    """Whatever each has measured alone."""
+    rng = np.random.default_rng(2)
+    deciders = [NeighbourPlanner(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
+    chosen = set()
+    for _ in range(150):
+        reports = [
+            RankReport(False, 7, 7, 1.0, busy, 1.0, 0.0, 0, 0, began_s=0.1 * rng.random(), last_s=rng.uniform(0.5, 2.0))
+            for busy in rng.uniform(0.8, 1.2, 2)
+        ]
+        all_ranks = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
+        decisions = [decider.decide(all_ranks).decision for decider in deciders]
+        assert decisions[0] == decisions[1]
+        assert words_of(decisions[0], 0) == words_of(decisions[1], 0)
+        assert len({(one.ways.home, one.quick.left) for one in deciders}) == 1
+        chosen.add(decisions[0].reason)
+    assert {BalanceReason.TRY_HOME, BalanceReason.LENDING, BalanceReason.HOME, BalanceReason.TRY_LENDING} <= chosen
+
+
+def check_a_failure_at_home() -> None:
+    deciders = [NeighbourPlanner(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
+    for decider in deciders:
+        decider.ways.home, decider.ways._left = True, LONGEST
+    reports = [RankReport(failed, 7, 7, math.nan, 1.0, 1.0, 0.0, 0, 0) for failed in (False, True)]
+    all_ranks = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
+    assert {decider.decide(all_ranks).problem for decider in deciders} == {RoundProblem.FAILED}
+    assert not any(decider.ways.home for decider in deciders)
+
+
+def find_fault() -> None:
+    check_a_failure_at_home()
+    check_all_ranks_choose_the_same()
+    test_the_faster_way_is_kept_for_longer_and_longer()
+    test_ranks_that_are_even_at_home_stay_there_without_trials()
+    test_unequal_ranks_pay_for_no_trial()
+    test_a_trial_that_is_clearly_slower_ends_early()
+    test_a_change_of_the_imbalance_ends_the_stay_at_home_within_a_few_calls()
+    test_ranks_that_only_seem_uneven_do_not_change_their_way_again_and_again()
+    check_a_dear_machine("direct")
+
+
+MUTANTS: list[Mutant] = [
+    # a rank decides from its own times only
+    (decider_module, "Decider.decide", "last_s = most.last_s or math.nan", "last_s = 1.0 + self._began_s"),
+    (decider_module, "Decider._hold", "stayed(last_s, above(most.busy_s, mean_s)", "stayed(last_s, self._began_s"),
+    # the way at home forgets a failure
+    (decider_module, "Decider.decide", "if most.failed or", "if most.failed and not self.ways.home or"),
+    # it never leaves home: never, only for a trial in its time, only for a change
+    (module, "Ways.stayed", "if not uneven and (self._left", "if True or (self._left"),
+    (module, "Ways.stayed", "uneven = len(self._own) == SURE and", "uneven = False and"),
+    (module, "Ways.stayed", "self._left > 0 or median", "True or median"),
+    # it lends at home, or helps
+    (module, "Ways._try", "way is Way.TRY_HOME, True", "False, True"),
+    (module, "Ways._try", "way is Way.TRY_HOME, True", "self.home, True"),
+    # times of both ways are mixed
+    (module, "Ways._note", "self._stayed if self.home else self._lent", "self._lent"),
+    (module, "Ways._try", "        seconds.clear()\n", ""),
+    (module, "Ways.stayed", "        if uneven:  #", "        if False:  #"),
+    # the slower way is kept; for as long each time; trials at any cost
+    (module, "Ways._compare", "home_s <= lending_s", "home_s > lending_s"),
+    (module, "Ways._compare", "min(LONGEST, 2 * self._kept) if self.home is self._kept_home else SHORTEST", "SHORTEST"),
+    (module, "Ways._compare", "min(LONGEST, 2 * self._kept)", "2 * self._kept"),
+    (module, "Ways._compare", "if not slower and", "if"),
+    (module, "Ways._compare", "            self._usual = min(self._own)\n", "            self._usual = 0.0\n"),
+    (module, "Ways.lent", "self._home_s > (1.0 + MARGIN) * median(self._lent)", "False"),
+    (module, "Ways.stayed", "median(self._imbalances) <= self._tolerance", "False"),
+]  # fmt: skip
+test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, StatisticsError)
