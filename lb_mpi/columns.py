@@ -114,11 +114,17 @@ def is_plain(array: object) -> bool:
 
 
 def as_array(name: str, value: Any) -> NDArray[Any]:
-    """Return a value as an array; TypeError for a subclass, since what it knows would be lost without a word."""
-    if isinstance(value, np.ndarray) and not is_plain(value):
-        instead = f"{name}.filled(0.0)" if isinstance(value, np.ma.MaskedArray) else f"np.asarray({name})"
-        raise TypeError(f"{name} of type {type(value).__name__}: expected a numpy array (no subclass), such as {instead}")
+    """Return an array or a list of numbers as an array; TypeError for what knows more, such as units, and would lose it."""
+    if not is_plain(value) and hasattr(value, "__array__") and not isinstance(value, np.generic):
+        raise refused(name, value)
     return np.asarray(value)
+
+
+def refused(name: str, value: Any, also: str = "") -> TypeError:
+    """Return the error of what is no plain array, the same in all calls; `also`: what else is expected."""
+    plain = f"{name}.filled(0.0)" if isinstance(value, np.ma.MaskedArray) else f"np.asarray({name})"
+    instead = f", such as {plain}" if hasattr(value, "__array__") and not isinstance(value, np.generic) else ""
+    return TypeError(f"{name} of type {type(value).__name__}: expected a numpy array (no subclass{instead}){also}")
 
 
 def layout(dtype: np.dtype[Any]) -> tuple[Any, ...]:

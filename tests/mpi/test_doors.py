@@ -1,6 +1,7 @@
 """Any shape of a graph will do at every door that is opened by all ranks, and what is none is refused alike."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -55,3 +56,45 @@ def test_what_a_door_returns_shows_its_rank_and_its_state() -> None:
     assert repr(executor) == f"<lb_mpi.Executor: {place}, shut down>"
     with lb_mpi.distribute(COMM, f"ring:{8 * SIZE}", method="block") as plan:
         assert repr(plan).startswith("<lb_mpi.HaloPlan: 8 vertices and ")
+
+
+class Metres(np.ndarray):
+    """An array with a unit."""
+
+
+ARRAY_DOORS: dict[str, Callable[[Any, Path], Any]] = {
+    "items": lambda array, _: in_a(lb_mpi.Pool(COMM), lambda pool: pool.map(np.copy, array)),
+    "rows": lambda array, _: in_a(lb_mpi.Balancer(COMM), lambda balancer: balancer.map_rows(np.copy, array)),
+    "rows[0]": lambda array, _: in_a(lb_mpi.Balancer(COMM), lambda balancer: balancer.migrate((array, np.copy(array)))[0]),
+    "more[0]": lambda array, _: in_a(
+        lb_mpi.Balancer(COMM), lambda balancer: balancer.map_rows(lambda rows, more: more, np.ones(len(array)), array)
+    ),
+    "values": lambda array, _: in_a(ring(), lambda plan: plan.exchange(array)[: len(array)]),
+    "values[0]": lambda array, _: in_a(ring(), lambda plan: plan.rebalance(array)[0]),
+    "x": lambda array, folder: (lb_mpi.save(COMM, folder, 1, x=array), lb_mpi.load(COMM, folder))[1][1]["x"],
+}
+
+
+def ring() -> Any:
+    return lb_mpi.distribute(COMM, f"ring:{4 * SIZE}", method="block")
+
+
+def in_a(door: Any, call: Callable[[Any], Any]) -> Any:
+    with door:
+        return call(door)
+
+
+@pytest.mark.parametrize("name", ARRAY_DOORS)
+def test_arrays_that_know_more_are_refused_by_one_rule_and_files_in_memory_are_not(name: str, tmp_path: Path) -> None:
+    """A unit, a mask or an index is never lost without a word."""
+    door, folder = ARRAY_DOORS[name], COMM.bcast(tmp_path) / "saves"
+    for kind, instead in ((Metres, f"np.asarray({name})"), (np.ma.MaskedArray, f"{name}.filled(0.0)")):
+        with pytest.raises(TypeError) as caught:
+            door(np.arange(4.0).view(kind), folder)
+        expected = f"{name} of type {kind.__name__}: expected a numpy array (no subclass, such as {instead})"
+        assert expected in str(caught.value)
+    mapped: Any = np.memmap(tmp_path / "rows", mode="w+", shape=(4, 2))
+    mapped[:] = np.arange(8.0).reshape(4, 2) + RANK
+    found = door(mapped, folder)
+    if found is not None:
+        assert np.array(found).tolist() == np.asarray(mapped).tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lb_mpi.checks import function, show
+from lb_mpi.checks import function
 from lb_mpi.columns import (
     ArrayColumn,
     Chunk,
@@ -22,6 +22,7 @@ from lb_mpi.columns import (
     column_of,
     orders_of,
     read_rows,
+    refused,
 )
 from lb_mpi.table import counted
 
@@ -68,9 +69,8 @@ class Values:
             raise TypeError(f"{name} of type list without pack and unpack: expected both, or an array")
         column = column_of(value, self._pack, self._unpack)
         if column is None:
-            kinds = "a numpy array (no subclass), a CSR matrix or a list of objects"
             unpacked = "; did you mean (h,) = plan.rebalance(h)?" if isinstance(value, tuple) else ""
-            raise TypeError(f"{name} of type {type(value).__name__} ({show(value)}): expected {kinds}{unpacked}")
+            raise refused(name, value, f", a CSR matrix or a list of objects{unpacked}")
         if isinstance(column, SparseColumn):
             if value.format != "csr":
                 raise TypeError(f"{name}, a sparse matrix in {value.format.upper()} format: expected CSR")

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.checks import show
-from lb_mpi.columns import all_axes, copied, order_of
+from lb_mpi.columns import all_axes, copied, is_plain, order_of, refused
 from lb_mpi.metrics import as_numbers
 from lb_mpi.mpi.pool.messages import EXACT, Call, are_unchanging, pickled
 from lb_mpi.pooling.deal import Floats
@@ -138,10 +138,12 @@ def _check_iterable(items: Any) -> Any:
         if items < 0:
             raise ValueError(f"items = {items}: expected an integer >= 0")
         return range(int(items))
-    if isinstance(items, np.ndarray) and type(items) is not np.ndarray:
-        raise TypeError(f"items of type {type(items).__name__}: expected a numpy array (no subclass), or a list")
-    if isinstance(items, np.ndarray) and not items.ndim:
-        raise ValueError("items of shape (): expected at least one dimension, the items")
+    if isinstance(items, np.ndarray):
+        if not is_plain(items):
+            raise refused("items", items, ", or a list")
+        if not items.ndim:
+            raise ValueError("items of shape (): expected at least one dimension, the items")
+        return np.asarray(items)  # of a file in memory, too, so that items are arrays of the same type on all ranks
     return items
 
 

@@ -40,6 +40,7 @@ from lb_mpi.columns import (
     orders_of,
     packed,
     read_rows,
+    refused,
 )
 from lb_mpi.errors import BalanceError, ProtocolError
 from lb_mpi.mpi.common.parcels import Buffer
@@ -198,7 +199,7 @@ def _check(column: Any, name: str) -> NDArray[Any]:
         objects = "; for a list of objects pass pack=, unpack=" if name.startswith("rows[") else ""
         if name.startswith("more"):
             objects = " or a scalar (pass other values as keyword arguments)"
-        raise TypeError(f"{name} of type {type(column).__name__}: expected a numpy array (no subclass){objects}")
+        raise refused(name, column, objects)
     if column.ndim < 1:
         raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
     if column.dtype.hasobject:
