@@ -175,7 +175,8 @@ BAD_VALUES: dict[str, tuple[Callable[[int], Any], str]] = {
     "str": (lambda n: "words", "values"),
     "list": (lambda n: [1.0] * (n + 7), "values"),
     "objects": (lambda n: np.array([None] * n), "values"),
-    **{name: (lambda n, m=misbehave: NoArray(m), cause_of(name)) for name, misbehave in RAISES.items()},  # type: ignore[misc]
+    "no array": (lambda n: NoArray(lambda: np.zeros(n)), "values of type NoArray"),
+    **{name: (lambda n, m=misbehave: [NoArray(m)] * max(n, 1), cause_of(name)) for name, misbehave in RAISES.items()},  # type: ignore[misc]
 }
 
 
