@@ -34,6 +34,7 @@ from lb_mpi.mpi.pool.messages import dumps
 from lb_mpi.mpi.pool.running import run_chunk, run_kept
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.within import PoolWithinTask
 from lb_mpi.pooling.account import report
 from lb_mpi.pooling.scheduler import Task
 from lb_mpi.record.report import Report
@@ -120,6 +121,10 @@ class Executor(MPIPoolExecutor):
     def n_ranks() -> int:
         """Return the number of ranks that an executor uses by default."""
         return MPI.COMM_WORLD.size
+
+    def __reduce__(self) -> Any:
+        """Return what makes the stub that a task's function has in its place (`lb_mpi.mpi.pool.within`)."""
+        return PoolWithinTask, ("Executor",)
 
     def __repr__(self) -> str:
         """Show this rank, and whether the executor is open."""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.files import warn
 from lb_mpi.mpi.common.carrier import end_child
@@ -55,6 +56,12 @@ from lb_mpi.record.report import Report
 from lb_mpi.threads import crowded, n_threads
 
 THREADS_S, THREADED = 0.1, 0.2  # of the root: CPU seconds of other threads, and as a part of its tasks; less is ignored
+
+
+OFTEN = (
+    "function = {}: its {:.1f} MB are sent to all ranks for the third time, since they have changed between maps; "
+    "expected what changes as a part of the items, or large data loaded on each rank (initializer=, or a module's global)"
+)
 
 
 class PoolMaps:
@@ -105,13 +112,23 @@ def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
     return values, None
 
 
-def sent_function(session: Session, call: Call) -> tuple[bytes, bytes]:
-    """Return the pickled function, if the other ranks need it, and its digest, if they do not all call with it."""
+def sent_function(session: Session, call: Call) -> tuple[Call, bytes, bytes]:
+    """Return the root's own call; the pickled function, if other ranks need it; and its digest, unless they call, too.
+
+    The root's tasks use their own unpickled copy, as those of other ranks do.  So they don't change the caller's object,
+    which would be sent again in each map.
+    """
     if not session.ranks.alone or session.ranks.size == 1:
-        return b"", b""
+        return call, b"", b""
+    digest = digest_of(call.function)
+    if digest in session.functions:
+        return call._replace(function=session.functions.load(digest)), b"", digest
     function = dumps(call.function, "function", call.function)
-    digest = digest_of(function)
-    return b"" if digest in session.functions else function, digest
+    if session.functions.is_often(name_of(call.function), len(function)):
+        warn(OFTEN.format(show(call.function), 1e-6 * len(function)))
+    with contextlib.suppress(Exception):  # the other ranks tell what is wrong
+        call = call._replace(function=pickle.loads(function))
+    return call, function, digest
 
 
 class RootTasks(Member):
@@ -120,7 +137,8 @@ class RootTasks(Member):
     def __init__(self, maps: PoolMaps, call: Call) -> None:
         super().__init__(maps.session, call)
         self._maps = maps
-        self._function: tuple[bytes, bytes]  # pickled, and its digest
+        self._given = call  # with the caller's function, not this rank's copy
+        self._function = [b"", b""]  # pickled, and its digest
         self._epoch = 0
         self._began = 0.0
         self.failure: TaskFailure | None = None  # the first, with the number of its task
@@ -130,6 +148,10 @@ class RootTasks(Member):
         self._dropped = False  # before all results were taken
         self._free_others: Callable[[], None] = _nothing  # where all ranks call the methods: see `bind`
         self._arrived: list[tuple[int, Frame]] = []  # (rank, results to be unpickled)
+
+    def pickle_function(self) -> None:
+        """Pickle the function, if it must be sent, and make this rank's copy of it."""
+        self.call, *self._function = sent_function(self.session, self._given)
 
     def task_at(self, position: int) -> int:
         """Return the number of the task at a position."""
@@ -327,7 +349,7 @@ class RootMap(RootTasks):
         speeds, done = maps.speeds.values, () if file is None else file.done
         name = name_of(call.function)
         self._plan = plan = MapPlan.of(name, given, options.costs, done, speeds.tolist(), maps.memory)
-        self._function = sent_function(session, call)
+        self.pickle_function()
         self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), options.chunksize
         self._to_all = options.to_all
         self._gathering = Gathering(
@@ -453,7 +475,9 @@ class RootMap(RootTasks):
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         session, self._dropped = self.session, dropped
         payload = pickle.dumps(None)
-        self._rank_tasks[session.ranks.rank] = self.done_tasks
+        done = self.done_tasks
+        copies = len(set(session.ranks.hosts)) * len(self._function[0])  # of the function, one to each host
+        self._rank_tasks[session.ranks.rank] = done._replace(sent_bytes=done.sent_bytes + copies)
         try:
             self._keep_rest()
             if self.failure is None and self._to_all and results is not None:

@@ -10,8 +10,8 @@ import hashlib
 import io
 import pickle
 import struct
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -267,13 +267,15 @@ EXACT: Reducers = {  # so that a task sees an array as f(item) would, and the ro
 }
 
 
-def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None) -> bytes:
-    """Pickle a function, or a tuple of it and its arguments, by cloudpickle if needed and installed.
+def dumps(
+    value: Any, name: str, function: Any, reducers: Reducers | None = None, out_of_band: Any = None
+) -> bytes:
+    """Pickle a function, or a tuple of it and its arguments, by cloudpickle if needed and installed; see `pickled`.
 
     TypeError, naming the function, if that fails.  An lb_mpi.Error says by itself what is wrong.
     """
     try:
-        return pickled(pickle, value, reducers)
+        return pickled(pickle, value, reducers, out_of_band)
     except Error:
         raise
     except Exception as error:
@@ -284,7 +286,7 @@ def dumps(value: Any, name: str, function: Any, reducers: Reducers | None = None
         except ImportError:
             raise TypeError(f"{what} can't be pickled {why}, or cloudpickle (pip install cloudpickle)") from error
     try:
-        return pickled(cloudpickle, value, reducers)
+        return pickled(cloudpickle, value, reducers, out_of_band)
     except Exception as error:
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"
         raise TypeError(f"{what} can't be pickled, not with cloudpickle either {why}") from error
@@ -310,13 +312,30 @@ def pickled(module: Any, value: Any, reducers: Reducers | None, out_of_band: Any
     return buffer.getvalue()
 
 
-def digest_of(data: bytes) -> bytes:
-    """Return the digest of a pickled function, 16 bytes."""
-    return hashlib.sha256(data).digest()[:16]  # faster than others if the processor supports it
+def digest_of(function: Callable[..., Any]) -> bytes:
+    """Return the digest of a function as it would be pickled, 16 bytes; its arrays are not copied.  TypeError as `dumps`."""
+    buffers: list[pickle.PickleBuffer] = []
+    found = hashlib.sha256(dumps(function, "function", function, {}, buffers.append))  # fast if the processor supports it
+    for buffer in buffers:
+        found.update(buffer.raw())
+    return found.digest()[:16]
+
+
+LARGE, OFTEN = 1 << 20, 3  # bytes of a function that should not be sent in each map; sends of one that are noticed
 
 
 class KnownFunctions(OrderedDict[bytes, Any]):
     """The last functions, by digest, pickled until their first use; sender and receivers forget the same ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sends = Counter[Hashable]()  # of large ones, by name
+
+    def is_often(self, name: Hashable, n_bytes: int) -> bool:
+        """Count a send of a function with this name; return whether this is the one at which a warning is due."""
+        if n_bytes >= LARGE:
+            self._sends[name] += 1
+        return n_bytes >= LARGE and self._sends[name] == OFTEN
 
     def keep(self, digest: bytes, function: Callable[..., Any] | bytes) -> None:
         """Keep a function, and forget the oldest beyond `KEPT`."""

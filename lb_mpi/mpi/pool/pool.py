@@ -34,6 +34,7 @@ from lb_mpi.mpi.pool.running import run_chunk
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.mpi.pool.streams import RootStream
+from lb_mpi.mpi.pool.within import PoolWithinTask
 from lb_mpi.pooling.beginning import Act, Wish, act
 from lb_mpi.record.report import Report
 
@@ -54,7 +55,8 @@ class Pool:
                 results = pool.map(f, items)
 
     In the first mode every rank already has the function, so lambdas and large models need not be sent.  In the second
-    mode the function is sent once, and again only when it has changed.  Each rank owns an interval of the tasks, in
+    mode the function is sent once, and again only when it has changed; each rank, the root too, runs tasks on its own
+    copy of it, which they may change.  Each rank owns an interval of the tasks, in
     proportion to its speed; a rank that has finished its interval steals tasks from others (see
     `lb_mpi.pooling.worker`).
 
@@ -105,6 +107,10 @@ class Pool:
         self._executor = Executor.of_pool(self._session) if calls else None  # of asynchronous tasks
         self._maps = PoolMaps(self._session, speeds)
         self._closed = False
+
+    def __reduce__(self) -> Any:
+        """Return what makes the stub that a task's function has in its place (`lb_mpi.mpi.pool.within`)."""
+        return PoolWithinTask, ("Pool",)
 
     def __repr__(self) -> str:
         """Show this rank, and whether the pool is open."""

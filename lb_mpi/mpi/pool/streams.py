@@ -23,7 +23,7 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool.arguments import Options, iterate
-from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks, sent_function
+from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks
 from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.session import PoolMessage, PoolSend
@@ -50,7 +50,7 @@ class RootStream(RootTasks):
             ranks.hosts, range(ranks.size), ranks.root, lambda _: True, chunksize=options.chunksize, more=True
         )
         self._scheduler.queues.append(self._queue)
-        self._function = sent_function(self.session, self.call)
+        self.pickle_function()
         self._n_read = self._n_taken = 0
         self._room = ROOM  # for each rank
         self._came = deque[tuple[list[int], list[Any]]]()  # (positions, results), not yet delivered
@@ -81,7 +81,7 @@ class RootStream(RootTasks):
                     if self._came or self.failure is not None:  # another thread's map has made it pause meanwhile
                         continue
                     if not self.under_way:
-                        self._function = sent_function(self.session, self.call)
+                        self.pickle_function()
                         self.begin_all()
                     self.work()
                     if self._is_complete:
