@@ -224,7 +224,7 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
         time.sleep(TRACEBACK_S / 2 if isinstance(error, KeyboardInterrupt) else TRACEBACK_S)  # Ctrl-C reaches all at once
     if isinstance(error, Stopped):
         if any(frame.f_code.co_filename == mpi4py.run.__file__ for frame, _ in traceback.walk_tb(trace)):
-            MPI._set_abort_status(SAVED)  # type: ignore[attr-defined]  # python -m mpi4py would abort with 1
+            MPI._set_abort_status(SAVED)  # python -m mpi4py would abort with 1
         raise SystemExit(SAVED)  # Python ends with this code
     if text:
         return
