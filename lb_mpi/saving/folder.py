@@ -161,6 +161,7 @@ class Saves(NamedTuple):
 
     whole: list[Saved]  # with a valid manifest, newest first
     damaged: list[str]  # messages about invalid manifests
+    incomplete: list[str]  # about newer directories without a manifest
 
 
 def check_path(name: str, value: object) -> Path:
@@ -255,15 +256,21 @@ class Folder:
                 self._remove(number)
 
     def saves(self) -> Saves:
-        """Read the manifests.  ValueError for a save of another kind, or of another version of the format."""
-        whole, damaged = [], []
+        """Read the manifests.  ValueError for a save of another kind, or of another version of the format.
+
+        A newer directory with parts and no manifest is a save that was not completed, or whose manifest is lost.
+        """
+        whole, damaged, incomplete = [], [], []
         for number in self._numbers():
-            if MANIFEST in self._disk.names(self._place(number), own=True):
+            names = self._disk.names(self._place(number), own=True)
+            if MANIFEST in names:
                 try:
                     whole.append(self._manifest(number))
                 except SaveError as error:
                     damaged.append(str(error))
-        return Saves(whole, damaged)
+            elif names and not whole:
+                incomplete.append(f"{self._place(number)}: incomplete, without a manifest")
+        return Saves(whole, damaged, incomplete)
 
     def newest(self, saves: Saves, read: Callable[[Saved], T]) -> tuple[T | None, list[str]]:
         """Return the result of `read` for the newest save that it can read, and messages about newer ones.
@@ -274,7 +281,7 @@ class Folder:
         wrong = list(saves.damaged)
         for saved in saves.whole:
             try:
-                return read(saved), wrong
+                return read(saved), [*saves.incomplete, *wrong]
             except SaveError as error:
                 wrong.append(str(error))
                 self._distrusted.add(saved.number)

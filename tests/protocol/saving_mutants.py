@@ -25,7 +25,9 @@ MUTANTS = [
     ("Folder.discard", "            if MANIFEST not in self._disk.names(self._place(number), own=True):\n                self._remove(number)", "            self._remove(number)"),
     # which one is read
     ("Folder._numbers", "reverse=True", "reverse=False"),
-    ("Folder.saves", "            if MANIFEST in self._disk.names(self._place(number), own=True):\n                try:", "            if {MANIFEST, DRAFT} & {*self._disk.names(self._place(number), own=True)}:\n                try:"),
+    ("Folder.saves", "            if MANIFEST in names:\n", "            if {MANIFEST, DRAFT} & {*names}:\n"),
+    ("Folder.saves", "                incomplete.append(", "                damaged.append("),
+    ("Folder.newest", "[*saves.incomplete, *wrong]", "wrong"),
     ("Folder.newest", "        if wrong:\n            raise", "        if not wrong:\n            raise"),
     ("Folder.newest", "        if wrong:\n            raise", "        if False:\n            raise"),
     ("Folder.newest", "                self._distrusted.add(saved.number)\n", ""),
