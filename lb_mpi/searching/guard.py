@@ -5,8 +5,10 @@ The protocol calls the problem through a `Guard`, which checks each returned val
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +17,7 @@ import numpy as np
 
 from lb_mpi.checks import choice, integer, number, returned, seed, show
 from lb_mpi.errors import SearchError
-from lb_mpi.searching.problem import Problem, Savable, outgoing, shares
+from lb_mpi.searching.problem import Problem, Savable, TreeSearch, outgoing, shares
 
 N = TypeVar("N", int, float)
 MOST_ON_RING = 32  # ranks of one host for which the ring is the default route: a round of it has as many hops
@@ -105,6 +107,25 @@ def check_problem(problem: object) -> None:
         faults = ["for a function from a node to its children, pass lb_mpi.TreeSearch(root, children)"]
     if faults:
         raise TypeError(f"problem = {show(problem)}: expected an lb_mpi.Problem; {'; '.join(faults)}")
+
+
+_searched: dict[int, weakref.ref[Any]] = {}  # by id: problems and bounds, as long as they live
+
+
+def check_new(name: str, one: object) -> None:
+    """Raise ValueError for a problem or a bound that still has the work or the values of an earlier search."""
+    earlier = _searched.get(id(one))
+    if earlier is not None and earlier() is one and not isinstance(one, TreeSearch):
+        raise ValueError(f"{name} = {show(one)} has been searched with already: expected a new one for each search")
+
+
+def searched(one: object) -> None:
+    """Note that a search with it begins; a TreeSearch forgets the one before."""
+    if isinstance(one, TreeSearch):
+        one.forget()
+    with contextlib.suppress(TypeError):  # a class with slots and without weak references
+        key = id(one)
+        _searched[key] = weakref.ref(one, lambda _: _searched.pop(key, None))
 
 
 def check_savable(problem: object) -> None:

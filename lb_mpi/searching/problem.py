@@ -157,8 +157,8 @@ class TreeSearch:
     until : a function of this rank's combined contributions so far; once it returns a true value on any rank, the
         search ends on all ranks.  None: visit all nodes.
 
-    Every rank makes it in the same way.  The `value` of the search's result combines the contributions of all nodes; it
-    is None if no node has contributed.
+    Every rank makes it in the same way, and each search of it starts anew.  The `value` of the search's result combines the
+    contributions of all nodes; it is None if no node has contributed.
 
     Of the nodes not yet visited, a rank visits the newest first, which keeps them few.  It gives away every other one
     (or more, to a faster rank), so that both ranks have old nodes, with most of the tree below them.  The load is the
@@ -182,6 +182,10 @@ class TreeSearch:
         self._value_of = check_function("value", value, optional=True)
         self._merge = check_function("merge", merge)
         self._until = check_function("until", until, optional=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the nodes and the result of an earlier search, on each rank."""
         self._nodes: list[Any] = []
         self._value: Any = None
         self.found = False

@@ -226,3 +226,18 @@ def test_not_a_problem_on_one_rank() -> None:
 def test_not_a_communicator() -> None:
     with pytest.raises(TypeError, match="communicator"):
         lb_mpi.search("COMM_WORLD", Pile(10))
+
+
+def test_a_tree_is_searched_anew_each_time_and_other_problems_and_bounds_once() -> None:
+    tree = lb_mpi.TreeSearch(1, lambda node: [2 * node, 2 * node + 1] if node < 2**9 else [])
+    values = [lb_mpi.search(COMM, tree, balance=balance).value for balance in (False, True, True)]
+    assert values == [2**10 - 1] * 3
+    endless = lb_mpi.TreeSearch(1, lambda node: [node + 1], until=lambda n: n >= 100)
+    assert [lb_mpi.search(COMM, endless, quantum=1).found for _ in range(2)] == [True, True]
+    pile, bound = Pile(50), lb_mpi.Bound("min")
+    assert len(lb_mpi.search(COMM, pile, bound=bound).value) == 50
+    last = COMM.rank == COMM.size - 1
+    for again, name in (((pile, None), "problem"), ((Pile(50), bound), "bound")):
+        given = again if last else (Pile(50), lb_mpi.Bound("min") if again[1] else None)
+        with pytest.raises(ValueError, match=f"{name} = .* has been searched with already: expected a new one"):
+            lb_mpi.search(COMM, given[0], bound=given[1])

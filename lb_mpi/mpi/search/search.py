@@ -36,7 +36,17 @@ from lb_mpi.record.report import RankWork, Report
 from lb_mpi.saving.folder import Folder, PartFile, Saved, check_path
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Kind, Message, Send, State
-from lb_mpi.searching.guard import MOST_ON_RING, Guard, Options, Quantum, check_problem, check_route, check_savable
+from lb_mpi.searching.guard import (
+    MOST_ON_RING,
+    Guard,
+    Options,
+    Quantum,
+    check_new,
+    check_problem,
+    check_route,
+    check_savable,
+    searched,
+)
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Receipt, SavedSearch, do, unpack_parts
 from lb_mpi.searching.searcher import ROOT, DraftRecord, Job, Reason, Searcher, Work, step
@@ -71,13 +81,14 @@ def search(
     ring of all ranks; on more than 32 ranks, or on several hosts, they visit random ranks, and may wait at some (see
     `lb_mpi.searching.walking`).
 
-    Collective.  Every rank passes a `problem` made in the same way (see `lb_mpi.Problem`); only that of rank 0 is
-    started, and the other ranks get their work from it.  The search works on a duplicate of `comm`, so the caller's
-    messages are never disturbed.
+    Collective.  Every rank passes a `problem` made in the same way (see `lb_mpi.Problem`), a new one for each search (but
+    a TreeSearch starts anew).  Only that of rank 0 is started, and the other ranks get their work from it.  The search works
+    on a duplicate of `comm`, so the caller's messages are never disturbed.
 
     Parameters
     ----------
-    bound : for branch and bound: this rank's copy of the best value that all ranks share (see `lb_mpi.Bound`).
+    bound : for branch and bound: this rank's copy of the best value that all ranks share (see `lb_mpi.Bound`),
+        a new one for each search.
     save : a folder, the same for all ranks, in which the search is saved.  If the program dies, the same call in a new
         run, on any number of ranks, continues from the last save.  The problem needs two more methods (see
         `lb_mpi.Savable`).  With `save`, SIGTERM and SIGUSR1 end the search after a save.
@@ -117,6 +128,8 @@ def search(
 
         def check() -> _Settings:
             check_problem(problem)
+            check_new("problem", problem)
+            check_new("bound", bound)
             if save is not None:
                 check_savable(problem)
             options = Options(
@@ -133,6 +146,8 @@ def search(
         settings = agree(own, check)
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
+        for one in (problem, bound):
+            searched(one)
         record = recorder(own)
         with saved(own, save, problem, settings.bound) as saving, running(record):
             options = _choose_route(own, settings.options)
