@@ -25,17 +25,73 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-try:
-    import numba
-    from numba.core import caching, dispatcher, event
-except ModuleNotFoundError as error:
-    if error.name != "numba":
-        raise
-    raise ModuleNotFoundError("graphs need numba: pip install 'lb_mpi[graphs]'", name="numba") from error
-
 from lb_mpi import __version__
 from lb_mpi.compiling import compilation
 from lb_mpi.handlers import install, restore
+
+# --- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+_pressed: list[int] = []  # signals that were held back
+_handlers: list[Callable[..., Any]] = []  # at most one: that of the program, while they are held back
+
+
+def _press(number: int, frame: FrameType | None) -> None:
+    if _is_in_compilation(frame):  # which takes seconds, and is Python code
+        _handlers[0](number, frame)
+    else:
+        _pressed.append(number)
+
+
+def _is_in_compilation(frame: FrameType | None) -> bool:
+    if "_Listener" not in globals():  # numba is being imported: half of it could never be imported again
+        return False
+    while frame is not None and frame.f_code not in (_Listener.on_start.__code__, _Listener.on_end.__code__):
+        if frame.f_code is dispatcher.Dispatcher.compile.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back in this block, which calls kernels, until `check_interrupt`, or its end.
+
+    A KeyboardInterrupt in a kernel that returns arrays would become a SystemError, or crash; in its compilation, it is
+    raised at once.  In another thread, nothing changes.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if _handlers or not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _handlers.append(handler)
+    install(signal.SIGINT, _press)
+    try:
+        yield
+    finally:
+        restore(signal.SIGINT, _press)
+        try:
+            check_interrupt()
+        finally:
+            _handlers.clear()
+            _pressed.clear()
+
+
+def check_interrupt() -> None:
+    """Handle the Ctrl-C that was held back, if any, as the program does: between two kernels."""
+    if _pressed and threading.current_thread() is threading.main_thread():
+        number = _pressed[-1]
+        _pressed.clear()
+        _handlers[0](number, None)
+
+
+with held_interrupts():
+    try:
+        import numba
+        from numba.core import caching, dispatcher, event
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        raise ModuleNotFoundError("graphs need numba: pip install 'lb_mpi[graphs]'", name="numba") from error
 
 # Two options of numba's that are not documented: if one is missing, importing this module fails.
 COUNTLESS: Any = {"_nrt": False}
@@ -76,59 +132,6 @@ def borrowing(kernel: Kernel) -> Kernel:
 def inlined(kernel: Kernel) -> Kernel:
     """Compile a small kernel that creates no arrays, and inline it into its callers."""
     return njit(forceinline=True, **COUNTLESS)(kernel)
-
-
-# --- Ctrl-C ------------------------------------------------------------------------------------------------------------
-
-_pressed: list[int] = []  # signals that were held back
-_handlers: list[Callable[..., Any]] = []  # at most one: that of the program, while they are held back
-
-
-def _press(number: int, frame: FrameType | None) -> None:
-    if _is_in_compilation(frame):  # which takes seconds, and is Python code
-        _handlers[0](number, frame)
-    else:
-        _pressed.append(number)
-
-
-def _is_in_compilation(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code not in (_Listener.on_start.__code__, _Listener.on_end.__code__):
-        if frame.f_code is dispatcher.Dispatcher.compile.__code__:
-            return True
-        frame = frame.f_back
-    return False
-
-
-@contextlib.contextmanager
-def held_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back in this block, which calls kernels, until `check_interrupt`, or its end.
-
-    A KeyboardInterrupt in a kernel that returns arrays would become a SystemError, or crash; in its compilation, it is
-    raised at once.  In another thread, nothing changes.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if _handlers or not callable(handler) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    _handlers.append(handler)
-    install(signal.SIGINT, _press)
-    try:
-        yield
-    finally:
-        restore(signal.SIGINT, _press)
-        try:
-            check_interrupt()
-        finally:
-            _handlers.clear()
-            _pressed.clear()
-
-
-def check_interrupt() -> None:
-    """Handle the Ctrl-C that was held back, if any, as the program does: between two kernels."""
-    if _pressed and threading.current_thread() is threading.main_thread():
-        number = _pressed[-1]
-        _pressed.clear()
-        _handlers[0](number, None)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------------

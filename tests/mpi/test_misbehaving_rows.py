@@ -11,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.mpi.common import communicator
 from tests.misbehaviour import RAISES, RETURNS
 
 COMM = MPI.COMM_WORLD
@@ -104,19 +105,39 @@ def test_a_call_of_the_same_balancer_in_its_function_is_refused() -> None:
         assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
 
 
+def plan_of_all() -> lb_mpi.HaloPlan:
+    return lb_mpi.distribute(COMM, f"ring:{6 * SIZE}", method="block")
+
+
+def balancer_of_all() -> lb_mpi.Balancer:
+    return lb_mpi.Balancer(COMM)
+
+
+def map_rows(one: Any) -> None:
+    one.map_rows(np.copy, numbers(12, 2))
+
+
+OTHERS: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any], object]]] = {  # the last: of one rank
+    "map_rows, close": (balancer_of_all, map_rows, lambda one: one.close()),
+    "report, close": (balancer_of_all, lambda one: one.report(), lambda one: one.close()),
+    "map_rows, migrate": (balancer_of_all, map_rows, lambda one: one.migrate(numbers(9, 2))),
+    "rebalance, exchange": (plan_of_all, lambda one: one.rebalance(one.vertices), lambda one: one.exchange(one.vertices)),
+    "exchange, close": (plan_of_all, lambda one: one.exchange(one.vertices), lambda one: one.close()),
+}
+
+
 @pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
 @pytest.mark.parametrize("n_before", [0, 1])
-def test_closing_while_others_are_in_another_call_is_an_error_on_all_ranks(
-    n_before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lb_mpi.mpi.common.communicator.CLOSES_AFTER_S", 0.02)
-    for call in (lambda one: one.map_rows(np.copy, numbers(12, 2)), lambda one: one.report()):
-        balancer = lb_mpi.Balancer(COMM)
-        for _ in range(n_before):
-            balancer.map_rows(np.copy, numbers(12, 2))
-        with pytest.raises(lb_mpi.Error, match=f"rank {LAST} is in close of a Balancer, rank . in another call of it"):
-            balancer.close() if RANK == LAST else call(balancer)
-        balancer.close()
+@pytest.mark.parametrize("which", OTHERS)
+def test_a_rank_in_another_call_is_an_error_on_all_ranks(which: str, n_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicator, "OTHER_AFTER_S", 0.02)
+    made, call, other = OTHERS[which]
+    one = made()
+    for _ in range(n_before):
+        call(one)
+    with pytest.raises(lb_mpi.Error, match=r"rank . is in .*, rank . in .*: expected the same calls on all ranks"):
+        other(one) if RANK == LAST else call(one)
+    one.close()
 
 
 def test_arguments_that_will_not_do() -> None:

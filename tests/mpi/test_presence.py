@@ -322,6 +322,35 @@ def n_used() -> int:
     return -len(made)
 
 
+def test_ranks_answer_although_the_user_has_freed_the_communicator(folder: Path) -> None:
+    part = used()
+    with lb_mpi.Balancer(part) as balancer:
+        part.Free()
+        used().Free()  # a call on another communicator frees what is not needed any more
+        with warned(tell) as lines:
+            if RANK == LATE:
+                until_told()
+            balancer.map_rows(np.copy, ROWS)
+        receive_all()
+    told = COMM.allgather(lines)
+    assert f"rank {LATE} does not answer" in told[0][0], told
+    used().Free()
+
+
+def test_an_error_of_mpi_for_want_of_communicators_says_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_test: object, *_: object) -> None:
+        raise MPI.Exception(MPI.ERR_OTHER)
+
+    comm = used()
+    with lb_mpi.Balancer(comm) as balancer:
+        presence = communicator.presence_of(balancer._presence.comm)
+        monkeypatch.setattr(communicator.Presence, "wait", none)
+        with pytest.raises(lb_mpi.Error, match=r"no other communicator, where lb_mpi has [1-9]\d* open: expected close"):
+            communicator._idup(COMM, presence)
+        monkeypatch.undo()
+    comm.Free()
+
+
 def test_no_call_leaves_a_communicator_and_those_of_users_may_come_and_go(folder: Path) -> None:
     comm = used()
 

@@ -132,3 +132,34 @@ def test_ctrl_c_while_mpi_begins_is_told_by_launch_run(tmp_path: Path, runner: t
     assert code not in (0, limit.HUNG), text
     assert f"run: rank 1 on host {socket.gethostname()} was killed by signal 2 (Interrupt)\n" in text
     assert text.count("mine\n") >= 3  # a sitecustomize of the user's still runs
+
+
+ENDINGS = {
+    "finalize": (
+        "balancer = lb_mpi.Balancer(comm)\nwith balancer:\n    MPI.Finalize()",
+        "lb_mpi.errors.Error: Balancer after MPI.Finalize(): expected its calls, and close(), before that",
+    ),
+    "late ctrl-c": (
+        "def press(*_):\n    signal.raise_signal(signal.SIGINT)\n"
+        "commit = communicator.Presence.end_commit\n"
+        "communicator.Presence.end_commit = lambda one: (press() if comm.rank else None, commit(one))\n"
+        "assert lb_mpi.search(comm, lb_mpi.TreeSearch(1, lambda k: [])).value == 1\nprint('returned', flush=True)",
+        "KeyboardInterrupt (in the last call of lb_mpi)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ENDINGS)
+def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Path, what: str) -> None:
+    last, expected = ENDINGS[what]
+    program = tmp_path / "program.py"
+    head = "import signal\nfrom mpi4py import MPI\nimport lb_mpi\nfrom lb_mpi.mpi.common import communicator\n"
+    program.write_text(f"{head}comm = MPI.COMM_WORLD\n{last}")
+    with (tmp_path / "said").open("w+b") as said:
+        env, argv = {"PYTHONPATH": str(ROOT)}, [sys.executable, str(program)]
+        code = here().mpiexec(2, argv, LIMIT_S, env=env, stdout=said, stderr=said)
+        said.seek(0)
+        text = said.read().decode()
+    assert code not in (0, limit.HUNG), text
+    assert expected in text
+    assert text.count("returned") == 2 * (what == "late ctrl-c")

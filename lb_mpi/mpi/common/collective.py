@@ -44,6 +44,7 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
     with call(name, watched=watched):
         own = duplicate(comm)
         presence = presence_of(own)
+        presence.begin(name)
         try:
             yield own
         except BaseException as error:

@@ -23,6 +23,7 @@ import struct
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -45,15 +46,17 @@ QUICK_S = 0.2e-3  # without a nap, but yielding the core
 FAILED_AFTER_S = 5e-3  # of waiting, before probing for failures of other ranks
 SETTLED_AFTER = 20  # probes of a failure before it is raised
 LATE_AFTER_S = 1.0  # of waiting
-CLOSES_AFTER_S = 2 * LATE_AFTER_S  # of waiting in another call: a rank that closes since it has failed says so before
+OTHER_AFTER_S = 2 * LATE_AFTER_S  # of waiting, before calls are compared: who closes since it has failed says so before
+MOST_CALLS = 64  # that a rank remembers: in exchanges, one may be ahead of another by the diameter of the graph
 LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
+_CALL = struct.Struct("<q120s")  # number and name
 _STAGE = struct.Struct("<q")  # of the sender of a failure, before the text
 _key = _end_key = MPI.KEYVAL_INVALID
 _kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
 _anchors: list[Presence] = []
-_left: list[Presence] = []  # anchors whose user has freed the communicator
+_left: list[Presence] = []  # those of them whose user has freed the communicator
 _looking = threading.Lock()  # held by the thread that looks for questions and answers
 
 
@@ -75,7 +78,11 @@ class Presence:
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self.rank = comm.rank if comm else 0
-        self.n_calls = 0  # begun that need all ranks; 0: this is not counted, and `close` during one is not detected
+        self.n_calls = 0  # begun on this communicator; 0: they are not counted
+        self._names = deque[str](maxlen=MOST_CALLS)  # of the last ones
+        self._told = 0  # the last call that this rank has told the next one
+        self._telling: tuple[bytes, MPI.Request] | None = None
+        self._heard: list[tuple[int, int, str]] = []  # not yet compared: (source, number of a call, its name)
         self.stage = 0  # begins and ends of commits: odd within one
         self._failure: str | None = None
         self._later: list[tuple[int, str]] = []  # failures of ranks that had left this rank's stage behind: (stage, text)
@@ -83,7 +90,9 @@ class Presence:
         self._failure_looks = 0
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of an anchor: the user's communicator
+        self._n_open = 0  # of an anchor: its children
         self._anchor = self if anchor is None else anchor
+        self._anchor._n_open += anchor is not None
         self._questions: Questions = Questions(comm) if anchor is None else anchor._questions
         self._look_at = 0.0
 
@@ -100,10 +109,23 @@ class Presence:
             raise Error(f"{self.name} after a failure ({self._failure}): expected only close()")
         if not self.comm:
             raise closed(self.name)
+        need_mpi(self.name)
         _refuse_busy(self.comm)
 
+    def begin(self, name: str) -> None:
+        """Begin a call that all ranks make, in the same order; errors as of `check`."""
+        self.check()
+        self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        self.n_calls += 1
+        self._names.append(name)
+
     def answer(self, waited_s: float = 0.0) -> None:
-        """Answer now and then; ask and warn when this rank has waited for long.  For use in loops: costs 0.1 us."""
+        """Answer now and then; ask and warn when this rank has waited for long.  For use in loops: costs 0.1 us.
+
+        Error on all ranks when one has waited for long in a call, and another one has begun another call in its place.
+        """
         now = time.perf_counter()
         if now < self._look_at:
             return
@@ -115,8 +137,39 @@ class Presence:
                 anchor._questions.serve(waited_s)
             self._questions.look(now, waited_s)
             self._questions.report(now)
+            if waited_s > OTHER_AFTER_S and self.n_calls and self.comm and not self.stage % 2:
+                self._compare_calls()
         finally:
             _looking.release()
+
+    def _compare_calls(self) -> None:
+        """Tell the next rank, once, which call this one waits in; raise Error on all if the previous one is in another.
+
+        If the calls of all ranks are not the same, they differ first at some number, and all come to wait with this number
+        or after it: then, in the ring of all ranks, two neighbours differ there.
+        """
+        comm = self.comm
+        if self._told < self.n_calls and comm.size > 1:
+            self._told = self.n_calls
+            data = _CALL.pack(self.n_calls, self._names[-1].encode())
+            self._telling = data, comm.Isend([data, MPI.BYTE], (self.rank + 1) % comm.size, Tag.CALL)
+        self._hear_calls()
+        heard, self._heard = self._heard, [one for one in self._heard if one[1] > self.n_calls]
+        for source, number, theirs in heard:
+            back = self.n_calls - number
+            if 0 <= back < len(self._names) and theirs != (mine := self._names[-1 - back]):
+                others = f"rank {source} is in {theirs}, rank {self.rank} in {mine}"
+                self._notify(f"{others}: expected the same calls on all ranks")
+                raise Error(self._failure)
+
+    def _hear_calls(self) -> None:
+        """Receive what the previous rank has told."""
+        status = MPI.Status()
+        while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.CALL, status):
+            data = bytearray(_CALL.size)
+            self.comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.CALL)
+            number, name = _CALL.unpack(data)
+            self._heard.append((status.Get_source(), number, name.rstrip(b"\0").decode()))
 
     def wait(
         self,
@@ -189,7 +242,7 @@ class Presence:
 
     def send_failure(self, error: BaseException, *, alone: bool = False) -> None:
         """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
-        if self._failure is None and self.comm and (alone or not self.is_of_all(error)):
+        if self._failure is None and self.comm and (alone or not self.is_of_all(error)) and not MPI.Is_finalized():
             self._notify(self._text(error))
 
     def _text(self, error: BaseException) -> str:
@@ -223,9 +276,13 @@ class Presence:
             return
         comm = self.comm
         try:
+            need_mpi(self.name)
             if self._failure is None:
-                self.wait(self._all_close(), name=f"close of a {self.name}", late=lambda: self._leaves_by)
+                name = f"close of a {self.name}"
+                self._begin(name)
+                self.wait(self._all_close(), name=name, late=lambda: self._leaves_by)
                 self._receive_failure()  # a rank may have failed in this wait, after starting its part of the barrier
+                self._hear_calls()  # the last message of the barrier was sent after those
                 free()
                 comm.Free()
         except BaseException as error:
@@ -239,11 +296,10 @@ class Presence:
     def _all_close(self) -> Callable[[], bool]:
         """Return a function that is polled until all ranks have called this: a dissemination barrier of messages.
 
-        Another rank may be in another collective call meanwhile, which MPI's own barrier would be mistaken for.  The length
-        of a message tells it whether this rank has been in that call: see `_raise_closing`.
+        Another rank may be in another collective call meanwhile, which MPI's own barrier would be mistaken for.
         """
         comm, distances, pending = self.comm, [1 << k for k in range((self.comm.size - 1).bit_length())], list[MPI.Request]()
-        mine, theirs = np.zeros(self.n_calls % 2, dtype=np.uint8), np.zeros(1, dtype=np.uint8)
+        nothing = np.zeros(0, dtype=np.uint8)
 
         def all_close() -> bool:
             while MPI.Request.Testall(pending):
@@ -251,8 +307,8 @@ class Presence:
                     return True
                 distance = distances.pop()
                 pending[:] = (
-                    comm.Isend(mine, (comm.rank + distance) % comm.size, Tag.CLOSING),
-                    comm.Irecv(theirs, (comm.rank - distance) % comm.size, Tag.CLOSING),
+                    comm.Isend(nothing, (comm.rank + distance) % comm.size, Tag.CLOSING),
+                    comm.Irecv(nothing, (comm.rank - distance) % comm.size, Tag.CLOSING),
                 )
             return False
 
@@ -286,7 +342,7 @@ class Presence:
         _kept.append(what)
 
     def raise_failure(self, waited_s: float = 0.0) -> None:
-        """Raise Error when another rank has sent a failure, or closes although this one has long waited in another call.
+        """Raise Error when another rank has sent a failure.
 
         The other rank may have finished this call and failed in the next, while this rank has yet to see that the call
         is over.  So a failure is raised only at probe SETTLED_AFTER; a busy rank needs many milliseconds for each.
@@ -296,20 +352,6 @@ class Presence:
             if one.comm:
                 one._receive_failure(SETTLED_AFTER)
             one = None if self.stage % 2 else one._parent
-        if waited_s > CLOSES_AFTER_S and self.n_calls:
-            self._raise_closing()
-
-    def _raise_closing(self) -> None:
-        """Raise Error on all ranks when another rank closes that will never be in this rank's call.
-
-        A call needs all ranks, so that the other one has begun as many calls as this one, or one less: then the length of
-        its message differs.
-        """
-        status = MPI.Status()
-        if self.comm.Iprobe(MPI.ANY_SOURCE, Tag.CLOSING, status) and status.Get_count(MPI.BYTE) != self.n_calls % 2:
-            others = f"rank {status.Get_source()} is in close of a {self.name}, rank {self.rank} in another call of it"
-            self._notify(f"{others}: expected the same calls on all ranks")
-            raise Error(self._failure)
 
     def duplicate(self) -> MPI.Intracomm:
         """Collective: return a communicator of the same ranks, whose `Presence` is a child of this one."""
@@ -353,6 +395,15 @@ class Presence:
             users, self._users = self._users, None
             _anchors.remove(self)
             users.Delete_attr(_keyval())
+        elif self in _left:
+            _left.remove(self)
+            _anchors.remove(self)
+
+
+def need_mpi(name: str) -> None:
+    """Raise an error if MPI has been finalized; `name`: of what is used."""
+    if MPI.Is_finalized():
+        raise Error(f"{name} after MPI.Finalize(): expected its calls, and close(), before that")
 
 
 def closed(name: str) -> ValueError:
@@ -428,6 +479,7 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
     """
     if not isinstance(comm, MPI.Intracomm):
         raise _no_communicator(comm)
+    need_mpi("lb_mpi")
     if comm == MPI.COMM_NULL:
         raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
     _refuse_busy(comm)
@@ -509,16 +561,18 @@ def _keyval() -> int:
 
 def _freed(_comm: MPI.Comm, _keyval: int, presence: Presence) -> None:
     """Note that MPI frees a communicator.  No MPI function may be called here."""
+    if presence._anchor is not presence:
+        presence._anchor._n_open -= 1
     if presence._users is not None:  # the user's own communicator
         presence._users = None
-        _anchors.remove(presence)
         _left.append(presence)
 
 
 def _make_anchor(comm: MPI.Intracomm) -> Presence:
     """Collective: make the anchor of a user's communicator."""
-    while _left:
-        one = _left.pop()
+    for one in [one for one in _left if not one._n_open]:  # what is open still asks and answers there
+        _left.remove(one)
+        _anchors.remove(one)
         with _looking:
             one._questions.serve(0.0)
         if one._questions.used:
@@ -540,6 +594,11 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
 
 def _idup(comm: MPI.Intracomm, presence: Presence) -> MPI.Intracomm:
     """Duplicate without blocking: in `Dup`, waiting ranks do not answer, and spin."""
-    own, request = comm.Idup()
-    presence.wait(request.Test, (own, request))
+    try:
+        own, request = comm.Idup()
+        presence.wait(request.Test, (own, request))
+    except MPI.Exception as error:  # MPICH has about 2,000
+        n_open = sum(anchor._n_open for anchor in _anchors)
+        how = "expected close(), or a with block, for each Balancer, plan and pool that is no longer used"
+        raise Error(f"MPI makes no other communicator, where lb_mpi has {n_open} open: {how}") from error
     return MPI.Intracomm(own)

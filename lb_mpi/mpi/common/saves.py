@@ -18,7 +18,7 @@ from lb_mpi import signs
 from lb_mpi.errors import SaveError
 from lb_mpi.handlers import install, restore
 from lb_mpi.mpi.common.collective import agree, allgather, bcast
-from lb_mpi.mpi.common.communicator import duplicate, presence_of
+from lb_mpi.mpi.common.communicator import duplicate, need_mpi, presence_of
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.saving.folder import Folder, Saved
@@ -147,12 +147,13 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
     pending: list[MPI.Request] = []  # the reduction of the last step
 
     def finish() -> None:
+        need_mpi(_STOP)
         if pending:
             with presence.notifying():
                 presence.wait(pending.pop().Test, (mine, anywhere), name=_STOP)
 
     def asked() -> signal.Signals | None:
-        presence.check()
+        presence.begin(_STOP)
         with presence.notifying():
             interrupts().check()
         finish()

@@ -29,6 +29,7 @@ class Tag(IntEnum):
     CLOSING = 18  # every close: the sender, and those whose messages it has received, close
     REBALANCE = 19  # HaloPlan.rebalance: numbers, labels and vertices for neighbours
     REDUCTION = 20  # Balancer and HaloPlan.rebalance: numbers for all ranks, where these are few
+    CALL = 21  # every wait: the call that the sender waits in
     HALO = 1000  # this and all tags above, up to MOST: a plan's exchange, by kind of values
 
 

@@ -35,7 +35,7 @@ from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.recorder import recorder, worlds
 from lb_mpi.mpi.common.tags import MOST, Tag
 from lb_mpi.mpi.common.waiting import Clocks, interrupts
-from lb_mpi.mpi.graph.rebalance import PlanBalance, check_arguments, check_costs, rebalance
+from lb_mpi.mpi.graph.rebalance import NAME, PlanBalance, check_arguments, check_costs, rebalance
 from lb_mpi.mpi.graph.values import Values
 from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.record import Rebalanced
@@ -44,6 +44,7 @@ from lb_mpi.record.history import History
 from lb_mpi.record.report import Report
 from lb_mpi.table import counted
 
+EXCHANGE = "plan.exchange"  # the name of the call
 NOTICED_S = 0.1  # to load the compiled code, that a report names
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: the largest datatype in MPI 3
@@ -154,7 +155,7 @@ class HaloPlan:
             end = sum(allgather(own, part.n_local)[: comm.rank + 1])
             self.range = end - part.n_local, end
         self._presence = presence_of(own)
-        self._presence.name, self._presence.usual_call = "plan", "plan.exchange"
+        self._presence.name, self._presence.usual_call = "plan", EXCHANGE
         record = recorder(own)
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
         record.use("exchange", how)
@@ -196,7 +197,7 @@ class HaloPlan:
         Raises TypeError or ValueError for invalid values.  The ranks that wait for a rank with such values, or for one
         that exchanges values of another kind, raise `lb_mpi.Error`.  After an error the plan can only be closed.
         """
-        self._presence.check()
+        self._presence.begin(EXCHANGE)
         self._halos.begin(*self._look())
         try:
             return self._exchange(values)
@@ -261,7 +262,7 @@ class HaloPlan:
         KeyboardInterrupt, is raised again on its rank).  After these errors the old plan and all values are valid.
         A Ctrl-C that comes too late to stop all ranks is raised in the next call but `exchange`.
         """
-        self._presence.check()
+        self._presence.begin(NAME)
         began, part, balance = time.perf_counter(), self.part, self._balance
         looked = self._look()
         self._halos.begin(*looked)
@@ -328,7 +329,7 @@ class HaloPlan:
 
     def owners(self, root: int = 0) -> Ints | None:
         """Return, on the root, (n,) the rank of each vertex; None on other ranks.  Collective."""
-        self._presence.check()
+        self._presence.begin("lb_mpi.HaloPlan.owners")
         comm = self._presence.comm
         with call("lb_mpi.HaloPlan.owners"), self._presence.notifying():
             given = agree(comm, lambda: integer("root", root, 0, comm.size - 1))
@@ -343,7 +344,7 @@ class HaloPlan:
 
     def report(self) -> Report:
         """Return the size and times of each rank's part so far, the same on all ranks; collective; prints as a table."""
-        self._presence.check()
+        self._presence.begin("lb_mpi.HaloPlan.report")
         part, comm = self.part, self._presence.comm
         with call("lb_mpi.HaloPlan.report"), self._presence.notifying():
             mine = self._halos.rank(comm.rank, part.n_local, part.n_ghosts)

@@ -315,7 +315,7 @@ def rebalance(
 @functools.cache
 def load_kernels() -> None:
     """Load the kernels of a rebalancing, once in a process; the first time on a machine, they are compiled."""
-    with interrupts().allowed():  # also while numba is imported
+    with interrupts().allowed():
         from lb_mpi.kernels import held_interrupts
         from lb_mpi.rebalancing.rebalance import compile_kernels
 

@@ -22,7 +22,7 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.common.communicator import closed
+from lb_mpi.mpi.common.communicator import closed, need_mpi
 from lb_mpi.mpi.common.failure import describe, hint
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.waiting import interrupts
@@ -327,6 +327,11 @@ class Pool:
         """
         if self._closed:
             return
+        try:
+            need_mpi("lb_mpi.Pool")
+        except Error:
+            self._closed = True
+            raise
         session = self._session
         if session.ranks.alone and not self.is_root and not session.presence.failed:
             self.wait()

@@ -210,7 +210,7 @@ class Balancer:
         Exception, such as SystemExit or KeyboardInterrupt, is raised again on its rank), also if it calls this Balancer;
         ValueError or TypeError on every rank if the rows are invalid on any rank, or they or scalars differ between ranks.
         """
-        self._open()
+        self._open("lb_mpi.Balancer.map_rows")
         knowledge, watch = self._knowledge, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
         mine, failed, scalars = _NO_ROWS, None, dict[str, str]()
@@ -284,7 +284,7 @@ class Balancer:
         Errors as for `map_rows`; after an error no rank has lost or received a row.  A Ctrl-C that comes too late to stop
         all ranks is raised in the next call.
         """
-        comm, knowledge = self._open(), self._knowledge
+        comm, knowledge = self._open("lb_mpi.Balancer.migrate"), self._knowledge
         with call("lb_mpi.Balancer.migrate"), self._calling, self._presence.notifying():  # to the end: see `commit`
             mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
@@ -305,7 +305,7 @@ class Balancer:
 
     def report(self) -> Report:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
-        comm = self._open()
+        comm = self._open("lb_mpi.Balancer.report")
         with call("lb_mpi.Balancer.report"), self._calling, self._presence.notifying():
             found = self._loans.report(allgather(comm, self._loans.rank))
         n_calls, n_rows = self._migrated
@@ -333,10 +333,9 @@ class Balancer:
         align(self._presence.comm, self._loans.record)
         self._wire.drain()
 
-    def _open(self) -> MPI.Intracomm:
-        self._presence.check()
+    def _open(self, name: str) -> MPI.Intracomm:
         self._check_idle()
-        self._presence.n_calls += 1
+        self._presence.begin(name)
         return self._presence.comm
 
     def _check_idle(self) -> None:
