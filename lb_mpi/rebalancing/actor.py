@@ -11,18 +11,20 @@ Law.
 - All ranks move, or none: a rank keeps its old part until the commit says that no rank has failed.  A rank that fails at any
   time takes part until then, with empty messages, so that nobody waits for it.
 - Of ranks that are not its neighbours, a rank learns nothing but a few sums and maxima over all ranks (except with slabs).
+- No move is committed that does not lower the time of the slowest rank, as all ranks expect it.  (A move for a lighter cut
+  may leave it as it is; but then the cut is lighter.)
 - Slabs stay contiguous: each rank has one range of vertices, in the order of the ranks (`lb_mpi.rebalancing.slabs`).
-  Vertices go to rank - 1 and rank + 1 only, which count as neighbours.  All ranks learn all loads and speeds.
+  Vertices go to rank - 1 and rank + 1 only, which count as neighbours.  All ranks learn all costs and speeds.
+- A move is undone by another one, to the ranks that its vertices came from: these ranks count as neighbours, too.
 
 A message of one kind goes to each neighbour, and one comes from each, in every exchange.  In the choice, both ends of a pair
 know the steps.  So ranks need no numbers on their messages: the next one of a neighbour belongs to the next exchange.  A
 rank that gives the choice up sends an empty message instead of the next one; it may come after a neighbour's last step.
 
-Slabs begin with LOADS, others with REPAIR.
+Slabs begin with LOADS, others with REPAIR; a move that undoes the last one begins with the new owners of its vertices.
 
     stage     waits for                        does then
-    LOADS     loads and speeds of all ranks    slabs: requests `MoveEnds`
-    MOVE_ENDS its job                          slabs: sends the new owners of its vertices
+    LOADS     costs and speeds of all ranks    slabs: finds the best ends, sends the new owners of its vertices
     REPAIR    its job                          greets its neighbours, tells them the work of stray pieces
     HELLO     HELLO of neighbours, and ring    begins the flow; first learns its component, if there may be several
     SPREAD    whether a component has grown    greets again, or begins the flow
@@ -34,8 +36,8 @@ Slabs begin with LOADS, others with REPAIR.
     PACK      its job                          sends the rows to their new owners
     ROWS      ROWS of neighbours               requests `Build`; reports a failure if a neighbour's rows have no content
     BUILD     its job                          reports: failed or not
-    COMMIT    the sums and maxima of all       ends if a rank has failed; else asks for the cut
-    CUT       the cut of all                   ends: the new parts are valid
+    COMMIT    the sums and maxima of all       ends if a rank has failed, or the slowest rank gains nothing; asks for the cut
+    CUT       the cuts of all                  ends: the new parts are valid
 """
 
 from __future__ import annotations
@@ -48,15 +50,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import Decision, Trigger
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
 from lb_mpi.balancing.planning import ALL
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.rebalancing.deciding import GraphTotals, RankLoad, RebalanceDecision
+from lb_mpi.rebalancing.deciding import NOISE, GraphTotals, RankLoad, RebalanceDecision
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
 from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
-from lb_mpi.rebalancing.slabs import flow_between
+from lb_mpi.rebalancing.slabs import best_ends
 from lb_mpi.reduction import Reduction
 
 SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
@@ -101,13 +103,6 @@ class Links(NamedTuple):
     bound: float  # most work afterwards
 
 
-class MoveEnds(NamedTuple):
-    """A job: move the ends of this rank's range; its outcome: (n_local,) new owners."""
-
-    left: float  # work at its beginning, for rank - 1; at most 0: none
-    right: float  # work at its end, for rank + 1
-
-
 class Repair(NamedTuple):
     """A job: find stray pieces; its outcome: (n_local,) new owners, and the work for each rank that gets some."""
 
@@ -147,7 +142,6 @@ class Stage(IntEnum):
     """The stages of a rebalancing; see the table."""
 
     LOADS = 0
-    MOVE_ENDS = 1
     REPAIR = 2
     HELLO = 3
     SPREAD = 4
@@ -172,7 +166,14 @@ EXCHANGING = {
     Stage.LABEL: RebalanceKind.LABEL,
     Stage.ROWS: RebalanceKind.ROWS,
 }
-Job = MoveEnds | Repair | Choose | Pack | Build
+Job = Repair | Choose | Pack | Build
+
+
+class Undo(NamedTuple):
+    """The last move, which is to be undone."""
+
+    owners: Ints  # (n_local,) the ranks that the vertices came from, or this one
+    ranks: Sequence[int]  # that have got vertices of this one
 
 
 class RebalanceOutcome(NamedTuple):
@@ -181,6 +182,8 @@ class RebalanceOutcome(NamedTuple):
     decision: Decision
     before: float  # imbalance of the loads
     after: float  # expected with the new parts
+    before_s: float = math.nan  # expected time of the slowest rank, before and after
+    after_s: float = math.nan
     failed: bool = False  # a rank has failed, so nothing has moved
     moved: int = 0  # vertices
     n_bytes: int = 0
@@ -192,27 +195,31 @@ class RebalanceOutcome(NamedTuple):
 class Rebalancing:
     """One rank of a rebalancing: an actor.
 
-    `totals`, `decided`: what all ranks know and have decided.  `trigger` has the same state on all ranks.  `imbalance`: what
-    may be left.  `connected`: the graph is in one piece; then all parts with vertices are connected, too.
-    `slabs`: the parts are contiguous ranges, and stay so.
+    costs (n_local,) : of its vertices.  `totals`, `decided`: what all ranks know and have decided.  `trigger` has the same
+    state on all ranks.  `imbalance`: what may be left.  `connected`: the graph is in one piece; then all parts with vertices
+    are connected, too.  `slabs`: the number of vertices of the graph if the parts are contiguous ranges, and stay so; else
+    0.  `undo`: where the vertices came from, if the last move is to be undone.
     """
 
     wake_at = math.inf
 
     def __init__(
-        self, rank: int, size: int, part: GraphPart, mine: RankLoad, totals: GraphTotals, decided: RebalanceDecision,
-        trigger: Trigger, *, imbalance: float = 0.03, connected: bool = True, slabs: bool = False,
+        self, rank: int, size: int, part: GraphPart, costs: Floats, mine: RankLoad, totals: GraphTotals,
+        decided: RebalanceDecision, trigger: Trigger, *, imbalance: float = 0.03, connected: bool = True, slabs: int = 0,
+        undo: Undo | None = None,
     ) -> None:  # fmt: skip
         mean = decided.mean_speed
         speed = mean if math.isnan(mine.speed) else max(mine.speed, SLOWEST * mean)
         self.rank, self.size, self.part, self.mine = rank, size, part, mine._replace(speed=speed)
         self.stage = Stage.LOADS if slabs else Stage.REPAIR
+        self._undo, self._promise = undo, decided.undo
         self.job: Job | None = None
         self.failed = False
         self.error: BaseException | None = None
         self.outcome = RebalanceOutcome(decided.decision, decided.before, decided.before)
         self.built: Built | None = None  # valid if `committed`
         self._trigger, self._imbalance, self._tolerance = trigger, imbalance, FLOW_PART * imbalance
+        self._costs = costs
         self._inbox: list[tuple[int, RebalanceMessage]] = []  # not handled yet, in order for each source
         self._began = False
         self._now = self._began_at = 0.0
@@ -233,9 +240,11 @@ class Rebalancing:
         self._residual, self._stalled = math.nan, 0  # the last one, and the rounds since it has changed
         self._period = max(2, (size - 1).bit_length())
         self._n_leaving = 0
-        self._cut, self._unit = 0.0, 1.0
+        self._cuts, self._unit = [0.0, 0.0], 1.0  # the new one, and the old one
         beside = {rank + 1, rank - 1} & {*range(size)} if slabs else {(rank + 1) % size, (rank - 1) % size} - {rank}
         self._slabs = slabs
+        if undo is not None:
+            beside = {*undo.owners.tolist(), *undo.ranks} - {rank}
         self.neighbours = sorted({*part.ranks.tolist(), *beside})  # whose parts touch this one's, or which may have none
 
     @cached_property
@@ -276,8 +285,6 @@ class Rebalancing:
     def done(self, job: Job, result: Any) -> list[tuple[int, RebalanceMessage]]:
         """See `lb_mpi.actor`."""
         self.job = None
-        if isinstance(job, MoveEnds):
-            return self._label(result)
         if isinstance(job, Repair):
             return self._greet(*result)
         if isinstance(job, Choose):
@@ -293,7 +300,7 @@ class Rebalancing:
         job, self.job = self.job, None
         if isinstance(job, Repair):
             return self._greet(self.owners.local, {})
-        if isinstance(job, MoveEnds | Choose):
+        if isinstance(job, Choose):
             return self._give_up()
         if isinstance(job, Pack):
             return self._send_rows({})
@@ -331,7 +338,7 @@ class Rebalancing:
     def _handle(self, received: dict[int, Any]) -> list[tuple[int, RebalanceMessage]]:
         match self.stage:
             case Stage.LOADS:
-                return self._move_ends(received[ALL])
+                return self._label(self._ends(received[ALL]))
             case Stage.HELLO:
                 return self._know(received)
             case Stage.SPREAD:
@@ -349,11 +356,12 @@ class Rebalancing:
             case Stage.COMMIT:
                 return self._commit(received[ALL])
             case _:
-                self.outcome = self.outcome._replace(cut=int(received[ALL].sums[0]) * self._unit)
-                self.stage = Stage.OVER
-                return []
+                return self._finish(received[ALL])
 
     def _begin(self) -> list[tuple[int, RebalanceMessage]]:
+        if self._undo is not None:
+            self._links = self.neighbours
+            return self._label(self._undo.owners)
         if self._slabs:
             return self._ask_loads()
         self.job = Repair()
@@ -363,15 +371,17 @@ class Rebalancing:
 
     def _ask_loads(self) -> list[tuple[int, RebalanceMessage]]:
         self._links = self.neighbours
-        numbers = np.zeros((2, self.size), dtype=np.int64)
-        numbers[:, self.rank] = [round(of / unit) for of, unit in zip(self.mine[:2], self._units, strict=True)]
-        return self._reduce(numbers.ravel())
+        counts, speeds = np.zeros((2, self.size), dtype=np.int64)
+        costs = np.zeros(self._slabs, dtype=np.int64)
+        counts[self.rank], speeds[self.rank] = self.part.n_local, round(self.mine.speed / self._units.speed)
+        costs[self.part.vertices] = np.rint(self._costs / self._units.load)
+        return self._reduce(np.concatenate([counts, speeds, costs]))
 
-    def _move_ends(self, everyone: Reduction) -> list[tuple[int, RebalanceMessage]]:
-        loads, speeds = everyone.sums.reshape(2, self.size) * np.array(self._units)[:, None]
-        flow = flow_between(loads, speeds, self._tolerance)  # to the next rank
-        self.stage, self.job = Stage.MOVE_ENDS, MoveEnds(-float(flow[self.rank]), float(flow[self.rank + 1]))
-        return []
+    def _ends(self, everyone: Reduction) -> Ints:
+        """Return the new owners of this rank's vertices."""
+        counts, speeds, costs = np.split(everyone.sums, [self.size, 2 * self.size])
+        ends = best_ends(costs, counts, speeds, self._tolerance)
+        return np.searchsorted(ends, self.part.vertices, side="right")
 
     # --- the neighbours ---
 
@@ -524,26 +534,46 @@ class Rebalancing:
     def _ask_commit(self) -> list[tuple[int, RebalanceMessage]]:
         self.stage = Stage.COMMIT
         if self.failed or self.built is None:
-            return self._reduce([0, 0, 0], maxima=[self.failed, 0.0, 0.0, 0.0])
+            return self._reduce([0, 0, 0], maxima=[self.failed, 0.0, 0.0, 0.0, 0.0])
         part, load, n_bytes = self.built
-        self._cut = cut_of(self.part, self.owners)
-        spent_s = self._now - self._began_at
-        return self._reduce(
-            [self._n_leaving, n_bytes, part.n_ghosts], [False, self._cut, load / self.mine.speed, spent_s]
-        )
+        self._cuts = [cut_of(self.part, owners) for owners in (self.owners, owners_now(self.part, self.rank))]
+        times = self.mine.load / self.mine.speed, load / self.mine.speed, self._now - self._began_at
+        return self._reduce([self._n_leaving, n_bytes, part.n_ghosts], [False, max(self._cuts), *times])
 
     def _commit(self, total: Reduction) -> list[tuple[int, RebalanceMessage]]:
-        failed, cut, slowest_s, spent_s = total.maxima.tolist()
+        failed, cut, before_s, after_s, spent_s = total.maxima.tolist()
         if failed:
             return self._end(self.outcome._replace(failed=True))
         self._trigger.paid(spent_s)
+        if self._promise is not None:  # as measured, not as expected
+            before_s, after_s = max(before_s, self._promise.before_s), self._promise.before_s
         moved, n_bytes, n_ghosts = total.sums.tolist()
-        after = max(0.0, slowest_s / self._mean_s - 1.0)
-        self.outcome = self.outcome._replace(after=after, moved=moved, n_bytes=n_bytes, n_ghosts=n_ghosts)
+        if not self._is_better(before_s, after_s):
+            return self._end(self.outcome._replace(before_s=before_s, after_s=before_s))
+        after = max(0.0, after_s / self._mean_s - 1.0)
+        self.outcome = self.outcome._replace(
+            after=after, before_s=before_s, after_s=after_s, moved=moved, n_bytes=n_bytes, n_ghosts=n_ghosts
+        )
         self.stage = Stage.CUT
         # A power of two, so that the sum of whole weights is exact.
         self._unit = 2.0 ** max(math.frexp(cut)[1] - 40, -1000) if cut > 0.0 else 1.0
-        return self._reduce([round(self._cut / self._unit)])
+        return self._reduce([round(cut / self._unit) for cut in self._cuts])
+
+    def _is_better(self, before_s: float, after_s: float) -> bool:
+        """Return whether the move is expected to make the slowest rank faster; for a lighter cut, whether not slower."""
+        match self.outcome.decision.reason:
+            case BalanceReason.CUT:
+                return after_s <= max(before_s, (1.0 + self._imbalance) * self._mean_s)
+            case BalanceReason.ALWAYS | BalanceReason.UNDONE:
+                return after_s < before_s
+            case _:
+                return after_s < (1.0 - NOISE) * before_s
+
+    def _finish(self, total: Reduction) -> list[tuple[int, RebalanceMessage]]:
+        cut, old = total.sums.tolist()
+        if self.outcome.decision.reason is BalanceReason.CUT and cut >= old:
+            return self._end(self.outcome._replace(after=self.outcome.before, moved=0))
+        return self._end(self.outcome._replace(cut=cut * self._unit))
 
     def _end(self, outcome: RebalanceOutcome) -> list[tuple[int, RebalanceMessage]]:
         self.outcome, self.stage = outcome, Stage.OVER

@@ -27,7 +27,8 @@ import numpy as np
 
 from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running, smooth
 from lb_mpi.graph import Floats
-from lb_mpi.reduction import UNIT, Reduction
+from lb_mpi.reduction import UNIT, Reduction, halves, joined
+from lb_mpi.reduction import units as in_units
 
 USUAL = 5  # calls over which the median of a rank's speed is taken
 LEAST = 3  # speeds that "auto" needs to decide
@@ -37,6 +38,11 @@ HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, unti
 HEAVY_PART = 0.02  # of the time of a step: an assumption, by which another move pays after fifty times its cost
 LIGHTER = 0.97  # times the cut before: such a move has made it lighter, and the next one may, too
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
+KEPT = 0.5  # of the saving that was expected of a move: less is a broken promise
+PAUSE = 64  # opportunities after broken promises
+PROGRESS = 0.05  # of the time of a step: a move that saves as much is good, whatever was expected
+LEAST_PART = 0.125  # of the imbalance, that a move is to take away
+NOISE = 0.01  # of the time of a step: a move that is expected to save less, or costs as much, is not worth it
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
 MOST = 2**42  # a number in a sum: that of a million ranks does not overflow
@@ -54,6 +60,10 @@ class MeasuredSpeeds(deque[float]):
         self.append(speed)
         if n >= LEAST and (max(last, speed) * JUMP < usual or min(last, speed) > JUMP * usual):
             self.extend([speed] * (USUAL // 2))
+
+    def moved(self) -> MeasuredSpeeds:
+        """Return what is left of these speeds when vertices have moved: the usual one, as a single measurement."""
+        return MeasuredSpeeds([self.usual()] if self else [])
 
     def usual(self, least: int = 1) -> float:
         """Return the median; NaN: there are fewer than `least`."""
@@ -104,7 +114,8 @@ class Maxima(NamedTuple):
     seconds: float  # that it needs for its load
     free_s: float  # of these, with a core
     minus_call_s: float  # seconds of its last opportunity at which nothing moved
-    loading_s: float  # seconds in which it loads the code of a move, if it has to
+    grown_s: float  # seconds that it needs, if it got vertices in the last move
+    expected_s: float  # seconds that it would need at the speed that was expected when vertices moved
 
 
 class GraphTotals(NamedTuple):
@@ -141,31 +152,32 @@ class GraphTotals(NamedTuple):
 
 
 def report(
-    mine: RankLoad, units: Units, *, mark: int = 0, failed: bool = False, call_s: float = 0.0,
-    loading_s: float = 0.0,
+    mine: RankLoad, units: Units, *, mark: int = 0, failed: bool = False, call_s: float = 0.0, grown: bool = False,
+    expected: float = math.nan,
 ) -> Reduction:  # fmt: skip
     """Return the numbers of a rank.
 
-    `call_s`: seconds of its last opportunity without a move; `loading_s`: in which it loads the code of a move; 0.0: it
-    has done so.
+    `call_s`: seconds of its last opportunity without a move; `grown`: it got vertices in the last move;
+    `expected`: the speed that was expected then; NaN: there was no move.
     """
     timed = not math.isnan(mine.speed)
     speed = mine.speed if timed else 0.0
     seconds = mine.load / speed if timed else 0.0
-    units_of = units.load, units.speed, units.speed, UNIT, UNIT
-    mine_in_units = mine.load, speed, speed / mine.running, mine.queued_s, mine.own_s
-    sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in zip(mine_in_units, units_of, strict=True)]
+    numbers = zip((mine.load, speed, speed / mine.running), (units.load, units.speed, units.speed), strict=True)
+    sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in numbers]
+    times = halves([in_units(mine.queued_s), in_units(mine.own_s)])
     most = Maxima(
         failed, mark, -mark, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * mine.running,
-        -call_s, loading_s,
+        -call_s, seconds * grown, seconds if math.isnan(expected) else mine.load / expected,
     )  # fmt: skip
-    return Reduction(np.array([*sums, timed], dtype=np.int64), np.array(most, dtype=float))
+    return Reduction(np.array([*sums, timed, *times], dtype=np.int64), np.array(most, dtype=float))
 
 
 def totals_of(reduced: Reduction, units: Units) -> GraphTotals:
     """Return the totals, from a reduction with sums in these units."""
-    units_of = units.load, units.speed, units.speed, UNIT, UNIT, 1.0
-    sums = LoadSums(*(n * unit for n, unit in zip(reduced.sums.tolist(), units_of, strict=True)))
+    load, speed, free, n_timed = reduced.sums[:4].tolist()
+    queued_s, own_s = (UNIT * total for total in joined(reduced.sums[4:]))
+    sums = LoadSums(load * units.load, speed * units.speed, free * units.speed, queued_s, own_s, n_timed)
     return GraphTotals(sums, Maxima(*reduced.maxima.tolist()))
 
 
@@ -174,7 +186,7 @@ def totals_from(loads: Floats, speeds: Floats, call_s: float) -> GraphTotals:
     seconds = float((loads / speeds).max())
     sums = LoadSums(float(loads.sum()), float(speeds.sum()), float(speeds.sum()), 0.0, 0.0, len(speeds))
     most = float(loads.max()), float(speeds.max())
-    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, -call_s, 0.0))
+    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, -call_s, 0.0, seconds))
 
 
 class RebalanceDecision(NamedTuple):
@@ -186,6 +198,7 @@ class RebalanceDecision(NamedTuple):
     mean_speed: float = math.nan
     cost_s: float = math.nan  # expected cost of a move
     lost_s: float = math.nan  # so far, by not moving
+    undo: Promise | None = None  # of the last move, which is to be undone
 
     @property
     def act(self) -> bool:
@@ -193,26 +206,92 @@ class RebalanceDecision(NamedTuple):
         return self.decision.act and self.before > 0.0
 
 
-def decide(totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = False) -> RebalanceDecision:
-    """Decide; `trigger` has the same state on all ranks.  `heavy`: the cut is heavy."""
+def decide(
+    totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = False, promises: Promises | None = None
+) -> RebalanceDecision:
+    """Decide; `trigger` and `promises` have the same state on all ranks.  `heavy`: the cut is heavy."""
     if size == 1:
         return RebalanceDecision(Decision(BalanceReason.ALONE))
     load, speed, free, queued_s, own_s, n_timed = totals.sums
     slowest_s = totals.most.seconds
     before = mean_s = mean_speed = math.nan
     if speed > 0.0 and not totals.most.unmeasured:  # a speed below 1e-308 counts as not measured
-        trigger.come_true(slowest_s)
         missing = size / n_timed  # a rank without vertices counts as one of mean speed, until it is measured
         speed, free = speed * missing, free * missing
         mean_s, mean_speed = load / speed, speed / size
         before = max(0.0, slowest_s / mean_s - 1.0) if mean_s > 0.0 else 0.0
+        if promises is not None and trigger.when != "always":
+            if undo := promises.compare(totals.most):
+                trigger.skip()
+                return RebalanceDecision(Decision(BalanceReason.UNDONE), before, mean_s, mean_speed, undo=undo)
+            bound = trigger.tolerance if isinstance(trigger.when, str) else trigger.when
+            if promises.forbid(slowest_s) and before > bound:
+                trigger.skip()
+                return RebalanceDecision(Decision(BalanceReason.BROKEN), before, mean_s, mean_speed)
     queue = Queue(queued_s / own_s, totals.most.free_s, load / free) if own_s > 0.0 and free > 0.0 else Queue()
     if trigger.when == "auto" and queue.forbids:
         trigger.skip()
         return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
-    cost_s = (trigger.cost_s or ROUNDS * totals.call_s) + totals.most.loading_s  # as measured; a guess before the first one
+    cost_s = trigger.cost_s or ROUNDS * totals.call_s  # as measured; a guess before the first one
     decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s, cut_s=HEAVY_PART * slowest_s * heavy)
     return RebalanceDecision(decision, before, mean_s, mean_speed, cost_s, trigger.lost_s)
+
+
+class Promise(NamedTuple):
+    """Seconds of the slowest rank: before a move, and as expected after it."""
+
+    before_s: float
+    after_s: float
+
+
+class Promises:
+    """The moves of a plan, compared with what was measured after them, the same on all ranks.
+
+    Costs and speeds are estimates, and may be wrong: if no costs are given, a rank with expensive vertices looks slow.  So a
+    move counts by what is measured after it:
+    - It is undone if a rank that got vertices now needs longer than the slowest rank before it.
+    - If it has saved less than half of what was expected, and less than 5 % of the step, the next one takes away half as
+      much of the imbalance as this one.
+    - After two such moves in a row, also counting those for which no better parts were found, nothing moves until the time
+      of the slowest rank changes, or for 64 opportunities, then 128, ...
+    """
+
+    def __init__(self) -> None:
+        self.part = 1.0  # of the imbalance, that the next move is to take away
+        self._made: Promise | None = None  # by the last move, not yet compared
+        self._broken = 0  # in a row
+        self._pause = 0  # opportunities until the next move
+        self._paused_s = 0.0  # of the slowest rank when the pause began
+
+    def make(self, promise: Promise) -> None:
+        """Record what a move promises."""
+        self._made = promise
+
+    def breach(self, slowest_s: float) -> None:
+        """Record a move that has not saved what it had promised, or that no better parts were found."""
+        self._broken += 1
+        self.part = max(0.5 * self.part, LEAST_PART)
+        self._pause, self._paused_s = PAUSE << min(self._broken - 2, 4) if self._broken > 1 else 0, slowest_s
+
+    def compare(self, most: Maxima) -> Promise | None:
+        """Compare the last move with what is measured now; return its promise if it is to be undone."""
+        made, self._made = self._made, None
+        if made is None:
+            return None
+        missing_s = most.seconds - most.expected_s
+        if missing_s <= (1.0 - KEPT) * (made.before_s - made.after_s) or most.seconds < (1.0 - PROGRESS) * made.before_s:
+            self._broken, self.part = 0, min(1.0, 2.0 * self.part)
+            return None
+        undo = most.grown_s > made.before_s * (1.0 + NOISE)
+        self.breach(made.before_s if undo else most.seconds)
+        return made if undo else None
+
+    def forbid(self, slowest_s: float) -> bool:
+        """Return whether a move has to wait."""
+        if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:
+            self._broken, self._pause, self.part = 0, 0, 1.0
+        self._pause = max(0, self._pause - 1)
+        return self._pause > 0
 
 
 class Opportunities:
@@ -228,6 +307,7 @@ class Opportunities:
         self.trigger = trigger or Trigger()
         self._heavy = False  # the cut after the last move, and another one may make it lighter
         self._cut = math.inf  # after the last move
+        self.promises = Promises()
         self.units = Units()
         self.before = math.nan  # imbalance at the last one
         self.call_s = 0.0  # seconds of this rank's last one at which nothing moved
@@ -246,13 +326,15 @@ class Opportunities:
         self.call_s = smooth(self.call_s or math.nan, seconds)
 
     def moved(self, cut: float, reason: BalanceReason) -> None:
-        """Record a move for this reason, after which the parts have this cut."""
+        """Record a move for this reason, after which the parts have this cut; the next call is to show what it has saved."""
+        if self.trigger.when != "always" and reason is not BalanceReason.CUT:
+            self._skipped = 1
         helps = reason is not BalanceReason.CUT or cut < LIGHTER * self._cut
         self._heavy, self._cut = cut > HEAVY * self.first_cut and helps, cut
 
     def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
         """Decide at this opportunity, and when the next one comes."""
-        decided = decide(totals, self.trigger, size, heavy=self._heavy)
+        decided = decide(totals, self.trigger, size, heavy=self._heavy, promises=self.promises)
         self.before, (reason, _, due, _) = decided.before, decided.decision
         self._heavy = self._heavy and reason is not BalanceReason.CUT
         self._skipped = 0

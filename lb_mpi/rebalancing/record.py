@@ -53,7 +53,7 @@ def reason_of(decision: Decision, moved: int = 0, *, cost_s: float = math.nan, l
     if decision.reason is BalanceReason.CUT and not moved:
         return "plan unchanged: no lighter cut was found"
     if decision.act and not moved:
-        return "plan unchanged: no vertex fits the flow"
+        return "plan unchanged: no move was found that makes the slowest rank faster"
     return decision.words
 
 

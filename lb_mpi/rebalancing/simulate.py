@@ -19,8 +19,8 @@ from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.quality import cut
 from lb_mpi.rebalancing.actor import FLOW_PART
-from lb_mpi.rebalancing.deciding import ROUNDS, MeasuredSpeeds, Opportunities, totals_from
-from lb_mpi.rebalancing.slabs import end_owners, flow_between
+from lb_mpi.rebalancing.deciding import NOISE, ROUNDS, MeasuredSpeeds, Opportunities, totals_from
+from lb_mpi.rebalancing.slabs import best_ends
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network
@@ -115,7 +115,9 @@ class SimulatedGraph:
             decided = self._opportunities.decide(totals_from(loads, usual, spent_s), self._size)
             act, reason = decided.act, decided.decision.words
         if act:
-            self.parts = self._rebalanced(loads, state.costs, usual)
+            self.parts = self._rebalanced(state.costs, usual)
+            if not self._is_better(loads, state, usual, decided.decision.reason):
+                self.parts = old
             moved, n_bytes, moving_s = self._moved(old)
             self._opportunities.trigger.paid(moving_s)
             self._exchange_s = self._exchanged_s(self.parts) if moved else self._exchange_s
@@ -131,16 +133,24 @@ class SimulatedGraph:
             self._record(times, at, spent_s, old)
         self.now += self.steps[-1].seconds
 
-    def _rebalanced(self, loads: Floats, costs: Floats, speeds: Floats) -> Ints:
-        """Return the new parts, for ranks with these loads and vertices with these costs."""
+    def _rebalanced(self, costs: Floats, speeds: Floats) -> Ints:
+        """Return the new parts, for vertices with these costs."""
         if not self._slabs:
             from lb_mpi.rebalancing.rebalance import rebalance  # late: needs numba
 
             return rebalance(self._graph, self.parts, speeds, costs=costs, tolerance=IMBALANCE)
-        flow = flow_between(loads, speeds, FLOW_PART * IMBALANCE)
-        ends = np.searchsorted(self.parts, np.arange(1, self._size))
-        of_ranks = np.split(costs, ends)
-        return np.concatenate([end_owners(r, own, -flow[r], flow[r + 1]) for r, own in enumerate(of_ranks)])
+        ends = best_ends(costs, np.bincount(self.parts, minlength=self._size), speeds, FLOW_PART * IMBALANCE)
+        return np.searchsorted(ends, np.arange(self._graph.n), side="right")
+
+    def _is_better(self, loads: Floats, state: GraphState, speeds: Floats, reason: BalanceReason) -> bool:
+        """Return whether the new parts make the slowest rank faster; a move for a lighter cut need not."""
+        if reason is BalanceReason.CUT:
+            return True
+        before_s = float((loads / speeds).max())
+        better = bool((self._loads(self.parts, state) / speeds).max() < (1.0 - NOISE) * before_s)
+        if not better:
+            self._opportunities.promises.breach(before_s)
+        return better
 
     def close(self) -> list[Record]:
         """Return the records of all ranks."""

@@ -13,6 +13,8 @@ from lb_mpi.checks import integer
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
+CLOSE = 1e-12  # relative difference of times that count as equal
+
 
 def slabs(n: int, costs: ArrayLike, shares: ArrayLike) -> Ints:
     """Return the (P,) ends of P contiguous ranges of n vertices: rank r owns ends[r - 1] to ends[r] - 1, rank 0 from 0.
@@ -55,25 +57,62 @@ def move_cuts(loads: ArrayLike, shares: ArrayLike, tolerance: float) -> Floats:
     return np.array(cuts)
 
 
-def flow_between(loads: Floats, shares: Floats, tolerance: float) -> Floats:
-    """Return (P + 1,) the work that goes from each rank to the next one, before rank 0 and behind the last: 0; < 0: back.
+def best_ends(costs: ArrayLike, counts: ArrayLike, speeds: ArrayLike, tolerance: float = 0.0) -> Ints:
+    """Return the (P,) ends of the ranges of P ranks for which the slowest rank needs the least time that one move can reach.
 
-    As `move_cuts`, but work goes one rank far: a cut moves as far as the next old one at most.
+    costs (n,) : work of the vertices, >= 0.  counts (P,) : present numbers of vertices of the ranges, in order.
+    speeds (P,) : of the ranks, above 0.
+    Each end moves as far as the next old one at most, and a rank that has vertices keeps at least one.  Of all ends that are
+    good enough, those that move little: no range needs more than the least possible time, or 1 + tolerance times the mean.
+
+    The time is found by bisection (Pinar & Aykanat, "Fast optimal load balancing algorithms for 1D partitioning", 2004).
     """
-    old = np.concatenate([[0.0], np.cumsum(loads)])
-    flow = np.zeros(len(old))
-    if len(old) > 2:
-        flow[1:-1] = old[1:-1] - np.clip(move_cuts(loads, shares, tolerance), old[:-2], old[2:])
-    return flow
+    ranges = _Ranges(np.asarray(costs, dtype=float), np.asarray(counts), np.asarray(speeds, dtype=float))
+    best, most, least = ranges.ends, ranges.slowest(ranges.ends), ranges.mean
+    while most > least * (1.0 + 8.0 * CLOSE):
+        middle = 0.5 * (least + most)
+        found = ranges.within(middle)
+        if found is None:
+            least = middle
+        else:
+            best, most = found, min(middle, ranges.slowest(found))
+    enough = ranges.within(max(most, (1.0 + tolerance) * ranges.mean))
+    return best if enough is None else enough
 
 
-def end_owners(rank: int, costs: Floats, left: float, right: float) -> Ints:
-    """Return the (n,) new owners of the vertices of `rank`, of (n,) costs: one of them stays, so that no range is empty.
+class _Ranges:
+    """The ranges of a line of vertices, and where their ends may be."""
 
-    left, right : work at the beginning, for rank - 1, and at the end, for rank + 1; none if at most 0.
-    """
-    cuts = np.array([left if left > 0.0 else -np.inf, costs.sum() - right if right > 0.0 else np.inf])
-    owners = rank - 1 + slab_owners(0.0, costs, np.maximum.accumulate(cuts))
-    if len(owners) and not (owners == rank).any():
-        owners[min(int(np.searchsorted(owners, rank)), len(owners) - 1)] = rank
-    return owners
+    def __init__(self, costs: Floats, counts: Ints, speeds: Floats) -> None:
+        self.ends, self._speeds = np.cumsum(counts), speeds.tolist()
+        self._before = np.concatenate([[0.0], np.cumsum(costs)])  # work before each vertex
+        self._least = (counts > 0).astype(np.int64)  # vertices of a range
+        # Each end is between the old ones beside it.
+        self._low, self._high = self.ends - counts, np.append(self.ends[1:], self.ends[-1])
+        self.mean = float(self._before[-1]) / float(speeds.sum())  # time of a perfect balance
+
+    def slowest(self, ends: Ints) -> float:
+        """Return the time of the slowest rank."""
+        return float((np.diff(self._before[ends], prepend=0.0) / self._speeds).max())
+
+    def within(self, time: float) -> Ints | None:
+        """Return ends with which no rank needs more than this time, each near the present one; None: there are none."""
+        before, size = self._before, len(self.ends)
+        good = [self.ends[-1:]] * size  # ends of each range from which the ranges behind it can go on
+        for k in range(size - 1, 0, -1):
+            here = np.arange(self._low[k - 1], self._high[k - 1] + 1)
+            place = np.searchsorted(good[k], here + self._least[k])  # of the first end of range k
+            here, first = here[place < len(good[k])], good[k][place[place < len(good[k])]]
+            good[k - 1] = here[before[first] - before[here] <= self._work(time, k)]
+        ends, end = np.empty_like(self.ends), 0
+        for k, old in enumerate(self.ends.tolist()):
+            most = int(np.searchsorted(before, before[end] + self._work(time, k), side="right")) - 1
+            these = good[k][(good[k] >= end + self._least[k]) & (good[k] <= most)]
+            if not len(these):
+                return None
+            ends[k] = end = int(these[np.abs(these - old).argmin()])
+        return ends
+
+    def _work(self, time: float, rank: int) -> float:
+        """Return what a rank can do in this time; a hair more, since it is compared with rounded sums."""
+        return time * (1.0 + CLOSE) * float(self._speeds[rank])

