@@ -24,7 +24,7 @@ from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.mpi.pool import gathering
+from lb_mpi.mpi.pool import maps
 from lb_mpi.mpi.pool.running import Alarm
 from lb_mpi.mpi.rows import migrating
 from lb_mpi.saving import folder as saving_folder
@@ -192,7 +192,7 @@ def test_control_c_is_raised_at_once_in_the_users_code(
 ) -> None:
     if SIZE == 1 and kind in OF_SEVERAL:
         pytest.skip("needs several ranks")
-    monkeypatch.setattr(gathering, "REPORT_S", 0.0)  # so that progress is also reported before the end
+    monkeypatch.setattr(maps, "REPORT_S", 0.0)  # so that progress is also reported before the end
     endless, error = Endless(), None
     try:
         door(endless, kind)

@@ -1,6 +1,6 @@
 """A map of known items, from its beginning to its end, on the root; the other ranks have their part in it (`member`).
 
-    root       MapPlan, RootMap; START    -> carry: a chunk, run -> Gathering.put -> its take -> collect; END
+    root       MapPlan, RootMap; START    -> carry: a chunk, run -> Results.put -> its take -> collect; END
     others     Follower                   -> carry: a chunk, run -> put; RESULTS  -> RootTasks.take
 
 The rank's `Worker` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
@@ -15,6 +15,8 @@ import os
 import pickle
 import threading
 import time
+from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -29,10 +31,9 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import N_CORES, interrupts
-from lb_mpi.mpi.pool.arguments import Options, ReceivedItems, check_items, encode, name_of
+from lb_mpi.mpi.pool.arguments import Options, Progress, ReceivedItems, check_items, encode, name_of
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
-from lb_mpi.mpi.pool.gathering import Gathering
-from lb_mpi.mpi.pool.member import UNSENT_BYTES, Member
+from lb_mpi.mpi.pool.member import FLUSH_S, UNSENT_BYTES, Member
 from lb_mpi.mpi.pool.messages import (
     START,
     Call,
@@ -46,10 +47,11 @@ from lb_mpi.mpi.pool.messages import (
     read_results,
     task_error,
 )
-from lb_mpi.mpi.pool.plan import MapPlan
+from lb_mpi.mpi.pool.plan import ChunkRun, MapPlan
 from lb_mpi.mpi.pool.session import MAP, PoolSend, Session
-from lb_mpi.pooling.account import RankTasks, report
+from lb_mpi.pooling.account import Collector, RankTasks, report
 from lb_mpi.pooling.beginning import PoolState
+from lb_mpi.pooling.checkpoint import is_storable
 from lb_mpi.pooling.deal import Speeds
 from lb_mpi.pooling.learning import Memory
 from lb_mpi.record.report import Report
@@ -157,20 +159,17 @@ class RootTasks(Member):
         """Return the number of the task at a position."""
         return position
 
+    @abstractmethod
     def begin_all(self) -> None:
         """Begin it on all ranks."""
-        raise NotImplementedError
 
-    def collect(self) -> list[Any]:
-        """Complete the map; return all results in the order of the items."""
-        raise NotImplementedError
-
+    @abstractmethod
     def _results(self) -> Iterator[tuple[int, Any]]:
         """Yield once to begin, and then what `each` returns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
-        raise NotImplementedError
+        """End the map on all ranks: see `end`."""
 
     def tell_start(
         self, bounds: Sequence[int], items: list[bytes], *, chunksize: int, costs: bool = False, lazy: bool = False
@@ -273,9 +272,9 @@ class RootTasks(Member):
                 raise self.failed
 
     @property
+    @abstractmethod
     def complete_for_others(self) -> bool:
         """True if it can leave the ranks: it is complete, or has failed, or nothing of it is under way."""
-        raise NotImplementedError
 
     def work(self, *, calls: bool = True) -> None:
         """Work until there is something for the caller, which `calls`; or until the map can leave the ranks."""
@@ -336,6 +335,126 @@ class RootTasks(Member):
         return error
 
 
+REPORT_S = 0.25  # between two calls of the progress
+
+
+class Results:
+    """The results of a map, whose position k is task order[k].
+
+    With a checkpoint, results can be taken when they are on disk, some milliseconds after their arrival.
+    `keep_exceptions`: exceptions are results, which are not written, so that a later run tries their tasks again.
+    """
+
+    def __init__(
+        self,
+        order: Sequence[int],
+        *,
+        callback: Callable[[Any], object] | None,
+        progress: Progress | None,
+        file: CheckpointFile | None,
+        keep_exceptions: bool,
+    ) -> None:
+        self.runs: list[ChunkRun] = []  # in order of arrival
+        self._unwritten: list[tuple[ChunkRun, list[Any]]] = []
+        self._fresh = deque[tuple[Sequence[int], list[Any]]]()  # (task numbers, values), to be taken
+        self._stored = [] if file is None else list(file.done)  # tasks with results from an earlier run
+        if file is not None and file.done:
+            self._fresh.append((self._stored, list(file.done.values())))
+        self._order, self._collector = order, Collector(0, len(order))
+        self._callback, self._progress = callback, progress
+        self._file, self._keep_exceptions = file, keep_exceptions
+        self._n_reported = len(order)  # not done, when progress was called last
+        self._reported = time.perf_counter()
+        self._write_at = 0.0
+        self.refused: tuple[int, int] | None = None  # (rank, position) of a task whose result the checkpoint can't store
+
+    @property
+    def has_calls(self) -> bool:
+        """True if there are functions of the caller's."""
+        return self._callback is not None or self._progress is not None
+
+    @property
+    def keeps(self) -> bool:
+        """True if there is a checkpoint."""
+        return self._file is not None
+
+    @property
+    def complete(self) -> bool:
+        """True if all results have arrived, and are written."""
+        return not (self._collector.missing or self._unwritten)
+
+    def put(self, source: int, lo: int, hi: int, values: list[Any], seconds: float) -> None:
+        """Accept the results of the tasks at positions lo..hi-1 from rank `source`; together they took `seconds`."""
+        self._collector.take(0, lo, hi)
+        self.runs.append(run := ChunkRun(lo, hi, seconds, source))
+        if self._file is None:
+            self._fresh.append((self._order[lo:hi], values))
+        else:
+            self._unwritten.append((run, values))
+
+    def due(self, now: float, *, idle: bool) -> bool:
+        """Return whether results are to be written, some together if there may soon be more; the root may be `idle`."""
+        return bool(self._unwritten) and (idle or now > self._write_at)
+
+    def calls(self, now: float) -> bool:
+        """Return whether the caller's frame is due: for the callback, or for the progress.
+
+        An idle root stays in the loop, where it may warn of a late rank.
+        """
+        return (self._callback is not None and bool(self._fresh)) or self._reports(now)
+
+    def _reports(self, now: float) -> bool:
+        some = self._progress is not None and self._collector.missing < self._n_reported
+        return some and now > self._reported + REPORT_S
+
+    def write(self) -> None:
+        """Write results to the checkpoint, if there is one; raise what the file raises."""
+        if not self._unwritten:
+            return
+        assert self._file is not None
+        found = [pair for run, values in self._unwritten for pair in zip(range(run.lo, run.hi), values, strict=True)]
+        if self._keep_exceptions:
+            found = [(position, value) for position, value in found if not isinstance(value, Exception)]
+        try:
+            self._file.write([self._order[position] for position, _ in found], [value for _, value in found])
+        except (TypeError, ValueError):
+            for position in [k for k, value in found if not is_storable(value)][:1]:
+                self.refused = next((run.rank, position) for run in self.runs if run.lo <= position < run.hi)
+            raise
+        self._fresh.extend((self._order[run.lo : run.hi], values) for run, values in self._unwritten)
+        self._unwritten = []
+        self._write_at = time.perf_counter() + FLUSH_S
+
+    @property
+    def has_fresh(self) -> bool:
+        """True if results can be taken."""
+        return bool(self._fresh)
+
+    def take(self) -> tuple[Sequence[int], list[Any]]:
+        """Return (task numbers, values) of results that were not taken before."""
+        return self._fresh.popleft()
+
+    def call(self, tasks: Sequence[int], values: list[Any]) -> None:
+        """Call the caller's functions: the callback with results, the progress now and then."""
+        if self._callback is not None and tasks is not self._stored:
+            for value in values:
+                self._callback(value)
+        if self._reports(time.perf_counter()):
+            self.tell_progress()
+            self._reported = time.perf_counter()  # after the call, which may take long
+
+    def tell_progress(self) -> None:
+        """Call the caller's progress, if there is one."""
+        if self._progress is not None:
+            self._n_reported = self._collector.missing
+            self._progress(len(self._order) - self._n_reported, len(self._order))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
 class RootMap(RootTasks):
     """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing."""
 
@@ -352,7 +471,7 @@ class RootMap(RootTasks):
         self.pickle_function()
         self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), options.chunksize
         self._to_all = options.to_all
-        self._gathering = Gathering(
+        self._found = Results(
             plan.order, callback=options.callback, progress=options.progress, file=file,
             keep_exceptions=call.keep_exceptions,
         )  # fmt: skip
@@ -385,9 +504,9 @@ class RootMap(RootTasks):
 
     def _finish(self, results: list[Any] | None = None) -> None:
         """See `RootTasks`; report the progress at the end, before the other ranks are told."""
-        if self.failure is None and self._gathering.has_calls:
+        if self.failure is None and self._found.has_calls:
             with self._calling():
-                self._gathering.tell_progress()
+                self._found.tell_progress()
         super()._finish(results)
 
     def _results(self) -> Iterator[tuple[int, Any]]:
@@ -400,7 +519,7 @@ class RootMap(RootTasks):
                 for tasks, values in self._taken():
                     yield from zip(tasks, values, strict=True)
                 with self.session.lock, in_call(""), self._ending():
-                    if self._gathering.has_fresh or self._dropped:  # another map has completed this one meanwhile
+                    if self._found.has_fresh or self._dropped:  # another map has completed this one meanwhile
                         continue
                     if self.complete_for_others:
                         self._finish()
@@ -409,7 +528,7 @@ class RootMap(RootTasks):
 
     def _taken(self) -> Iterator[tuple[Sequence[int], list[Any]]]:
         """Yield (tasks, values) of results that have arrived; call the caller's functions."""
-        found = self._gathering
+        found = self._found
         while found.has_fresh:
             taken = found.take()
             if found.has_calls:
@@ -420,7 +539,7 @@ class RootMap(RootTasks):
     @property
     def complete_for_others(self) -> bool:
         """See `RootTasks`."""
-        return self._gathering.complete or self.failure is not None
+        return self._found.complete or self.failure is not None
 
     @property
     def over(self) -> bool:
@@ -444,16 +563,16 @@ class RootMap(RootTasks):
         if not isinstance(job, Arrived):
             return super().done(job, result)
         for source, frame, values in self.unpacked(result):
-            self._gathering.put(source, frame.lo, frame.hi, values, frame.seconds)
+            self._found.put(source, frame.lo, frame.hi, values, frame.seconds)
         return []
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """See `Member`."""
-        self._gathering.put(self.session.ranks.rank, lo, hi, values, seconds)
+        self._found.put(self.session.ranks.rank, lo, hi, values, seconds)
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """Note whether something is due for the caller; the root sends no results."""
-        found = self._gathering
+        found = self._found
         wanted = self.calls and (found.calls(now) or (self._one_by_one and found.has_fresh))
         self._due = wanted or found.due(now, idle=idle)
         return []
@@ -466,9 +585,9 @@ class RootMap(RootTasks):
 
     def _write(self) -> None:
         try:
-            self._gathering.write()
+            self._found.write()
         except (OSError, TypeError, ValueError) as error:
-            rank, position = self._gathering.refused or (self.session.ranks.rank, -1)
+            rank, position = self._found.refused or (self.session.ranks.rank, -1)
             self.fail_task(failure_of(error, rank, position, self.call.function if position >= 0 else None), error)
             self.session.worker.end()
 
@@ -487,16 +606,16 @@ class RootMap(RootTasks):
         if self.failure is not None and not dropped:
             payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
         self.tell_end(payload)
-        seconds, found, maps = time.perf_counter() - self._began, self._gathering, self._maps
+        seconds, found, maps = time.perf_counter() - self._began, self._found, self._maps
         n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
         self._plan.learn(found.runs, n, busy_s, maps.speeds, maps.memory)
         maps.ended(len(self._plan.order), seconds, self._rank_tasks)
 
     def _keep_rest(self) -> None:
         """Write what a map that is dropped, or has failed, has received, so that a later run need not compute it."""
-        if self._gathering.keeps:
+        if self._found.keeps:
             with interrupts().allowed():
                 while self._arrived:
                     self.done(arrived := Arrived(self._arrived), self.port.run(arrived))
             self._write()
-            self._gathering.close()
+            self._found.close()

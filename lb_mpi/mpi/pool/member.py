@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy as np
 
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.late import call as in_call
-from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import ReceivedItems
@@ -98,17 +98,17 @@ class Member(SessionActor):
         session = self.session
         return session.account.done._replace(sent_bytes=session.parcels.sent_bytes - self._sent_before)
 
+    @abstractmethod
     def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
         """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note that a task has raised, or that this rank can't continue: it does nothing more in this map."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """Return the results passed to `put` as messages: all if the rank is `idle`, else some may wait for others."""
-        raise NotImplementedError
 
     @property
     def may_begin(self) -> bool:
@@ -276,10 +276,6 @@ class Follower(Member):
         self.collect()
         nothing: list[tuple[int, Any]] = []
         return (result for result in nothing)
-
-    def take(self, source: int, results: Buffer) -> None:
-        """See `SessionActor`; only the root gets results."""
-        raise NotImplementedError
 
     def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
         """Pass on results, see `Member`, which are pickled; or a failure, with lo == hi."""

@@ -408,6 +408,7 @@ class Pool:
         self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool
     ) -> list[Any] | None:
         with self._begun(function, items, options, star=star) as begun:
+            assert isinstance(begun, RootMap | Follower)  # a stream is not collected
             return begun.collect()
 
     @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
-from lb_mpi.errors import Error
+from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.mpi.common.carrier import Meter, Port, carry
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import bind, duplicate, presence_of
@@ -55,7 +56,7 @@ PoolMessage = StealMessage | TaskResults | Order
 PoolSend = tuple[int, PoolMessage]  # destination rank, message
 
 
-class SessionActor:
+class SessionActor(ABC):
     """An actor: one rank's work in a session, one at a time: a map, the tasks of executors, or following orders."""
 
     job: Any = None  # see `lb_mpi.actor`
@@ -64,9 +65,9 @@ class SessionActor:
         self.session = session
 
     @property
+    @abstractmethod
     def over(self) -> bool:
         """See `lb_mpi.actor`."""
-        raise NotImplementedError
 
     @property
     def wake_at(self) -> float:
@@ -86,30 +87,30 @@ class SessionActor:
                 session.orders.receive(message)
         return [*session.worker.turn(now, steals)]
 
+    @abstractmethod
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """See `lb_mpi.actor`."""
-        raise NotImplementedError
 
     def fail(self, error: BaseException) -> list[PoolSend]:
         """See `lb_mpi.actor`; without a task, nobody else needs to know before this rank raises it."""
         raise error
 
     @property
+    @abstractmethod
     def state(self) -> PoolState:
         """The state of the ranks while this is under way, for the thread that asks."""
-        raise NotImplementedError
 
     def complete(self) -> None:
-        """Wait until it is over, or its state has changed."""
-        raise NotImplementedError
+        """Wait until it is over, or its state has changed; on ranks other than the root, only the root ends it."""
+        raise ProtocolError(f"rank {self.session.ranks.rank} is to complete what only the root can")
 
-    def take(self, source: int, results: Buffer) -> None:
+    def take(self, source: int, _results: Buffer) -> None:
         """On the root, process results from another rank, which may belong to an earlier operation."""
-        raise NotImplementedError
+        raise ProtocolError(f"results from rank {source} on rank {self.session.ranks.rank}, which is not the root")
 
-    def leave(self, error: BaseException | None) -> None:
-        """On the root, end the operation at the end of a script, which may have raised `error`."""
-        raise NotImplementedError
+    def leave(self, _error: BaseException | None) -> None:
+        """On the root, end the operation at the end of a script, which may have raised an error."""
+        self.complete()
 
 
 class PoolPort(Port[PoolMessage, Any]):
