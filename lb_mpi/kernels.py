@@ -25,17 +25,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-<<<<<<< HEAD
-=======
-try:
-    import numba
-    from numba.core import caching, dispatcher, event
-except ModuleNotFoundError as error:
-    if error.name != "numba":
-        raise
-    raise ModuleNotFoundError('graphs need numba: pip install "PATH/TO/CLONE[graphs]"', name="numba") from error
-
->>>>>>> 852a7997 (Rebalancing: no move that is worse by its own numbers, and one that measures worse is undone)
 from lb_mpi import __version__
 from lb_mpi.compiling import compilation
 from lb_mpi.handlers import install, restore
@@ -102,7 +91,7 @@ with held_interrupts():
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
-        raise ModuleNotFoundError("graphs need numba: pip install 'lb_mpi[graphs]'", name="numba") from error
+        raise ModuleNotFoundError('graphs need numba: pip install "PATH/TO/CLONE[graphs]"', name="numba") from error
 
 # Two options of numba's that are not documented: if one is missing, importing this module fails.
 COUNTLESS: Any = {"_nrt": False}

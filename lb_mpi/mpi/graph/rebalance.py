@@ -343,12 +343,6 @@ def rebalance(
         return port.moved._replace(n_ghosts=outcome.n_ghosts, cut=outcome.cut)
 
 
-<<<<<<< HEAD
-@functools.cache
-def load_kernels() -> None:
-    """Load the kernels of a rebalancing, once in a process; the first time on a machine, they are compiled."""
-    with interrupts().allowed():
-=======
 _loaded = list[bool]()
 
 
@@ -360,8 +354,7 @@ def load_kernels() -> float:
     if _loaded:
         return 0.0
     began = time.perf_counter()
-    with interrupts().allowed():  # also while numba is imported
->>>>>>> 852a7997 (Rebalancing: no move that is worse by its own numbers, and one that measures worse is undone)
+    with interrupts().allowed():
         from lb_mpi.kernels import held_interrupts
         from lb_mpi.rebalancing.rebalance import compile_kernels
 
