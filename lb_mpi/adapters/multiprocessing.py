@@ -5,6 +5,8 @@ The ProcessPoolExecutor of concurrent.futures uses multiprocessing, so it is rep
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import multiprocessing.context
 import multiprocessing.pool
 import pickle
@@ -14,15 +16,34 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 import lb_mpi
 from lb_mpi.adapters import futures
+from lb_mpi.adapters.inside import Beginning, begin_thread, ignored, within_task
 
 Function = Callable[..., Any]
 pools: Any = multiprocessing.pool
 
 
 class ProcessPool(lb_mpi.Pool):
-    """Replaces multiprocessing.Pool: raises a task's own exception, and accepts `chunksize` by position."""
+    """Replaces multiprocessing.Pool: raises a task's own exception, and accepts `chunksize` by position.
+
+    Within a task it is a pool of one thread.
+    """
+
+    def __new__(
+        cls,
+        processes: int | None = None,
+        initializer: Function | None = None,
+        initargs: Iterable[Any] = (),
+        *_: Any,
+        **__: Any,
+    ) -> Any:
+        """Return a new one."""
+        if within_task():
+            return pools.ThreadPool(1, begin_thread, (initializer, initargs))
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -32,7 +53,8 @@ class ProcessPool(lb_mpi.Pool):
         maxtasksperchild: int | None = None,
         context: Any = None,
     ) -> None:
-        super().__init__(initializer=initializer, initargs=initargs)
+        ignored("maxtasksperchild", maxtasksperchild)
+        super().__init__(initializer=Beginning(initializer, initargs))
         self._processes = self.size  # which samplers read
 
     def map(  # type: ignore[override]
@@ -40,7 +62,7 @@ class ProcessPool(lb_mpi.Pool):
     ) -> Any:
         """See multiprocessing; `callback` is called with each result, as in schwimmbad's MultiPool."""
         try:
-            return super().map(func, iterable, chunksize=chunksize, callback=callback)
+            return super().map(func, _items(iterable), chunksize=chunksize, callback=callback)
         except lb_mpi.TaskError as error:
             _raise_own(error)
 
@@ -54,14 +76,22 @@ class ProcessPool(lb_mpi.Pool):
     def imap(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
     ) -> Iterator[Any]:
-        """See multiprocessing; the iterator has no method next(timeout)."""
-        return _Outcomes(super().imap(partial(_attempt, func), iterable, chunksize=chunksize))
+        """See multiprocessing."""
+        return _Outcomes(super().imap(partial(_attempt, func), _items(iterable), chunksize=chunksize))
 
     def imap_unordered(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
     ) -> Iterator[Any]:
         """See `imap`."""
-        return _Outcomes(super().imap_unordered(partial(_attempt, func), iterable, chunksize=chunksize))
+        return _Outcomes(super().imap_unordered(partial(_attempt, func), _items(iterable), chunksize=chunksize))
+
+
+def _items(given: Iterable[Any]) -> Iterable[Any]:
+    """Return items that Pool takes as they are: a text is an iterable, and an array subclass knows its items."""
+    as_list = isinstance(given, str | bytes | bytearray) or (
+        isinstance(given, np.ndarray) and type(given) is not np.ndarray
+    )
+    return list(given) if as_list else given
 
 
 class _Raised(NamedTuple):
@@ -89,6 +119,11 @@ class _Outcomes(Iterator[Any]):
     def __init__(self, results: Iterator[Any]) -> None:
         self._results = results
 
+    def next(self, timeout: float | None = None) -> Any:
+        """Return the next result, however long it takes."""
+        ignored("timeout", timeout)
+        return next(self)
+
     def __next__(self) -> Any:
         try:
             result = next(self._results)
@@ -111,15 +146,24 @@ def _refuse_sharing(given: object) -> None:
     """Raise an error of a lock, a queue, a value, ... that is sent to another rank; multiprocessing may inherit it."""
     if multiprocessing.context.get_spawning_popen() is None:
         instead = "tasks that return what the script then prints, writes or counts (imap_unordered)"
-        raise lb_mpi.Error(f"a {type(given).__name__} of multiprocessing can't be shared between ranks: expected {instead}")
+        raise lb_mpi.Error(
+            f"a {type(given).__name__} of multiprocessing can't be shared between ranks: expected {instead}"
+        )
 
 
 def replace_processes() -> None:
     """Use it in place of multiprocessing's own pool."""
     futures.replace_processes()
     multiprocessing.context.assert_spawning = _refuse_sharing  # type: ignore[assignment]
-    again = ModuleType(multiprocessing.pool.__name__)  # another one, since ThreadPool looks for its base class in its own
-    vars(again).update(vars(multiprocessing.pool), Pool=ProcessPool)
-    sys.modules[again.__name__] = multiprocessing.pool = again
-    multiprocessing.Pool = ProcessPool  # type: ignore[assignment]
-    multiprocessing.context.BaseContext.Pool = staticmethod(ProcessPool)  # type: ignore[method-assign, assignment]
+    _replace_in(multiprocessing)
+    if importlib.util.find_spec("multiprocess") is not None:  # multiprocessing with dill, which pathos uses, too
+        importlib.import_module("multiprocess.pool")
+        _replace_in(importlib.import_module("multiprocess"))
+
+
+def _replace_in(package: Any) -> None:
+    again = ModuleType(package.pool.__name__)  # another one, since ThreadPool looks for its base class in its own
+    vars(again).update(vars(package.pool), Pool=ProcessPool)
+    sys.modules[again.__name__] = package.pool = again
+    package.Pool = ProcessPool
+    package.context.BaseContext.Pool = staticmethod(ProcessPool)

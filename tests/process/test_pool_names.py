@@ -88,7 +88,7 @@ def main():
     with concurrent.futures.ProcessPoolExecutor(4) as executor:
         print(executor.submit(abs, -3).result(), type(executor).__name__)
     try:
-        multiprocessing.Pool(2, begin, (multiprocessing.RLock(),))
+        multiprocessing.Pool(2, begin, (multiprocessing.Event(),))
     except lb_mpi.Error as error:
         print(error)
     with MPIPoolExecutor(max_workers=3, path=["."]) as executor:
@@ -107,14 +107,98 @@ def test_multiprocessing_and_mpi4py(tmp_path: Path) -> None:
         "ZeroDivisionError 1 ZeroDivisionError MaybeEncodingError ZeroDivisionError 1 1 1 ZeroDivisionError",
         "[5, 6, 9, 14, 21] [8] 3", "[5, 6, 9] [5, 6, 9]", "[5, 6, 9, 14]", "[5, 6, 9, 14] 32",
         "1 TaskError", "1 TaskError", "1 RemoteTraceback", "[1] True True", "[1, 2] 4", "3 RanksExecutor",
-        "a RLock of multiprocessing can't be shared between ranks: "
+        "a Condition of multiprocessing can't be shared between ranks: "
         "expected tasks that return what the script then prints, writes or counts (imap_unordered)",
         "[4, 9] 3", "2", "",
     ]))  # fmt: skip
 
 
+HABITS = """
+import concurrent.futures
+import multiprocessing
+import warnings
+
+import numpy as np
+
+lock = None
+
+def begin(given):
+    global lock
+    lock = given
+
+def locked(x):
+    with lock:
+        return x + 1
+
+def put(given):
+    queue, known, k = given
+    known[k] = k * k
+    queue.put(k)
+
+def inner(n):
+    with concurrent.futures.ProcessPoolExecutor(2) as executor:
+        return sum(executor.map(nested, range(n)))
+
+def nested(k):
+    with multiprocessing.Pool(2, begin, (k,)) as pool:
+        return max(pool.map(abs, [-k]))
+
+def main():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with multiprocessing.Pool(3, begin, (multiprocessing.RLock(),), maxtasksperchild=2) as pool:
+            print(sum(pool.map(locked, range(30))), pool.map(str.upper, "abc"), pool.map(int, b"\\x01\\x02"))
+            print([row.tolist() for row in pool.map(np.ma.getmaskarray, np.ma.masked_equal(np.eye(2), 0.0))])
+            print(pool.map(inner, range(5)), pool.imap(abs, [-1]).next(timeout=9))
+    print(*(str(one.message).partition(" is ignored")[0] for one in caught))
+    with concurrent.futures.ProcessPoolExecutor(3, initializer=begin, initargs=(multiprocessing.Lock(),)) as executor:
+        print(sum(executor.map(locked, range(30))), sum(executor.map(inner, range(5))))
+    with multiprocessing.Manager() as manager:
+        queue, known = manager.Queue(), manager.dict()
+        with multiprocessing.Pool(3) as pool:
+            pool.map(put, [(queue, known, k) for k in range(12)], 1)
+        print(sorted(queue.get() for _ in range(12)) == list(range(12)), sum(known.values()))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_habits_of_multiprocessing(tmp_path: Path) -> None:
+    """Locks of initializers, texts and masked arrays as items, processes within tasks, managers."""
+    assert run(tmp_path, "multiprocessing", HABITS) == (0, "\n".join([
+        "465 ['A', 'B', 'C'] [1, 2]", "[[False, True], [True, False]]", "[0, 0, 1, 3, 6] 1",
+        "maxtasksperchild = 2 timeout = 9", "465 10", "True 506", "",
+    ]))  # fmt: skip
+
+
+USERS = """
+import multiprocess
+import pathos
+from mpi4py import MPI
+from tqdm.contrib.concurrent import process_map
+
+def main():
+    rank = lambda k: MPI.COMM_WORLD.rank + 0 * sum(range(20_000))
+    with multiprocess.Pool(2) as pool:
+        print(len(set(pool.map(rank, range(300)))) > 1)
+    print(len(set(pathos.pools.ProcessPool(2).map(rank, range(300)))) > 1, process_map(abs, [-1, -2], disable=True))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("multiprocess", "pathos", "tqdm", "cloudpickle"))), reason="not installed"
+)
+def test_multiprocess_pathos_and_tqdm(tmp_path: Path) -> None:
+    assert run(tmp_path, "multiprocessing", USERS) == (0, "True\nTrue [1, 2]\n")
+
+
 FUTURES = """
 import concurrent.futures
+import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 offset = None
@@ -138,7 +222,10 @@ def main():
         ProcessPoolExecutor(max_workers=0)
     except ValueError as error:
         print(error)
-    with ProcessPoolExecutor(max_tasks_per_child=3) as executor:
+    with warnings.catch_warnings(record=True) as caught:
+        executor = ProcessPoolExecutor(max_tasks_per_child=3)
+    print(len(caught))
+    with executor:
         print(list(executor.map(abs, [])), executor.submit(abs, -1).result())
 
 if __name__ == "__main__":
@@ -148,7 +235,7 @@ if __name__ == "__main__":
 
 def test_concurrent_futures(tmp_path: Path) -> None:
     assert run(tmp_path, "concurrent.futures", FUTURES) == (0, "\n".join([
-        "[5, 6, 9, 14, 21] [5, 6, 9] 3", "[5, 6, 9, 14]", "KeyError(1) True", "max_workers must be greater than 0", "[] 1",
+        "[5, 6, 9, 14, 21] [5, 6, 9] 3", "[5, 6, 9, 14]", "KeyError(1) True", "max_workers must be greater than 0", "1", "[] 1",
         "",
     ]))  # fmt: skip
 

@@ -272,7 +272,7 @@ def dumps(
 ) -> bytes:
     """Pickle a function, or a tuple of it and its arguments, by cloudpickle if needed and installed; see `pickled`.
 
-    TypeError, naming the function, if that fails.  An lb_mpi.Error says by itself what is wrong.
+    PicklingError, naming the function, if that fails.  An lb_mpi.Error says by itself what is wrong.
     """
     try:
         return pickled(pickle, value, reducers, out_of_band)
@@ -284,12 +284,12 @@ def dumps(
         try:
             import cloudpickle
         except ImportError:
-            raise TypeError(f"{what} can't be pickled {why}, or cloudpickle (pip install cloudpickle)") from error
+            raise pickle.PicklingError(f"{what} can't be pickled {why}, or cloudpickle (pip install cloudpickle)") from error
     try:
         return pickled(cloudpickle, value, reducers, out_of_band)
     except Exception as error:
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"
-        raise TypeError(f"{what} can't be pickled, not with cloudpickle either {why}") from error
+        raise pickle.PicklingError(f"{what} can't be pickled, not with cloudpickle either {why}") from error
 
 
 def exact(value: Any) -> bytes:
@@ -313,7 +313,7 @@ def pickled(module: Any, value: Any, reducers: Reducers | None, out_of_band: Any
 
 
 def digest_of(function: Callable[..., Any]) -> bytes:
-    """Return the digest of a function as it would be pickled, 16 bytes; its arrays are not copied.  TypeError as `dumps`."""
+    """Return the digest of a function as pickled, 16 bytes; its arrays are not copied.  PicklingError as `dumps`."""
     buffers: list[pickle.PickleBuffer] = []
     found = hashlib.sha256(dumps(function, "function", function, {}, buffers.append))  # fast if the processor supports it
     for buffer in buffers:

@@ -22,7 +22,7 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.common.communicator import closed, need_mpi
+from lb_mpi.mpi.common.communicator import closed, in_task, need_mpi
 from lb_mpi.mpi.common.failure import describe, hint
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.waiting import interrupts
@@ -134,6 +134,11 @@ class Pool:
     def is_master(self) -> bool:
         """Return `is_root`; programs written for schwimmbad call it by this name."""
         return self.is_root
+
+    @staticmethod
+    def in_task() -> bool:
+        """Return whether this thread runs a task of a pool or an executor, in which no other can be made."""
+        return in_task()
 
     def report(self) -> Report | None:
         """Return a `Report` of the last map, which prints as a table; None on other ranks, and before a map has ended."""
