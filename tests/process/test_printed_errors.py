@@ -66,6 +66,19 @@ def test_an_error_has_one_traceback(tmp_path: Path, statement: str) -> None:
     assert said.count(f'File "{script}", line 2, in <module>') == (0 if worked else 1), said
 
 
+@pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+@pytest.mark.parametrize("make", ["lb_mpi.Pool(root=0)", "lb_mpi.Executor()"])
+def test_a_rank_that_ends_without_having_served_is_named_by_the_root(tmp_path: Path, make: str) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(f"import lb_mpi; pool = {make}\nif pool: print(list(pool.map(abs, range(9)))); pool.shutdown()\n")
+    with tempfile.TemporaryFile() as output:
+        code = here().mpiexec(2, [sys.executable, str(script)], 120.0, stdout=output, stderr=output)
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+    assert code not in (0, 124), said
+    assert "rank 1 has ended its program, and never served the pool or executor: expected its `with` block" in said
+
+
 def test_a_hook_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = sys.__excepthook__.__class__
     monkeypatch.setattr(sys, "excepthook", mine)
