@@ -12,7 +12,7 @@ Law
 What happens, and what the caller does then:
 
     submit      a task waits
-    batches     tasks and errands leave: send them to their ranks; executors in `ended` have ended
+    batches     tasks and upkeep leave: send them to their ranks; executors in `ended` have ended
     finish      a rank has answered its oldest batch: give the tasks that it has run their results
     cancel      the tasks returned are cancelled
     break_      the executor has failed: the tasks returned get its error, and no more are sent
@@ -56,7 +56,7 @@ class Task(NamedTuple):
 
 
 class BatchKind(Enum):
-    """Kinds of batches; all but TASKS are errands, without a task of the user's."""
+    """Kinds of batches; all but TASKS are upkeep, without a task of the user's."""
 
     TASKS = 0
     INITIALIZE = 1  # run the initializer
@@ -94,7 +94,7 @@ class TaskQueue:
         self.uninitialized = {*ranks} if initializes else set[int]()
         self.forgets: dict[int, list[str]] = {}  # by rank: keys of arrays
         self.freed: list[str] = []  # keys of arrays to forget on the root, which removes them from this list
-        self.boots = False  # initializers also run where there are no tasks
+        self.initializes_all = False  # initializers also run where there are no tasks
         self.open = True
         self.broken = False
         self.n_sent = 0  # batches at ranks
@@ -105,7 +105,7 @@ class TaskQueue:
     @property
     def is_idle(self) -> bool:
         """True if there is nothing to send and nothing to await."""
-        return not (self.waiting or self.due or self.n_sent or self.forgets or (self.boots and self.uninitialized))
+        return not (self.waiting or self.due or self.n_sent or self.forgets or (self.initializes_all and self.uninitialized))
 
     @property
     def next_cost(self) -> float:
@@ -121,9 +121,9 @@ class TaskQueue:
         """Note that all tasks have been read."""
         self.more = False
 
-    def errand(self, rank: int) -> Batch | None:
+    def upkeep(self, rank: int) -> Batch | None:
         """Return what a rank must do before it gets further tasks, or without any."""
-        if rank in self.uninitialized and (self.boots or len(self)):
+        if rank in self.uninitialized and (self.initializes_all or len(self)):
             self.uninitialized.remove(rank)
             return Batch(self, BatchKind.INITIALIZE)
         if rank in self.forgets:
@@ -138,7 +138,7 @@ class TaskQueue:
     def take(self, rank: int, most: int, most_units: float) -> Batch | None:
         """Remove and return tasks for a rank, at least one if there is any: at most so many, of about this cost.
 
-        If its host lacks an array that they need, return the errand that stores it; None while another rank stores it.
+        If its host lacks an array that they need, return the upkeep that stores it; None while another rank stores it.
         """
         taken, n_bytes, units, missing = list[Task](), 0, 0.0, None
         while len(taken) < most and n_bytes < BATCH_BYTES and (task := self._head()) is not None:
@@ -315,8 +315,8 @@ class Scheduler:
             self.queues.rotate(-1)
             if rank not in queue.ranks or any(one.queue is queue and one.kind != BatchKind.TASKS for one in self.at[rank]):
                 continue
-            if (errand := queue.errand(rank)) is not None:
-                return errand
+            if (upkeep := queue.upkeep(rank)) is not None:
+                return upkeep
             if not len(queue) or self._leaves(rank, queue, now):
                 continue
             if not self._timings[rank].n:

@@ -46,7 +46,7 @@ MUTANTS = [
     (scheduler, "TaskQueue.give_back", "if not self.broken:", "if False:"),  # lost
     (scheduler, "TaskQueue.drop", "[*self.waiting]", "[*self.waiting, *self.due]; self.due.clear()"),  # begun, and cancelled
     (scheduler, "Scheduler._next", "one.kind != BatchKind.TASKS", "False"),  # tasks behind an initializer that may fail
-    (scheduler, "TaskQueue.errand", "return Batch(self, BatchKind.INITIALIZE)", "pass"),
+    (scheduler, "TaskQueue.upkeep", "return Batch(self, BatchKind.INITIALIZE)", "pass"),
     (scheduler, "TaskQueue.free", "self.forgets.setdefault(rank, []).extend(keys)", "pass"),
     (scheduler, "Scheduler.wants", "len(queue) or room <= 0", "len(queue)"),  # more than there is room for
     (scheduler, "Scheduler.wants", "max(1, room // len(self.at))", "max(2, room // len(self.at))"),

@@ -5,7 +5,7 @@ futures their results as jobs, since their callbacks are the user's code.  The r
 that a long one delays no message.
 
     put -> scheduler: batches -> post: to other ranks       -> TaskResults -> take
-                              -> OwnTasks, `run_submitted` here             -> scheduler: finish -> job: Settle -> futures
+                              -> OwnTasks, `run_submitted` here             -> scheduler: finish -> job: Resolve -> futures
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ INTERRUPTED = 130  # the exit code of a program that ends by Ctrl-C
 LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
 IDLE_S = 0.25  # between two looks for a failure while no results can arrive
 POLL = 1 / 50  # of the expected time of a batch: between two looks for its results, since the root may compute beside
-ERRANDS = {BatchKind.INITIALIZE: "the initializer", BatchKind.STORE: "an array"}  # that may fail
+UPKEEP = {BatchKind.INITIALIZE: "the initializer", BatchKind.STORE: "an array"}  # that may fail
 
 
 class TaskFuture(Future[Any]):
@@ -139,13 +139,13 @@ def _begins(task: Task) -> bool:
     return bool(task.payload.future.set_running_or_notify_cancel())
 
 
-class Settle(NamedTuple):
+class Resolve(NamedTuple):
     """A job of a dispatcher: to give futures the results of a batch."""
 
     rank: int
     batch: Batch
     outcomes: list[Outcome]  # of its first tasks
-    lost: list[Task]  # of an executor that the failure of an errand has broken
+    lost: list[Task]  # of an executor that the failure of upkeep has broken
 
 
 class Quiet(NamedTuple):
@@ -170,10 +170,10 @@ class DispatcherPort(PoolPort):
         super().post(sends)
         self._dispatcher.begin_own()
 
-    def run(self, job: Settle | Quiet) -> None:
+    def run(self, job: Resolve | Quiet) -> None:
         """Give futures their results; or wait, and then look whether another rank has failed."""
-        if isinstance(job, Settle):
-            settle(job, self._dispatcher.of(job.batch))
+        if isinstance(job, Resolve):
+            resolve(job, self._dispatcher.of(job.batch))
             return
         self.session.record.enter(Phase.OUTSIDE, time.perf_counter())
         self._dispatcher.await_news(job.longest_s)
@@ -195,8 +195,8 @@ class Dispatcher(SessionActor):
         self._scheduler = Scheduler(session.ranks.size, session.ranks.root, session.speeds)
         self._open: dict[TaskQueue, Submissions] = {}  # executors, until they have ended
         self._awaited = dict[int, float]()  # by rank: when it got its first batch; inf: it has answered
-        self._came = deque[tuple[int, RankTasks, list[Outcome]]]()  # (rank, its work, results)
-        self._settles = deque[Settle]()
+        self._answers = deque[tuple[int, RankTasks, list[Outcome]]]()  # (rank, its work, results)
+        self._unresolved = deque[Resolve]()
         self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
@@ -204,35 +204,35 @@ class Dispatcher(SessionActor):
 
     # Any thread.
 
-    def add(self, made: Submissions) -> bool:
+    def add(self, given: Submissions) -> bool:
         """Accept an executor; return False if the dispatcher is over."""
         with self.changed:
             accepts = not self.over
-            if accepts and made.queue not in self._open:
-                self._open[made.queue] = made
-                self._scheduler.queues.append(made.queue)
-        if accepts and self.session.ranks.root in made.queue.ranks:
+            if accepts and given.queue not in self._open:
+                self._open[given.queue] = given
+                self._scheduler.queues.append(given.queue)
+        if accepts and self.session.ranks.root in given.queue.ranks:
             self._own.begin()  # not in the lock: a thread that starts may first finalize another executor, which needs it
         return accepts
 
-    def put(self, made: Submissions, task: Task) -> bool:
+    def put(self, given: Submissions, task: Task) -> bool:
         """Accept a task; return False if the executor is closed or broken, or the dispatcher is over."""
         with self.changed:
-            accepts = made.queue.open and made.broken is None and not self.over
+            accepts = given.queue.open and given.broken is None and not self.over
             if accepts:
-                made.queue.add(task)
+                given.queue.add(task)
                 self.notify()
             return accepts
 
-    def boot(self, made: Submissions) -> None:
+    def initialize(self, given: Submissions) -> None:
         """Run initializers even where there are no tasks."""
         with self.changed:
-            made.queue.boots = True
+            given.queue.initializes_all = True
             self.notify()
 
-    def close(self, made: Submissions, *, cancel: bool = False) -> None:
+    def close(self, given: Submissions, *, cancel: bool = False) -> None:
         """Accept no more tasks from an executor; `cancel` those that no rank has begun."""
-        queue, cancelled = made.queue, list[Task]()
+        queue, cancelled = given.queue, list[Task]()
         with self.changed:
             queue.open = False
             if cancel:
@@ -244,12 +244,12 @@ class Dispatcher(SessionActor):
             task.payload.future.cancel()
             task.payload.future.set_running_or_notify_cancel()
 
-    def wait(self, made: Submissions) -> None:
+    def wait(self, given: Submissions) -> None:
         """Wait until a closed executor has no more tasks; the threads end with the last executor."""
         if self.state is PoolState.IN_TASKS:
             return
         with self.changed:
-            self.changed.wait_for(lambda: self.over or made.queue not in self._open)
+            self.changed.wait_for(lambda: self.over or given.queue not in self._open)
         if self.over:
             self.thread.join()
 
@@ -270,7 +270,7 @@ class Dispatcher(SessionActor):
         with self.changed:
             if self.over:
                 return PoolState.ENDING
-            stays = any(made.queue.open and not made.gives_way for made in self._open.values())
+            stays = any(given.queue.open and not given.gives_way for given in self._open.values())
             return PoolState.EXECUTOR if stays else PoolState.TASKS  # a closed executor ends by itself
 
     def complete(self) -> None:
@@ -287,8 +287,8 @@ class Dispatcher(SessionActor):
         """See `SessionActor`; shut all executors down."""
         if isinstance(error, KeyboardInterrupt):
             self.interrupt()
-        for made in [*self._open.values()]:
-            self.close(made)
+        for given in [*self._open.values()]:
+            self.close(given)
         self.thread.join()
 
     # The thread that calls MPI.
@@ -306,8 +306,8 @@ class Dispatcher(SessionActor):
             wait_s = LEAVE_S
             self._break_all(error)
         self._own.end(wait_s)
-        for made in self._open.values():  # after a failure
-            made.arrays.close()
+        for given in self._open.values():  # after a failure
+            given.arrays.close()
         session.learn(self._scheduler.speeds)
         session.end()
         dispatchers.remove(self)
@@ -321,11 +321,11 @@ class Dispatcher(SessionActor):
             self.news = False
             if self._stop is not None:
                 raise self._stop
-            while self._came:
-                self._finish(*self._came.popleft())
+            while self._answers:
+                self._finish(*self._answers.popleft())
             if not threading.main_thread().is_alive():  # the program is exiting
-                for made in self._open.values():
-                    made.queue.open = False
+                for given in self._open.values():
+                    given.queue.open = False
             batches = [(rank, self.of(one).packed(rank, one)) for rank, one in self._scheduler.batches(now)]
             if batches:
                 self.changed.notify_all()
@@ -357,7 +357,7 @@ class Dispatcher(SessionActor):
         epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
             (frame,) = frames
-            self._came.append((source, done._replace(sent_bytes=results.nbytes), pickle.loads(frame.data)))
+            self._answers.append((source, done._replace(sent_bytes=results.nbytes), pickle.loads(frame.data)))
 
     def begin_own(self) -> None:
         """Let the root's thread run its batches, after the orders of other ranks have left: it takes Python's lock."""
@@ -367,7 +367,7 @@ class Dispatcher(SessionActor):
     def _take_own(self, ran: Ran) -> None:
         """Accept the results of a batch from the root's thread."""
         with self.changed:
-            self._came.append((self.session.ranks.root, RankTasks(ran.n, ran.wall_s, ran.work_s), ran.values))
+            self._answers.append((self.session.ranks.root, RankTasks(ran.n, ran.wall_s, ran.work_s), ran.values))
             self.notify()
 
     @property
@@ -376,12 +376,12 @@ class Dispatcher(SessionActor):
         return min(super().wake_at, self._scheduler.wake_at)
 
     @property
-    def job(self) -> Settle | Quiet | None:
-        """Settle futures; or wait for other threads, and for ranks whose results can't arrive soon."""
+    def job(self) -> Resolve | Quiet | None:
+        """Resolve futures; or wait for other threads, and for ranks whose results can't arrive soon."""
         with self.changed:
-            if self._settles:
-                return self._settles[0]
-            if self.over or self.news or self._came:
+            if self._unresolved:
+                return self._unresolved[0]
+            if self.over or self.news or self._answers:
                 return None
             next_s = self._scheduler.seconds_to_next()
             if next_s is None:
@@ -390,11 +390,11 @@ class Dispatcher(SessionActor):
                 return None
             return Quiet(max(0.0, min(longest_s, self._scheduler.wake_at - time.perf_counter())))
 
-    def done(self, job: Settle | Quiet, _result: None) -> list[PoolSend]:
+    def done(self, job: Resolve | Quiet, _result: None) -> list[PoolSend]:
         """See `SessionActor`."""
-        if isinstance(job, Settle):
+        if isinstance(job, Resolve):
             with self.changed:
-                self._settles.popleft()
+                self._unresolved.popleft()
                 self.news = True
         return []
 
@@ -416,30 +416,30 @@ class Dispatcher(SessionActor):
         """Note the results of the oldest batch of a rank."""
         (failed, data), lost = outcomes[0], list[Task]()
         batch = self._scheduler.finish(rank, done.tasks, done.busy_s, failed=failed)
-        made = self.of(batch)
+        given = self.of(batch)
         if batch.kind == BatchKind.TASKS:
-            made.count(rank, done)
-        elif batch.kind in ERRANDS and failed and made.broken is None:
+            given.count(rank, done)
+        elif batch.kind in UPKEEP and failed and given.broken is None:
             failure: TaskFailure = pickle.loads(data)
-            made.fails(f"{ERRANDS[batch.kind]} of lb_mpi.Executor has failed on rank {rank}: {failure.text}")
+            given.fails(f"{UPKEEP[batch.kind]} of lb_mpi.Executor has failed on rank {rank}: {failure.text}")
             lost = self._scheduler.break_(batch.queue)
         elif batch.kind == BatchKind.STORE and not failed:
-            made.arrays.put(batch.keys[0], made.queue.hosts[rank], pickle.loads(data))
-        self._settles.append(Settle(rank, batch, outcomes, lost))
+            given.arrays.put(batch.keys[0], given.queue.hosts[rank], pickle.loads(data))
+        self._unresolved.append(Resolve(rank, batch, outcomes, lost))
 
     def _end_executors(self) -> None:
         """End the executors that have no task left; note when there are none, or when a map wants the ranks."""
-        for made in self._open.values():
-            if made.queue.freed:
-                made.arrays.forget(made.queue.freed)
-                made.queue.freed.clear()
-        if self._settles:
+        for given in self._open.values():
+            if given.queue.freed:
+                given.arrays.forget(given.queue.freed)
+                given.queue.freed.clear()
+        if self._unresolved:
             return
         for queue in self._scheduler.ended:
             self._open.pop(queue).arrays.close()
             self.notify()
         self._scheduler.ended.clear()
-        idle = all(made.gives_way and made.queue.is_idle for made in self._open.values())
+        idle = all(given.gives_way and given.queue.is_idle for given in self._open.values())
         if not self._open or (self._wanted and idle):
             self.over = True
             self.notify()
@@ -449,14 +449,14 @@ class Dispatcher(SessionActor):
         lost = list[tuple[Submissions, list[Task]]]()
         with self.changed:
             self.over = True
-            for queue, made in self._open.items():
-                made.fails(f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
-                unsettled = [one for one in self._settles if one.batch.queue is queue]
-                tasks = [task for one in unsettled for task in (*one.batch.tasks, *one.lost)]
-                lost.append((made, tasks + self._scheduler.break_(queue)))
+            for queue, given in self._open.items():
+                given.fails(f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
+                unresolved = [one for one in self._unresolved if one.batch.queue is queue]
+                tasks = [task for one in unresolved for task in (*one.batch.tasks, *one.lost)]
+                lost.append((given, tasks + self._scheduler.break_(queue)))
             self.notify()
-        for made, tasks in lost:
-            _fail(made, tasks)
+        for given, tasks in lost:
+            _fail(given, tasks)
 
 
 class OwnTasks:
@@ -506,23 +506,23 @@ class OwnTasks:
 # --- futures ----------------------------------------------------------------------------------------------------------
 
 
-def settle(job: Settle, made: Submissions) -> None:
-    """Give futures the results of a batch; after the failure of an errand, all of its executor get that error."""
+def resolve(job: Resolve, given: Submissions) -> None:
+    """Give futures the results of a batch; after the failure of upkeep, all of its executor get that error."""
     if job.batch.kind == BatchKind.TASKS:
         for task, outcome in zip(job.batch.tasks, job.outcomes, strict=False):
-            _settle(task.payload.future, *outcome)
+            _resolve(task.payload.future, *outcome)
     elif job.batch.kind == BatchKind.INITIALIZE:
-        _settle(made.initial[job.rank], *job.outcomes[0])
+        _resolve(given.initial[job.rank], *job.outcomes[0])
     failed, data = job.outcomes[0]
-    if job.lost or (job.batch.kind in ERRANDS and failed):
-        assert made.broken is not None
-        if made.broken.__cause__ is None:
-            made.broken.__cause__ = _error(data)
-            logging.getLogger("concurrent.futures").critical(str(made.broken))
-        _fail(made, job.lost)
+    if job.lost or (job.batch.kind in UPKEEP and failed):
+        assert given.broken is not None
+        if given.broken.__cause__ is None:
+            given.broken.__cause__ = _error(data)
+            logging.getLogger("concurrent.futures").critical(str(given.broken))
+        _fail(given, job.lost)
 
 
-def _settle(future: Future[Any], failed: bool, data: bytes) -> None:
+def _resolve(future: Future[Any], failed: bool, data: bytes) -> None:
     try:
         value = _error(data) if failed else pickle.loads(data)
     except BaseException as error:  # the user's classes may raise anything; Ctrl-C is the main thread's
@@ -542,13 +542,13 @@ def _error(data: bytes | memoryview) -> BaseException:
     return own_error(error)
 
 
-def _fail(made: Submissions, tasks: Iterable[Task]) -> None:
+def _fail(given: Submissions, tasks: Iterable[Task]) -> None:
     """Let the futures of these tasks, and those of initializers, raise the error of their broken executor."""
     futures = [task.payload.future for task in tasks]
-    for future in [*futures, *made.initial.values()]:
+    for future in [*futures, *given.initial.values()]:
         with contextlib.suppress(InvalidStateError):  # done meanwhile
             if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
-                future.set_exception(made.broken)
+                future.set_exception(given.broken)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -575,22 +575,22 @@ def _await_tasks() -> None:
         MPI.COMM_WORLD.Abort(INTERRUPTED)
 
 
-def dispatcher_of(session: Session, made: Submissions) -> Dispatcher:
+def dispatcher_of(session: Session, given: Submissions) -> Dispatcher:
     """Return the dispatcher of these ranks, with this executor among those that it serves."""
     while True:
         with session.claimed(Wish.TASKS), in_call(""):  # with Ctrl-C held back, so that what is noted also runs
             found = session.operation
             if isinstance(found, Dispatcher):
-                if found.add(made):
+                if found.add(given):
                     return found
                 if found.state is not PoolState.ENDING:  # a callback of its last task
                     raise Error(REASONS[found.state])
             else:
                 check_level(session.presence.comm)
-                one = Dispatcher(session, closes=not (session.shared or made.gives_way))
+                one = Dispatcher(session, closes=not (session.shared or given.gives_way))
                 session.begin(one)
                 dispatchers.append(one)
-                one.add(made)
+                one.add(given)
                 one.thread.start()
                 return one
 

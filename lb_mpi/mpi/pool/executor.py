@@ -109,11 +109,11 @@ class Executor(MPIPoolExecutor):
     @classmethod
     def of_pool(cls, session: Session) -> Executor:
         """Make the executor of a pool's asynchronous tasks; it uses the ranks from its first task on, until a map begins."""
-        made = cls.__new__(cls)
-        made._session = session
-        made._work = Submissions(session, [*range(1, session.ranks.size), 0], gives_way=True)
-        made._dispatcher = None
-        return made
+        new = cls.__new__(cls)
+        new._session = session
+        new._work = Submissions(session, [*range(1, session.ranks.size), 0], gives_way=True)
+        new._dispatcher = None
+        return new
 
     run_kept = staticmethod(run_kept)  # for several calls in one task, one of which may change the results of others
 
@@ -159,7 +159,7 @@ class Executor(MPIPoolExecutor):
         """Start the initializer on all ranks now, and return the executor; `wait`: after all ranks have run it."""
         self._check("boot up")
         assert self._dispatcher is not None
-        self._dispatcher.boot(self._work)
+        self._dispatcher.initialize(self._work)
         if wait:
             concurrent.futures.wait(self._work.initial.values())
         return self

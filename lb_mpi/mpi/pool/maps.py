@@ -171,7 +171,7 @@ class RootTasks(Member):
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         """End the map on all ranks: see `end`."""
 
-    def tell_start(
+    def send_start(
         self, bounds: Sequence[int], items: list[bytes], *, chunksize: int, costs: bool = False, lazy: bool = False
     ) -> memoryview:
         """Begin the map on all ranks, of which rank r owns bounds[r]..bounds[r + 1] - 1; return the items as encoded.
@@ -194,7 +194,7 @@ class RootTasks(Member):
         self._maps.current = self
         return data[8 * (len(speeds) + len(bounds)) + len(function) :]
 
-    def tell_end(self, payload: bytes) -> None:
+    def send_end(self, payload: bytes) -> None:
         """Send the end of the map to all ranks."""
         self.stop()
         self._free_others()
@@ -481,7 +481,7 @@ class RootMap(RootTasks):
     def begin_all(self) -> None:
         """Begin it on all ranks."""
         known = self._plan.costs is not None
-        data = self.tell_start(self._plan.bounds, self._encoded, chunksize=self._chunksize, costs=known)
+        data = self.send_start(self._plan.bounds, self._encoded, chunksize=self._chunksize, costs=known)
         self.items = ReceivedItems(data)
 
     def task_at(self, position: int) -> int:
@@ -605,7 +605,7 @@ class RootMap(RootTasks):
             self.fail(error)
         if self.failure is not None and not dropped:
             payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
-        self.tell_end(payload)
+        self.send_end(payload)
         seconds, found, maps = time.perf_counter() - self._began, self._found, self._maps
         n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
         self._plan.learn(found.runs, n, busy_s, maps.speeds, maps.memory)

@@ -53,7 +53,7 @@ class RootStream(RootTasks):
         self.pickle_function()
         self._n_read = self._n_taken = 0
         self._room = ROOM  # for each rank
-        self._came = deque[tuple[list[int], list[Any]]]()  # (positions, results), not yet delivered
+        self._undelivered = deque[tuple[list[int], list[Any]]]()  # (positions, results), not yet delivered
         self._tasks = deque[list[int]]()  # positions of the results that are to be unpickled
         self._early: dict[int, Any] = {}  # results that wait for earlier ones
         self._fresh = deque[tuple[int, Any]]()  # (position, result), to be taken
@@ -63,7 +63,7 @@ class RootStream(RootTasks):
 
     def begin_all(self) -> None:
         """Begin it on all ranks, or go on after a pause."""
-        self.tell_start([0] * (self.session.ranks.size + 1), [], chunksize=self._options.chunksize, lazy=True)
+        self.send_start([0] * (self.session.ranks.size + 1), [], chunksize=self._options.chunksize, lazy=True)
 
     def _results(self) -> Iterator[tuple[int, Any]]:
         with self._ending():
@@ -78,7 +78,7 @@ class RootStream(RootTasks):
                     return
                 self._read()
                 with self._claimed(), in_call(""), self._ending():
-                    if self._came or self.failure is not None:  # another thread's map has made it pause meanwhile
+                    if self._undelivered or self.failure is not None:  # another thread's map has made it pause meanwhile
                         continue
                     if not self.under_way:
                         self.pickle_function()
@@ -138,8 +138,8 @@ class RootStream(RootTasks):
 
     def _deliver(self) -> None:
         """Pass results to the callback, and let the caller take them; in the caller's frame, with no lock."""
-        while self._came:
-            positions, values = self._came.popleft()
+        while self._undelivered:
+            positions, values = self._undelivered.popleft()
             if self._options.callback is not None:
                 with self._calling():
                     for value in values:
@@ -157,14 +157,14 @@ class RootStream(RootTasks):
     @property
     def _is_complete(self) -> bool:
         """True if all items are read, and all their results are delivered."""
-        return self._items is None and self._queue.is_idle and not (self._arrived or self._came)
+        return self._items is None and self._queue.is_idle and not (self._arrived or self._undelivered)
 
     @property
     def over(self) -> bool:
         """True if there is something for the caller to do, or if it can pause for another thread."""
         if not self.calls:
             return self.complete_for_others
-        if self.failure is not None or self._came or self._is_complete:
+        if self.failure is not None or self._undelivered or self._is_complete:
             return True
         return not self._arrived and self._n_wanted > 0
 
@@ -203,12 +203,12 @@ class RootStream(RootTasks):
         if not isinstance(job, Arrived):
             return super().done(job, result)
         for _, _, values in self.unpacked(result):
-            self._came.append((self._tasks.popleft(), values))
+            self._undelivered.append((self._tasks.popleft(), values))
         return []
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """See `Member`."""
-        self._came.append((self._finish_batch(self.session.ranks.rank, hi - lo, seconds), values))
+        self._undelivered.append((self._finish_batch(self.session.ranks.rank, hi - lo, seconds), values))
 
     def take(self, source: int, results: Buffer) -> None:
         """See `RootTasks`; each rank sends the results of its batches one by one."""
@@ -233,7 +233,7 @@ class RootStream(RootTasks):
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         self._dropped = dropped
         self._rank_tasks[self.session.ranks.rank] = self.done_tasks
-        self.tell_end(pickle.dumps(None if dropped else self.failure, pickle.HIGHEST_PROTOCOL))
+        self.send_end(pickle.dumps(None if dropped else self.failure, pickle.HIGHEST_PROTOCOL))
         n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
         self._maps.speeds.observe(n, None, busy_s)
         self._seconds += time.perf_counter() - self._began
