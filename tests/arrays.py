@@ -39,14 +39,17 @@ class Drawn(NamedTuple):
         array.flags.writeable = not self.readonly and 0 not in array.strides
         return array
 
-    def wrong(self, found: Any, numbers: NDArray[np.int64]) -> str:
-        """Say what is wrong with rows that have been moved; "": nothing."""
+    def wrong(self, found: Any, numbers: NDArray[np.int64], *, numbers_in_order: bool = True) -> str:
+        """Say what is wrong with rows that have been moved; "": nothing.
+
+        numbers_in_order False : rows that are numbers, in an array of one axis, may have lost their direction in memory.
+        """
         whole, expected = self.rows(np.arange(len(self.values))), self.values[numbers]
         if type(found) is not np.ndarray or (found.dtype, found.shape) != (expected.dtype, expected.shape):
             return f"{self}: {type(found).__name__} of {found.dtype} {found.shape}"
         if found.tobytes() != expected.tobytes():
             return f"{self}: other values"
-        if len(found) < 2:
+        if len(found) < 2 or (found.ndim == 1 and not numbers_in_order):
             return ""
         gaps = 2 in self.steps or any(self.broadcast)
         for axis in range(1, found.ndim):

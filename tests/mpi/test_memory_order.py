@@ -66,7 +66,7 @@ def exchanged(drawn: Drawn, counts: list[int]) -> str:
     with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(parts)) as plan:
         for _ in range(2):
             around = plan.exchange(drawn.rows(numbers))
-    return drawn.wrong(around, np.concatenate([plan.vertices, plan.ghosts]))
+    return drawn.wrong(around, np.concatenate([plan.vertices, plan.ghosts]), numbers_in_order=False)
 
 
 def rebalanced(drawn: Drawn, counts: list[int]) -> str:

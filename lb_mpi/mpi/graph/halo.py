@@ -383,6 +383,8 @@ class HaloPlan:
         if orders is not None:
             self._some_have_one = orders.least < 2
         order = order_of(array) if len(array) > 1 or orders is None else orders.agreed
+        if array.ndim == 1:  # a rank with one vertex can't know whether the numbers lie backwards
+            order = ()
         around = ordered((n_local + n_ghosts, *array.shape[1:]), array.dtype, order)
         around[:n_local] = array[:n_local]
         around[n_local:] = channel.theirs
