@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import pickle
 import time
 import weakref
 from collections import deque
@@ -185,7 +186,7 @@ class Executor(MPIPoolExecutor):
         arrays = self._work.arrays
         try:
             data, keys = arrays.dumps(call, fn, least_bytes)
-        except TypeError as error:
+        except (TypeError, pickle.PicklingError) as error:
             cause = error.__cause__ or error
             with suppress(Exception):  # the user's class may allow no attributes
                 cause.add_note(str(error))
