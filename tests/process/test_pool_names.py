@@ -173,12 +173,39 @@ def test_habits_of_multiprocessing(tmp_path: Path) -> None:
 
 
 USERS = """
+import emcee
 import multiprocess
+import numpy as np
 import pathos
 from mpi4py import MPI
+from scipy.optimize import differential_evolution
 from tqdm.contrib.concurrent import process_map
 
+import lb_mpi
+
+def log_prob(theta):
+    return -0.5 * float(theta @ theta)
+
+def chain(pool):
+    sampler = emcee.EnsembleSampler(8, 2, log_prob, pool=pool)
+    sampler.random_state = np.random.RandomState(7).get_state()
+    sampler.run_mcmc(np.random.default_rng(2).normal(size=(8, 2)), 10)
+    return sampler.get_chain()
+
+class Fit:
+    def __init__(self, pool):
+        self.pool, self.scale = pool, 3
+
+    def cost(self, x):
+        return self.scale * x
+
+    def costs(self, points):
+        return list(self.pool.map(self.cost, points))
+
 def main():
+    with lb_mpi.Pool() as pool:
+        found = differential_evolution(np.linalg.norm, [(-1, 1)], workers=pool.map, updating="deferred", seed=1, maxiter=5)
+        print(np.array_equal(chain(pool), chain(None)), found.fun < 0.5, Fit(pool).costs([1, 2]))
     rank = lambda k: MPI.COMM_WORLD.rank + 0 * sum(range(20_000))
     with multiprocess.Pool(2) as pool:
         print(len(set(pool.map(rank, range(300)))) > 1)
@@ -189,11 +216,12 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("multiprocess", "pathos", "tqdm", "cloudpickle"))), reason="not installed"
-)
-def test_multiprocess_pathos_and_tqdm(tmp_path: Path) -> None:
-    assert run(tmp_path, "multiprocessing", USERS) == (0, "True\nTrue [1, 2]\n")
+PACKAGES = ("emcee", "multiprocess", "pathos", "tqdm", "cloudpickle")
+
+
+@pytest.mark.skipif(not all(map(importlib.util.find_spec, PACKAGES)), reason=f"needs {', '.join(PACKAGES)}")
+def test_packages_of_users(tmp_path: Path) -> None:
+    assert run(tmp_path, "multiprocessing", USERS) == (0, "True True [3, 6]\nTrue\nTrue [1, 2]\n")
 
 
 FUTURES = """
@@ -235,8 +263,8 @@ if __name__ == "__main__":
 
 def test_concurrent_futures(tmp_path: Path) -> None:
     assert run(tmp_path, "concurrent.futures", FUTURES) == (0, "\n".join([
-        "[5, 6, 9, 14, 21] [5, 6, 9] 3", "[5, 6, 9, 14]", "KeyError(1) True", "max_workers must be greater than 0", "1", "[] 1",
-        "",
+        "[5, 6, 9, 14, 21] [5, 6, 9] 3", "[5, 6, 9, 14]", "KeyError(1) True", "max_workers must be greater than 0", "1",
+        "[] 1", "",
     ]))  # fmt: skip
 
 
