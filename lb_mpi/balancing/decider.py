@@ -128,11 +128,10 @@ class Decider:
 
     def report(self, report: RankReport) -> Reduction:
         """Learn from this rank's report, unless it is of a quick call; return what all ranks learn of it."""
-        late = self._late
-        if self.ways.home:  # of each rank, its own rows only
-            report = report._replace(work=report.ticks * self._tick_work)
-        if report.ticks > 0.0 and not self.quick.left:  # at home, only what is the rank's own: noise is no reason to lend
-            self._tick_s.append((report.busy_s - self.ways.home * report.coreless_s) / report.ticks)
+        late, home = self._late, self.ways.home
+        own_s = report.busy_s - report.coreless_s * home  # at home, waiting for a core is mostly noise: no reason to lend
+        if report.ticks > 0.0 and not self.quick.left:
+            self._tick_s.append(own_s / report.ticks)
         if report.observed:
             self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
             for place, weight, log_ratio in report.observed:
@@ -142,7 +141,7 @@ class Decider:
         self._began_s = 0.0 if first else report.began_s + report.overhead_s
         unknown = math.isnan(report.work)
         work = 0.0 if unknown else report.work + late
-        done = max(0.0, report.ticks * self._tick_work + report.helped) + late
+        done = (own_s * speed if home else max(0.0, report.ticks * self._tick_work + report.helped)) + late
         busy = report.busy_s * speed + late
         whole = (units(value) for value in (report.queued_s, report.elapsed_s))
         sums = _Sums(units(work), units(done), units(busy), units(speed), report.rows, report.bytes, *whole)

@@ -29,7 +29,7 @@ SLOWER = 1.1  # clearly: so many times as slow as the other way
 RECENT = 9  # calls whose median is the time of a way
 SHORTEST, LONGEST = 8, 64  # calls for which the faster way is kept
 MARGIN = 0.05  # home is tried if it is predicted to take at most so much longer
-CHANGED, SURE = 0.2, 3  # growth of the imbalance at home, in so many calls in a row, after which lending is tried
+CHANGED, SURE = 0.2, 2  # growth of the imbalance at home, in so many calls in a row, after which lending is tried
 
 
 class Way(Enum):
@@ -72,7 +72,7 @@ class Ways:
         self._lent, self._stayed = (deque[float](maxlen=RECENT) for _ in range(2))  # seconds of calls of both ways
         self._last: deque[float] | None = None  # where the seconds of the last call belong; None: nowhere
         self._home_s = math.inf  # of a call at home, as predicted in the last full call
-        self._imbalances, self._own = (deque[float](maxlen=SURE) for _ in range(2))  # of the last calls at home
+        self._imbalances, self._own = deque[float](maxlen=RECENT), deque[float](maxlen=SURE)  # of the last calls at home
         self._usual = math.inf  # the smallest of `_own` when the ways were compared last
 
     def lent(self, last_s: float, home_s: float = math.nan, *, planned: bool = False, lending: bool = True) -> Choice | None:
