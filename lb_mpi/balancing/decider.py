@@ -129,7 +129,9 @@ class Decider:
     def report(self, report: RankReport) -> Reduction:
         """Learn from this rank's report, unless it is of a quick call; return what all ranks learn of it."""
         late, home = self._late, self.ways.home
-        own_s = report.busy_s - report.coreless_s * home  # at home, waiting for a core is mostly noise: no reason to lend
+        own_s = report.busy_s
+        if home:  # waiting for a core is mostly noise, no reason to lend; that of calls which are not in busy_s counts, too
+            own_s = max(report.ticks, report.busy_s - report.coreless_s)
         if report.ticks > 0.0 and not self.quick.left:
             self._tick_s.append(own_s / report.ticks)
         if report.observed:

@@ -187,6 +187,15 @@ def check_a_failure_at_home() -> None:
     assert not any(decider.ways.home for decider in deciders)
 
 
+def test_a_rank_that_waited_for_a_core_longer_than_it_was_busy_has_a_speed() -> None:
+    """Its first call of the function, which may compile it, is not in its busy seconds."""
+    decider = NeighbourPlanner(Knowledge(0, [0, 1], [1]), 2, Trigger())
+    decider.ways.home = True
+    decider.report(RankReport(False, 7, 7, math.nan, 1.0, 1.0, 0.0, 0, 0, coreless_s=1.0))
+    decider.report(RankReport(False, 7, 7, math.nan, 1.0, 1.0, 0.0, 0, 0, coreless_s=9.0))
+    assert decider._speed == 1.0
+
+
 def find_fault() -> None:
     check_a_failure_at_home()
     check_all_ranks_choose_the_same()
