@@ -320,7 +320,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
         "ranks": size,
         "maps": [each._asdict() for each in done],
         **_totals(done, *sums, ratio_dealt="dealt_s", ratio_counter="counter_s"),
-        "speeds": (pool.learned.values / pool.learned.values.max()).tolist(),
+        "speeds": pool.knowledge.speeds,
         "cpu_seconds": time.process_time() - began,
     }
 

@@ -14,8 +14,8 @@ slice can make a chunk look a hundred times longer, so the time of a task is bel
 
 from __future__ import annotations
 
+import heapq
 import math
-import sys
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -25,9 +25,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-PRIOR_TASKS = 16.0  # tasks of average speed that each rank is assumed to have done before it is measured
-KNOWN = 16.0  # this many tasks of unknown cost tell as much as one of known cost
-MEMORY = 0.5  # weight of a map after the next one
 LARGE = 32  # the largest tasks, so many per rank, are dealt one by one; the others fill up the ranks
 
 
@@ -39,9 +36,19 @@ class Deal(NamedTuple):
 
 
 def shares(n: int, speeds: Sequence[float]) -> list[int]:
-    """Return the bounds (ranks + 1,) of n tasks of unknown costs; plain Python, since a map of a few must be cheap."""
+    """Return the bounds (ranks + 1,) of n tasks of unknown costs, of which the last one should end soonest.
+
+    Plain Python, since a map of a few must be cheap.
+    """
     a_task = n / math.fsum(speeds)
-    return [0, *(round(a_task * speed) for speed in accumulate(speeds))]
+    counts = [int(a_task * speed * (1.0 - 1e-9)) for speed in speeds]
+    ends = [((count + 1) / speed, rank) for rank, (count, speed) in enumerate(zip(counts, speeds, strict=True))]
+    heapq.heapify(ends)
+    for _ in range(n - sum(counts)):
+        _, rank = ends[0]
+        counts[rank] += 1
+        heapq.heapreplace(ends, ((counts[rank] + 1) / speeds[rank], rank))
+    return [0, *accumulate(counts)]
 
 
 def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.float64] | None = None) -> Deal:
@@ -68,40 +75,6 @@ def _filled(costs: Floats, free_at: Floats, speed: Floats) -> NDArray[np.int64]:
     end_s = (ends[-1] + free_at @ speed) / speed.sum()
     room = np.cumsum(np.maximum(1e-9 * end_s, end_s - free_at) * speed)
     return np.minimum(np.searchsorted(room * (ends[-1] / room[-1]), ends - costs / 2), len(speed) - 1)
-
-
-class Speeds:
-    """Relative speeds of ranks: cost done per second spent on tasks, weighted towards the latest maps.
-
-    `given` speeds are not measured.  A few tasks of unknown costs say little about a rank, so each rank is assumed to have
-    done some at average speed.  If costs are known, only clock noise remains.
-    """
-
-    def __init__(self, size: int, given: Sequence[float] | None = None) -> None:
-        self.values = np.ones(size) if given is None else _relative(given)
-        self._given = given is not None
-        self._tasks = np.zeros(size)
-        self._work_s = np.zeros(size)  # what the average rank would have needed
-        self._seconds = np.zeros(size)
-
-    def observe(self, n: Floats, cost: Floats | None, seconds: Floats) -> None:
-        """Add a map in which rank r did n[r] tasks of `cost[r]` in all (None: unknown) in seconds[r]."""
-        n, cost = (n, n) if cost is None else (KNOWN * n, cost)
-        if self._given or not cost.sum() > 0.0 or not seconds.sum() > 0.0:
-            return
-        parts = cost / cost.max()  # costs of different maps have different units, and may be tiny
-        work_s = parts * (seconds.sum() / parts.sum())
-        self._tasks = MEMORY * self._tasks + n
-        self._work_s = MEMORY * self._work_s + work_s
-        self._seconds = MEMORY * self._seconds + seconds
-        prior_s = PRIOR_TASKS * self._seconds.sum() / self._tasks.sum()
-        self.values = (self._work_s + prior_s) / (self._seconds + prior_s)
-
-
-def _relative(speeds: Sequence[float]) -> Floats:
-    """Return speeds relative to the largest, so that sums are finite; all are above 0, with finite inverses."""
-    values: Floats = np.array(speeds, dtype=np.float64) / max(speeds)
-    return values.clip(min=sys.float_info.min)
 
 
 SHORTEST_S, LONGEST_S = 1e-3, 8e-3  # of a chunk

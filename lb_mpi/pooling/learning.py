@@ -15,34 +15,20 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lb_mpi.knowledge import Estimate, RankKnowledge, Timing
 from lb_mpi.pooling.deal import Floats
 
 # --- the end of a map -------------------------------------------------------------------------------------------------
 
-PRIOR, NOISE = 4.0, 8.0  # tasks assumed to have run before; as many more for each unit of variation
 TAIL = 5 / 6  # the longest task under way is 1 + TAIL * log2(ranks) * variation times as long as an average one
 NEAR = 16  # a rank with more tasks of its own is not near the end
 LONG_S = 1e-3  # shorter tasks cost nothing at the end
-LEAST_S, SLOWEST = 1e-9, 1e-9  # seconds of work, and a speed, below which nothing is estimated
-
-
-class Timing(NamedTuple):
-    """The tasks that a rank has run in a map."""
-
-    epoch: int = -1  # of the map
-    n: float = 0
-    seconds: float = 0.0
-    squares: float = 0.0  # sum of the squares of the seconds of each
-
-    def added(self, seconds: float, n: float = 1) -> Timing:
-        """Return the timing with another task, or with `n` equal ones that took `seconds` together."""
-        return Timing(self.epoch, self.n + n, self.seconds + seconds, self.squares + seconds * seconds / n)
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -61,53 +47,14 @@ class Timings(Protocol):
     def __setitem__(self, rank: int, timing: Timing, /) -> None: ...
 
 
-class Estimate(NamedTuple):
-    """The speeds and the tasks of a host, in the middle of a map."""
-
-    speeds: dict[int, float]
-    typical: float  # speed at which an average piece of work is done
-    task_s: float  # of an average task at speed 1
-    variation: float  # of tasks at speed 1: variance / mean**2
-
-
-def estimate(timings: dict[int, Timing], believed: ByRank[float]) -> Estimate | None:
-    """Estimate speeds and tasks from what ran so far, and speeds `believed` before; None: too few tasks to tell.
-
-    Each rank is assumed to have run some tasks before at the speed believed: more of them if tasks differ much, since long
-    ones may have met a rank by chance.
-    """
-    n, work_s, squares = _at_speed_1(timings, believed)
-    if n < len(timings) or not work_s > LEAST_S:
-        return None
-    task_s, prior = work_s / n, PRIOR + NOISE * max(0.0, n * squares / work_s**2 - 1.0)
-    speeds = {
-        rank: max(SLOWEST, (timing.n + prior) * task_s / (timing.seconds + prior * task_s / believed[rank]))
-        for rank, timing in timings.items()
-    }
-    typical = sum([speed * speed for speed in speeds.values()]) / sum(speeds.values())
-    _, work_s, squares = _at_speed_1(timings, speeds)
-    return Estimate(speeds, typical, work_s / n, max(0.0, n * squares / work_s**2 - 1.0))
-
-
-def _at_speed_1(timings: dict[int, Timing], speeds: ByRank[float]) -> tuple[float, float, float]:
-    """Return the number of tasks, their seconds at speed 1, and the sum of the squares of these."""
-    n = seconds = squares = 0.0
-    for rank, timing in timings.items():  # one loop, not three sums: a rank estimates after each chunk
-        speed = speeds[rank]
-        n += timing.n
-        seconds += timing.seconds * speed
-        squares += timing.squares * speed * speed
-    return n, max(LEAST_S, seconds), squares
-
-
 class Ending:
     """The end of a map for one rank: its estimate of the ranks on its host, and whether it leaves tasks to them.
 
     `host`: all ranks; none if there are several hosts, since what is left on one of them tells little of the others.
     """
 
-    def __init__(self, rank: int, host: Sequence[int], timings: Timings, believed: ByRank[float]) -> None:
-        self.rank, self._host, self._timings, self._believed = rank, host, timings, believed
+    def __init__(self, rank: int, host: Sequence[int], timings: Timings, knowledge: RankKnowledge) -> None:
+        self.rank, self._host, self._timings, self._knowledge = rank, host, timings, knowledge
         self._learns = False
         self._mine = Timing()
         self.until = 0.0  # it leaves tasks until then
@@ -127,12 +74,17 @@ class Ending:
         if self._learns:
             self._mine = self._timings[self.rank] = self._mine.added(seconds, n)
 
+    @property
+    def has_run(self) -> bool:
+        """True if this rank has run tasks of this map."""
+        return self._mine.n > 0
+
     def estimate(self) -> Estimate | None:
-        """Return what is known of the ranks on this host; None: nothing beyond what was believed before."""
+        """Return what is known of the ranks on this host; None: nothing of how long the tasks are."""
         if not self._learns:
             return None
         timings = {rank: timing for rank in self._host if (timing := self._timings[rank]).epoch == self._mine.epoch}
-        return estimate(timings, self._believed)
+        return self._knowledge.estimate(self._host, timings)
 
     def leaves(self, now: float, tasks: Callable[[], float]) -> bool:
         """Return whether this rank, which could begin one of the `tasks()` not begun on its host, leaves them to others.
@@ -145,28 +97,37 @@ class Ending:
         return now < self.until
 
     def _wait_s(self, tasks: Callable[[], float]) -> float:
-        if not self._mine.seconds > LONG_S * self._mine.n or (known := self.estimate()) is None:
+        if self._mine.seconds <= LONG_S * self._mine.n and self._mine.n:
+            return 0.0
+        known = self.estimate()
+        if known is None or known.task_s < LONG_S * known.speeds[self.rank]:
             return 0.0
         return wait_s(known, self.rank, tasks())
 
 
-def wait_s(known: Estimate, rank: int, tasks: float, longest: float = 1.0) -> float:
-    """Return for how many seconds a rank leaves the `tasks` not yet begun to the others; 0: it begins one now.
+def wait_s(
+    known: Estimate, rank: int, tasks: float, longest: float = 1.0, under_way: Mapping[int, float] | None = None
+) -> float:
+    """Return for how many seconds a rank leaves the `tasks` not yet begun to faster ones; 0: it begins one now.
 
-    `longest`: expected length of the next task, in average ones.  See `Ending.leaves`.
+    longest : expected length of the next task, in average ones.  under_way : by rank, what is left of the tasks that it has
+    begun, in average ones; None: half a task.  See `Ending.leaves`.
     """
-    speed = known.speeds[rank]
-    tail = longest * (1.0 + TAIL * math.log2(len(known.speeds)) * known.variation)
-    rest = tasks / sum(known.speeds.values())
-    if rest >= tail * (1.0 / speed - 1.0 / known.typical):
+    speed = known.hopes[rank]
+    faster = {one: its for one, its in known.speeds.items() if its > speed}
+    if not faster:
         return 0.0
-    return (2.0 * rest + tail / known.typical) * known.task_s
+    tail = longest * (1.0 + TAIL * math.log2(len(known.speeds)) * known.variation)
+    behind = sum([0.5 if under_way is None else under_way.get(one, 0.0) for one in faster])
+    rest = (tasks + behind + 0.5 * tail * len(faster)) / sum(faster.values())
+    return 2.0 * rest * known.task_s if rest < tail / speed else 0.0
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
 
 KEPT = 4  # functions
 ALIKE = 0.7  # correlation of costs from which on one map predicts the next
+LEAST_COST = 1e-9  # of a chunk, in the largest ones
 EQUAL = 1.5  # tasks none of which costs more than so many average ones are dealt by their number
 
 
@@ -228,21 +189,23 @@ def correlation(one: Floats, other: Floats) -> float:
     return float(one @ other) / scale if scale > 0.0 else 0.0
 
 
-def sums_by_rank(values: NDArray[np.floating[Any]], by: NDArray[np.integer[Any]], size: int) -> Floats:
+def _sums_by_rank(values: NDArray[np.floating[Any]], by: NDArray[np.integer[Any]], size: int) -> Floats:
     """Return (size,) the sums of the values of each rank; `by`: the rank of each value."""
     sums: Floats = np.bincount(by, values, size).astype(np.float64)  # with no values at all, numpy returns integers
     return sums
 
 
-def costs_at_speed_1(
-    seconds: NDArray[np.floating[Any]], by: NDArray[np.integer[Any]], busy_s: Floats, speeds: Floats
-) -> Floats:
-    """Return the costs (n,) at speed 1 of tasks that took `seconds` on the ranks `by`; 0 s: not run, of average cost.
+def timings_of(
+    costs: NDArray[np.number[Any]], n: int, seconds: Floats, by: NDArray[np.integer[Any]], size: int
+) -> dict[int, Timing]:
+    """Return the timing of each rank; nothing if all costs are 0.
 
-    busy_s, speeds : (P,) seconds of each rank in its tasks, including what its tasks do not see, and its speed.
+    Chunks of `n` tasks in all, of these costs, took `seconds` on the ranks `by`.
     """
-    sums = sums_by_rank(seconds, by, len(busy_s))
-    factors = speeds * busy_s / np.where(sums > 0.0, sums, 1.0)
-    costs: Floats = seconds * factors[by]
-    ran = seconds > 0.0
-    return np.where(ran, costs, costs[ran].mean() if ran.any() else 0.0)
+    largest = costs.max(initial=0)
+    if not largest > 0:
+        return {}
+    units = np.maximum(costs / largest, LEAST_COST)
+    units = units * (n / units.sum())
+    sums = (_sums_by_rank(values, by, size).tolist() for values in (units, seconds, seconds * seconds / units))
+    return {rank: Timing(0, *one) for rank, one in enumerate(zip(*sums, strict=True)) if one[0] > 0.0}

@@ -17,7 +17,7 @@ What happens, and what the caller does then:
     cancel      the tasks returned are cancelled
     break_      the executor has failed: the tasks returned get its error, and no more are sent
 
-Tasks differ, and so do ranks.  Their speeds are learned from the seconds of all batches (`lb_mpi.pooling.learning`).  Where
+Tasks differ, and so do ranks.  Their speeds are learned from the seconds of all batches (`lb_mpi.knowledge`).  Where
 costs are known, a rank of unknown speed begins with a cheap task.  Near the end a slow rank leaves long tasks to faster
 ones, as in a map, but for a limited time.
 """
@@ -27,23 +27,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 from lb_mpi.errors import ProtocolError
+from lb_mpi.knowledge import MEMORY, RankKnowledge, Timing
 from lb_mpi.pooling.copies import Copies
-from lb_mpi.pooling.learning import LONG_S, Estimate, Timing, estimate, wait_s
+from lb_mpi.pooling.learning import LONG_S, wait_s
 
 BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
 BATCH_BYTES = 1 << 20
 BATCH_MOST = 256  # tasks
 AHEAD, MOST_AHEAD = 2, 8  # batches at a rank: the running one, and the next; more while the root can't send any
 AHEAD_S, AHEAD_PART = 20e-3, 0.25  # a second one could wait so long, or for this part of the time that all ranks still need
-SLOWER = 0.75  # a rank leaves tasks to others only if it is that much slower than a typical one: estimates are rough
 PATIENCE = 4.0  # and so many times as long as the others should need
 CHEAP = 0.25  # a rank begins with the cheapest task, if that costs less than so much of the most expensive one
-HORIZON = 64  # tasks of each rank, by which speeds are estimated; older ones count less
 
 
 class Task(NamedTuple):
@@ -190,28 +189,27 @@ class TaskQueue:
 
 
 class Scheduler:
-    """The tasks of all executors that use these ranks; `speeds[r]` is the speed of rank r believed before, above 0.
+    """The tasks of all executors that use these ranks; something may be known of the ranks, and of tasks of `function`.
 
     The root sends messages beside its tasks: its turn comes after the others', and gets no second batch.  `blocks`: it sends
     none while it runs its own tasks, so the others first get what lasts until then.
     """
 
-    def __init__(self, size: int, root: int, speeds: Sequence[float], *, blocks: bool = False) -> None:
+    def __init__(
+        self, size: int, root: int, knowledge: RankKnowledge, function: Hashable = None, *, blocks: bool = False
+    ) -> None:
         self._root, self._blocks = root, blocks
         self.queues = deque[TaskQueue]()
         self.at: dict[int, deque[Batch]] = {rank: deque() for rank in range(size)}
-        self._believed = dict(enumerate(speeds))
-        self._timings = {rank: Timing() for rank in range(size)}
-        self._known: Estimate | None = None
+        self._knowledge, self._function = knowledge, function
+        knowledge.begin(function)
+        self._timings = dict[int, Timing]()  # not yet in `knowledge`
+        self._known = knowledge.estimate(range(size), {})
+        self._first: dict[int, tuple[Batch, float]] = {}  # by rank: its oldest batch, and since when it runs that
+        self._now = 0.0  # when batches were asked for last
         self._left_at: dict[int, float] = {}  # by rank: since when it leaves tasks to others
         self.ended: list[TaskQueue] = []  # the caller removes them
         self.wake_at = math.inf  # when a rank has left tasks to others for long enough
-
-    @property
-    def speeds(self) -> list[float]:
-        """Speeds of the ranks, as far as they are known."""
-        speeds = self._believed if self._known is None else self._known.speeds
-        return [speeds[rank] for rank in self.at]
 
     def batches(self, now: float) -> list[tuple[int, Batch]]:
         """Return (rank, batch) of what can be sent at this time, in order, and note which executors have ended.
@@ -228,37 +226,39 @@ class Scheduler:
     def _send(self, now: float) -> list[tuple[int, Batch]]:
         if not any(map(len, self.queues)):
             self._left_at.clear()
-        self.wake_at = math.inf
+        self.wake_at, self._now = math.inf, now
+        for rank, at in self.at.items():
+            if at and (rank not in self._first or self._first[rank][0] is not at[0]):
+                self._first[rank] = at[0], now
         sent = []
         for rank in self._free():
             batch = self._next(rank, now)
             if batch is not None:
                 batch.queue.n_sent += 1
                 self.at[rank].append(batch)
+                if len(self.at[rank]) == 1:
+                    self._first[rank] = batch, now
                 self._left_at.pop(rank, None)
                 sent.append((rank, batch))
         return sent
 
     def _free(self) -> Iterator[int]:
         """Yield ranks that may have a further batch: first those that have none, and fast ones before slow ones."""
-        speeds, root = self.speeds, self._root
-        ranks = sorted(self.at, key=lambda rank: (-speeds[rank], rank == root))
-        if self._blocks and len(ranks) > 1:
-            ranks.remove(root)
+        speeds, root = self._knowledge.speeds if self._known is None else self._known.speeds, self._root
+        ranks = sorted(self.at, key=lambda rank: (self._blocks and rank == root, -speeds[rank], rank == root))
         for n, rank in itertools.product(range(MOST_AHEAD if self._blocks else AHEAD), ranks):
             if len(self.at[rank]) == n and (n == 0 or self._may_have_more(rank)):
                 yield rank
-        if root not in ranks and not self.at[root]:
-            yield root
 
     def wants(self, queue: TaskQueue, room: int) -> int:
-        """Return how many tasks to read for a rank that could have some, and finds none in a queue; 0: for none.
+        """Return how many tasks to read for a rank that could have some, and finds none, or too few; 0: for none.
 
         room : number of tasks that may be read; a rank gets its part of them, so that all have some.
         """
-        if len(queue) or room <= 0:
+        if room <= 0:
             return 0
-        most = next((math.ceil(min(self._most(rank, queue))) for rank in self._free()), 0)
+        wanting = (rank for rank in self._free() if not len(queue) or self._leaves(rank, queue, self._now))
+        most = next((math.ceil(min(self._most(rank, queue))) for rank in wanting), 0)
         return min(most, max(1, room // len(self.at)))
 
     def _retire(self) -> bool:
@@ -319,7 +319,7 @@ class Scheduler:
                 return upkeep
             if not len(queue) or self._leaves(rank, queue, now):
                 continue
-            if not self._timings[rank].n:
+            if rank not in self._timings and not self._knowledge.knows(rank):
                 queue.begin_cheapest()
             if (batch := queue.take(rank, *self._most(rank, queue))) is not None:
                 return batch
@@ -345,7 +345,9 @@ class Scheduler:
         seconds = sum(self._seconds(rank, batch) for batch in self.at[rank])
         if len(self.at[rank]) >= AHEAD:
             return seconds < known.task_s / known.speeds[self._root]
-        rest_s = math.inf if more else sum(queue.units for queue in self.queues) * known.task_s / sum(known.speeds.values())
+        if more:  # at least until the root has run a batch of its own
+            return seconds < max(AHEAD_S, AHEAD * known.task_s / known.speeds[self._root])
+        rest_s = sum(queue.units for queue in self.queues) * known.task_s / sum(known.speeds.values())
         return seconds < max(AHEAD_S, AHEAD_PART * rest_s)
 
     def _seconds(self, rank: int, batch: Batch) -> float:
@@ -357,16 +359,13 @@ class Scheduler:
     def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
         """Return whether a rank leaves the tasks to faster ones, which need less time for them than it would lose."""
         known = self._known
-        if known is None or queue.more or self.at[rank] or len(queue.ranks) == 1:
+        if known is None or self.at[rank] or len(queue.ranks) == 1:
             return False
         if known.task_s < LONG_S * known.speeds[rank]:
             return False
         speeds = {one: known.speeds[one] for one in queue.ranks}
-        typical = sum(speed * speed for speed in speeds.values()) / sum(speeds.values())
-        if speeds[rank] > SLOWER * typical:
-            return False
-        ours = known._replace(speeds=speeds, typical=typical)
-        longest_s = wait_s(ours, rank, queue.units, queue.next_cost)
+        under_way = {one: self._units_left(one, now) for one in queue.ranks}
+        longest_s = wait_s(known._replace(speeds=speeds), rank, queue.units, queue.next_cost, under_way)
         if not longest_s:
             return False
         until = self._left_at.setdefault(rank, now) + PATIENCE * longest_s
@@ -375,13 +374,22 @@ class Scheduler:
         self.wake_at = min(self.wake_at, until)
         return True
 
+    def _units_left(self, rank: int, now: float) -> float:
+        """Return the cost that is left of the batches at a rank."""
+        known, at = self._known, self.at[rank]
+        if not at or known is None:
+            return 0.0
+        batch, began = self._first.get(rank, (at[0], now))
+        ran = (now - began) * known.speeds[rank] / known.task_s if batch is at[0] else 0.0
+        units = [sum([task.cost for task in one.tasks]) for one in at]
+        return max(0.0, units[0] - ran) + sum(units[1:])
+
     def _learn(self, rank: int, units: float, seconds: float) -> None:
         """Learn from tasks of a cost of `units` in all that a rank has run."""
-        timings = self._timings
-        timings[rank] = timings[rank].added(seconds, max(units, 1e-9))
-        self._known = estimate(timings, self._believed)
-        if self._known is not None and sum(timing.n for timing in timings.values()) > HORIZON * len(timings):
-            self._believed = dict(self._known.speeds)
-            self._timings = {
-                one: Timing(-1, timing.n / 2, timing.seconds / 2, timing.squares / 2) for one, timing in timings.items()
-            }
+        timings, knowledge = self._timings, self._knowledge
+        timings[rank] = timings.get(rank, Timing()).added(seconds, max(units, 1e-9))
+        idle = not any(self.at.values()) and not any(map(len, self.queues))
+        if idle or sum(timing.n for timing in timings.values()) > MEMORY * len(self.at):
+            knowledge.observe(self._function, timings)
+            timings.clear()
+        self._known = knowledge.estimate(range(len(self.at)), timings)

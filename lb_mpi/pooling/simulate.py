@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from lb_mpi.checks import choice, integer, number, virtual_s
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.errors import ProtocolError
+from lb_mpi.knowledge import RankKnowledge, Timing
 from lb_mpi.metrics import check_speeds
 from lb_mpi.pooling.account import Collector, RankAccount, RankTasks
-from lb_mpi.pooling.deal import Floats, Speeds, deal
+from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
-from lb_mpi.pooling.learning import Memory, Timing, costs_at_speed_1, sums_by_rank
+from lb_mpi.pooling.learning import Memory
+from lb_mpi.pooling.plan import ChunkRun, MapPlan
 from lb_mpi.pooling.worker import BeginMap, EndMap, StealMessage, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF, Record
@@ -109,8 +111,7 @@ class Tasks(NamedTuple):
 
     sums: Floats  # (n + 1,) sum of the costs before each position
     raising: frozenset[int]  # positions that raise
-    seconds: Floats  # (n,) of each, when it is done
-    by: NDArray[np.int64]  # (n,) the rank that has done it
+    runs: list[ChunkRun]  # done
 
 
 class MapRun(NamedTuple):
@@ -159,19 +160,19 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self._host_of = [k for k, n in enumerate(counts) for _ in range(n)]
         self.words = [0] * size
         self.timings = [Timing()] * size
-        self.believed = [1.0] * size  # speeds in earlier maps, by which ranks steal
+        self.known = RankKnowledge(size)  # by which ranks steal: what the root knew when the map began
         self.members: list[Member] = []
         for rank, k in enumerate(self._host_of):
             others = [ranks for other, ranks in enumerate(self.hosts) if other != k]
             worker = Worker(
-                rank, self.hosts[k], others, words=self.words, timings=self.timings, speeds=self.believed, seed=seed
+                rank, self.hosts[k], others, words=self.words, timings=self.timings, knowledge=self.known, seed=seed
             )
             account = RankAccount(OFF if records is None else records[rank], list(range(size)))
             self.members.append(Member(worker, account, batch_s))
         super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
         self.tasks: dict[int, Tasks] = {}  # by epoch
         self.raised = False  # a task of this map has raised
-        self.learned = Speeds(size, self.speeds.tolist() if speeds_known else None)
+        self.knowledge = RankKnowledge(size, self.speeds.tolist() if speeds_known else None)
         self.memory = Memory()
         self.epoch = first_epoch  # of the next map
 
@@ -189,17 +190,17 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         `items` tells maps of the same items, whose costs are learned; None: new ones.  `on_step` is called after each
         event.  ProtocolError if the map never ends.
         """
-        speeds = self.learned.values.copy()
         items = items if items is not None else b"map %d" % self.epoch
-        known = costs if costs_known else self.memory.predict("", items, len(costs))
-        order, bounds = deal(np.arange(len(costs)), speeds.tolist(), known)
+        given = costs if costs_known else None
+        plan = MapPlan.of("", len(costs), given, (), self.knowledge, self.memory, lambda: items)
+        order, known = np.array(plan.order, dtype=np.int64), plan.costs is not None
         sums = np.concatenate([[0.0], np.cumsum(costs[order])])
         wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
-        how = {"costs": known is not None, "chunksize": 0, "speeds": speeds.tolist()}
+        how = {"costs": known, "chunksize": 0, "speeds": self.knowledge.speeds}
         self.members[ROOT].account.record.use("pool", how)
         began, n_messages = self.now, sum(self.sent)
-        tasks = Tasks(sums, wrong, np.zeros(len(costs)), np.zeros(len(costs), dtype=np.int64))
-        self.open(bounds.tolist(), tasks, speeds, largest_first=known is not None)
+        tasks = Tasks(sums, wrong, [])
+        self.open(plan.bounds, tasks, largest_first=known)
         while not self.over:
             if not self.step():
                 raise ProtocolError(f"deadlock at {self.now} s: {self.collector.missing} tasks are not done")
@@ -210,20 +211,15 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         for rank, member in enumerate(self.members):
             member.account.end(self.now, done[rank], float(self.speeds[rank]))
             self.post(ROOT, rank, EndMap())
-        n, busy_s = np.array([(each.tasks, each.busy_s) for each in done]).T
         if not self.raised:
-            rank_costs = None if known is None else sums_by_rank(known[order], tasks.by, len(self.speeds))
-            self.learned.observe(n, rank_costs, busy_s)
-            found = np.empty(len(costs))
-            found[order] = costs_at_speed_1(tasks.seconds, tasks.by, busy_s, self.learned.values)
-            self.memory.observe("", items, found)
+            plan.learn(tasks.runs, self.knowledge, self.memory)
         return MapRun(
             seconds,
             bound_s(costs, self.speeds),
-            float((np.diff(sums[bounds]) / self.speeds).max()),
+            float((np.diff(sums[plan.bounds]) / self.speeds).max()),
             counter_s(-np.sort(-costs) if costs_known else costs, self.speeds),
             [each.tasks for each in done],
-            busy_s.tolist(),
+            [each.busy_s for each in done],
             sum(each.steals for each in done),
             sum(self.sent) - n_messages,
             self.raised,
@@ -239,14 +235,14 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         """The root's results of the map."""
         return self.members[ROOT].collector
 
-    def open(self, bounds: Sequence[int], tasks: Tasks, believed: Floats, *, largest_first: bool) -> None:
-        """Begin a map on the root: rank r owns the positions bounds[r]..bounds[r + 1] - 1 and gets the speeds `believed`."""
+    def open(self, bounds: Sequence[int], tasks: Tasks, *, largest_first: bool) -> None:
+        """Begin a map on the root: rank r owns the positions bounds[r]..bounds[r + 1] - 1."""
         self.tasks[self.epoch % EPOCHS] = tasks
-        self.believed[:] = believed.tolist()
+        self.known.read(self.knowledge.numbers())
         self.raised = False
         for rank, member in enumerate(self.members):
             member.worker.steals, member.account.done = [], RankTasks()  # a rank may still be in an earlier map
-            begin = BeginMap(self.epoch, bounds[rank], bounds[rank + 1], largest_first=largest_first)
+            begin = BeginMap(self.epoch, bounds[rank], bounds[rank + 1], 0, largest_first, bounds[-1])
             self.post(ROOT, rank, begin)
         self.members[ROOT].collector = Collector(self.epoch % EPOCHS, bounds[-1])
         self.members[ROOT].failed = False
@@ -270,8 +266,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
             raise Raised(RuntimeError(f"a task of {job} has raised"))
         if ours:
             self.members[rank].account.ran(job.lo, job.n, seconds, seconds * float(self.speeds[rank]))
-            tasks.seconds[job.lo : job.hi] = seconds / job.n
-            tasks.by[job.lo : job.hi] = rank
+            tasks.runs.append(ChunkRun(job.lo, job.hi, seconds, rank))
         return seconds
 
     def compare_and_swap(self, swap: Swap) -> bool:

@@ -5,7 +5,7 @@ A `Worker` is an actor (`lb_mpi.actor`) from `begin` until `end`: then the map i
     Swap(rank, old, new)        compare-and-swap of that rank's word; the result: whether it succeeded
     Interval(epoch, lo, hi)     a chunk of tasks to run; the result: its seconds of wall-clock time
 
-It reads `words`, the words of the ranks on its host, their `timings`, and their `speeds` in earlier maps.  Other ranks
+It reads `words`, the words of the ranks on its host, their `timings`, and what is known from earlier maps.  Other ranks
 change words at any time, so a swap may fail.  Then another one is proposed, from the words as they are by then.
 
 Law.  At each time, the intervals owned (in words), the chunks begun, the intervals in transit (stolen and not yet in the
@@ -45,6 +45,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
+from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.deal import Pace, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, epoch_of, n_tasks, pack, take_back, take_front, unpack
 from lb_mpi.pooling.learning import NEAR, ByRank, Ending, Timings
@@ -64,6 +65,7 @@ class BeginMap(NamedTuple):
     hi: int
     chunksize: int = 0
     largest_first: bool = False
+    n: int = 0  # tasks of the map; 0: unknown
 
 
 class EndMap(NamedTuple):
@@ -110,17 +112,19 @@ class Worker:
         *,
         words: ByRank[int],
         timings: Timings,
-        speeds: ByRank[float],
+        knowledge: RankKnowledge,
         seed: int = 0,
     ) -> None:
         self.rank = rank
-        self.words, self.speeds = words, speeds
+        self.words, self._knowledge = words, knowledge
+        self._known_speeds: Sequence[float] = ()  # from earlier maps
         self.epoch = -1  # number of the map; -1: none
         self.chunk: Interval | None = None  # begun, not yet done
         self.steals: list[tuple[int, int]] = []  # in this map: (rank that had the tasks, their number)
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
-        self._ending = Ending(rank, [] if others else host, timings, speeds)
+        self._ending = Ending(rank, [] if others else host, timings, knowledge)
+        self._n = 0  # tasks of the map, if this rank was dealt some
         self._leaving = False  # tasks to faster ranks, for now
         self._pace = Pace()
         self._rest: Interval | None = None  # stolen, not yet in the word
@@ -130,13 +134,15 @@ class Worker:
         self._answering = False  # it answers the first of the asks
         self._sends: list[Send] = []
 
-    def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0, largest_first: bool = False) -> None:
+    def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0, largest_first: bool = False, n: int = 0) -> None:
         """Begin a map; see `BeginMap`."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
         self.epoch, self.steals = epoch, []
         self._rest = self._interval(lo, hi)
+        self._n = n if hi > lo else 0
         self._pace = Pace(chunksize)
+        self._known_speeds = self._knowledge.speeds
         self._ending.begin(epoch % EPOCHS, learns=not largest_first)
         self._given.clear()
         self._asks.clear()
@@ -176,10 +182,10 @@ class Worker:
         self._swap = self._propose(now)
         return self._take_sends()
 
-    def done(self, job: Swap | Interval, result: float, rest_s: float = 0.0) -> list[Send]:
+    def done(self, job: Swap | Interval, result: float, own_s: float | None = None) -> list[Send]:
         """Process the result of a job (see above); return the messages to send.
 
-        `rest_s`: seconds that an emulated slow rank rests after this chunk.
+        `own_s`: the seconds of a chunk that tell the rank's speed; None: all of them.
         """
         if isinstance(job, Swap):
             self._swap = None
@@ -188,7 +194,7 @@ class Worker:
         elif job == self.chunk:
             self.chunk = None
             self._pace.observe(job.n, result)
-            self._ending.observe(job.n, result + rest_s)
+            self._ending.observe(job.n, result if own_s is None else own_s)
         else:
             raise ProtocolError(f"{job} is done, the chunk is {self.chunk}")
         return self._take_sends()
@@ -249,7 +255,7 @@ class Worker:
             while self._asks:
                 self._give(0, 0)
         if self.chunk is None and (asked := self._hosts.ask(now)) is not None:
-            self._sends.append((asked, StealMessage(StealKind.ASK, self.epoch, speed=self.speeds[self.rank])))
+            self._sends.append((asked, StealMessage(StealKind.ASK, self.epoch, speed=self._known_speeds[self.rank])))
         return None
 
     def _swapped(self, swap: Swap) -> None:
@@ -291,13 +297,15 @@ class Worker:
         return left
 
     def _tasks_left(self) -> int:
-        """Return how many tasks on this host have not been begun."""
+        """Return how many tasks on this host have not been begun; at first, all: words may not be filled yet."""
+        if self._n and not self._ending.has_run:
+            return self._n
         return sum([n for _, _, n in self._left([self.rank, *self._host])])
 
     def _speeds(self) -> ByRank[float]:
         """Return the speeds on this host as far as they are known now."""
         known = self._ending.estimate()
-        return self.speeds if known is None or len(known.speeds) <= len(self._host) else known.speeds
+        return self._known_speeds if known is None else known.speeds
 
     def _begin_stolen(self, stolen: Interval) -> None:
         begun = self._pace.n(stolen.n)

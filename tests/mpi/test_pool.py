@@ -17,7 +17,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,17 @@ import lb_mpi
 from lb_mpi.mpi.common import communicator
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.common.parcels import Parcels
-from lb_mpi.mpi.pool import maps, plan
+from lb_mpi.mpi.pool import maps, member
 from lb_mpi.mpi.pool.arguments import name_of, sample_of
+from lb_mpi.mpi.pool.member import Member
+from lb_mpi.mpi.pool.running import Ran
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
 from lb_mpi.mpi.pool.session import Session
+from lb_mpi.pooling import plan
 from lb_mpi.pooling.beginning import Wish
 from tests.misbehaviour import RAISES, NotForPickling
 from tests.mpi.sizes import parameters
+from tests.protocol.mutate import rejects
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -968,3 +972,16 @@ def test_tasks_with_more_threads_than_cores_are_named_once(pool: lb_mpi.Pool, mo
         texts = [str(one.message) for one in caught]
         assert len(texts) == (n if pool.is_root else 0)
         assert all("with 3 threads each (numba, BLAS, OpenMP) on 1 core: set OMP_NUM_THREADS=1" in text for text in texts)
+
+
+def check_own_time() -> None:
+    """Seconds in a queue for a core are no slowness; those in which launch/throttle stops a rank, or it rests, are."""
+    session = SimpleNamespace(throttle=SimpleNamespace(charge=lambda _: None, speed=0.5))
+    ran = Ran(3, [], None, 0.0, wall_s=9.0, work_s=1.0, cpu_s=1.0, stopped_s=0.25)
+    assert Member.own_s(SimpleNamespace(session=session), ran) == 2.25  # type: ignore[arg-type]
+
+
+test_queueing_is_no_slowness = rejects(
+    check_own_time,
+    [(member, "Member.own_s", "ran.work_s + ran.stopped_s", one) for one in ("ran.wall_s", "ran.wall_s + ran.stopped_s")],
+)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, synchronizes, unpack
 from lb_mpi.pooling.learning import Ending
@@ -211,13 +212,15 @@ class Maps(Exploration):
         self.small = small
         account = Account(small)
         self.account = account.size  # its place among the actors
-        speeds = small.speeds or dict.fromkeys(range(self.account), 1.0)
+        speeds = small.speeds or {}
+        knowledge = RankKnowledge(self.account, [speeds.get(rank, 1.0) for rank in range(self.account)])
         workers = []
         for host in small.hosts:
             others = [other for other in small.hosts if other is not host]
             for rank in host:
-                worker = Worker(rank, host, others, words=(), timings={}, speeds=speeds)
-                worker._hosts, worker._ending = ChosenHosts(others, random.Random(0)), ChosenEnding(rank, host, {}, speeds)
+                worker = Worker(rank, host, others, words=(), timings={}, knowledge=knowledge)
+                worker._hosts = ChosenHosts(others, random.Random(0))
+                worker._ending = ChosenEnding(rank, host, {}, knowledge)
                 workers.append(worker)
         around = Around((0,) * self.account, (False,) * self.account)
         sends = account.next_map()

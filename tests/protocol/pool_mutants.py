@@ -51,7 +51,7 @@ MUTANTS = [
     # leaving tasks to others
     (worker, "Worker._propose", "                    if not self._leaving:\n", "                    if True:\n"),
     (worker, "Worker.wake_at", "        return self._ending.until if self._leaving else self._hosts.ready_at", "        return self._hosts.ready_at"),
-    (worker, "Worker.done", "            self._ending.observe(job.n, result + rest_s)\n", ""),
+    (worker, "Worker.done", "            self._ending.observe(job.n, result if own_s is None else own_s)\n", ""),
     (learning, "Ending.leaves", "return now < self.until", "return True"),
     (learning, "Ending.leaves", "        if not self._decided:\n", "        if True:\n"),
     (learning, "Ending.observe", "        self.until, self._decided = 0.0, False\n        if self._learns:\n            self._mine = self", "        if self._learns:\n            self._mine = self"),

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
+from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.scheduler import AHEAD, Batch, BatchKind, Scheduler, Task, TaskQueue
 from tests.protocol.reach import Reached, reach
 
@@ -50,7 +51,7 @@ class Outside:
                 pass
 
         size = len(small.hosts)
-        self.scheduler = Free(size, ROOT, [1.0] * size, blocks=bool(small.buffersize))
+        self.scheduler = Free(size, ROOT, RankKnowledge(size), blocks=bool(small.buffersize))
         self.queue = TaskQueue(
             small.hosts, range(size), ROOT, self.begins, initializes=small.initializes, more=bool(small.buffersize)
         )
@@ -84,7 +85,7 @@ class Outside:
         for rank, batch in scheduler.batches(0.0):
             if self.small.buffersize and rank == ROOT:
                 others = [len(at) for other, at in scheduler.at.items() if other != ROOT]
-                assert min(others, default=2) > self.small.two, "the root, which blocks, goes first"
+                assert min(others, default=1) > 0, "the root, which blocks, goes first"
             for task in batch.tasks:
                 assert task.payload in self.begun, f"task {task.payload} is sent, and may be cancelled"
                 for key in task.arrays:

@@ -12,7 +12,7 @@ import pytest
 
 from lb_mpi.actor import Actor
 from lb_mpi.balancing.round import Round, RoundKind, RoundMessage
-from lb_mpi.pooling.learning import Timing
+from lb_mpi.knowledge import RankKnowledge, Timing
 from lb_mpi.pooling.worker import EndMap, Worker
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
@@ -139,7 +139,7 @@ def ended() -> list[tuple[Actor[Any, Any, Any], Any]]:
     round = Round(0, [], lent={}, lenders=[], neighbours=[1], speeds=np.ones(2))
     round.turn(0.0, [])
     round.turn(0.0, [(0, RoundMessage(RoundKind.OVER))])
-    worker = Worker(0, [0], words=[0], timings=[Timing()], speeds={0: 1.0})
+    worker = Worker(0, [0], words=[0], timings=[Timing()], knowledge=RankKnowledge(1))
     worker.begin(1, 0, 3)
     worker.turn(0.0, [(0, EndMap())])
     return [(searcher, Message(Kind.DRAFTING, 0, 1)), (round, RoundMessage(RoundKind.DRY)), (worker, EndMap())]

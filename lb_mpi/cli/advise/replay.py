@@ -220,7 +220,7 @@ def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: O
     order = [place for places in by_host.values() for place in places]
     pool = SimulatedPool([len(places) for places in by_host.values()], speeds[order], seed=seed)
     if recorded.believed and change is None:
-        pool.learned.values = np.array(recorded.believed)[order]
+        pool.knowledge.believe(np.array(recorded.believed)[order].tolist())
     return recorded.share * pool.map(_listed(recorded, seed), costs_known=costs_known).seconds
 
 

@@ -192,10 +192,10 @@ class Dispatcher(SessionActor):
         self._process = Process.now()
         self._closes = closes  # the session, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
-        self._scheduler = Scheduler(session.ranks.size, session.ranks.root, session.speeds)
+        self._scheduler = Scheduler(session.ranks.size, session.ranks.root, session.knowledge)
         self._open: dict[TaskQueue, Submissions] = {}  # executors, until they have ended
         self._awaited = dict[int, float]()  # by rank: when it got its first batch; inf: it has answered
-        self._answers = deque[tuple[int, RankTasks, list[Outcome]]]()  # (rank, its work, results)
+        self._answers = deque[tuple[int, RankTasks, float, list[Outcome]]]()  # (rank, its work, own seconds, results)
         self._unresolved = deque[Resolve]()
         self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
@@ -308,7 +308,6 @@ class Dispatcher(SessionActor):
         self._own.end(wait_s)
         for given in self._open.values():  # after a failure
             given.arrays.close()
-        session.learn(self._scheduler.speeds)
         session.end()
         dispatchers.remove(self)
         if self._closes:
@@ -357,7 +356,8 @@ class Dispatcher(SessionActor):
         epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
             (frame,) = frames
-            self._answers.append((source, done._replace(sent_bytes=results.nbytes), pickle.loads(frame.data)))
+            done = done._replace(sent_bytes=results.nbytes)
+            self._answers.append((source, done, frame.seconds, pickle.loads(frame.data)))
 
     def begin_own(self) -> None:
         """Let the root's thread run its batches, after the orders of other ranks have left: it takes Python's lock."""
@@ -367,7 +367,8 @@ class Dispatcher(SessionActor):
     def _take_own(self, ran: Ran) -> None:
         """Accept the results of a batch from the root's thread."""
         with self.changed:
-            self._answers.append((self.session.ranks.root, RankTasks(ran.n, ran.wall_s, ran.work_s), ran.values))
+            done, own_s = RankTasks(ran.n, ran.wall_s, ran.work_s), ran.work_s + ran.stopped_s
+            self._answers.append((self.session.ranks.root, done, own_s, ran.values))
             self.notify()
 
     @property
@@ -412,10 +413,10 @@ class Dispatcher(SessionActor):
         """Return the executor of a batch."""
         return self._open[batch.queue]
 
-    def _finish(self, rank: int, done: RankTasks, outcomes: list[Outcome]) -> None:
+    def _finish(self, rank: int, done: RankTasks, own_s: float, outcomes: list[Outcome]) -> None:
         """Note the results of the oldest batch of a rank."""
         (failed, data), lost = outcomes[0], list[Task]()
-        batch = self._scheduler.finish(rank, done.tasks, done.busy_s, failed=failed)
+        batch = self._scheduler.finish(rank, done.tasks, own_s, failed=failed)
         given = self.of(batch)
         if batch.kind == BatchKind.TASKS:
             given.count(rank, done)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.pooling.learning import Timing
+from lb_mpi.knowledge import Timing
 from lb_mpi.pooling.worker import Swap
 
 _LINE = 64  # bytes of a cache line, to avoid false sharing of words
@@ -63,7 +63,7 @@ class SharedIntervals:
 
 
 class SharedTimings:
-    """The timing of each rank on a host (see `lb_mpi.pooling.learning`), in shared memory behind its word.
+    """The timing of each rank on a host (see `lb_mpi.knowledge`), in shared memory behind its word.
 
     A rank may read a timing while another writes it: then parts of it are one chunk older, which does no harm.
     """

@@ -18,6 +18,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +26,23 @@ import numpy as np
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.files import warn
+from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.mpi.common.carrier import end_child
 from lb_mpi.mpi.common.communicator import bind
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import N_CORES, interrupts
-from lb_mpi.mpi.pool.arguments import Options, Progress, ReceivedItems, check_items, encode, name_of
+from lb_mpi.mpi.pool.arguments import (
+    Options,
+    Progress,
+    ReceivedItems,
+    check_costs,
+    check_items,
+    encode,
+    name_of,
+    sample_of,
+)  # fmt: skip
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
 from lb_mpi.mpi.pool.member import FLUSH_S, UNSENT_BYTES, Member
 from lb_mpi.mpi.pool.messages import (
@@ -47,13 +58,12 @@ from lb_mpi.mpi.pool.messages import (
     read_results,
     task_error,
 )
-from lb_mpi.mpi.pool.plan import ChunkRun, MapPlan
 from lb_mpi.mpi.pool.session import MAP, PoolSend, Session
 from lb_mpi.pooling.account import Collector, RankTasks, report
 from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.checkpoint import is_storable
-from lb_mpi.pooling.deal import Speeds
 from lb_mpi.pooling.learning import Memory
+from lb_mpi.pooling.plan import ChunkRun, MapPlan
 from lb_mpi.record.report import Report
 from lb_mpi.threads import crowded, n_threads
 
@@ -74,7 +84,8 @@ class PoolMaps:
 
     def __init__(self, session: Session, speeds: Sequence[float] | None) -> None:
         self.session = session
-        self.speeds, self.memory = Speeds(session.ranks.size, speeds), Memory()
+        self.knowledge = session.knowledge if speeds is None else RankKnowledge(session.ranks.size, speeds)
+        self.memory = Memory()
         self.current: RootTasks | None = None  # under way, on the root
         self._ended: tuple[int, float, Sequence[RankTasks]] | None = None  # the last one, on the root
 
@@ -178,21 +189,22 @@ class RootTasks(Member):
 
         `costs`: they are known.  `items` are removed, since what is sent is not kept here, too.
         """
-        session, call, speeds, (function, digest) = self.session, self.call, self._maps.speeds.values, self._function
-        session.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": speeds.tolist()})
+        session, call, knowledge, (function, digest) = self.session, self.call, self._maps.knowledge, self._function
+        session.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": knowledge.speeds})
+        known = knowledge.numbers()
         self._began, self._epoch = time.perf_counter(), session.next_map()
         start = Start(self._epoch, chunksize, costs, lazy, len(function), digest)
-        parts = [speeds.tobytes(), np.array(bounds, dtype=np.int64).tobytes(), function, *items]
+        parts = [np.array(known).tobytes(), np.array(bounds, dtype=np.int64).tobytes(), function, *items]
         items.clear()
         with session.presence.notifying():
             data = session.orders.send_all(Tag.START, START.pack(*start, *call[1:]), parts)
             if function:
                 session.functions.keep(digest, call.function)
-            self.begin(start, speeds.tolist(), bounds, self._began)
+            self.begin(start, known, bounds, self._began)
         if not session.ranks.alone:
             self._free_others = bind(session.presence.comm, "before all results of a pool's map are taken", here=True)
         self._maps.current = self
-        return data[8 * (len(speeds) + len(bounds)) + len(function) :]
+        return data[8 * (len(known) + len(bounds)) + len(function) :]
 
     def send_end(self, payload: bytes) -> None:
         """Send the end of the map to all ranks."""
@@ -465,9 +477,10 @@ class RootMap(RootTasks):
         if path is not None:
             file = CheckpointFile(path, call.function, given, star=call.star, key=options.key)
             opened.enter_context(contextlib.closing(file))
-        speeds, done = maps.speeds.values, () if file is None else file.done
+        done, n = () if file is None else file.done, len(given)
         name = name_of(call.function)
-        self._plan = plan = MapPlan.of(name, given, options.costs, done, speeds.tolist(), maps.memory)
+        costs, digest = check_costs(options.costs, n), partial(sample_of, given)
+        self._plan = plan = MapPlan.of(name, n, costs, done, maps.knowledge, maps.memory, digest)
         self.pickle_function()
         self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), options.chunksize
         self._to_all = options.to_all
@@ -490,7 +503,7 @@ class RootMap(RootTasks):
 
     def collect(self) -> list[Any]:
         """Complete the map; return all results in the order of the items."""
-        results: list[Any] = [None] * len(self._plan.items)
+        results: list[Any] = [None] * self._plan.n
         with self._ending():
             while True:
                 for tasks, values in self._taken():
@@ -607,8 +620,7 @@ class RootMap(RootTasks):
             payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
         self.send_end(payload)
         seconds, found, maps = time.perf_counter() - self._began, self._found, self._maps
-        n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
-        self._plan.learn(found.runs, n, busy_s, maps.speeds, maps.memory)
+        self._plan.learn(found.runs, maps.knowledge, maps.memory)
         maps.ended(len(self._plan.order), seconds, self._rank_tasks)
 
     def _keep_rest(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.errors import Error
+from lb_mpi.knowledge import n_numbers
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
@@ -72,17 +73,17 @@ class Member(SessionActor):
         """See `SessionActor`; on ranks other than the root, only a task can ask."""
         return PoolState.IN_MAP
 
-    def begin(self, start: Start, speeds: list[float], bounds: Sequence[int], began: float) -> None:
+    def begin(self, start: Start, known: Sequence[float], bounds: Sequence[int], began: float) -> None:
         """Begin the map on this rank; rank r owns the tasks bounds[r]..bounds[r + 1] - 1."""
         session = self.session
         lo, hi = bounds[session.ranks.rank], bounds[session.ranks.rank + 1]
-        session.learn(speeds)
+        session.known.read(known)
         if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
         self._sent_before = session.parcels.sent_bytes
         session.account.begin(began, lo, hi)
         if not start.lazy:
-            session.worker.begin(start.epoch, lo, hi, start.chunksize, start.largest_first)
+            session.worker.begin(start.epoch, lo, hi, start.chunksize, start.largest_first, bounds[-1])
         session.begin(self)
 
     def stop(self) -> None:
@@ -100,7 +101,7 @@ class Member(SessionActor):
 
     @abstractmethod
     def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
-        """Pass on the results of the tasks at positions lo..hi-1, which took `seconds` by themselves."""
+        """Pass on the results of the tasks at positions lo..hi-1, which took the rank so many of its own `seconds`."""
 
     @abstractmethod
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
@@ -143,23 +144,26 @@ class Member(SessionActor):
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """Pass on what a chunk or a batch has brought."""
         session, worker, ran, sends = self.session, self.session.worker, result, list[PoolSend]()
-        rest_s = self.rest_s(ran)
+        seconds = self.own_s(ran)
         if isinstance(job, Interval):
-            sends += worker.done(job, ran.wall_s, rest_s)
+            sends += worker.done(job, ran.wall_s, seconds)
         n = job.n if isinstance(job, Interval) else len(job.tasks)
         first, failed_at = self.position(job, 0), self.position(job, ran.n) if ran.n < n else -1
         session.account.ran(first, ran.n, ran.wall_s, ran.work_s)
         if ran.n:
-            self.put(first, first + ran.n, ran.values, ran.work_s)
+            self.put(first, first + ran.n, ran.values, seconds)
         if ran.failed is not None:  # Ctrl-C may come after the last task
             self.fail_task(failure_of(ran.failed, session.ranks.rank, failed_at, self.call.function), ran.failed)
             worker.end()
         return sends
 
-    def rest_s(self, ran: Ran) -> float:
-        """Return how long an emulated slow rank rests after some tasks; it does so before their results leave."""
+    def own_s(self, ran: Ran) -> float:
+        """Return the seconds of tasks that tell the speed of this rank: not those in which it waited for a core.
+
+        An emulated slow rank rests after them, before their results leave.
+        """
         self.session.throttle.charge(ran.cpu_s)
-        return ran.cpu_s / self.session.throttle.speed - ran.cpu_s
+        return ran.work_s + ran.stopped_s + ran.cpu_s / self.session.throttle.speed - ran.cpu_s
 
     def position(self, job: Any, k: int) -> int:
         """Return the position of task k of a job."""
@@ -187,10 +191,11 @@ class Follower(Member):
         header, data = session.orders.read(Tag.START)
         fields = START.unpack_from(header)
         start, how = Start(*fields[: len(Start._fields)]), fields[len(Start._fields) :]
-        speeds, bounds = np.frombuffer(data, np.float64, size), np.frombuffer(data, np.int64, size + 1, 8 * size)
-        data = data[8 * (2 * size + 1) :]
+        n = n_numbers(size)
+        known, bounds = np.frombuffer(data, np.float64, n), np.frombuffer(data, np.int64, size + 1, 8 * n)
+        data = data[8 * (n + size + 1) :]
         self._epoch = start.epoch
-        self.begin(start, speeds.tolist(), bounds.tolist(), time.perf_counter())
+        self.begin(start, known.tolist(), bounds.tolist(), time.perf_counter())
         try:
             if start.function_bytes:
                 session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
@@ -233,8 +238,9 @@ class Follower(Member):
         if self._epoch != NO_MAP:
             return super().done(job, result)
         ran: Ran = result
-        done = RankTasks(ran.n, ran.wall_s + self.rest_s(ran), ran.work_s)
-        return [(self.session.ranks.root, TaskResults(results_parcel(NO_MAP, done, [Frame(0, ran.n, ran.values)])))]
+        seconds, rest_s = self.own_s(ran), ran.cpu_s / self.session.throttle.speed - ran.cpu_s
+        done, frame = RankTasks(ran.n, ran.wall_s + rest_s, ran.work_s), Frame(0, ran.n, ran.values, seconds)
+        return [(self.session.ranks.root, TaskResults(results_parcel(NO_MAP, done, [frame])))]
 
     def fail(self, error: BaseException) -> list[PoolSend]:
         """See `Member`; outside of a map, nobody else needs to know before this rank raises it."""

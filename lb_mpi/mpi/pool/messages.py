@@ -41,7 +41,7 @@ class Call(NamedTuple):
 class Start(NamedTuple):
     """The start of a map, as sent by the root, before the fields of its `Call` but the function.
 
-    The ranks' speeds, the bounds of their tasks, function and items follow.
+    What is known of ranks and tasks, the bounds of their tasks, function and items follow.
     """
 
     epoch: int
@@ -66,7 +66,7 @@ class Frame(NamedTuple):
     lo: int
     hi: int
     data: memoryview | bytes
-    seconds: float = 0.0  # of these tasks by themselves
+    seconds: float = 0.0  # of these tasks, the rank's own
 
 
 START = struct.Struct("<ii??q16s??id")

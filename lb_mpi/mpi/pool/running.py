@@ -124,6 +124,7 @@ class Ran(NamedTuple):
     wall_s: float
     work_s: float  # of its own
     cpu_s: float
+    stopped_s: float  # by launch/throttle
 
 
 def run_tasks(
@@ -170,7 +171,8 @@ def run_tasks(
             packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
     cpu_s = after.cpu_s - before.cpu_s
     session.used_threads(after.others_s - before.others_s)
-    return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, own_s(before, after), cpu_s)
+    return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, own_s(before, after), cpu_s,
+               after.stops.seconds - before.stops.seconds)  # fmt: skip
 
 
 def run_kept(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:

@@ -10,7 +10,7 @@ import atexit
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +20,7 @@ from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Error, ProtocolError
+from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.mpi.common.carrier import Meter, Port, carry
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import bind, duplicate, presence_of
@@ -218,9 +219,10 @@ class Session:
         for rank, first in enumerate(firsts):
             hosts.setdefault(first, []).append(rank)
         others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
-        self.speeds = [1.0] * comm.size  # of all ranks, as measured by the root
+        self.knowledge = RankKnowledge(comm.size)  # of the root
+        self.known = RankKnowledge(comm.size)  # what the root knew when the map began
         timings = self.intervals.timings
-        self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, speeds=self.speeds)
+        self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, knowledge=self.known)
         self.shared = False  # by all pools and executors of a script
         self.helpers = set[int]()  # ranks that have sent results, to the root
         self._free_others = list[Callable[[], None]]()  # at most one: see `bind_others`
@@ -305,10 +307,6 @@ class Session:
     def used_threads(self, seconds: float) -> None:
         """Note the CPU time of other threads of this process while tasks ran here."""
         self.threads_s += seconds
-
-    def learn(self, speeds: Sequence[float]) -> None:
-        """Note the speeds of all ranks, as measured by the root."""
-        self.speeds[:] = speeds
 
     # What all ranks do.
 

@@ -17,12 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.pool.arguments import Options, iterate
+from lb_mpi.mpi.pool.arguments import Options, iterate, name_of
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks
 from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
 from lb_mpi.mpi.pool.orders import Order
@@ -45,7 +43,9 @@ class RootStream(RootTasks):
         ranks = self.session.ranks
         self._options, self._ordered = options, ordered
         self._items: Iterator[Any] | None = iterate(items)  # None: all are read
-        self._scheduler = Scheduler(ranks.size, ranks.root, maps.speeds.values.tolist(), blocks=True)
+        self._scheduler = Scheduler(
+            ranks.size, ranks.root, maps.knowledge, name_of(options.call.function), blocks=True
+        )  # fmt: skip
         self._queue = TaskQueue(
             ranks.hosts, range(ranks.size), ranks.root, lambda _: True, chunksize=options.chunksize, more=True
         )
@@ -228,14 +228,12 @@ class RootStream(RootTasks):
 
     def _finish_batch(self, rank: int, n: int, seconds: float) -> list[int]:
         """Note that a rank has run the first n tasks of its oldest batch; return their positions."""
-        return _positions(self._scheduler.finish(rank, n, seconds / self.session.ranks.emulated_speeds[rank]))[:n]
+        return _positions(self._scheduler.finish(rank, n, seconds))[:n]
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         self._dropped = dropped
         self._rank_tasks[self.session.ranks.rank] = self.done_tasks
         self.send_end(pickle.dumps(None if dropped else self.failure, pickle.HIGHEST_PROTOCOL))
-        n, busy_s = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
-        self._maps.speeds.observe(n, None, busy_s)
         self._seconds += time.perf_counter() - self._began
         self._before = [one.plus(more) for one, more in zip(self._before, self._rank_tasks, strict=True)]
         self._rank_tasks = [RankTasks()] * len(self._before)

@@ -1,0 +1,279 @@
+"""Knowledge of the ranks and of a function's tasks: speeds, each with its uncertainty, and lengths.   (pure)
+
+The logarithm of a rank's speed is estimated from the tasks that it has run, compared with those of all other ranks, and with
+what was known of the tasks.  Its variance is that of a task divided by their number, so
+
+- a few tasks that hardly differ say more than many that differ much, also when that is seen later;
+- what one rank alone has run says little of its speed, since its tasks may have been long;
+- older tasks count less: a speed is known by the last `MEMORY` tasks;
+- a measurement that is off by more than `CLEAR` standard deviations overrules what was known;
+- a rank that runs no tasks is known less and less, so that it gets one to try now and then.
+
+Seconds are a rank's own: in tasks, without the time in which it waited for a core.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+MEMORY = 64.0  # tasks of a rank by which its speed is known
+UNSURE, RANKS = 0.2, 2.0  # variance of the logarithms of unknown speeds; it counts as so many ranks
+LEAST_SPREAD = 0.02  # of these logarithms, since no two ranks are alike
+WEAK = 0.1  # variance of speeds from another call, in that of unknown ones
+CLEAR = 3.0  # standard deviations beyond which a speed has changed
+CHANGED = math.log(2.0)  # of the logarithm of a speed: then those of ranks that rest may have changed, too
+COLD_S = 0.5e-3  # seconds by which the tasks of a rank may take longer, or not, as its caches are cold
+MOST_RESTED = 4.0 * MEMORY  # tasks
+HOPE = 1.0  # standard deviations by which a speed may be higher than believed
+CLOCK = 1e-3  # variance of the logarithm of each measurement, as clocks and caches make it
+LENGTH = 0.1  # variance of the logarithm of the length of tasks, which may differ from call to call
+VARIATION = 0.25  # of tasks of which little is known: variance / mean**2
+VARIATION_OF_COSTS = 0.01  # of seconds for a unit of cost, where costs are known
+LEAST_S, LONGEST_S = 1e-9, 1e12  # seconds of work below, and above, which nothing is learned
+SLOWEST = math.log(sys.float_info.min)
+KEPT = 4  # functions
+
+
+class Timing(NamedTuple):
+    """Tasks that a rank has run; where costs are known, `n` is their cost, in average tasks."""
+
+    epoch: int = -1  # of the map
+    n: float = 0
+    seconds: float = 0.0
+    squares: float = 0.0  # sum of the squares of the seconds of each
+
+    def added(self, seconds: float, n: float = 1) -> Timing:
+        """Return the timing with another task, or with `n` equal ones that took `seconds` together."""
+        return Timing(self.epoch, self.n + n, self.seconds + seconds, self.squares + seconds * seconds / n)
+
+
+class RankSpeed(NamedTuple):
+    """The logarithm of the speed of a rank: what was believed before any task, and what tasks have shown."""
+
+    prior: float = 0.0
+    unsure: float = 1.0  # variance of the prior, in those of ranks of which nothing is known
+    log: float = 0.0  # by the tasks alone
+    n: float = 0.0  # tasks by which it is known
+    rested: float = 0.0  # time since then, in tasks that it could have run
+
+    def known(self, variation: float, spread: float) -> tuple[float, float]:
+        """Return the expected logarithm and its variance, if tasks vary like this, and priors are off by that `spread`."""
+        spread = max(spread * self.unsure, 1e-12 * self.unsure)
+        if not self.n:
+            return self.prior, spread
+        noise = self.noise(variation)
+        gain = spread / (spread + noise)
+        return self.prior + gain * (self.log - self.prior), gain * noise + self.drift
+
+    def noise(self, variation: float) -> float:
+        """Return the variance of `log`."""
+        return (CLOCK + variation) / self.n
+
+    @property
+    def drift(self) -> float:
+        """Variance that the time since then has added."""
+        return (self.rested / MEMORY) ** 2
+
+    def measured(self, log: float, noise: float, variation: float, extra: float) -> RankSpeed:
+        """Return it after tasks that show this logarithm with a variance `noise`; `extra`: more of what was known before."""
+        one = CLOCK + variation
+        before, n = one / (self.noise(variation) + self.drift + extra) if self.n else 0.0, one / noise
+        mean = (before * self.log + n * log) / (before + n)
+        return RankSpeed(self.prior, self.unsure, mean, min(MEMORY, before + n))
+
+
+class TaskLength(NamedTuple):
+    """The tasks of a function."""
+
+    log_s: float = 0.0  # logarithm of the seconds of an average one at speed 1
+    variance: float = math.inf  # of log_s
+    variation: float = VARIATION  # of tasks at speed 1: variance / mean**2
+    n: float = 1.0  # tasks by which it is known
+
+
+UNKNOWN = TaskLength()
+
+
+class Estimate(NamedTuple):
+    """The speeds and the tasks of a host, in the middle of a map."""
+
+    speeds: dict[int, float]
+    typical: float  # speed at which an average piece of work is done
+    task_s: float  # of an average task at speed 1
+    variation: float  # of tasks at speed 1: variance / mean**2
+    hopes: dict[int, float]  # speeds that ranks may have, too: one standard deviation above
+
+
+class Measurement(NamedTuple):
+    """A task's length, from the tasks that one rank has run."""
+
+    log_s: float  # at speed 1, by the rank's speed as it was known
+    noise: float  # variance, from the tasks
+    log: float  # of the rank's speed as it was known, and its variance
+    variance: float
+
+
+def spread_of(ranks: Iterable[RankSpeed], variation: float) -> float:
+    """Return the variance by which the logarithms of speeds differ from their priors, beyond what chance explains."""
+    n, sum_ = RANKS, RANKS * UNSURE
+    for one in ranks:
+        if one.n and one.unsure:
+            n, sum_ = n + 1.0, sum_ + (one.log - one.prior) ** 2 - one.noise(variation) - one.drift
+    return max(LEAST_SPREAD, sum_ / n)
+
+
+def updated(
+    ranks: Mapping[int, RankSpeed], tasks: TaskLength, timings: Mapping[int, Timing]
+) -> tuple[dict[int, RankSpeed], TaskLength]:
+    """Return the speeds of the ranks that have run tasks, and what is known of the tasks, after these timings."""
+    found, spread = dict[int, Measurement](), spread_of(ranks.values(), tasks.variation)
+    for rank, timing in timings.items():
+        if timing.n > 0.0 and LEAST_S < timing.seconds < LONGEST_S:
+            noise = min((CLOCK + tasks.variation) / timing.n + (COLD_S / timing.seconds) ** 2, LONGEST_S)
+            log, variance = ranks[rank].known(tasks.variation, spread)
+            found[rank] = Measurement(math.log(timing.seconds / timing.n) + log, noise, log, variance)
+    if not found:
+        return {}, tasks
+    extra = dict.fromkeys(found, 0.0)  # by rank: variance, as its speed has changed
+    for _ in range(2):  # again, with less trust in ranks whose speeds have changed
+        weights = {rank: 1.0 / (one.variance + extra[rank] + one.noise) for rank, one in found.items()}
+        weight = 1.0 / (tasks.variance + LENGTH)
+        total = weight + sum(weights.values())
+        log_s = (weight * tasks.log_s + sum([weights[rank] * one.log_s for rank, one in found.items()])) / total
+        changed = False
+        for rank, one in found.items():
+            others = total - weights[rank]
+            if one.variance and others > 1e-9 * total:
+                off = (log_s - one.log_s) * total / others  # from all others
+                more = (off / CLEAR) ** 2 - one.variance - one.noise - 1.0 / others
+                if more > 0.0:
+                    extra[rank], changed = more, True
+        if not changed:
+            break
+    speeds = dict[int, RankSpeed]()
+    for rank, one in found.items():
+        if not one.variance or (len(found) == 1 and not weight):
+            speeds[rank] = ranks[rank]
+            continue
+        log = log_s - one.log_s + one.log
+        speeds[rank] = ranks[rank].measured(max(SLOWEST, log), one.noise, tasks.variation, extra[rank])
+    gains = sum([one.variance / (one.variance + one.noise) for one in found.values()])
+    spread = spread_of({**ranks, **speeds}.values(), tasks.variation)
+    logs = {rank: one.known(tasks.variation, spread)[0] for rank, one in speeds.items()}
+    return speeds, _length(tasks, log_s, 1.0 / total, logs, timings, gains)
+
+
+def _length(
+    tasks: TaskLength, log_s: float, variance: float, logs: Mapping[int, float], timings: Mapping[int, Timing],
+    gains: float,
+) -> TaskLength:  # fmt: skip
+    """Return what is known of tasks, by speeds to which the timings have contributed as `gains` tasks would."""
+    n = seconds = squares = 0.0
+    for rank, log in logs.items():
+        timing, factor = timings[rank], math.exp(min(log - log_s, 300.0))
+        n += timing.n
+        seconds += timing.seconds * factor
+        squares += timing.squares * factor * factor
+    free = n - 1.0 - gains
+    if free <= 0.0 or not 0.0 < seconds < math.inf:
+        return TaskLength(log_s, variance, tasks.variation, tasks.n)
+    found = max(0.0, n * squares / seconds**2 - 1.0)
+    variation = (tasks.n * tasks.variation + n * found) / (tasks.n + free)
+    return TaskLength(log_s, variance, variation, min(tasks.n + free, 4.0 * MEMORY))
+
+
+class RankKnowledge:
+    """Speeds of the ranks of a pool, or of another door, and lengths of tasks; `given` speeds are not measured."""
+
+    def __init__(self, size: int, given: Sequence[float] | None = None) -> None:
+        self.ranks = [RankSpeed()] * size
+        if given is not None:
+            largest = max(given)
+            self.ranks = [RankSpeed(math.log(max(one / largest, sys.float_info.min)), 0.0) for one in given]
+        self.tasks = UNKNOWN  # of the function under way
+        self._functions = dict[tuple[Hashable, bool], TaskLength]()  # with costs, or without
+
+    @property
+    def speeds(self) -> list[float]:
+        """Speeds of the ranks relative to the fastest, above 0, with finite inverses."""
+        return self._relative(0.0)
+
+    @property
+    def hopes(self) -> list[float]:
+        """Speeds that ranks may have, in the unit of `speeds`: so a rank of which little is known gets tasks."""
+        return self._relative(HOPE)
+
+    def _relative(self, hope: float) -> list[float]:
+        spread = spread_of(self.ranks, self.tasks.variation)
+        known = [one.known(self.tasks.variation, spread) for one in self.ranks]
+        fastest = max([log for log, _ in known])
+        return [math.exp(max(SLOWEST, log - fastest + hope * math.sqrt(variance))) for log, variance in known]
+
+    def believe(self, speeds: Sequence[float], unsure: float = WEAK) -> None:
+        """Believe these speeds, in any unit, until tasks show others; `unsure`: their variance, in that of unknown ranks."""
+        mean = math.fsum([math.log(one) for one in speeds]) / len(speeds)
+        self.ranks = [RankSpeed(math.log(one) - mean, unsure) for one in speeds]
+
+    def begin(self, function: Hashable, *, with_costs: bool = False) -> None:
+        """Begin a call of a function; `with_costs`: those of its tasks are known."""
+        unknown = TaskLength(variation=VARIATION_OF_COSTS) if with_costs else UNKNOWN
+        self.tasks = self._functions.get((function, with_costs), unknown)
+
+    def observe(self, function: Hashable, timings: Mapping[int, Timing], *, with_costs: bool = False) -> None:
+        """Learn from tasks of the function that was begun last, as ranks have run them; see `Timing`."""
+        self.begin(function, with_costs=with_costs)
+        speeds, self.tasks = updated(dict(enumerate(self.ranks)), self.tasks, timings)
+        longest_s = max([timing.seconds for timing in timings.values()], default=0.0)
+        befores = [(self.ranks[rank], one.log) for rank, one in speeds.items()]
+        changed = any(old.n > 1.0 and not old.rested and abs(log - old.log) > CHANGED for old, log in befores)
+        for rank, old in enumerate(self.ranks):
+            if rank in speeds:
+                self.ranks[rank] = speeds[rank]
+            else:
+                tasks = longest_s * math.exp(min(old.log - self.tasks.log_s, 300.0))
+                rested = old.rested + tasks + MEMORY * changed  # where one has changed, others may have
+                self.ranks[rank] = old._replace(rested=min(MOST_RESTED, rested))
+        self._functions.pop((function, with_costs), None)
+        self._functions[function, with_costs] = self.tasks
+        if len(self._functions) > KEPT:
+            del self._functions[next(iter(self._functions))]
+
+    def estimate(self, ranks: Sequence[int], timings: Mapping[int, Timing]) -> Estimate | None:
+        """Return what is known of ranks in the middle of a call, in which they have these timings; None: no length."""
+        speeds, tasks = updated(self.ranks_of(ranks), self.tasks, timings)
+        if tasks.variance == math.inf:
+            return None
+        after = {rank: speeds.get(rank, self.ranks[rank]) for rank in ranks}
+        spread = spread_of(after.values(), tasks.variation)
+        known = {rank: one.known(tasks.variation, spread) for rank, one in after.items()}
+        fastest = max([log for log, _ in known.values()])
+        relative = {rank: math.exp(max(SLOWEST, log - fastest)) for rank, (log, _) in known.items()}
+        typical = sum([speed * speed for speed in relative.values()]) / sum(relative.values())
+        hopes = {rank: relative[rank] * math.exp(HOPE * math.sqrt(variance)) for rank, (_, variance) in known.items()}
+        return Estimate(relative, typical, math.exp(tasks.log_s - fastest), tasks.variation, hopes)
+
+    def knows(self, rank: int) -> bool:
+        """Return whether anything is known of a rank."""
+        return self.ranks[rank].n > 0.0
+
+    def numbers(self) -> list[float]:
+        """Return what other ranks need to know in a call, `n_numbers` numbers."""
+        return [*self.tasks, *[number for one in self.ranks for number in one]]
+
+    def read(self, numbers: Sequence[float]) -> None:
+        """Know what the root knows, by its `numbers`."""
+        n, width = len(TaskLength._fields), len(RankSpeed._fields)
+        self.tasks = TaskLength(*numbers[:n])
+        self.ranks = [RankSpeed(*numbers[at : at + width]) for at in range(n, len(numbers), width)]
+
+    def ranks_of(self, ranks: Sequence[int]) -> dict[int, RankSpeed]:
+        """Return the speeds of some ranks."""
+        return {rank: self.ranks[rank] for rank in ranks}
+
+
+def n_numbers(size: int) -> int:
+    """Return how many numbers `RankKnowledge.numbers` has for so many ranks."""
+    return len(TaskLength._fields) + size * len(RankSpeed._fields)
