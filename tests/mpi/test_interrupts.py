@@ -31,7 +31,7 @@ from lb_mpi.saving import folder as saving_folder
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
-LAST_EVENTS = 24  # of a call, at which Ctrl-C comes, on the first rank and the last one in turn
+LAST_EVENTS = 36  # of a call, at which Ctrl-C comes, on the first rank and the last one in turn
 OTHER = MPI.get_vendor()[0] != "MPICH"  # with the other MPI, in the other turn
 pytestmark = pytest.mark.mpi
 
@@ -368,7 +368,7 @@ class Loads(Values):
 
 
 class Maps(Values):
-    expected = tuple(k * k for k in range(40))
+    expected = tuple((k, bytes(4000)) for k in range(40))  # more than an order holds
 
     def __enter__(self) -> Self:
         self.pool = lb_mpi.Pool(COMM)
@@ -379,7 +379,7 @@ class Maps(Values):
             self.pool.close()
 
     def call(self) -> None:
-        self.value = tuple(self.pool.map(lambda k: k * k, 40, to="all", chunksize=1))
+        self.value = tuple(self.pool.map(lambda k: (k, bytes(4000)), 40, to="all", chunksize=1))
 
 
 class Deals(Values):
@@ -394,6 +394,7 @@ class Deals(Values):
 HANDING = [Migrating, Keeping, Rebalancing, Slabs, Saves, Loads, Values, Maps]
 
 
+@pytest.mark.filterwarnings("ignore:.*incomplete, without a manifest")  # of a save that was interrupted
 @pytest.mark.parametrize("door", HANDING)
 def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, door: type[Handing]
@@ -408,6 +409,7 @@ def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(
     for back in range(LAST_EVENTS):
         victim = (back + OTHER) % 2 * (SIZE - 1)
         with door(folder) as one:
+            lb_mpi.Pool(COMM).close()  # in the first call on a communicator, ranks can't tell each other
             press.n, press.at = 0, n_events[victim] - back if victim == RANK else 0
             error: BaseException | None = None
             try:
