@@ -41,8 +41,7 @@ MUTANTS = [
     (neighbours, "NeighbourPlanner._transfers", "margins=speed * (time - times)", "margins=speed * (times - time)"),
     (neighbours, "NeighbourPlanner._transfers", "shares=n_owners * speed / speeds", "shares=n_owners * speeds / speed"),
     (neighbours, "NeighbourPlanner._pass_on", "np.argsort(-flow[below]", "np.argsort(flow[below]"),
-    (decider, "Decider.report", "free = speed / running", "free = speed * running"),
-    (decider, "Decider.report", "self._seen *= FORGET", "self._seen *= 1.0"),
-    (decider, "Decider.report", "first, -self._began_s, work", "first, self._began_s, work"),
+    (decider, "Decider.report", "(FORGET * weight, FORGET * total)", "(weight, total)"),
+    (decider, "Decider.report", "            -self._began_s,\n", "            self._began_s,\n"),
     (decider, "Decider.decide", "min(float(np.median(self._late_s)), balanced_s)", "float(np.median(self._late_s))"),
 ]  # fmt: skip

@@ -244,7 +244,7 @@ def test_all_ranks_decide_the_same() -> None:
 
 
 def test_what_a_rank_reports_and_what_follows() -> None:
-    """A rank that queues would be faster; one that comes late has less time, up to that of all; old ratios fade."""
+    """A rank that comes late has less time, up to that of all; old ratios fade."""
     deciders = [
         module.NeighbourPlanner(Knowledge(rank, [rank, 1 - rank], [1 - rank]), 2, Trigger("always")) for rank in (0, 1)
     ]
@@ -256,7 +256,6 @@ def test_what_a_rank_reports_and_what_follows() -> None:
         ]  # fmt: skip
         told = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
         most = _Maxima(*told.maxima.tolist())
-        assert most.free_s == pytest.approx(0.5 * most.home_s)
         for decider in deciders:
             decider._knowledge.apply(decider.decide(told))
         late = [float(decider._knowledge.late[0]) for decider in deciders]
