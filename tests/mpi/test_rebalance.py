@@ -370,6 +370,29 @@ def test_what_vertices_that_came_need_longer_than_expected_is_their_cost() -> No
     assert balance.speed == pytest.approx(1.0)
 
 
+def test_a_rank_that_had_no_work_keeps_its_speed_when_a_move_is_undone() -> None:
+    balance = PlanBalance(np.zeros(0))
+    balance._speeds.extend([2.0] * 5)
+    moved = rebalance.Moved(None, np.ones(1), (), {}, np.ones(1, dtype=np.int64), 0, 0.0)
+    outcome = RebalanceOutcome(Decision(BalanceReason.GAIN), 1.0, 0.5, before_s=8.0, after_s=6.0)
+    balance.moved(moved, outcome, 0)
+    balance.moved(moved._replace(costs=np.zeros(0)), outcome._replace(decision=Decision(BalanceReason.UNDONE)), 0)
+    assert balance.speed == 2.0
+
+
+def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured() -> None:
+    balance = PlanBalance(np.ones(4))
+    balance._speeds.extend([1.0] * 5)
+    moved = rebalance.Moved(None, np.ones(4), (), {}, np.array([0, 0, 1, 1]), 0, 0.0)
+    balance.moved(moved, RebalanceOutcome(Decision(BalanceReason.GAIN), 1.0, 0.5, before_s=8.0, after_s=6.0), 0)
+    balance.given(np.full(4, 10.0))
+    assert balance.load / balance.expected == pytest.approx(4.0)  # the time that was expected, in the new unit
+    for own_s in (0.0, 9.0, 18.0):
+        balance.measure(own_s, 0.0, balance.load)
+    balance.learn(0)
+    assert balance.costs.tolist() == [10.0] * 4
+
+
 def test_one_slow_step_is_noise_and_two_are_a_change() -> None:
     balance, own_s, found = PlanBalance(np.ones(6)), 0.0, []
     for step_s in (0.0, 1.0, 1.0, 1.0, 4.0, 1.0, 2.0, 3.0, 1.0, 1.0):

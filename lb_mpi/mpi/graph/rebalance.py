@@ -144,6 +144,7 @@ class PlanBalance:
         self.take(costs)
         if not self._given and before > 0.0 and self.load > 0.0:
             self._speeds = MeasuredSpeeds(speed / before * self.load for speed in self._speeds)
+            self.expected *= self.load / before
         self._given = True
 
     def take(self, costs: Floats) -> None:
@@ -173,7 +174,7 @@ class PlanBalance:
 
         Their costs are estimates, unless they are given: what this rank needs longer than expected is theirs.
         """
-        if self._learned or self.undo is None or len(self._speeds) < LEAST:
+        if self._learned or self._given or self.undo is None or len(self._speeds) < LEAST:
             return
         self._learned, expected, now = True, self._speeds[0], self._speeds.usual()
         came = self.undo.owners != rank
@@ -193,7 +194,9 @@ class PlanBalance:
         self.opportunities.moved(outcome.cut, reason)
         if reason is BalanceReason.UNDONE:
             load = float(moved.costs.sum())  # of the vertices that are back; their costs may be known better
-            self._speeds = MeasuredSpeeds(speed * load / self._earlier_load for speed in self._earlier)
+            known = load > 0.0 and self._earlier_load > 0.0  # a rank may have had no work
+            factor = load / self._earlier_load if known else 1.0
+            self._speeds = MeasuredSpeeds(speed * factor for speed in self._earlier)
             self.undo, self.grown, self.expected = None, False, math.nan
             return
         self.opportunities.promises.make(Promise(outcome.before_s, outcome.after_s))
