@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import neighbours as module
-from lb_mpi.balancing.decider import _Maxima
 from lb_mpi.balancing.deciding import Decided, Observation, RankReport, RoundProblem, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, RowCosts
 from lb_mpi.balancing.neighbours import momentum
@@ -255,7 +254,6 @@ def test_what_a_rank_reports_and_what_follows() -> None:
             for rank in (0, 1)
         ]  # fmt: skip
         told = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
-        most = _Maxima(*told.maxima.tolist())
         for decider in deciders:
             decider._knowledge.apply(decider.decide(told))
         late = [float(decider._knowledge.late[0]) for decider in deciders]
