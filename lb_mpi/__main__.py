@@ -19,9 +19,9 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from lb_mpi import __version__
-from lb_mpi.cli.dispatch import PROG, Entry, dispatch, say
+from lb_mpi.cli.dispatch import PROG, Entry, dispatch
 from lb_mpi.cli.run import commands as started
-from lb_mpi.cli.run.arguments import speaks
+from lb_mpi.cli.run.arguments import say, speaks
 
 COMMANDS = {
     "use": {
@@ -33,11 +33,10 @@ COMMANDS = {
             "record"),
         "pool": Entry("run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()"),
         "info": Entry("print versions, MPI, hosts and ranks; with --measure, also speeds and the cost of messages", "info",
-            "--measure (after mpiexec -n 4: of all 4 ranks)", ranks=True),
+            "--measure", ranks=True, before="mpiexec -n 4 "),
         "slurm-script": Entry("print a batch script for Slurm that starts a program with run, and continues it", "slurm",
             "> job.sbatch"),
-        "warmup": Entry("compile the kernels now, so that the first run need not do it", "info",
-            "(once, after the installation)"),
+        "warmup": Entry("compile the kernels now, after the installation, so that the first run need not do it", "info"),
     },
     "try without a cluster": {
         "throttle": Entry("run a program as if on a slower machine"),
@@ -58,28 +57,30 @@ COMMANDS = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, prog: str = PROG) -> int:
     """Run one command; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if list(given) == ["--version"]:
+    if given and given[0] == "help":
+        given = [*given[1:2], "--help"]
+    if list(given) in (["--version"], ["-V"]):
         return say(f"lb_mpi {__version__}\n") if speaks() else 0
     if given and given[0] in started.FOR_PEOPLE:
-        return started.main(given[0], given[1:], f"{PROG} {given[0]}")
+        return started.main(given[0], given[1:], f"{prog} {given[0]}")
     if given and given[0] in ("pool", "profile"):
         from lb_mpi.cli import programs
 
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         run = programs.run_pool if given[0] == "pool" else programs.run_profile
-        return run(given[1:], f"{PROG} {given[0]}")
-    return dispatch(COMMANDS, given)
+        return run(given[1:], f"{prog} {given[0]}")
+    return dispatch(COMMANDS, given, prog)
 
 
 def script() -> int:
     """Run the installed command `lb_mpi`, which, unlike `python -m lb_mpi`, imports nothing from the current folder."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return main()
+    return main(prog="lb_mpi")
 
 
 if __name__ == "__main__":

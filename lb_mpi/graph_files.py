@@ -81,8 +81,12 @@ def _read(path: PathLike) -> Graph:
 
 def write_parts(path: PathLike, parts: ArrayLike) -> None:
     """Write the (n,) parts in METIS format: one vertex's part on each line."""
-    numbers = check_parts(parts, np.size(parts), 1 << 62)
-    write_whole(path, "".join(f"{part}\n" for part in numbers.tolist()))
+    write_whole(path, parts_text(parts))
+
+
+def parts_text(parts: ArrayLike) -> str:
+    """Return the (n,) parts in METIS format."""
+    return "".join(f"{part}\n" for part in check_parts(parts, np.size(parts), 1 << 62).tolist())
 
 
 # --- METIS -----------------------------------------------------------------------------------------------------------

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 
 SHOWN_S, LINE_S = 0.2, 10.0  # before the line changes: on a terminal, and elsewhere
-WIDTH = 100  # of a line on a terminal, which must not wrap
+
+
+def _width() -> int:
+    """Return the width of a line on the terminal, which must not wrap; 0: standard error is none that can rewrite a line."""
+    with contextlib.suppress(OSError, ValueError):  # it is no terminal, or not a file
+        if os.environ.get("TERM") != "dumb":
+            return max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 0)
+    return 0
 
 
 class StatusLine(contextlib.AbstractContextManager["StatusLine"]):
@@ -19,18 +27,18 @@ class StatusLine(contextlib.AbstractContextManager["StatusLine"]):
     """
 
     def __init__(self, after_s: float = 0.0) -> None:
-        self._due = time.monotonic() + (after_s if sys.stderr.isatty() else LINE_S)
+        self._due = time.monotonic() + (after_s if _width() else LINE_S)
         self._shown = False  # on a terminal
 
     def show(self, text: str, *, last: bool = False) -> bool:
         """Show the text if that is due, or as the `last` one, which stays; return whether it was shown."""
-        now, terminal = time.monotonic(), sys.stderr.isatty()
+        now, width = time.monotonic(), _width()
         if now < self._due and not last:
             return False
-        self._due = now + (SHOWN_S if terminal else LINE_S)
-        self._shown = terminal and not last
+        self._due = now + (SHOWN_S if width else LINE_S)
+        self._shown = width > 0 and not last
         end = "" if self._shown else "\n"
-        self._write(f"\r{text[:WIDTH]}\x1b[K{end}" if terminal else f"{text}\n")
+        self._write(f"\r{text[:width]}\x1b[K{end}" if width else f"{text}\n")
         return True
 
     def clear(self) -> None:

@@ -132,7 +132,7 @@ def prepare(environment: Environment, extras: Sequence[str] | None = None) -> No
         fits = _stamp(wanted_extras)
         if environment.python.exists() and stamp.is_file() and stamp.read_text() == fits:
             return
-        what = f"{environment.mpi} from its wheel" if extras is None else f"lb_mpi[{wanted_extras}]"
+        what = f"{environment.mpi} from its wheel" if extras is None else f"the extras {wanted_extras}"
         print(f"setting up {environment.path.name} with {what} (half a minute to two) ...", flush=True)
         started = time.monotonic()
         try:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
+from lb_mpi.arranging import METHODS, OBJECTIVES
 from lb_mpi.arranging.objectives import AIMS, DENSE, TIE, Aim, UniformAim, costs, find_modes
 from lb_mpi.diffusion.setup import Spectrum, laplacian
 from lb_mpi.graph import Floats, Graph, Ints
@@ -220,9 +221,7 @@ def _all(n: int) -> Iterator[Ints]:
 
 # --- Arguments, result, prediction ------------------------------------------------------------------------------------
 
-OBJECTIVES = tuple(AIMS)
 SEARCHES = {"exhaustive": exhaustive, "paper": paper, "fill": fill, "swap": swap}
-METHODS = (*SEARCHES, "anneal")
 LEAST = 1e-12  # of the largest speed: below, a spectrum is lost in rounding
 _DRAWS = 25  # of the initial times
 _N_MODES = 8  # at either end of the spectrum of large graphs, to predict steps

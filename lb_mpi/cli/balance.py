@@ -15,7 +15,7 @@ import numpy as np
 
 from lb_mpi import checks
 from lb_mpi.checks import show
-from lb_mpi.cli.dispatch import GRAPH, Command, draw
+from lb_mpi.cli.dispatch import GRAPH, Command, deliver, draw, output
 from lb_mpi.cli.report.page import label
 from lb_mpi.diffusion.diffusion import Balance, balance
 from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
@@ -48,7 +48,8 @@ def add_options(parser: argparse.ArgumentParser, schemes: tuple[str, ...]) -> No
         help="speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,...")
     add("--times", default="uniform:5:15", metavar="X,X,...", help="seconds that each rank needs before, given as --speeds")
     add("--seed", type=int, default=0, help="seed of the drawn numbers")
-    add("--picture", metavar="FILE.svg", help="draw the ranks and what moves between them, and the imbalance of each step")
+    add("--picture", type=output, metavar="FILE.svg",
+        help="draw the ranks and what moves between them, and the imbalance of each step")
 
 
 class Ranks(NamedTuple):
@@ -313,7 +314,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
 def finish(options: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     """Draw the picture that is asked for; return the result."""
     if options.picture is not None:
-        Path(options.picture).write_text(picture(result))
+        deliver(options.picture, picture(result))
     return result
 
 

@@ -4,20 +4,21 @@ each of several unequal nodes, `arrange` assigns nodes to the vertices of a proc
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from lb_mpi import checks
+from lb_mpi.arranging import METHODS as ARRANGE_METHODS
+from lb_mpi.arranging import OBJECTIVES
 from lb_mpi.checks import comma_list
-from lb_mpi.cli.dispatch import GRAPH, PATIENCE_S, Command, draw
+from lb_mpi.cli.dispatch import GRAPH, PATIENCE_S, Command, deliver, draw, output, written
 from lb_mpi.cli.run.hosts import format_hosts, read_hosts
 from lb_mpi.distributing.allocation import METHODS as ALLOCATION_METHODS
 from lb_mpi.distributing.allocation import allocate
 from lb_mpi.graph import Graph, Ints
-from lb_mpi.graph_files import as_graph, write_parts
+from lb_mpi.graph_files import as_graph, parts_text
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import check_speeds
 from lb_mpi.partitioning.partition import AIMS, COARSENINGS, EFFORTS, METHODS, THRESHOLDS, partition
@@ -63,7 +64,8 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     add("--aim", choices=AIMS, default="cut",
         help="cut: few edges between parts that have their target weights; time: minimise the time of the slowest "
         "rank of the machine, whatever the weights; it is never longer than with cut")
-    add("-o", "--output", metavar="FILE.part", help="write the part of each vertex to this file, one per line")
+    add("-o", "--output", type=output, metavar="FILE.part",
+        help="write the part of each vertex to this file, one per line; -: to standard output")
 
 
 def _partition(options: argparse.Namespace) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def _partition(options: argparse.Namespace) -> dict[str, Any]:
     figures = partition_metrics(graph, parts, options.k, **aims)
     cost = figures.cost
     if options.output is not None:
-        write_parts(options.output, parts)
+        deliver(options.output, parts_text(parts))
     return {
         "graph": options.graph,
         "vertices": graph.n,
@@ -97,6 +99,7 @@ def _partition(options: argparse.Namespace) -> dict[str, Any]:
         "disconnected": np.flatnonzero(~figures.connected).tolist(),
         **({"cost": {name: np.asarray(value).tolist() for name, value in vars(cost).items()}} if cost else {}),
         **(_shown(graph, parts, options.k) if options.show else {}),
+        **({} if options.output is None else {"file": options.output}),
     }
 
 
@@ -124,7 +127,7 @@ def _describe_partition(result: dict[str, Any]) -> list[str]:
         lines.append(f"v_2 = {_some([f'{entry:.4f}' for entry in result['v_2']], 'vertices')}")
         for part, vertices in enumerate(result["parts"][:SHOWN]):
             lines.append(f"part {part}: vertices {_some(vertices, 'vertices')}")
-    return lines
+    return lines + written(result.get("file"))
 
 
 # --- allocate ---------------------------------------------------------------------------------------------------------
@@ -173,8 +176,6 @@ def _describe_allocation(result: dict[str, Any]) -> list[str]:
 
 
 def _add_arrange(parser: argparse.ArgumentParser) -> None:
-    from lb_mpi.arranging import arrange as arranging  # late: needs numba
-
     add = parser.add_argument
     add("--graph", required=True, help=GRAPH)
     nodes = parser.add_mutually_exclusive_group()
@@ -183,10 +184,10 @@ def _add_arrange(parser: argparse.ArgumentParser) -> None:
                        "(default: uniform:1:10)")
     nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
     add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal")
-    add("--objective", choices=arranging.OBJECTIVES, default="uniform",
+    add("--objective", choices=OBJECTIVES, default="uniform",
         help="which diffusion should converge fast: with equal edge weights (uniform), or with those of Jin and Wang, which "
         "are smaller at slow nodes (paper)")
-    add("--method", choices=arranging.METHODS, default="swap",
+    add("--method", choices=ARRANGE_METHODS, default="swap",
         help="exhaustive: try all arrangements (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, "
         "anneal: each is better and slower than the one before")
 
@@ -210,11 +211,9 @@ def _arrange(options: argparse.Namespace) -> dict[str, Any]:
     speeds = check_speeds(given, graph.n)
     settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
     with StatusLine(PATIENCE_S) as line:
-        began = time.monotonic()
 
         def show(text: str, done: float) -> None:
-            left_s = (time.monotonic() - began) * (1.0 - done) / max(done, 1e-3)
-            line.show(f"{text}: {done:.0%}, about {left_s:.0f} s left")
+            line.show(f"{text}: {done:.0%} of the trials")  # the last ones may take longer
 
         found = arrange(graph, speeds, progress=show, **settings)
     result = {

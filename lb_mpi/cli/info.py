@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi import __version__
-from lb_mpi.cli.dispatch import Command
+from lb_mpi.cli.dispatch import STDOUT, Command, output, written
 from lb_mpi.machine import FIELDS, WAITS, Machine
 from lb_mpi.table import Table, counted, named_ranks
 from lb_mpi.threads import crowded
@@ -27,7 +27,7 @@ MOST_LINES = 64  # of ranks
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", action="store_true",
         help="measure the speeds of the ranks, and the latency and bandwidth of messages")
-    parser.add_argument("-o", dest="output", metavar="FILE",
+    parser.add_argument("-o", dest="output", type=output, metavar="FILE",
         help="write the measured machine to FILE, for partition --machine")
     parser.add_argument("--speeds", metavar="F,F,...",
         help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank")
@@ -35,6 +35,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
     """Return the facts on rank 0; None on the others, which exit with code 2 if it raises ValueError or OSError."""
+    if options.output == STDOUT:
+        raise ValueError("-o -: expected a file")
     versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
     try:
         from lb_mpi.mpi.graph import info
@@ -61,7 +63,8 @@ def _describe(answer: dict[str, Any]) -> list[str]:
         if text := crowded(len(ranks), max(answer["threads"][rank] for rank in ranks), answer["cores"][ranks[0]]):
             lines.append(f"{host}: {text}")
     if "machine" in answer:
-        return lines + _table(Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)}))
+        machine = Machine(**{name: answer["machine"][name] for name in (*FIELDS, *WAITS)})
+        return lines + _table(machine) + written(answer.get("output"))
     for host in dict.fromkeys(hosts):
         lines.append(f"  {host}: {named_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
     return lines

@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 
 from lb_mpi.cli.advise.advice import advise, collapsed, conclude
 from lb_mpi.cli.advise.replay import gain, replays
-from lb_mpi.cli.dispatch import PATIENCE_S, Command
+from lb_mpi.cli.dispatch import PATIENCE_S, Command, deliver, output
 from lb_mpi.cli.report.page import page
-from lb_mpi.cli.report.run import Run, gather, headline, times
+from lb_mpi.cli.report.run import Run, gather, headline, of_ranks, times
 from lb_mpi.cli.report.trace import trace
-from lb_mpi.files import write_whole
 from lb_mpi.status import StatusLine
-from lb_mpi.table import Table, counted
+from lb_mpi.table import Table
 
 T = TypeVar("T")
 FOLDER = "folder of the record, as given to run --record or in LB_MPI_RECORD"
@@ -30,8 +29,9 @@ FOLDER = "folder of the record, as given to run --record or in LB_MPI_RECORD"
 def _add_report(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", metavar="FOLDER", help=FOLDER)
-    add("-o", dest="output", default="report.html", metavar="FILE", help="file for the page")
-    add("--trace", metavar="FILE", help="also write a trace for Perfetto or chrome://tracing")
+    add("-o", dest="output", type=output, default="report.html", metavar="FILE",
+        help="file for the page; -: standard output")
+    add("--trace", type=output, metavar="FILE", help="also write a trace for Perfetto or chrome://tracing")
 
 
 def _report(options: argparse.Namespace) -> dict[str, Any]:
@@ -40,11 +40,12 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     found = gather(Path(options.folder))
     head = headline(found, *gain(found), lambda: _conclusion(found))
     text = page(found, head)
-    write_whole(options.output, text)
+    deliver(options.output, text)
     if options.trace is not None:
-        write_whole(options.trace, json.dumps(trace(found), separators=(",", ":")))
+        deliver(options.trace, json.dumps(trace(found), separators=(",", ":")))
     return {
         "ranks": found.size,
+        "recorded": len(found.ranks),
         **{name: _known(value) for name, value in head._asdict().items()},
         "notes": found.notes,
         "file": options.output,
@@ -56,12 +57,13 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
 
 def _describe_report(answer: dict[str, Any]) -> list[str]:
     gain, trace_file, next_step = answer["gain"], answer["trace"], answer["next_step"]
+    ranks = of_ranks(answer["recorded"], answer["ranks"])
     bound = "not known" if answer["bound_s"] is None else f"{answer['bound_s']:.3f} s"
     ratio = "" if answer["ratio"] is None else f": {answer['ratio']:.2f} times as long"
     efficiencies = [answer[name] for name in ("parallel", "balance", "communication")]
     lines = [
         "" if gain is None else f"{times(gain)} times as fast as without balancing (predicted)",
-        f"{counted(answer['ranks'], 'rank')}, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
+        f"{ranks}, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
         f"(lower bound) {bound}{ratio}",
         "" if None in efficiencies
         else "parallel efficiency {:.1%} = load balance {:.1%} * communication {:.1%}".format(*efficiencies),

@@ -41,6 +41,7 @@ from lb_mpi.virtual import Network, check_span
 THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
 ROW_BYTES = 256  # of a row, and of its result
 WITHIN_S = 2e-6  # that a message of a pool takes within a host
+MOST_RANKS = 1 << 16  # of simulated rows
 SHOWN = 20  # lines of a table in the text output
 
 
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a parser for each subject."""
     subjects = parser.add_subparsers(dest="subject", required=True, metavar="SUBJECT", title="subjects")
     for name, (text, subject) in SUBJECTS.items():
-        subject.add_arguments(subjects.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}."))
+        subject.add_arguments(subjects.add_parser(name, strict=True, help=text, description=f"{text[0].upper()}{text[1:]}."))
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: fl
 def _speeds(options: argparse.Namespace, size: int) -> Floats:
     """Return (size,) speeds; fewer listed ones are repeated."""
     speeds = draw("speeds", options.speeds, size, np.random.default_rng(options.seed))
-    return np.resize(speeds, size) if len(speeds) < size else speeds
+    return check_speeds(np.resize(speeds, size) if len(speeds) < size else speeds, size)
 
 
 def _bandwidth(options: argparse.Namespace) -> float:
@@ -221,6 +222,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     """
     began = time.process_time()
     graph = as_graph(options.graph)
+    integer(f"--graph {options.graph}: ranks", graph.n, 1, MOST_RANKS)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
     network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
     recorded = SimulatedRows(graph.n) if options.record is not None else None

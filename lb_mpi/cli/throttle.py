@@ -281,13 +281,15 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
         warning = hold_back(program, speed, stops)
     finally:
         program.close()
+    rank = number(os.environ)
+    name = "throttle" if rank == "?" else f"throttle: rank {rank}"
     if warning:
-        print(f"throttle: {warning}", file=sys.stderr)
+        print(f"{name}: {warning}", file=sys.stderr)
     if report:
         seconds, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = used.ru_utime + used.ru_stime
         print(
-            f"throttle: speed {speed:g}: {cpu_s:.3f} s of CPU time in {seconds:.3f} s, {cpu_s / seconds:.3f}",
+            f"{name}: speed {speed:g}: {cpu_s:.3f} s of CPU time in {seconds:.3f} s, {cpu_s / seconds:.3f}",
             file=sys.stderr,
         )
     assert program.status is not None

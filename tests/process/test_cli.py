@@ -61,7 +61,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
 def test_a_warning_is_one_line() -> None:
     command = [sys.executable, "-m", "lb_mpi", "partition", "mesh:2x2", "-k", "9"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stderr.startswith("python -m lb_mpi: warning: 5 of 9 parts are empty")
+    assert done.stderr.startswith("python -m lb_mpi partition: warning: 5 of 9 parts are empty")
     assert done.stderr.count("\n") == 1
 
 
@@ -74,14 +74,14 @@ def test_as_a_module() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", ["allocate --tasks 3 --time 1", "-h"])
+@pytest.mark.parametrize("arguments", ["allocate --tasks 3 --time 1", "-h", "run -h"])
 def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> None:
     command = [sys.executable, "-m", "lb_mpi", *arguments.split()]
     reader, writer = os.pipe()
     os.close(reader)
     for output, code, says in (
         (writer, 141, ""),
-        (os.open("/dev/full", os.O_WRONLY), 1, "No space left on device: 'standard output'\n"),
+        (os.open("/dev/full", os.O_WRONLY), 1, "standard output: No space left on device\n"),
     ):
         done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
         os.close(output)
@@ -150,6 +150,58 @@ def test_the_installed_command_without_arguments_prints_its_help() -> None:
     done = subprocess.run([command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "commands, each with --help" in done.stdout
+
+
+def test_files_are_refused_before_the_work_and_named_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    work = ["partition", "no.graph", "-k", "2"]  # an error of the work would name this
+    for path, why in (("nodir/x", "No such file or directory"), (".", "Is a directory")):
+        assert main([*work, "-o", path]) == 2
+        assert capsys.readouterr().err == f"python -m lb_mpi partition: error: -o {path}: {why}\n"
+    assert main(["partition", "mesh:2x2", "-k", "2", "-o", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert (len(out.split()), "cut 2" in err) == (4, True)
+    assert not Path("-").exists()
+    assert main(["partition", "mesh:2x2", "-k", "2", "-o", "x.part"]) == 0
+    assert capsys.readouterr().out.endswith("\nx.part (0.0 kB)\n")
+    assert main(["simulate", "tasks", "--hosts", "2", "--tasks", "9", "--record", "record"]) == 0
+    Path("record", "rank000001.lbrec").unlink()
+    assert main(["report", "record"]) == 0
+    assert "of 1 of 2 ranks only, " in capsys.readouterr().out
+    if Path("/dev/full").exists():
+        assert main(["balance", "mesh:2x2", "--picture", "/dev/full"]) == 2
+        assert "--picture /dev/full: No space left" in capsys.readouterr().err
+
+
+def test_what_a_command_line_means(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for line, code, said in (
+        ("help allocate", 0, "usage: python -m lb_mpi allocate "),
+        ("help", 0, "usage: python -m lb_mpi COMMAND"),
+        ("-V", 0, f"lb_mpi {lb_mpi.__version__}\n"),
+        ("alocate --help", 2, "did you mean allocate?"),
+        ("simulate search --threshld 3", 2, "usage: python -m lb_mpi simulate search "),
+        ("simulate rows --graph mesh:2x2 --speeds=-1,1", 2, "--speeds[0] = -1.0: expected"),
+        ("simulate rows --graph mesh:2000x2000", 2, "ranks = 4000000: expected an integer, 1 to 65536"),
+        ("cluster --name run", 2, "required: COMMAND"),
+        ("cluster down --nme x", 2, "did you mean --name?"),
+        ("run -- nosuch", 127, "error: nosuch: not found: expected a command"),
+    ):
+        try:
+            ended: object = main(line.split())
+        except SystemExit as leaving:
+            ended = leaving.code
+        assert ended == code
+        out, err = capsys.readouterr()
+        assert said in out + err, line
+        assert all(len(one) <= 80 for one in out.splitlines())
+
+
+def test_help_needs_no_numba() -> None:
+    script = "import sys; sys.modules['numba'] = None; from lb_mpi.__main__ import main; sys.exit(main(['arrange', '-h']))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
 
 
 SCRIPT = """
@@ -227,7 +279,7 @@ def test_a_failure_is_one_line_and_a_bug_keeps_its_traceback(
     line = ["allocate", "--tasks", "1", "--time", "1"]
     for error, code in ((Error("rank 1 is gone"), 1), (ValueError("x = 1"), 2), (OSError(2, "gone"), 2)):
         assert main(line) == code
-        assert capsys.readouterr().err == f"python -m lb_mpi: error: {error}\n"
+        assert capsys.readouterr().err == f"python -m lb_mpi allocate: error: {error}\n"
     error = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         main(line)

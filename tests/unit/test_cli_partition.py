@@ -128,7 +128,7 @@ def test_parts_are_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str
     assert len((tmp_path / "a.part").read_text().split()) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.part", "link.part"]
     assert main([*line, "/dev/full"]) == 2
-    assert capsys.readouterr().err == "python -m lb_mpi: error: -o /dev/full: No space left on device\n"
+    assert capsys.readouterr().err == "python -m lb_mpi partition: error: -o /dev/full: No space left on device\n"
     assert Path("/dev/full").is_char_device()
 
 

@@ -230,7 +230,17 @@ print(*codes)
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     how = 'graphs need numba: pip install "PATH/TO/CLONE[graphs]"'
     assert done.stdout == f"True\n{how}\n1\n0 0 0\n", done.stderr
-    assert done.stderr.startswith(f"python -m lb_mpi: error: {how}\n")
+    assert done.stderr.startswith(f"python -m lb_mpi partition: error: {how}\n")
+
+
+def test_nothing_says_to_install_lb_mpi_from_an_index_where_its_name_is_nobodys() -> None:
+    said = re.compile(r"lb_mpi\[|pip3? install (-\S+ )*['\"]?lb[_-]mpi\b")
+    folders = "apps", "benchmarks", "docs", "launch", "lb_mpi", "tests", "tools"
+    paths = [*ROOT.glob("*.*"), *(path for name in folders for path in (ROOT / name).rglob("*"))]
+    kinds = {".py", ".md", ".cfg", ".toml", ".sbatch", ".cff", ".js", ".sh", ""}
+    texts = {path: path.read_text(errors="replace") for path in paths if path.is_file() and path.suffix in kinds}
+    assert len(texts) > 200
+    assert [path for path, text in texts.items() if said.search(text.replace(said.pattern, ""))] == []
 
 
 def test_files_named_for_contributors_exist() -> None:

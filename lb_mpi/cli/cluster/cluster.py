@@ -28,12 +28,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, emulated_speed
 from lb_mpi.cli.cluster.network import MTU, need, run, say_ready, start_daemon
 from lb_mpi.cli.run import commands, limit
-from lb_mpi.cli.run.arguments import Parser
+from lb_mpi.cli.run.arguments import Parser, say
 from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
 from lb_mpi.errors import ClusterError
 
@@ -193,7 +193,7 @@ SETTINGS = {
 
 def act_as_user(name: str, command: str, arguments: Sequence[str]) -> int:
     """Run launch/cluster with `arguments`, which contain `command`, in the namespaces of the cluster `name`."""
-    found = find_keeper(name)
+    found = keepers().get(name)
     if found is None and command == "down":
         return 0
     if found is None and command != "up":
@@ -229,14 +229,20 @@ def _call(argv: Sequence[str]) -> int:
             raise
 
 
-def find_keeper(name: str) -> int | None:
-    """Return the process number of this user's keeper of the cluster `name`."""
-    wanted = [part.encode() for part in commands.argv(sys.executable, "keeper", name)[-3:]]
+def keepers() -> dict[str, int]:
+    """Return the process numbers of this user's keepers, by the names of their clusters."""
+    wanted, found = [part.encode() for part in commands.argv(sys.executable, "keeper")[-2:]], {}
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended meanwhile
-            if path.stat().st_uid == os.geteuid() and (path / "cmdline").read_bytes().split(b"\0")[-4:-1] == wanted:
-                return int(path.name)
-    return None
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            if words[-4:-2] == wanted and path.stat().st_uid == os.geteuid():
+                found[words[-2].decode()] = int(path.name)
+    return found
+
+
+def names() -> list[str]:
+    """Return the names of all clusters of this user."""
+    return sorted([path.parent.name.removeprefix("lbmpi-") for path in RUN.glob("lbmpi-*/hosts.txt")] or keepers())
 
 
 def start_keeper(name: str) -> int:
@@ -284,18 +290,23 @@ def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
     top = Parser(prog=prog,
         description="Create virtual hosts on this machine, each with a name, an address and a speed, and TCP between them.",
-        epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python -m apps.uts; %(prog)s down",
+        epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python program.py; %(prog)s down",
         allow_abbrev=False)
-    top.add_argument("--name", default="lab", help="name of the cluster, if there are several")
+    name: Any = {"metavar": "NAME", "help": "name of the cluster, if there are several"}
+    top.add_argument("--name", default="lab", **name)
     parsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    up = parsers.add_parser("up", help="create the cluster")
+    up = parsers.add_parser("up", help="create the cluster", strict=True)
     up.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts; their names are h1, h2, ...")
     up.add_argument("--slots", type=int, default=1, metavar="N", help="number of ranks on each host")
     up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
         help="delay of each frame between two hosts, in milliseconds (default: 0)")
-    parsers.add_parser("run", help="start a program there: options of `run`, --, the program", add_help=False)
-    parsers.add_parser("down", help="end all programs on the cluster, and remove it")
+    run = parsers.add_parser("run", help="start a program there: options of `run`, --, the program", add_help=False,
+        allow_abbrev=False)
+    down = parsers.add_parser("down", help="end all programs on the cluster, and remove it", strict=True)
+    parsers.add_parser("list", help="print the names of the clusters of this machine", strict=True)
+    for one in (up, run, down):
+        one.add_argument("--name", default=argparse.SUPPRESS, **name)
     return top
 
 
@@ -312,26 +323,32 @@ def main(arguments: Sequence[str], prog: str) -> int:
     """./launch/cluster."""
     top = parser(prog)
     given = list(arguments)
-    mine = given.index("run") + 1 if "run" in given else len(given)  # the rest is for launch/run
-    options = top.parse_args(given[:mine])
+    at = 0  # of the command
+    while given[at : at + 1] and given[at].startswith("-"):
+        at += 2 if given[at] == "--name" else 1
+    end = given.index("--") if "--" in given else at + 1  # of the options for this command, or for launch/run
+    mine = end if given[at : at + 1] == ["run"] else len(given)
+    options, rest = top.parse_known_args(given[:mine])
     cluster = EmulatedCluster(options.name)
     with limit.interruptible(f"{top.prog}: "):
         try:
             if not re.fullmatch("[a-z0-9]{1,20}", options.name):
                 raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")
+            if options.command == "list":
+                return say("".join(f"{name}\n" for name in names()))
             check()
             if os.geteuid() != 0:
                 return act_as_user(options.name, options.command, given)
             if options.command == "up":
                 up(cluster, options)
             elif options.command == "run":
-                cluster.run(given[mine:])
+                cluster.run([*rest, *given[mine:]])
             else:
                 cluster.down()
         except ValueError as error:
             print(f"{top.prog}: error: {error}", file=sys.stderr)
             return 2
         except (ClusterError, OSError) as error:
-            print(f"{top.prog}: {error}", file=sys.stderr)
+            print(f"{top.prog}: error: {error}", file=sys.stderr)
             return 1
     return 0

@@ -34,6 +34,7 @@ from lb_mpi.cli.report.run import (
     bounds,
     headline,
     matrix,
+    of_ranks,
     spans,
     spent,
     steps,
@@ -312,7 +313,7 @@ def _head(run: Run, head: Headline) -> str:
     )
     notes = "".join(f'<p class="note">{escape(note[:300])}</p>' for note in run.notes[:10])
     return (
-        f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{counted(run.size, "rank")} on {hosts}, '
+        f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{of_ranks(len(run.ranks), run.size)} on {hosts}, '
         f"{when}</p>{notes}"
         + _card(times(head.gain), f"times as fast as without balancing ({predicted})", " gain")
         + f'<p class="big">{escape(head.words)}</p>'

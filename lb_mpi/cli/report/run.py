@@ -293,6 +293,11 @@ def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]
     return f"Biggest loss: {name}, {parts[name]:.1%} of all ranks' time{where}.", lost[name]
 
 
+def of_ranks(recorded: int, size: int) -> str:
+    """Return "4 ranks", or which part of the ranks the numbers are of."""
+    return counted(size, "rank") if recorded == size else f"of {recorded} of {counted(size, 'rank')} only"
+
+
 def times(gain: float) -> str:
     """Write how many times as fast a run was; NaN: unknown."""
     return "-" if math.isnan(gain) else f"{gain:.{1 if gain >= 0.995 else 2}f}"

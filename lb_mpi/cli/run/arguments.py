@@ -18,6 +18,23 @@ def speaks() -> bool:
     return number(os.environ) in ("0", "?")
 
 
+NO_READER = 141
+
+
+def say(text: str, code: int = 0) -> int:
+    """Print the text; return the exit code, which differs if the reader has left or the disk is full."""
+    try:
+        print(text, end="", flush=True)  # a closed one gets nothing
+    except OSError as error:
+        with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return NO_READER
+        print(f"lb_mpi: error: standard output: {error.strerror}", file=sys.stderr)
+        return 1
+    return code
+
+
 class Formatter(argparse.HelpFormatter):
     """The layout of the help, with the defaults of options; a number is N if it is an integer, and X otherwise."""
 
@@ -31,20 +48,30 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that prints on rank 0 only; its errors about an unknown option or word name the one that resembles it."""
+    """A parser that prints on rank 0 only; its errors about an unknown option or word name the one that resembles it.
 
-    def __init__(self, **how: Any) -> None:
+    `strict` : that of a subcommand, which refuses what it does not know, with its own usage
+    """
+
+    def __init__(self, *, strict: bool = False, **how: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **how})
+        self._strict = strict
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse; without the arguments that it needs, print the help and exit with code 2."""
         if args is not None and not args and any(one.required or one.nargs == argparse.REMAINDER for one in self._actions):
             self.print_help(sys.stderr)
             self.exit(2)
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self._strict:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if speaks():
+        if speaks() and message and file is sys.stdout:
+            if code := say(message):
+                self.exit(code)
+        elif speaks():
             super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:

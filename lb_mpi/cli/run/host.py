@@ -26,6 +26,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -283,6 +284,8 @@ def facts() -> str:
     if done.returncode == 0 and done.stdout.startswith("{"):
         return done.stdout.splitlines()[-1]
     said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    if found := re.search(r"No module named '?(lb_mpi|mpi4py)\b", said[-1]):
+        said[-1] = f"this Python has no {found[1]}: expected one that has (activate its environment)"
     return json.dumps({"error": f"{sys.executable}: {said[-1]}"})
 
 

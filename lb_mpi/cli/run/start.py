@@ -113,6 +113,7 @@ def command(
     return [*argv, "-n", str(len(ranks))]
 
 
+NOT_FOUND = 127  # as of env and timeout
 DEATH_S = 10.0  # time for mpiexec to end the other ranks after a death
 STACK_S = 5.0
 NEWEST_S = 0.4  # for the ranks' last reports: after Ctrl-C all is over within a second
@@ -315,7 +316,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "same versions, and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and "
         "ends the program, or starts it again (--restarts).",
         epilog="example: %(prog)s -n 4 -- python program.py. Exit codes: that of mpiexec; 75: the program was asked to "
-        "stop, and has saved; 124: a rank hung; 2: a mistake in the command line.", allow_abbrev=False)
+        "stop, and has saved; 124: a rank hung; 127: no such program; 2: a mistake in the command line.",
+        allow_abbrev=False)
     top.add_argument("--hosts", metavar="FILE",
         help="hostfile, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
     top.add_argument("-n", type=int, metavar="N",
@@ -332,6 +334,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues")
+    top.add_argument("-q", "--quiet", action="store_true",
+        help="print only what goes wrong: no hosts, versions, command line")
     top.add_argument("--check", action="store_true", help="only check the hosts")
     top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
     top.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
@@ -344,6 +348,10 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "print a line every ten seconds")
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
     return top
+
+
+class NoProgramError(ValueError):
+    """The program was not found."""
 
 
 class MpiJob:
@@ -359,7 +367,10 @@ class MpiJob:
         self.ranks = fill(self.hosts, options.n)
         self.mpi = identify(find(options.mpiexec))
         self.launcher = find(options.launcher) if options.launcher else None  # replaces ssh
-        self.program = [find(program[0]), *program[1:]] if program else []
+        try:
+            self.program = [find(program[0]), *program[1:]] if program else []
+        except ValueError as error:
+            raise NoProgramError(str(error)) from None
         self.python = interpreter(self.program)
         self.options = options
         self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
@@ -390,13 +401,14 @@ class MpiJob:
                 return 1
             counts = Counter(self.hosts[index].name for index in ranks)
             watch.keep(counts)
-            say(", ".join(f"{name} ({counted(count, 'rank')})" for name, count in counts.items()))
-            if before is None:
+            if not self.options.quiet:
+                say(", ".join(f"{name} ({counted(count, 'rank')})" for name, count in counts.items()))
+            if before is None and not self.options.quiet:
                 facts = watch.here.facts.items()
                 say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
             if not self.program:
                 return 0
-            if before is None:
+            if before is None and not self.options.quiet:
                 say(shlex.join([*self.argv(ranks, env), *self.program]))
             process = None
             try:
@@ -493,4 +505,4 @@ def main(arguments: Sequence[str], prog: str) -> int:
         except (ValueError, OSError) as error:
             own = arguments[: len(arguments) - len(options.program)]
             print(f"{top.prog}: error: {explained(error, own)}", file=sys.stderr)
-            return 2
+            return NOT_FOUND if isinstance(error, NoProgramError) else 2
