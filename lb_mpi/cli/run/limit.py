@@ -79,7 +79,7 @@ def end(
         remove_orphans(theirs)
         if process and process.pid not in left:
             process.wait()
-        remove_sessions(pid for pid in {*asked, *dead} if not _is_alive(pid))
+        remove_sessions(pid for pid in {*asked, *dead} if not is_alive(pid))
 
 
 @contextlib.contextmanager
@@ -126,7 +126,8 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
     return found
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists; one that is dead but not yet reaped does not."""
     with contextlib.suppress(OSError):
         return _state(_PROC / str(pid))[0] not in "ZX"
     return False
@@ -236,7 +237,7 @@ def remove_sessions(pids: Iterable[int]) -> None:
     folders = {place / f"{name}.{pid}" for pid in pids for name in ("ompi", "prted")}
     for file in place.glob(f"prted.*/pmix.{socket.gethostname()}.tool.*"):
         pid = file.name.rpartition(".")[2]
-        if file.parent.name == f"prted.{pid}" and not _is_alive(int(pid)):
+        if file.parent.name == f"prted.{pid}" and not is_alive(int(pid)):
             folders.add(file.parent)
     for folder in folders:
         if _is_ours(folder):

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from lb_mpi.cli.run import limit
+
 SHOWN = "LB_MPI_SHOWN"  # set for ranks whose progress launch/run shows
 PREFIX = ".lb_mpi-progress-"  # of a folder for records that nobody wants to keep
 END_S = 3.0  # for the process to exit and restore the terminal
@@ -73,8 +75,8 @@ def remove_scratch() -> None:
     """Remove the folders of `scratch` in the usual place, made by processes of this user and host that have been killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}{socket.gethostname()}-*-*"):
         pid = folder.name.split("-")[-2]
-        with contextlib.suppress(OSError):
-            if folder.lstat().st_uid == os.geteuid() and not Path("/proc", pid).exists():
+        with contextlib.suppress(OSError, ValueError):
+            if folder.lstat().st_uid == os.geteuid() and not limit.is_alive(int(pid)):
                 shutil.rmtree(folder, ignore_errors=True)  # follows no link
 
 
