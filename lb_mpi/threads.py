@@ -8,7 +8,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 
 
 def n_threads() -> int:
-    """Return how many threads numba, BLAS or OpenMP use in this process: as told, or one per core that it may use."""
+    """Return how many threads numba, BLAS or OpenMP use in this process: as set, or one per core that it may use."""
     given = [os.environ.get(name, "") for name in THREADS]
     return max([int(text) for text in given if text.isdecimal()], default=len(os.sched_getaffinity(0)))
 

@@ -1,4 +1,4 @@
-"""What pools and executors of processes are within a task: threads of its own process, since all ranks run tasks already.
+"""Pools and executors of processes within a task: threads of its own process, since all ranks run tasks already.
 
 What they give to a new process, a rank gets, too: locks that are the rank's own, and the key of the program's managers.
 """

@@ -41,7 +41,7 @@ from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.planning import Next, Planning, reduce
 from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
-from lb_mpi.balancing.ways import Choice, Way, Ways
+from lb_mpi.balancing.ways import Choice, Stay, Ways
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import above
@@ -227,7 +227,7 @@ class Decider:
             return decision
         if self.ways.home:
             self.quick.stop()
-        if choice.way is Way.HOME:
+        if choice.way is Stay.HOME:
             self.policy.changed(lending=False)
         gain_s = abs(choice.home_s - choice.lending_s) * choice.n_calls
         return Decision(BalanceReason[choice.way.name], gain_s, 0 if self.ways.home else decision.quick, str(choice))

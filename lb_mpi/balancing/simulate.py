@@ -61,7 +61,7 @@ from lb_mpi.virtual import Network, Virtual
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Call(NamedTuple):
+class SimulatedCall(NamedTuple):
     """Time and traffic of one call; seconds are virtual."""
 
     seconds: float  # until all ranks have finished, and have agreed on what comes next
@@ -176,7 +176,7 @@ class SimulatedRows:
             phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
         self.records[rank].enter(phase, now)
 
-    def called(self, cluster: Cluster, world: World, call: Call) -> None:
+    def called(self, cluster: Cluster, world: World, call: SimulatedCall) -> None:
         """Record a finished call."""
         trigger = cluster.policy.trigger
         how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
@@ -243,7 +243,7 @@ class Cluster:
         """The rules when to balance, as rank 0 has them."""
         return self.deciders[0].policy
 
-    def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
+    def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> SimulatedCall:
         """Simulate one call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
 
         Rank r comes begin_s[r] >= 0 seconds (None: 0) after the end of the last call; the call's time includes them.
@@ -264,7 +264,7 @@ class Cluster:
         if decision.act:
             seconds += self._rebalance(decided)
         self._last_s, work = seconds, np.array([mine.sum() for mine in costs])
-        call = Call(
+        call = SimulatedCall(
             seconds,
             end_s(float(work.sum()), self.speeds, late_s),
             float((late_s + work / self.speeds).max()),
@@ -411,7 +411,9 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
     return hot
 
 
-def simulate(cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int, Call], Any] | None = None) -> list[Call]:
+def simulate(
+    cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int, SimulatedCall], Any] | None = None
+) -> list[SimulatedCall]:
     """Run `calls` calls one after the other; `on_call` is called after each."""
     done = []
     with _no_collector():

@@ -32,7 +32,7 @@ MARGIN = 0.05  # home is tried if it is predicted to take at most so much longer
 CHANGED, SURE = 0.2, 2  # growth of the imbalance at home, in so many calls in a row, after which lending is tried
 
 
-class Way(Enum):
+class Stay(Enum):
     """A choice for the next calls."""
 
     TRY_HOME = 0
@@ -44,7 +44,7 @@ class Way(Enum):
 class Choice(NamedTuple):
     """The way of the next calls, and the numbers that were compared; as text, both."""
 
-    way: Way
+    way: Stay
     n_calls: int
     home_s: float  # a call at home: measured, or in TRY_HOME predicted
     lending_s: float  # a call with lending: measured, or in TRY_LENDING predicted
@@ -52,8 +52,8 @@ class Choice(NamedTuple):
     def __str__(self) -> str:
         """Name the numbers."""
         home, lending = (f"{1e3 * seconds:.3g} ms" for seconds in (self.home_s, self.lending_s))
-        home += " as predicted" * (self.way is Way.TRY_HOME)
-        lending += " as predicted" * (self.way is Way.TRY_LENDING)
+        home += " as predicted" * (self.way is Stay.TRY_HOME)
+        lending += " as predicted" * (self.way is Stay.TRY_LENDING)
         return f"at home {home}, with lending {lending}: for {self.n_calls} calls"
 
 
@@ -95,7 +95,7 @@ class Ways:
         if self._home_s > (1.0 + MARGIN) * median(self._lent):
             return None
         self._usual = math.inf
-        return self._try(Way.TRY_HOME, self._stayed, Choice(Way.TRY_HOME, TRIAL, self._home_s, median(self._lent)))
+        return self._try(Stay.TRY_HOME, self._stayed, Choice(Stay.TRY_HOME, TRIAL, self._home_s, median(self._lent)))
 
     def stayed(self, last_s: float, imbalance: float, own: float, uneven_s: float) -> Choice | None:
         """Record a call at home; see `lent`.
@@ -113,7 +113,7 @@ class Ways:
         if uneven:  # what calls took before that does not matter any longer
             self._stayed = deque(list(self._stayed)[1 - SURE :], maxlen=RECENT)
         home_s = median(self._stayed)
-        return self._try(Way.TRY_LENDING, self._lent, Choice(Way.TRY_LENDING, TRIAL, home_s, home_s - uneven_s))
+        return self._try(Stay.TRY_LENDING, self._lent, Choice(Stay.TRY_LENDING, TRIAL, home_s, home_s - uneven_s))
 
     def _note(self, last_s: float) -> None:
         """Note the seconds of the call before, and where those of this one belong: of the first call of a trial, nowhere."""
@@ -123,9 +123,9 @@ class Ways:
         self._last = None if first else self._stayed if self.home else self._lent
         self._left -= 1
 
-    def _try(self, way: Way, seconds: deque[float], choice: Choice) -> Choice:
+    def _try(self, way: Stay, seconds: deque[float], choice: Choice) -> Choice:
         """Begin a trial, whose calls take `seconds`."""
-        self.home, self._trial, self._left = way is Way.TRY_HOME, True, TRIAL
+        self.home, self._trial, self._left = way is Stay.TRY_HOME, True, TRIAL
         seconds.clear()
         return choice
 
@@ -140,4 +140,4 @@ class Ways:
         self._kept_home = self.home
         if self.home:
             self._usual = min(self._own)
-        return Choice(Way.HOME if self.home else Way.LENDING, self._left, home_s, lending_s)
+        return Choice(Stay.HOME if self.home else Stay.LENDING, self._left, home_s, lending_s)

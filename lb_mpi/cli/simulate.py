@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
-from lb_mpi.balancing.simulate import Call, SimulatedRows
+from lb_mpi.balancing.simulate import SimulatedCall, SimulatedRows
 from lb_mpi.checks import bandwidth, choice, comma_list, integer, number, virtual_s
 from lb_mpi.cli.dispatch import GRAPH, PATIENCE_S, Command, add_route, draw
 from lb_mpi.cli.run.progress import remove_records
@@ -106,7 +106,7 @@ def _ratio(seconds: float, bound_s: float) -> float:
     return seconds / bound_s if bound_s else 1.0
 
 
-def _totals(done: Sequence[Call | pools.MapRun | meshes.GraphStep], *names: str, **others: str) -> dict[str, Any]:
+def _totals(done: Sequence[SimulatedCall | pools.MapRun | meshes.GraphStep], *names: str, **others: str) -> dict[str, Any]:
     """Return sums of fields, and ratios to the bound: of the time in all calls, in the later half, and of other fields."""
     total = {name: sum(getattr(one, name) for one in done) for name in names}
     later = statistics.median(_ratio(one.seconds, one.bound_s) for one in done[len(done) // 2 :])
@@ -237,7 +237,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     )
     costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
 
-    def on_call(number: int, call: Call) -> None:
+    def on_call(number: int, call: SimulatedCall) -> None:
         line.show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
 
     with StatusLine(PATIENCE_S) as line:

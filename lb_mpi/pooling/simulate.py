@@ -50,7 +50,7 @@ class ResultBatch(NamedTuple):
 Mail = StealMessage | BeginMap | EndMap | ResultBatch
 
 
-class Member:
+class SimulatedMember:
     """One rank: its worker and its results, which go to the root in batches and are counted there."""
 
     def __init__(self, worker: Worker, account: RankAccount, batch_s: float) -> None:
@@ -161,14 +161,14 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.words = [0] * size
         self.timings = [Timing()] * size
         self.known = RankKnowledge(size)  # by which ranks steal: what the root knew when the map began
-        self.members: list[Member] = []
+        self.members: list[SimulatedMember] = []
         for rank, k in enumerate(self._host_of):
             others = [ranks for other, ranks in enumerate(self.hosts) if other != k]
             worker = Worker(
                 rank, self.hosts[k], others, words=self.words, timings=self.timings, knowledge=self.known, seed=seed
             )
             account = RankAccount(OFF if records is None else records[rank], list(range(size)))
-            self.members.append(Member(worker, account, batch_s))
+            self.members.append(SimulatedMember(worker, account, batch_s))
         super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
         self.tasks: dict[int, Tasks] = {}  # by epoch
         self.raised = False  # a task of this map has raised

@@ -76,7 +76,7 @@ def test_a_rank_that_ends_without_having_served_is_named_by_the_root(tmp_path: P
         output.seek(0)
         said = output.read().decode(errors="replace")
     assert code not in (0, 124), said
-    assert "rank 1 has ended its program, and never served the pool or executor: expected its `with` block" in said
+    assert "rank 1 has ended its program without working for the pool or executor: expected its `with` block" in said
 
 
 def test_a_hook_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:

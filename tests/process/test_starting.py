@@ -32,7 +32,7 @@ LIVES = [(0, NEVER), (3, NEVER), (6, NEVER), (NEVER, NEVER), (0, 1), (0, 6), (6,
 
 def check_course(module: Any, lives: tuple[tuple[int, int], ...], hang_s: float) -> str:
     """Check at each look that the law allows and asks for all that is said; return who is named first."""
-    one = module.Start(HOSTS, hang_s)
+    one = module.FirstSigns(HOSTS, hang_s)
     limit_s = max(hang_s, 30.0)
     for look in range(COURSE):
         now = look * STEP_S
@@ -69,13 +69,13 @@ def test_all_small_courses_keep_the_law() -> None:
 
 
 def test_ranks_without_known_numbers_may_do_what_they_like() -> None:
-    one = hangs.Start(HOSTS, LIMIT_S)
+    one = hangs.FirstSigns(HOSTS, LIMIT_S)
     assert one.stuck(500.0, [RankState("?", "a")]) == []
     assert one.stuck(900.0, [RankState("?", "a")]) == []
 
 
 def test_a_hang_in_the_start_is_described() -> None:
-    one = hangs.Start(HOSTS[:2], LIMIT_S)
+    one = hangs.FirstSigns(HOSTS[:2], LIMIT_S)
     (missing,) = one.stuck(41.0, [RankState("0", "a")]) or one.stuck(90.0, [RankState("0", "a")])
     assert str(missing) == (
         "rank 1 on host b hangs: neither computing nor answering for 49 s, in its start, before its program"
@@ -83,20 +83,20 @@ def test_a_hang_in_the_start_is_described() -> None:
 
 
 MUTANTS = [
-    ("Start.stuck", "any(state.spoke for state in states)", "all(state.spoke for state in states)"),
-    ("Start.stuck", "any(state.spoke for state in states)", "states and states[0].spoke"),
-    ("Start.stuck", " or any(state.spoke for state in states):", ":"),
-    ("Start.__init__", "max(hang_s, START_S) if hang_s else float(\"inf\")", "max(hang_s, START_S)"),
-    ("Start.__init__", "max(hang_s, START_S) if hang_s", "hang_s if hang_s"),
-    ("Start.__init__", "max(hang_s, START_S) if hang_s", "START_S if hang_s"),
-    ("Start.stuck", "missing_s < self._limit_s", "False"),
-    ("Start.stuck", "missing_s < self._limit_s", "missing_s <= self._limit_s"),
-    ("Start.stuck", "now - self._came_s", "now"),
-    ("Start.stuck", "len(states), now\n", "len(states), 0.0\n"),
-    ("Start.stuck", "self._n_came, self._came_s = len(states), now", "self._came_s = now"),
-    ("Start.stuck", "if rank not in came]", "if rank in came]"),
-    ("Start.stuck", "Hang(*one, missing_s", "Hang(*one[::-1], missing_s"),
-    ("Start.stuck", "Hang(*one, missing_s", "Hang(*one, now"),
+    ("FirstSigns.stuck", "any(state.spoke for state in states)", "all(state.spoke for state in states)"),
+    ("FirstSigns.stuck", "any(state.spoke for state in states)", "states and states[0].spoke"),
+    ("FirstSigns.stuck", " or any(state.spoke for state in states):", ":"),
+    ("FirstSigns.__init__", "max(hang_s, START_S) if hang_s else float(\"inf\")", "max(hang_s, START_S)"),
+    ("FirstSigns.__init__", "max(hang_s, START_S) if hang_s", "hang_s if hang_s"),
+    ("FirstSigns.__init__", "max(hang_s, START_S) if hang_s", "START_S if hang_s"),
+    ("FirstSigns.stuck", "missing_s < self._limit_s", "False"),
+    ("FirstSigns.stuck", "missing_s < self._limit_s", "missing_s <= self._limit_s"),
+    ("FirstSigns.stuck", "now - self._came_s", "now"),
+    ("FirstSigns.stuck", "len(states), now\n", "len(states), 0.0\n"),
+    ("FirstSigns.stuck", "self._n_came, self._came_s = len(states), now", "self._came_s = now"),
+    ("FirstSigns.stuck", "if rank not in came]", "if rank in came]"),
+    ("FirstSigns.stuck", "Hang(*one, missing_s", "Hang(*one[::-1], missing_s"),
+    ("FirstSigns.stuck", "Hang(*one, missing_s", "Hang(*one, now"),
 ]
 
 

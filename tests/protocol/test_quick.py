@@ -18,7 +18,7 @@ from lb_mpi.balancing.deciding import (
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.quick import LATE_S, Quick
 from lb_mpi.balancing.round import RoundKind
-from lb_mpi.balancing.simulate import Call, Cluster, simulate
+from lb_mpi.balancing.simulate import Cluster, SimulatedCall, simulate
 from lb_mpi.balancing.transfers import plan
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import parse
@@ -32,7 +32,7 @@ def cluster(speeds: object = (4e3, 1e3, 2e3, 1e3), **options: object) -> Cluster
     return Cluster(parse("mesh:2x2"), speeds, network=FAST, **options)  # type: ignore[arg-type]
 
 
-def is_quick(call: Call) -> bool:
+def is_quick(call: SimulatedCall) -> bool:
     return call.reason == BalanceReason.HOLDS.words
 
 

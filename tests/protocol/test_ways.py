@@ -15,8 +15,8 @@ from lb_mpi.balancing import ways as module
 from lb_mpi.balancing.deciding import BalanceReason, RankReport, RoundProblem, Trigger, words_of
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner
-from lb_mpi.balancing.simulate import Call, Cluster, reduced
-from lb_mpi.balancing.ways import LONGEST, SHORTEST, SURE, TRIAL, Choice, Way, Ways
+from lb_mpi.balancing.simulate import Cluster, SimulatedCall, reduced
+from lb_mpi.balancing.ways import LONGEST, SHORTEST, SURE, TRIAL, Choice, Stay, Ways
 from lb_mpi.graph import Floats, parse
 from lb_mpi.virtual import Network
 from tests.protocol.mutate import Mutant, rejects
@@ -55,17 +55,17 @@ def test_the_faster_way_is_kept_for_longer_and_longer() -> None:
         at_home, choices = play(auto(), 600, always(home_s), always(lending_s), always(0.3), always(predicted_s))
         slower = [home is (home_s > lending_s) for home in at_home]
         assert np.mean(slower[TRIAL:]) < 0.12
-        kept = [choice.n_calls for choice in choices if choice.way in (Way.HOME, Way.LENDING)]
+        kept = [choice.n_calls for choice in choices if choice.way in (Stay.HOME, Stay.LENDING)]
         assert kept[-1] == LONGEST
         assert all(after in (2 * before, LONGEST, SHORTEST) for before, after in itertools.pairwise(kept))
         runs = [len(list(calls)) for _, calls in itertools.groupby(slower)]
         assert max(runs[1:-1:2]) <= LONGEST + TRIAL + 1
-        assert (choices[-1].home_s, choices[-1].lending_s) == (home_s, lending_s) or choices[-1].way is Way.TRY_HOME
+        assert (choices[-1].home_s, choices[-1].lending_s) == (home_s, lending_s) or choices[-1].way is Stay.TRY_HOME
 
 
 def test_ranks_that_are_even_at_home_stay_there_without_trials() -> None:
     at_home, choices = play(auto(), 500, always(10.0), always(11.0), always(0.02))
-    assert [choice.way for choice in choices] == [Way.TRY_HOME, Way.HOME]
+    assert [choice.way for choice in choices] == [Stay.TRY_HOME, Stay.HOME]
     assert all(at_home[TRIAL + 1 :])
 
 
@@ -92,7 +92,7 @@ def test_a_change_of_the_imbalance_ends_the_stay_at_home_within_a_few_calls() ->
         at_home, choices = play(auto(), 200, lambda k: 10.0 * (1.0 + uneven(k)), lending_s.__getitem__, uneven)
         assert all(at_home[when - 10 : when + SURE - 1])
         assert not any(at_home[when + SURE :])
-        assert choices[-1].way is Way.LENDING
+        assert choices[-1].way is Stay.LENDING
 
 
 def test_ranks_that_only_seem_uneven_do_not_change_their_way_again_and_again() -> None:
@@ -103,9 +103,9 @@ def test_ranks_that_only_seem_uneven_do_not_change_their_way_again_and_again() -
 
 
 def test_the_words_name_the_numbers() -> None:
-    assert str(Choice(Way.HOME, 32, 13.12e-3, 14.9e-3)) == "at home 13.1 ms, with lending 14.9 ms: for 32 calls"
-    assert str(Choice(Way.TRY_HOME, 6, 13.1e-3, 0.2)) == "at home 13.1 ms as predicted, with lending 200 ms: for 6 calls"
-    assert {way.name for way in Way} <= {reason.name for reason in BalanceReason}
+    assert str(Choice(Stay.HOME, 32, 13.12e-3, 14.9e-3)) == "at home 13.1 ms, with lending 14.9 ms: for 32 calls"
+    assert str(Choice(Stay.TRY_HOME, 6, 13.1e-3, 0.2)) == "at home 13.1 ms as predicted, with lending 200 ms: for 6 calls"
+    assert {way.name for way in Stay} <= {reason.name for reason in BalanceReason}
 
 
 # --- all ranks ----------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Dear(Cluster):
 
     dear = 1.3
 
-    def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
+    def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> SimulatedCall:
         self.at_home = self.deciders[0].ways.home
         assert {one.ways.home for one in self.deciders} == {self.at_home}
         call = super().call(costs, begin_s)
@@ -130,7 +130,7 @@ def dear(speeds: Sequence[float], scheme: str = "direct", factor: float = 1.3) -
     return ranks
 
 
-def calls(ranks: Dear, n: int) -> tuple[list[bool], list[Call]]:
+def calls(ranks: Dear, n: int) -> tuple[list[bool], list[SimulatedCall]]:
     done = [(ranks.call([np.ones(200)] * 4), ranks.at_home) for _ in range(n)]
     return [home for _, home in done], [call for call, _ in done]
 
@@ -219,8 +219,8 @@ MUTANTS: list[Mutant] = [
     (module, "Ways.stayed", "uneven = len(self._own) == SURE and", "uneven = False and"),
     (module, "Ways.stayed", "self._left > 0 or median", "True or median"),
     # it lends at home, or helps
-    (module, "Ways._try", "way is Way.TRY_HOME, True", "False, True"),
-    (module, "Ways._try", "way is Way.TRY_HOME, True", "self.home, True"),
+    (module, "Ways._try", "way is Stay.TRY_HOME, True", "False, True"),
+    (module, "Ways._try", "way is Stay.TRY_HOME, True", "self.home, True"),
     # times of both ways are mixed
     (module, "Ways._note", "self._stayed if self.home else self._lent", "self._lent"),
     (module, "Ways._try", "        seconds.clear()\n", ""),

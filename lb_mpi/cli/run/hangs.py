@@ -69,7 +69,7 @@ def stopped(states: Sequence[RankState], hang_s: float) -> list[Hang]:
 START_S = 30.0  # minimum for a start: all hosts read Python from a file server at once
 
 
-class Start:
+class FirstSigns:
     """The start of ranks on `hosts` (the host name of each rank); `hang_s`: time after which a rank hangs (0: never)."""
 
     def __init__(self, hosts: Sequence[str], hang_s: float) -> None:

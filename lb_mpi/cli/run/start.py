@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from lb_mpi.cli.run import commands, limit
 from lb_mpi.cli.run.arguments import Parser, explained
-from lb_mpi.cli.run.hangs import PATIENCE, Awaited, Hang, Start, stopped
+from lb_mpi.cli.run.hangs import PATIENCE, Awaited, FirstSigns, Hang, stopped
 from lb_mpi.cli.run.host import is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import WATCHER, End
@@ -148,7 +148,7 @@ class _Run:
         self._late: set[str] = set()  # ranks that were named as late
         self._here = {"mpiexec": process.pid, "host.py": watch.here.pid}  # processes of this machine, which may be stopped
         self._stopped_at: dict[str, float] = {}  # of these: when each was first seen stopped
-        self._start = Start(hosts, self._hang_s)
+        self._start = FirstSigns(hosts, self._hang_s)
         self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.tell(f"ask {question}"))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
         self._n_saved = math.inf  # saves before it

@@ -80,9 +80,9 @@ class Presence:
         self.rank = comm.rank if comm else 0
         self.n_calls = 0  # begun on this communicator; 0: they are not counted
         self._names = deque[str](maxlen=MOST_CALLS)  # of the last ones
-        self._told = 0  # the last call that this rank has told the next one
+        self._announced = 0  # the last call that this rank has sent to the next one
         self._telling: tuple[bytes, MPI.Request] | None = None
-        self._heard: list[tuple[int, int, str]] = []  # not yet compared: (source, number of a call, its name)
+        self._announcements: list[tuple[int, int, str]] = []  # not yet compared: (source, number of a call, its name)
         self.stage = 0  # begins and ends of commits: odd within one
         self._failure: str | None = None
         self._later: list[tuple[int, str]] = []  # failures of ranks that had left this rank's stage behind: (stage, text)
@@ -149,13 +149,13 @@ class Presence:
         or after it: then, in the ring of all ranks, two neighbours differ there.
         """
         comm = self.comm
-        if self._told < self.n_calls and comm.size > 1:
-            self._told = self.n_calls
+        if self._announced < self.n_calls and comm.size > 1:
+            self._announced = self.n_calls
             data = _CALL.pack(self.n_calls, self._names[-1].encode())
             self._telling = data, comm.Isend([data, MPI.BYTE], (self.rank + 1) % comm.size, Tag.CALL)
         self._hear_calls()
-        heard, self._heard = self._heard, [one for one in self._heard if one[1] > self.n_calls]
-        for source, number, theirs in heard:
+        received, self._announcements = self._announcements, [one for one in self._announcements if one[1] > self.n_calls]
+        for source, number, theirs in received:
             back = self.n_calls - number
             if 0 <= back < len(self._names) and theirs != (mine := self._names[-1 - back]):
                 others = f"rank {source} is in {theirs}, rank {self.rank} in {mine}"
@@ -163,13 +163,13 @@ class Presence:
                 raise Error(self._failure)
 
     def _hear_calls(self) -> None:
-        """Receive what the previous rank has told."""
+        """Receive what the previous rank has sent."""
         status = MPI.Status()
         while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.CALL, status):
             data = bytearray(_CALL.size)
             self.comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.CALL)
             number, name = _CALL.unpack(data)
-            self._heard.append((status.Get_source(), number, name.rstrip(b"\0").decode()))
+            self._announcements.append((status.Get_source(), number, name.rstrip(b"\0").decode()))
 
     def wait(
         self,

@@ -48,7 +48,7 @@ class MapOptions(TypedDict, total=False):
     timeout: float | None
 
 
-class Options(NamedTuple):
+class CheckedOptions(NamedTuple):
     """The options of a map, after their check; all but the call are for its root only."""
 
     call: Call
@@ -62,7 +62,7 @@ class Options(NamedTuple):
     buffersize: int  # 0: none is given
 
 
-def check_options(function: Any, options: MapOptions, *, star: bool, lazy: bool, alone: bool) -> Options:
+def check_options(function: Any, options: MapOptions, *, star: bool, lazy: bool, alone: bool) -> CheckedOptions:
     """Check the arguments that all ranks pass to a map: `lazy` if its items may be read while tasks run.
 
     `alone`: the other ranks serve.
@@ -95,7 +95,7 @@ def check_options(function: Any, options: MapOptions, *, star: bool, lazy: bool,
     checks.function("progress", progress, optional=True)
     call = Call(function, star, bool(options.get("return_exceptions")), retries, timeout or 0.0)
     costs, checkpoint = options.get("costs"), options.get("checkpoint")
-    return Options(call, costs, to == "all", chunksize or 0, progress, checkpoint, key, callback, buffersize or 0)
+    return CheckedOptions(call, costs, to == "all", chunksize or 0, progress, checkpoint, key, callback, buffersize or 0)
 
 
 def _progress_line() -> Progress:
@@ -150,7 +150,7 @@ def _check_iterable(items: Any) -> Any:
 NEED_ALL = ("costs", "checkpoint", "progress")  # options of a map that need all its items before it begins
 
 
-def reads_lazily(given: Sequence[Any], options: Options) -> bool:
+def reads_lazily(given: Sequence[Any], options: CheckedOptions) -> bool:
     """Return whether items are read while tasks run: with buffersize=, or if their number is not known.
 
     ValueError for buffersize= with an option that needs all items.

@@ -348,7 +348,7 @@ class Dispatcher(SessionActor):
             ranks = sorted(rank for rank, at in self._awaited.items() if at == since)
             how = "expected its `with` block, or shutdown(), on all ranks"
             what = f"got a first task of lb_mpi.Executor {now - since:.0f} s ago: it is long, or"
-            warn(f"{named_ranks(ranks)} {what} not served: {how}")
+            warn(f"{named_ranks(ranks)} {what} not answered: {how}")
             self._awaited = dict.fromkeys(self._awaited, math.inf)
 
     def take(self, source: int, results: Buffer) -> None:

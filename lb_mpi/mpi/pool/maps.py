@@ -1,6 +1,6 @@
 """A map of known items, from its beginning to its end, on the root; the other ranks have their part in it (`member`).
 
-    root       MapPlan, RootMap; START    -> carry: a chunk, run -> Results.put -> its take -> collect; END
+    root       MapPlan, RootMap; START    -> carry: a chunk, run -> MapResults.put -> its take -> collect; END
     others     Follower                   -> carry: a chunk, run -> put; RESULTS  -> RootTasks.take
 
 The rank's `Worker` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
@@ -34,7 +34,7 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import N_CORES, interrupts
 from lb_mpi.mpi.pool.arguments import (
-    Options,
+    CheckedOptions,
     Progress,
     ReceivedItems,
     check_costs,
@@ -350,7 +350,7 @@ class RootTasks(Member):
 REPORT_S = 0.25  # between two calls of the progress
 
 
-class Results:
+class MapResults:
     """The results of a map, whose position k is task order[k].
 
     With a checkpoint, results can be taken when they are on disk, some milliseconds after their arrival.
@@ -470,7 +470,7 @@ class Results:
 class RootMap(RootTasks):
     """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing."""
 
-    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: Options, opened: contextlib.ExitStack) -> None:
+    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: CheckedOptions, opened: contextlib.ExitStack) -> None:
         super().__init__(maps, options.call)
         session, path, file, call = maps.session, options.checkpoint, None, options.call
         given = check_items(items, ordered=path is not None)
@@ -484,7 +484,7 @@ class RootMap(RootTasks):
         self.pickle_function()
         self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), options.chunksize
         self._to_all = options.to_all
-        self._found = Results(
+        self._found = MapResults(
             plan.order, callback=options.callback, progress=options.progress, file=file,
             keep_exceptions=call.keep_exceptions,
         )  # fmt: skip
@@ -516,7 +516,7 @@ class RootMap(RootTasks):
         return results
 
     def _finish(self, results: list[Any] | None = None) -> None:
-        """See `RootTasks`; report the progress at the end, before the other ranks are told."""
+        """See `RootTasks`; report the progress at the end, before the other ranks are notified."""
         if self.failure is None and self._found.has_calls:
             with self._calling():
                 self._found.tell_progress()

@@ -288,10 +288,10 @@ class Session:
         self._serves = True
 
     def end_without_serving(self) -> None:
-        """Tell the root that this rank ends its program, if it has never served it."""
+        """Tell the root that this rank ends its program, if it has never called `close`."""
         if not (self._serves or self.presence.failed) and self.presence.comm:
             how = "expected its `with` block on all ranks, or close() or shutdown(), or wait()"
-            text = f"rank {self.ranks.rank} has ended its program, and never served the pool or executor: {how}"
+            text = f"rank {self.ranks.rank} has ended its program without working for the pool or executor: {how}"
             self.presence.send_failure(Error(text), alone=True)
 
     def next_map(self) -> int:

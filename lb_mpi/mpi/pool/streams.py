@@ -20,7 +20,7 @@ from typing import Any
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.pool.arguments import Options, iterate, name_of
+from lb_mpi.mpi.pool.arguments import CheckedOptions, iterate, name_of
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks
 from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
 from lb_mpi.mpi.pool.orders import Order
@@ -38,7 +38,7 @@ class RootStream(RootTasks):
     `ordered`: results are taken in the order of the items.
     """
 
-    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: Options, *, ordered: bool) -> None:
+    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: CheckedOptions, *, ordered: bool) -> None:
         super().__init__(maps, options.call)
         ranks = self.session.ranks
         self._options, self._ordered = options, ordered

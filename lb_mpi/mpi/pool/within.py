@@ -1,4 +1,4 @@
-"""What a pool or an executor is on another rank: an object that a task's function keeps, and that no task may use."""
+"""A pool or an executor on another rank: an object that a task's function keeps, and that no task may use."""
 
 from __future__ import annotations
 
