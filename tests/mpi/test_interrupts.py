@@ -427,7 +427,7 @@ def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(
                 lb_mpi.Pool(MPI.COMM_SELF).close()
             one.check(returned=error is None)
     assert True in ended
-    assert False in ended
+    assert SIZE == 1 or False in ended
 
 
 def test_one_ctrl_c_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
