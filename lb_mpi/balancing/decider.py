@@ -331,11 +331,14 @@ def fit(size: int, own: Ints, other: Ints, weight: Floats, total: Floats) -> Flo
     """
     prior = PRIOR * float(weight.max())
     right = np.bincount(other, total, size) - np.bincount(own, total, size)
-    links = scipy.sparse.coo_array((weight, (own, other)), shape=(size, size)).tocsr()
-    links = links + links.T
-    laplacian = scipy.sparse.diags_array(np.asarray(links.sum(axis=1)).ravel() + prior) - links
-    if size <= DENSE:
-        logs = np.linalg.solve(laplacian.toarray(), right)
+    if size <= DENSE:  # without scipy.sparse, whose import would take seconds of a slow rank's first plan
+        dense = np.zeros((size, size))
+        np.add.at(dense, (own, other), weight)
+        dense += dense.T
+        logs = np.linalg.solve(np.diag(dense.sum(axis=1) + prior) - dense, right)
     else:
+        links = scipy.sparse.coo_array((weight, (own, other)), shape=(size, size)).tocsr()
+        links = links + links.T
+        laplacian = scipy.sparse.diags_array(np.asarray(links.sum(axis=1)).ravel() + prior) - links
         logs = scipy.sparse.linalg.spsolve(laplacian.tocsc(), right)
     return np.asarray(np.exp(logs - logs.mean()))

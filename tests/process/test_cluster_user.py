@@ -62,7 +62,7 @@ def test_an_error_names_the_setting_that_forbids_namespaces() -> None:
     drop = "exec setpriv --inh-caps=-all --ambient-caps=-all"
     done = as_a_user(f'{no_more} && {drop} "$@" up --hosts 2', *ORDINARY, "--keep-caps")
     assert done.returncode == 1
-    assert done.stderr.startswith("launch/cluster: needs root, or user namespaces, which are not allowed here: ")
+    assert done.stderr.startswith("launch/cluster: error: needs root, or user namespaces, which are not allowed here: ")
     assert "sudo sysctl -w user.max_user_namespaces=10000" in done.stderr
 
 
