@@ -392,6 +392,7 @@ class Deals(Values):
 
 
 HANDING = [Migrating, Keeping, Rebalancing, Slabs, Saves, Loads, Values, Maps]
+STEADY = [Migrating, Keeping, Slabs, Saves, Loads]  # with as many events in each call: some come before the commit, some after
 
 
 @pytest.mark.filterwarnings("ignore:.*incomplete, without a manifest")  # of a save that was interrupted
@@ -426,8 +427,8 @@ def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(
             with pytest.raises(KeyboardInterrupt) if waits else contextlib.nullcontext():
                 lb_mpi.Pool(MPI.COMM_SELF).close()
             one.check(returned=error is None)
-    assert True in ended
-    assert SIZE == 1 or False in ended
+    if SIZE > 1 and door in STEADY:
+        assert {*ended} == {False, True}
 
 
 def test_one_ctrl_c_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
