@@ -392,7 +392,7 @@ class Deals(Values):
 
 
 HANDING = [Migrating, Keeping, Rebalancing, Slabs, Saves, Loads, Values, Maps]
-STEADY = [Migrating, Keeping, Slabs, Saves, Loads]  # with as many events in each call: some come before the commit, some after
+STEADY = [Migrating, Keeping, Slabs, Saves, Loads]  # as many events in each call: some before the commit, some after
 
 
 @pytest.mark.filterwarnings("ignore:.*incomplete, without a manifest")  # of a save that was interrupted
