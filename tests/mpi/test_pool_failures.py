@@ -320,7 +320,7 @@ def test_a_rank_that_does_not_serve_an_executor_is_named(monkeypatch: pytest.Mon
             futures = [executor.submit(abs, k) for k in range(SIZE)]
             while not found:
                 time.sleep(0.01)
-        assert "got a first task of lb_mpi.Executor 0 s ago: it is long, or not served" in str(found[0].message)
+        assert "got a first task of lb_mpi.Executor 0 s ago: it is long, or not answered" in str(found[0].message)
         COMM.bcast(None)  # only now, the others serve
         assert [future.result() for future in futures] == [*range(SIZE)]
     elif not executor:

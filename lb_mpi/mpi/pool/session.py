@@ -214,7 +214,7 @@ class Session:
         self.orders = Orders(comm, self._host, root, self.parcels)
         known: list[tuple[int, float]] = allgather(comm, (min(mine), emulated_speed * throttled()))
         firsts, emulated = zip(*known, strict=True)
-        self.ranks = PoolRanks(comm.rank, comm.size, root, alone, firsts, emulated)
+        self.ranks = PoolRanks(comm.rank, comm.size, int(root), alone, firsts, emulated)
         hosts: dict[int, list[int]] = {}
         for rank, first in enumerate(firsts):
             hosts.setdefault(first, []).append(rank)
