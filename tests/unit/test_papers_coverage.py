@@ -1,6 +1,5 @@
 """docs/papers.md: what its tables name for each equation, rule and figure of the papers exists."""
 
-import argparse
 import importlib
 import inspect
 import re
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from lb_mpi.__main__ import COMMANDS
+from lb_mpi.cli.run.arguments import Parser
 from tools import figures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def check_command(text: str) -> None:
     options = [word for word in words if word.startswith("--")]
     if words[0] == "lb_mpi":
         entry = {name: one for group in COMMANDS.values() for name, one in group.items()}[words[1]]
-        parser = argparse.ArgumentParser()
+        parser = Parser()
         importlib.import_module(f"lb_mpi.cli.{entry.module}").COMMANDS[words[1]].add_arguments(parser)
         known = parser.format_help()
     else:

@@ -14,7 +14,7 @@ from tests.clock import Clock
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     moved = Clock(monkeypatch)
-    monkeypatch.setattr(Clocks, "_read", lambda _: (0, None))
+    monkeypatch.setattr(Clocks, "_read", lambda _: (0, None, 0.0))
     return moved
 
 
