@@ -90,7 +90,7 @@ class Alarm(threading.Thread):
 
 
 class Case:
-    """What the operations of one start share."""
+    """Everything that the operations of one start share."""
 
     def __init__(self, seed: int) -> None:
         """Open; `seed` is the same on all ranks."""

@@ -1,4 +1,4 @@
-"""What other ranks see when one is killed, with Open MPI's recovery (ULFM).  python -m benchmarks.lost_rank
+"""Show how a killed rank looks to the others, with Open MPI's recovery (ULFM).  python -m benchmarks.lost_rank
 
 Four ranks, of which the last is killed after 0.1 s; the others are in one of these situations.  Then rank 0 revokes the
 communicator, and the others, which wait for rank 0, shrink it and add up their ranks (0 + 1 + 2 = 3).
