@@ -178,7 +178,7 @@ def equations() -> list[Item]:
 
 
 def theorems_1_to_3() -> list[Item]:
-    """What the theorems before the fourth say of the eigenvalues of M, which is not symmetric where speeds differ."""
+    """Check what theorems 1 to 3 say of the eigenvalues of M, which is not symmetric where speeds differ."""
     values = []
     for case in (_case(side, seed) for side in SIDES[:2] for seed in range(SEEDS)):
         change = laplacian(case.graph, paper_tau(case.graph, case.speeds)).toarray() / case.speeds[:, None]

@@ -1,6 +1,6 @@
 """Pools and executors of processes within a task: threads of its own process, since all ranks run tasks already.
 
-What they give to a new process, a rank gets, too: locks that are the rank's own, and the key of the program's managers.
+A rank gets what they give to a new process: locks of its own, and the key of the program's managers.
 """
 
 from __future__ import annotations
