@@ -94,7 +94,7 @@ class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
         self.busy_s = np.zeros(len(rounds))  # (P,) seconds with jobs, which are also the ticks
         self._seconds = seconds
         self._took_s = [0.0] * len(rounds)  # by the current job
-        self.told_s: dict[int, tuple[float, float]] = {}  # by rank: when it ended, and busy_s then
+        self.reported_s: dict[int, tuple[float, float]] = {}  # by rank: when it ended, and busy_s then
         self._answer_s = 2 * collective_s(network, len(rounds))  # from the last SETTLED to the answer
 
     def run(self, begin_s: Iterable[float], on_step: Callable[[World], None] | None = None) -> Floats:
@@ -142,8 +142,8 @@ class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
         if message.kind is not RoundKind.SETTLED:
             super().post(source, destination, message)
             return
-        self.told_s[source] = self.now, float(self.busy_s[source])
-        if len(self.told_s) == len(self.rounds):
+        self.reported_s[source] = self.now, float(self.busy_s[source])
+        if len(self.reported_s) == len(self.rounds):
             for rank in range(len(self.rounds)):
                 self.deliver(destination, rank, RoundMessage(RoundKind.OVER), self.now + self._answer_s)
 
@@ -256,8 +256,8 @@ class Cluster:
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = World(rounds, seconds_of, self.network, self.rng, self.row_bytes, self._recorded)
         ends_s = world.run(late_s)
-        ended_s, told_s = np.array([world.told_s[rank] for rank in range(self.graph.n)]).T
-        busy_s, self._carried_s = self._carried_s + told_s, world.busy_s - told_s
+        ended_s, reported_s = np.array([world.reported_s[rank] for rank in range(self.graph.n)]).T
+        busy_s, self._carried_s = self._carried_s + reported_s, world.busy_s - reported_s
         n_bytes = [2 * round.learned.rows_lent * self.row_bytes for round in rounds]
         decided = self._end(rounds, busy_s, n_bytes, late_s, ended_s - late_s)
         seconds, decision = float(ends_s.max()), decided.decision

@@ -6,7 +6,7 @@ Nothing is known of a task before it has run.  Three things are learned from the
   it.  The first map therefore steals by measured speeds, too.
 - The end of a map.  A long task that a slow rank begins late is what all others wait for.  So a rank that is slower than
   most leaves the remaining tasks to the others, as soon as they need less time for all of them than it would lose by one
-  long task (`Ending.leaves`).  It waits for a limited time only, since the others may be stuck.
+  long task (`MapTail.leaves`).  It waits for a limited time only, since the others may be stuck.
 - Costs.  A map of the same items by the same function is dealt by the costs of the map before, largest first (`Memory`),
   unless these were nearly equal.  Then the tasks are dealt by their number, and tell speeds as tasks of known costs do.
 """
@@ -47,7 +47,7 @@ class Timings(Protocol):
     def __setitem__(self, rank: int, timing: Timing, /) -> None: ...
 
 
-class Ending:
+class MapTail:
     """The end of a map for one rank: its estimate of the ranks on its host, and whether it leaves tasks to them.
 
     `host`: all ranks; none if there are several hosts, since what is left on one of them tells little of the others.
@@ -111,7 +111,7 @@ def wait_s(
     """Return for how many seconds a rank leaves the `tasks` not yet begun to faster ones; 0: it begins one now.
 
     longest : expected length of the next task, in average ones.  under_way : by rank, what is left of the tasks that it has
-    begun, in average ones; None: half a task.  See `Ending.leaves`.
+    begun, in average ones; None: half a task.  See `MapTail.leaves`.
     """
     speed = known.hopes[rank]
     faster = {one: its for one, its in known.speeds.items() if its > speed}

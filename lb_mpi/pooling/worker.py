@@ -48,7 +48,7 @@ from lb_mpi.errors import ProtocolError
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.deal import Pace, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, epoch_of, n_tasks, pack, take_back, take_front, unpack
-from lb_mpi.pooling.learning import NEAR, ByRank, Ending, Timings
+from lb_mpi.pooling.learning import NEAR, ByRank, MapTail, Timings
 
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before asking again hosts that had nothing
 PATIENCE_S = 2e-3  # after this time without an answer a thief also asks the next host
@@ -123,7 +123,7 @@ class Worker:
         self.steals: list[tuple[int, int]] = []  # in this map: (rank that had the tasks, their number)
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
-        self._ending = Ending(rank, [] if others else host, timings, knowledge)
+        self._tail = MapTail(rank, [] if others else host, timings, knowledge)
         self._n = 0  # tasks of the map, if this rank was dealt some
         self._leaving = False  # tasks to faster ranks, for now
         self._pace = Pace()
@@ -143,7 +143,7 @@ class Worker:
         self._n = n if hi > lo else 0
         self._pace = Pace(chunksize)
         self._known_speeds = self._knowledge.speeds
-        self._ending.begin(epoch % EPOCHS, learns=not largest_first)
+        self._tail.begin(epoch % EPOCHS, learns=not largest_first)
         self._given.clear()
         self._asks.clear()
         self._hosts.begin()
@@ -168,7 +168,7 @@ class Worker:
         """The time at which another host may be asked again, or tasks are no longer left to others."""
         if self.epoch < 0:
             return math.inf
-        return self._ending.until if self._leaving else self._hosts.ready_at
+        return self._tail.until if self._leaving else self._hosts.ready_at
 
     @property
     def sees_tasks(self) -> bool:
@@ -194,7 +194,7 @@ class Worker:
         elif job == self.chunk:
             self.chunk = None
             self._pace.observe(job.n, result)
-            self._ending.observe(job.n, result if own_s is None else own_s)
+            self._tail.observe(job.n, result if own_s is None else own_s)
         else:
             raise ProtocolError(f"{job} is done, the chunk is {self.chunk}")
         return self._take_sends()
@@ -237,12 +237,12 @@ class Worker:
             n = n_tasks(own)
             if self._given and not n:
                 self._begin_stolen(self._given.pop(0))
-            elif now < self._ending.until:
+            elif now < self._tail.until:
                 self._leaving = True
             else:
                 swap = Swap(self.rank, own, take_front(own, self._pace.n(n))) if n else self._steal(self._host)
                 if swap is not None:
-                    self._leaving = n <= NEAR and self._ending.leaves(now, self._tasks_left)
+                    self._leaving = n <= NEAR and self._tail.leaves(now, self._tasks_left)
                     if not self._leaving:
                         return swap
         if self._rest is not None:
@@ -298,13 +298,13 @@ class Worker:
 
     def _tasks_left(self) -> int:
         """Return how many tasks on this host have not been begun; at first, all: words may not be filled yet."""
-        if self._n and not self._ending.has_run:
+        if self._n and not self._tail.has_run:
             return self._n
         return sum([n for _, _, n in self._left([self.rank, *self._host])])
 
     def _speeds(self) -> ByRank[float]:
         """Return the speeds on this host as far as they are known now."""
-        known = self._ending.estimate()
+        known = self._tail.estimate()
         return self._known_speeds if known is None else known.speeds
 
     def _begin_stolen(self, stolen: Interval) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, synchronizes, unpack
-from lb_mpi.pooling.learning import Ending
+from lb_mpi.pooling.learning import MapTail
 from lb_mpi.pooling.simulate import ResultBatch, SimulatedPool
 from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker, _Hosts
 from tests.protocol.explore import Arrived, Choices, Exploration, Sends, State, put
@@ -120,7 +120,7 @@ class Small(NamedTuple):
         return len(self.maps) > 1
 
 
-class ChosenEnding(Ending):
+class ChosenTail(MapTail):
     """Leaves tasks to others when the exploration chooses so."""
 
     choose: Choices
@@ -220,7 +220,7 @@ class Maps(Exploration):
             for rank in host:
                 worker = Worker(rank, host, others, words=(), timings={}, knowledge=knowledge)
                 worker._hosts = ChosenHosts(others, random.Random(0))
-                worker._ending = ChosenEnding(rank, host, {}, knowledge)
+                worker._tail = ChosenTail(rank, host, {}, knowledge)
                 workers.append(worker)
         around = Around((0,) * self.account, (False,) * self.account)
         sends = account.next_map()
@@ -260,7 +260,7 @@ class Maps(Exploration):
 
     def enter(self, actor: Worker | Account, words: tuple[int, ...], choose: Choices) -> None:
         if isinstance(actor, Worker):
-            actor.words, actor._hosts.choose, actor._ending.choose = words, choose, choose
+            actor.words, actor._hosts.choose, actor._tail.choose = words, choose, choose
 
     def turn(self, state: State, rank: int, arrived: Arrived) -> Iterator[State]:
         return super().turn(self.set_due(state, rank, False), rank, arrived)

@@ -50,12 +50,12 @@ MUTANTS = [
     (worker, "Worker._steal", "(taken := share(n, speed, speeds[rank])):", "(taken := share(n, speed, speeds[rank])) >= 0:"),
     # leaving tasks to others
     (worker, "Worker._propose", "                    if not self._leaving:\n", "                    if True:\n"),
-    (worker, "Worker.wake_at", "        return self._ending.until if self._leaving else self._hosts.ready_at", "        return self._hosts.ready_at"),
-    (worker, "Worker.done", "            self._ending.observe(job.n, result if own_s is None else own_s)\n", ""),
-    (learning, "Ending.leaves", "return now < self.until", "return True"),
-    (learning, "Ending.leaves", "        if not self._decided:\n", "        if True:\n"),
-    (learning, "Ending.observe", "        self.until, self._decided = 0.0, False\n        if self._learns:\n            self._mine = self", "        if self._learns:\n            self._mine = self"),
-    (learning, "Ending.estimate", "if (timing := self._timings[rank]).epoch == self._mine.epoch", "if (timing := self._timings[rank])"),
+    (worker, "Worker.wake_at", "        return self._tail.until if self._leaving else self._hosts.ready_at", "        return self._hosts.ready_at"),
+    (worker, "Worker.done", "            self._tail.observe(job.n, result if own_s is None else own_s)\n", ""),
+    (learning, "MapTail.leaves", "return now < self.until", "return True"),
+    (learning, "MapTail.leaves", "        if not self._decided:\n", "        if True:\n"),
+    (learning, "MapTail.observe", "        self.until, self._decided = 0.0, False\n        if self._learns:\n            self._mine = self", "        if self._learns:\n            self._mine = self"),
+    (learning, "MapTail.estimate", "if (timing := self._timings[rank]).epoch == self._mine.epoch", "if (timing := self._timings[rank])"),
     # between hosts
     (worker, "Worker._propose", "            while self._asks:\n                self._give(0, 0)\n", "            self._asks.clear()\n"),
     (worker, "Worker._propose", "            while self._asks:\n                self._give(0, 0)\n", "            self._give(0, 0)\n            self._asks.clear()\n"),

@@ -206,11 +206,11 @@ def check_leaving() -> None:
     assert one.job == Swap(0, pack(number, 4, 5), pack(number, 5, 5))
     # a rank of the usual speed takes it at once; so does this one where the other's times are of another map
     words[0], timings[1] = pack(number, 5, 6), fast._replace(epoch=number - 1)
-    one._ending._decided = False
+    one._tail._decided = False
     one.turn(0.6, [])
     assert one.job == Swap(0, pack(number, 5, 6), pack(number, 6, 6))
     timings[1] = Timing(number, 4, 0.4, 0.04)
-    one._ending._decided = False
+    one._tail._decided = False
     one.turn(0.6, [])
     assert one.job == Swap(0, pack(number, 5, 6), pack(number, 6, 6))
     # after a chunk it decides anew

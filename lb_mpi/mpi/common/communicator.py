@@ -81,7 +81,7 @@ class Presence:
         self.n_calls = 0  # begun on this communicator; 0: they are not counted
         self._names = deque[str](maxlen=MOST_CALLS)  # of the last ones
         self._announced = 0  # the last call that this rank has sent to the next one
-        self._telling: tuple[bytes, MPI.Request] | None = None
+        self._announcement: tuple[bytes, MPI.Request] | None = None
         self._announcements: list[tuple[int, int, str]] = []  # not yet compared: (source, number of a call, its name)
         self.stage = 0  # begins and ends of commits: odd within one
         self._failure: str | None = None
@@ -152,8 +152,8 @@ class Presence:
         if self._announced < self.n_calls and comm.size > 1:
             self._announced = self.n_calls
             data = _CALL.pack(self.n_calls, self._names[-1].encode())
-            self._telling = data, comm.Isend([data, MPI.BYTE], (self.rank + 1) % comm.size, Tag.CALL)
-        self._hear_calls()
+            self._announcement = data, comm.Isend([data, MPI.BYTE], (self.rank + 1) % comm.size, Tag.CALL)
+        self._receive_calls()
         received, self._announcements = self._announcements, [one for one in self._announcements if one[1] > self.n_calls]
         for source, number, theirs in received:
             back = self.n_calls - number
@@ -162,7 +162,7 @@ class Presence:
                 self._notify(f"{others}: expected the same calls on all ranks")
                 raise Error(self._failure)
 
-    def _hear_calls(self) -> None:
+    def _receive_calls(self) -> None:
         """Receive what the previous rank has sent."""
         status = MPI.Status()
         while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.CALL, status):
@@ -282,7 +282,7 @@ class Presence:
                 self._begin(name)
                 self.wait(self._all_close(), name=name, late=lambda: self._leaves_by)
                 self._receive_failure()  # a rank may have failed in this wait, after starting its part of the barrier
-                self._hear_calls()  # the last message of the barrier was sent after those
+                self._receive_calls()  # the last message of the barrier was sent after those
                 free()
                 comm.Free()
         except BaseException as error:
