@@ -35,9 +35,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measuring import command
+from benchmarks.measuring import campaign_parser, environments_of
 from lb_mpi.cli.run import limit
-from tools.environment import FOLDERS, ROOT, Environment, wanted
+from tools.environment import ROOT, Environment
 
 LIMIT_S = 60.0  # without a new save, for a run that nothing happens to any more
 HANG_S = 4.0
@@ -383,15 +383,9 @@ def rebalance_mesh(folder: str) -> None:
 
 def main() -> int:
     """Run the campaign, and print the counts."""
-    parser = command("campaign", __doc__, runs=(40, "how many, in all"))
-    parser.add_argument(
-        "--mpi",
-        choices=[*FOLDERS, "both"],
-        help="the MPI to use; both: in turn (default: the variable MPI, or mpich)",
-    )
+    parser = campaign_parser("campaign", __doc__, runs=(40, "how many, in all"))
     parser.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
     parser.add_argument("--misfortune", choices=sorted({*MISFORTUNES}), help="this one only")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
     parser.add_argument("--tasks", metavar="LOG",
         help="(used by the campaign) run the pool of tasks on these ranks, with this log")
     parser.add_argument("--rows", metavar="FOLDER", help="(used by the campaign) map rows on these ranks, with saves here")
@@ -407,8 +401,7 @@ def main() -> int:
     if options.rows is not None:
         map_rows(options.rows)
         return 0
-    names = list(FOLDERS) if options.mpi == "both" else [options.mpi] if options.mpi else []
-    environments = [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
+    environments = environments_of(options.mpi)
     programs = [program for program in PROGRAMS if options.only in (None, program.name)]
     misfortunes = [options.misfortune] if options.misfortune else MISFORTUNES
     chance = random.Random(options.seed)

@@ -34,10 +34,10 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from benchmarks.measuring import command
+from benchmarks.measuring import campaign_parser, environments_of
 from lb_mpi.cli.run import limit
 from lb_mpi.graph_files import as_graph
-from tools.environment import FOLDERS, Environment, wanted
+from tools.environment import Environment
 
 MOST_RANKS = 5
 EACH = 200  # operations in one start of the ranks
@@ -352,12 +352,9 @@ def start(environment: Environment, n: int, seed: int, n_operations: int) -> dic
 
 def main() -> int:
     """Start ranks, and print what was counted."""
-    parser = command("campaign_doors", __doc__, runs=(1000, "how many operations, in all, at least"))
-    parser.add_argument("--mpi", choices=[*FOLDERS, "both"], help="the MPI to use; both: in turn (default: mpich)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
+    parser = campaign_parser("campaign_doors", __doc__, runs=(1000, "how many operations, in all, at least"))
     options = parser.parse_args()
-    names = list(FOLDERS) if options.mpi == "both" else [options.mpi] if options.mpi else []
-    environments = [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
+    environments = environments_of(options.mpi)
     counts, wrong, k = Counter[str](), list[str](), 0
     while counts["operations"] < options.runs:
         environment, n = environments[k % len(environments)], 1 + k // len(environments) % MOST_RANKS

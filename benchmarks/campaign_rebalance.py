@@ -15,13 +15,12 @@ must have the old plan and the old values.  "silent": a start that ended in anot
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import Counter
 
-from benchmarks.measuring import command
+from benchmarks.measuring import campaign_parser, environments_of
 from lb_mpi.cli.run import limit
-from tools.environment import FOLDERS, Environment, wanted
+from tools.environment import Environment
 
 MOST_RANKS = 8
 EACH = 25  # rebalances in one start of the ranks
@@ -40,16 +39,9 @@ def start(environment: Environment, n: int, seed: int, first: int, n_rebalances:
 
 def main() -> int:
     """Rebalance, and print what was counted."""
-    parser = command("campaign_rebalance", __doc__, runs=(500, "how many rebalances, in all, at least"))
-    parser.add_argument(
-        "--mpi",
-        choices=[*FOLDERS, "both"],
-        help="the MPI to use; both: in turn (default: the variable MPI, or mpich)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
+    parser = campaign_parser("campaign_rebalance", __doc__, runs=(500, "how many rebalances, in all, at least"))
     options = parser.parse_args()
-    names = list(FOLDERS) if options.mpi == "both" else [options.mpi] if options.mpi else []
-    environments = [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
+    environments = environments_of(options.mpi)
     counts, wrong, k = Counter[str](), list[str](), 0
     n_starts = MOST_RANKS * len(environments)  # at least: each number of ranks has its turn
     while (counts["rebalances"] < options.runs or k < n_starts) and not wrong:

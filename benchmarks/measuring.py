@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import json
 import math
+import os
 import shlex
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tools.environment import ROOT, here
+from tools.environment import FOLDERS, ROOT, Environment, here, wanted
 from tools.others import MUCH, Watch, own_cpu_s
 
 LIMIT_S = 300.0  # of one program
@@ -115,6 +116,23 @@ def command(name: str, doc: str | None, **counts: tuple[int, str]) -> argparse.A
         parser.add_argument(f"--{option}", type=_count, default=default, help=f"{text} (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
+
+
+def campaign_parser(name: str, description: str | None, runs: tuple[int, str]) -> argparse.ArgumentParser:
+    """Return the `command` of a campaign, with its MPI and its seed."""
+    parser = command(name, description, runs=runs)
+    parser.add_argument(
+        "--mpi", choices=[*FOLDERS, "both"],
+        help="the MPI to use; both: in turn (default: the variable MPI, or mpich)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
+    return parser
+
+
+def environments_of(mpi: str | None) -> list[Environment]:
+    """Return the environments of the `--mpi` of a campaign."""
+    names = list(FOLDERS) if mpi == "both" else [mpi] if mpi else []
+    return [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
 
 
 def pyplot(parser: argparse.ArgumentParser) -> Any:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks import campaign_rebalance
+from benchmarks import campaign_rebalance, measuring
 from benchmarks.campaign import PROGRAMS, campaign, outcome_of
 from tools.environment import here
 
@@ -51,7 +51,7 @@ def test_few_rebalances_are_on_each_number_of_ranks_too(monkeypatch: pytest.Monk
         mpi = "mpich"
 
     monkeypatch.setattr(campaign_rebalance, "start", start)
-    monkeypatch.setattr(campaign_rebalance, "wanted", lambda *_: Somewhere())
+    monkeypatch.setattr(measuring, "wanted", lambda *_: Somewhere())
     for argv in (["--runs", "30"], ["--runs", "300", "--mpi", "both"]):
         seen.clear()
         monkeypatch.setattr("sys.argv", ["campaign_rebalance", *argv])
