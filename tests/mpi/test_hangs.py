@@ -20,7 +20,7 @@ from tests.pile import Pile
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
-TAG = 9
+TAG, BEGUN = 9, 10
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take time: once is enough")]
 
 
@@ -98,11 +98,20 @@ def test_a_launcher_that_asks_learns_how_many_ranks_do_not_answer(monkeypatch: p
             COMM.Send(b"", LAST, TAG)
         asked[0] += n_silent > 0 and number > 1  # once more, since another rank was too busy to answer
 
-    monkeypatch.setattr(late.signs, "question", lambda: asked[0])
+    def question() -> int:
+        if RANK == 0 and not begun and COMM.Iprobe(LAST, BEGUN):
+            COMM.Recv(bytearray(), LAST, BEGUN)
+            begun.append(True)
+        return asked[0] if RANK or begun else 0
+
+    begun = list[bool]()  # the task that keeps the last rank busy: before, it may answer
+    monkeypatch.setattr(late.signs, "question", question)
     monkeypatch.setattr(late.signs, "answer", answer)
 
     def task(_item: int) -> None:
-        if RANK == LAST:
+        if RANK == LAST and not begun:
+            begun.append(True)
+            COMM.Send(b"", 0, BEGUN)
             busy()
         time.sleep(0.1)
 
