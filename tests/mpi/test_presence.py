@@ -243,6 +243,16 @@ def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_
     presence.close()
 
 
+def test_a_communicator_is_freed_only_if_no_rank_fails_alone_after_an_error_of_all() -> None:
+    """A failure in transit would be received on a later communicator, by the user's program."""
+    for alone in (-1, 0):
+        own = communicator.duplicate(used())
+        presence = communicator.presence_of(own)
+        error = presence.on_all(ValueError("of all"))
+        presence.leave(KeyboardInterrupt() if alone == RANK else error)
+        assert (own == MPI.COMM_NULL) == (alone < 0)
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_a_late_rank_is_named_and_when_it_comes_all_go_on(folder: Path, door: str) -> None:
     name, made = DOORS[door]

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -331,11 +331,15 @@ class Presence:
                 raise
 
     def leave(self, error: BaseException) -> None:
-        """Close after this error, which all ranks raise, or this rank alone, which then sends a failure."""
+        """Close after this error, which all ranks raise, or this rank alone, which then sends a failure.
+
+        Another rank may have failed after the error that all raise, and its message may be in transit: a communicator is
+        freed only if all ranks close it.
+        """
         self.send_failure(error)
-        if self._failure is None and self.comm:
-            self.comm.Free()
-        self.close()
+        self._leaves_by = self._text(error)
+        with suppress(Error):  # this rank raises its own
+            self.close()
 
     def keep(self, *what: object) -> None:
         """Keep for ever what MPI may still write to."""
