@@ -102,6 +102,7 @@ class Run(NamedTuple):
     outcome: str  # "exact", "named", "wrong", "silent"
     left: list[str]
     errors: str  # its stderr
+    signals: list[str]
 
 
 class Start:
@@ -121,6 +122,7 @@ class Start:
             cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err,
         )  # fmt: skip
         self.used: set[Path] = set()  # shared memory
+        self.signals: list[str] = []  # that were sent, and to which process
         self.module = words[1]
 
     def newest(self) -> list[Path]:
@@ -170,7 +172,9 @@ def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool
         victim, number = chance.choice(sorted(limit.bearers(start.mark))), chance.choice(SIGNALS)
         if victim == start.process.pid and number not in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             return False  # nobody could tell its end
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{victim}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            start.signals.append(f"{number.name} to {words}")
             os.kill(victim, number)
         return True
     several = chance.sample(range(n), chance.randint(1, n - 1))
@@ -234,7 +238,7 @@ def campaign(
         left += ["a temporary file"] * bool(os.listdir(start.scratch))
         right = answers[program.name]
         outcome = outcome_of(start.process.returncode, out, errors, ended, lambda found: program.answer(found) == right)
-    return Run(program.name, misfortune, n, happened, outcome, left, errors)
+    return Run(program.name, misfortune, n, happened, outcome, left, errors, start.signals)
 
 
 def outcome_of(code: int, out: str, errors: str, ended: bool, is_right: Callable[[dict[str, Any]], bool]) -> str:
@@ -246,8 +250,9 @@ def outcome_of(code: int, out: str, errors: str, ended: bool, is_right: Callable
             return "exact" if is_right(json.loads(out.splitlines()[-1])) else "wrong"
         except (ValueError, IndexError, KeyError, TypeError):
             return "silent"
-    causes = ("signal", "hangs", "can't be read", "failed:", "error:", "No space", "File too large")
-    return "named" if any(cause in errors for cause in (*causes, "interrupted", "SystemExit", "saved")) else "silent"
+    causes = ("signal", "SIG", "hangs", "can't be read", "failed:", "error:", "No space", "File too large", "interrupted")
+    more = ("SystemExit", "saved", "was killed", "no rank has reported why")
+    return "named" if any(cause in errors for cause in causes + more) else "silent"
 
 
 def undisturbed(environment: Environment, program: Program) -> Any:
@@ -415,7 +420,8 @@ def main() -> int:
         happened[run.misfortune] += run.happened
         if run.outcome != "exact" or run.left:
             head = f"run {k}, {environment.mpi}: {run.program} on {run.n} ranks, {run.misfortune} x {run.happened}"
-            print(f"{head}: {run.outcome}, left: {run.left or 'nothing'}\n{run.errors}", file=sys.stderr)
+            head += f": {run.outcome}, left: {run.left or 'nothing'}"
+            print(head, *run.signals, run.errors, sep="\n", file=sys.stderr)
         if k % 10 == 9:
             print(f"{k + 1} of {options.runs}: {dict(outcomes)}", file=sys.stderr, flush=True)
     answer = {

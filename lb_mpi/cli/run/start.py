@@ -208,7 +208,8 @@ class _Run:
             stack = self._watch.stack(rank, STACK_S).rstrip().splitlines()
             say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
         if code and not self._came:
-            say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
+            alone = "" if self._ends or self._lost else ", and no rank has reported why"
+            say(f"mpiexec ended with exit code {code}{alone}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
         unreported = [] if self._n_regular >= len(self._hosts) else sorted(self._unreported)
         cut_off = [int(hang.rank) for hang in self._hung if hang.cut_off]
@@ -218,6 +219,7 @@ class _Run:
             ends=self._ends,
             unreported=unreported,
             at_end=any(state.at_end and state.rank in map(str, unreported) for state in states),
+            lost=bool(self._lost),
             gone=self._gone,
             hung=bool(self._hung or self._wrong),
             cut_off=cut_off,
