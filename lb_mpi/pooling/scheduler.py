@@ -206,7 +206,7 @@ class Scheduler:
         self._timings = dict[int, Timing]()  # not yet in `knowledge`
         self._known = knowledge.estimate(range(size), {})
         self._first: dict[int, tuple[Batch, float]] = {}  # by rank: its oldest batch, and since when it runs that
-        self._now = 0.0  # when batches were asked for last
+        self._now: float | None = None  # when batches were asked for last
         self._left_at: dict[int, float] = {}  # by rank: since when it leaves tasks to others
         self.ended: list[TaskQueue] = []  # the caller removes them
         self.wake_at = math.inf  # when a rank has left tasks to others for long enough
@@ -257,7 +257,10 @@ class Scheduler:
         """
         if room <= 0:
             return 0
-        wanting = (rank for rank in self._free() if not len(queue) or self._leaves(rank, queue, self._now))
+        now = self._now
+        wanting = (
+            rank for rank in self._free() if not len(queue) or (now is not None and self._leaves(rank, queue, now))
+        )
         most = next((math.ceil(min(self._most(rank, queue))) for rank in wanting), 0)
         return min(most, max(1, room // len(self.at)))
 

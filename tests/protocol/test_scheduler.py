@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.few import Round, scheduled_s
 from lb_mpi.errors import ProtocolError
-from lb_mpi.knowledge import RankKnowledge
+from lb_mpi.knowledge import RankKnowledge, Timing
 from lb_mpi.pooling import copies, scheduler
 from lb_mpi.pooling.scheduler import Scheduler, Task, TaskQueue
 from lb_mpi.pooling.simulate import bound_s
@@ -167,6 +167,22 @@ def test_one_task_one_rank_and_equal_tasks() -> None:
     assert ratio([[1.0]], [1.0]) == 1.0
     assert ratio([[0.5] * 64], UNEQUAL) == pytest.approx(1.0)
     assert ratio([[1.0]] * 20, [0.1, 1.0]) < 1.5  # after the first task, which meets one of them by chance
+
+
+@pytest.mark.parametrize("begin", [0.0, 1e5])
+def test_a_slow_rank_leaves_the_first_tasks_of_a_stream_whenever_it_begins(begin: float) -> None:
+    knowledge = RankKnowledge(2)
+    for _ in range(3):
+        knowledge.observe("f", {rank: Timing(0, 4, 4 * s, 4 * s * s) for rank, s in enumerate((0.05, 0.5))})
+    one = Scheduler(2, 0, knowledge, "f", blocks=True)
+    queue = TaskQueue([0, 0], range(2), 0, lambda _: True, more=True)
+    one.queues.append(queue)
+    sent = list[int]()
+    for _ in range(4):
+        while one.wants(queue, 8 - len(queue)):
+            queue.add(Task(0))
+        sent += [rank for rank, _ in one.batches(begin)]
+    assert sent == [0]
 
 
 def test_a_rank_leaves_a_task_for_a_limited_time() -> None:
