@@ -35,11 +35,8 @@ GONE = ("b",)
         (Outcome(1, unreported=[0, 1, 2]), How.FAILED),
         (Outcome(75), How.STOPPED),
         (Outcome(1), How.FAILED),  # MPI_Abort: nobody had the time to tell
-        (Outcome(9), How.DIED),
-        (Outcome(15, lost=True), How.DIED),
         (Outcome(15), How.FAILED),
-        (Outcome(75, lost=True), How.STOPPED),
-        (Outcome(1, [(1.0, FAILED)], lost=True), How.FAILED),
+        (Outcome(9), How.DIED),
         (Outcome(137), How.DIED),
         (Outcome(0, gone=GONE), How.GONE),
         (Outcome(1, [(1.0, FAILED)], gone=GONE), How.GONE),

@@ -11,8 +11,8 @@ The law
 - A run that people have ended is not restarted.
 - mpiexec may end with 0 although ranks are lost: 0 counts only if every rank has reported its end.
 - If no rank has reported why it ended, the code of mpiexec decides: a signal (Open MPI: 128 and more, MPICH: 9), saved and
-  stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to report), or a failure.  With any other code, a
-  process that watched a rank and is dead (`lost`) is the cause: MPICH's mpiexec ends with another one for each signal.
+  stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to report), or a failure.
+  Any other code may be MPI_Abort's, too, in which mpiexec also ends the processes that watch ranks: no sign of a death.
 - A program that was asked to stop, and has then saved and ended with 0, has stopped: it may have work left.
 - A rank that ends with 0 after MPI_Init but without MPI_Finalize has failed.
 
@@ -25,8 +25,7 @@ STOPPED  a rank with 75: it has saved on request       75
          all with 0, and a save since the request      75
 FAILED   a rank with another exit code, or as above    that of mpiexec
 DIED     a rank, or MPI's process on its host          that of mpiexec     again                        again, unless as
-         a process that watches a rank                 that of mpiexec                                  the last start
-         a rank whose end nobody has reported          1
+         a rank whose end nobody has reported          1                                                the last start
 GONE     a host                                        that of mpiexec     again                        again
 HUNG     a rank that hangs                             124                 again                        over
 """
@@ -65,7 +64,6 @@ class Outcome(NamedTuple):
     ends: Sequence[tuple[float, End]] = ()  # that are not regular, with the seconds from the start to their reports
     unreported: Sequence[int] = ()  # ranks whose end nobody has reported
     at_end: bool = False  # one of these has come to the end of its program, perhaps by an error
-    lost: bool = False  # a process that watches a rank has died, and could not report its end
     gone: Sequence[str] = ()  # a line for each host that is gone
     hung: bool = False  # some rank hung
     cut_off: Sequence[int] = ()  # ranks that hung because MPI's network does not reach them
@@ -97,7 +95,7 @@ def how(outcome: Outcome) -> How:
         return How.DIED if outcome.unreported else How.STOPPED if outcome.saved_on_request else How.DONE
     if outcome.code == SAVED:
         return How.STOPPED
-    return How.DIED if outcome.lost or outcome.code == signal.SIGKILL or outcome.code > 128 else How.FAILED
+    return How.DIED if outcome.code == signal.SIGKILL or outcome.code > 128 else How.FAILED
 
 
 def cause(outcome: Outcome) -> End | None:

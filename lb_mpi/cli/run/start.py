@@ -219,7 +219,6 @@ class _Run:
             ends=self._ends,
             unreported=unreported,
             at_end=any(state.at_end and state.rank in map(str, unreported) for state in states),
-            lost=bool(self._lost),
             gone=self._gone,
             hung=bool(self._hung or self._wrong),
             cut_off=cut_off,
