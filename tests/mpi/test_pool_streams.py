@@ -94,6 +94,23 @@ def test_an_endless_iterator_is_read_as_tasks_start() -> None:
         assert [*pool.imap(square, np.arange(6.0), buffersize=2)] == [0, 1, 4, 9, 16, 25]
 
 
+def ran_on(k: int) -> tuple[int, int]:
+    return k, RANK
+
+
+@pytest.mark.every_size
+def test_tasks_of_the_root_do_not_wait_for_ever() -> None:
+    """While others answered, the root took their results and read on: its own task never began in an endless stream."""
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool is None:
+            return
+        source = Source()
+        for n, (k, rank) in enumerate(pool.imap_unordered(ran_on, source, buffersize=5 * SIZE)):
+            assert rank or source.read - k <= 5 * SIZE
+            if n == 3000:
+                break
+
+
 def test_large_items_do_not_pile_up_on_the_root() -> None:
     """Of 150 arrays of 2 MB, few are read before the first result, and few exist at a time."""
     with lb_mpi.Pool(COMM, root=0) as pool:

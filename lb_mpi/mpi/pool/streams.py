@@ -102,11 +102,15 @@ class RootStream(RootTasks):
 
     @property
     def _n_wanted(self) -> int:
-        """The number of items to read now: as many as some rank needs, and there is room for."""
+        """The number of items to read now: as many as some rank needs, and there is room for.
+
+        The root runs its own tasks while it has nothing else to do, and none of them waits for more items than this room.
+        """
         if self._items is None:
             return 0
         room = self._options.buffersize or self._room * self.session.ranks.size
-        return self._scheduler.wants(self._queue, room - self._n_read + self._n_taken)
+        mine = [_positions(batch)[0] for batch in self._scheduler.at[self.session.ranks.rank]]
+        return self._scheduler.wants(self._queue, room - self._n_read + min([self._n_taken, *mine]))
 
     def _read(self) -> None:
         """Read items; in the caller's frame, with no lock, since it is the user's code: another thread may go on."""
