@@ -5,10 +5,13 @@ it, and the others on the numbers in LB_MPI_TEST_SIZES only.  Without that varia
 """
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 from mpi4py import MPI
+
+from lb_mpi.mpi.graph import distribute
 
 VARIABLE = "LB_MPI_TEST_SIZES"
 
@@ -36,3 +39,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("every_size") is None]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(autouse=True)
+def measured_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`distribute` measures speeds that decide nothing here; `lb_mpi.measure` itself takes its time."""
+    monkeypatch.setattr(distribute, "measure", partial(distribute.measure, round_s=0.02))
