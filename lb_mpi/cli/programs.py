@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lb_mpi.checks import comma_list, number, show
-from lb_mpi.cli.dispatch import FAILED, mistake
-from lb_mpi.cli.profile.profile import table
+from lb_mpi.cli.dispatch import FAILED, deliver, mistake, written
+from lb_mpi.cli.profile.profile import Profile, table
 from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.errors import Error
 
@@ -57,16 +57,18 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
 def run_profile(arguments: Sequence[str], prog: str) -> int:
     """Run the program; its exceptions, including SystemExit, end this rank as they would end python."""
     parser = Parser(prog=prog,
-        usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--fail-below N] [--json] [-m] PROGRAM [ARGUMENTS ...]",
+        usage=f"mpiexec -n 4 {prog} [--speeds F,F,...] [--fail-below N] [-o FILE] [-m] PROGRAM [ARGUMENTS ...]",
         description="Run a program that uses mpi4py, and report how long each rank computed, and how long it waited, "
-        "and for which rank. The table goes to standard error; the output of the program is unchanged.",
+        "and for which rank. The table goes to standard error; the output of the program is unchanged. Ctrl-C ends the "
+        "program with the profile of what was seen.",
         epilog=f"example: mpiexec -n 4 {prog} program.py. One-sided communication, MPI file access, and calls of MPI from "
         "other languages are not measured. If the program uses one of the first two, the table has a note.")
     parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks; default: those of throttle; "
         "measured, if there are several hosts; else equal")
     parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "
         "efficiency is below N percent")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="also write the profile to FILE, as one JSON object; -: "
+        "standard output")
     options = _parse(parser, "PROGRAM", arguments)
     try:
         from lb_mpi.cli.profile.script import ProfiledProgram
@@ -76,17 +78,29 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
         speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
         least = None if options.least is None else 0.01 * number("--fail-below", options.least, least=0.0, most=100.0)
         argv = [options.program, *options.arguments]
-        program = ProfiledProgram(argv, module=options.module, speeds=speeds)
+        program = ProfiledProgram(argv, module=options.module, speeds=speeds, file=options.output)
     except (ValueError, OSError, SyntaxError, Error) as error:
         return mistake(_explained(error, "PROGRAM", options, prog), prog)
-    profile, raised = program.run()
-    below = profile is not None and least is not None and profile.parallel_efficiency < least
-    if profile is not None:
-        lines = [json.dumps(profile.to_json())] if options.json else table(profile)
-        if below and not options.json:
+
+    def show(profile: Profile | None) -> bool:
+        """Print the profile, and write it; return whether the efficiency is too low."""
+        if profile is None:  # another rank has it
+            return False
+        lines = table(profile)
+        if below := least is not None and profile.parallel_efficiency < least:
             lines.append(f"parallel efficiency {profile.parallel_efficiency:.1%}: below {least:.1%}")
+        if options.output is not None:
+            deliver(options.output, json.dumps(profile.to_json()) + "\n")
+            lines += written(options.output)
         with contextlib.suppress(OSError):
             print("\n".join(lines), file=sys.stderr, flush=True)
+        return below
+
+    profile, raised = program.run(show)
+    try:
+        below = show(profile)
+    except OSError as error:  # a full disk
+        return mistake(error, prog)
     if isinstance(raised, SystemExit) and raised.code:
         raise raised
     if raised is not None and not isinstance(raised, SystemExit):

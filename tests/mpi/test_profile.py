@@ -19,7 +19,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.cli.profile.profile import Line, Profile
+from lb_mpi.cli.profile.profile import SOMEBODY, Line, Profile, summary
 from lb_mpi.cli.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
 from lb_mpi.cli.profile.timed import Installed, Recorder
 from lb_mpi.cli.programs import run_pool, run_profile
@@ -221,15 +221,20 @@ def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None
     assert (ended.profile is not None) == (RANK == 0)
 
 
-def test_json_is_the_only_output_also_below_the_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(folder, "import time; from mpi4py import MPI; time.sleep(0.01); MPI.COMM_WORLD.Barrier()")
-    code = run_profile(["--json", "--fail-below", "100", str(path)], "profile")
+def test_a_file_has_the_json_whatever_the_program_prints(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(
+        folder,
+        "import sys, time; from mpi4py import MPI; print(1, file=sys.stderr); time.sleep(0.01); MPI.COMM_WORLD.Barrier()",
+    )
+    file = folder / "profile.json"
+    code = run_profile(["-o", str(file), "--fail-below", "100", str(path)], "profile")
     said = capsys.readouterr()
     assert (code, said.out) == (int(RANK == 0), "")
+    assert (f"\n{file} (" in said.err) == (RANK == 0)
     if RANK == 0:
-        assert json.loads(said.err)["parallel_efficiency"] < 1.0
-    else:
-        assert said.err == ""
+        assert json.loads(file.read_text())["parallel_efficiency"] < 1.0
+    assert run_profile(["-o", str(folder / "nosuch" / "file"), str(path)], "profile") == 2
+    assert ("nosuch/file: No such file" in capsys.readouterr().err) == (RANK == 0)
 
 
 @pytest.mark.parametrize(("command", "line", "says"), [
@@ -425,6 +430,42 @@ def test_libraries_on_a_timed_communicator(recorder: Recorder) -> None:
             if executor is not None:
                 assert list(executor.map(abs, range(-5, 5))) == [5, 4, 3, 2, 1, 0, 1, 2, 3, 4]
     assert {line.file for line in recorder.calls.lines} == {__file__.removeprefix(f"{Path.cwd()}/")}
+    inside = [line.call for line in recorder.calls.lines if line.call.startswith("lb_mpi.")]
+    if SIZE > 1:
+        for call in ("lb_mpi.Pool", "lb_mpi.Pool.map", "lb_mpi.Balancer", "lb_mpi.Balancer.map_rows"):
+            assert inside.count(call) in (1, 2), inside  # a block begins and ends in its line
+
+
+@several
+def test_waits_in_lb_mpi_are_one_line_that_names_the_late_rank(folder: Path) -> None:
+    path = written(
+        folder,
+        """
+        import time
+        import numpy as np
+        import lb_mpi
+        from mpi4py import MPI
+        def work(rows):
+            time.sleep(0.003 * len(rows))
+            return rows
+        with lb_mpi.Balancer(MPI.COMM_WORLD) as balancer:
+            for step in range(4):
+                time.sleep(0.1 if MPI.COMM_WORLD.rank == 1 else 0.0)  # emulates work
+                rows = balancer.map_rows(work, np.zeros((3, 2)))
+        """,
+    )
+    ended, _, _ = profiled(path)
+    assert ended.error is None
+    if RANK != 0:
+        return
+    assert ended.profile is not None
+    assert ended.profile.most_waited_for[0] == 1
+    assert ended.profile.is_balanced_by_lb_mpi
+    (line,) = [line for line in ended.profile.lines() if line.line == 12]
+    assert line.call == "lb_mpi.Balancer.map_rows"
+    assert line.waited_s[1] > 0.5 * line.waiting_s > 0.1
+    assert line.waited_s.get(SOMEBODY, 0.0) < 0.1 * line.waiting_s
+    assert not [text for text in summary(ended.profile) if "perfect balance" in text]
 
 
 def test_operations_that_cannot_be_timed_are_named(recorder: Recorder) -> None:

@@ -356,7 +356,7 @@ def test_a_signal_is_heard_by_all_in_the_same_step(number: signal.Signals) -> No
             heard.append(asked())
     assert heard == [None, None, None, number, number, number]
     late = COMM.rank == 0 and number == signs.SAVE_SIGNAL  # from the launcher, which learns of the end a moment later
-    assert signal.getsignal(number) is (saves._ignore if late else signal.SIG_DFL)
+    assert signal.getsignal(number) is (saves.ignore if late else signal.SIG_DFL)
     assert signs.read(bytes(signs._page.bytes)).saves_pid == 0
 
 

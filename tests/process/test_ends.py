@@ -1,12 +1,17 @@
 """Under mpiexec, a job whose rank is told to exit, or interrupted, ends as a whole, and says that it has failed."""
 
+import json
+import os
+import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from lb_mpi.cli.run import limit
+from tests.process.started import started
 from tools import limited
 from tools.environment import ROOT, here
 
@@ -163,3 +168,35 @@ def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Pa
     assert code not in (0, limit.HUNG), text
     assert expected in text
     assert text.count("returned") == 2 * (what == "late ctrl-c")
+
+
+@pytest.mark.parametrize("waits", ["Barrier()", "Recv(bytearray(1), 1)"])
+def test_ctrl_c_under_profile_shows_what_was_seen(tmp_path: Path, waits: str) -> None:
+    """Rank 1 computes, where Ctrl-C is raised; the others are in a call of MPI that does not return."""
+    program, file = tmp_path / "program.py", tmp_path / "profile.json"
+    program.write_text(
+        "import pathlib, sys\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+        "pathlib.Path(sys.argv[1], str(MPI.COMM_WORLD.rank)).touch()\n"
+        f"while MPI.COMM_WORLD.rank == 1:\n    pass\nMPI.COMM_WORLD.{waits}\n"
+    )
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    argv = [sys.executable, "-m", "lb_mpi", "profile", "-o", str(file), str(program), str(begun)]
+    command, variables = here().job(3, argv)
+    with started(command, env={**os.environ, **variables}, cwd=ROOT, start_new_session=True) as process:
+        until = time.monotonic() + LIMIT_S
+        while len([*begun.iterdir()]) < 3 and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+    while not file.exists() and time.monotonic() < until:  # Open MPI's mpiexec may end before its ranks
+        time.sleep(0.05)
+    passes_on = here().mpi != "openmpi"  # whose mpiexec passes no more output on
+    assert ("the others wait for rank 1 during " in said) == passes_on, said
+    profile = json.loads(file.read_text())
+    assert profile["most_waited_for"] == 1
+    assert "the program was stopped by a signal: this is the time until then" in profile["notes"]
+    (call,) = [line for line in profile["ranks"][2]["lines"] if line["line"] == 7]
+    assert call["waited_s"].keys() == {"1"}, call

@@ -13,6 +13,7 @@ import pytest
 
 from lb_mpi.__main__ import main
 from lb_mpi.cli.profile.profile import (
+    ABSENT,
     MOST_CALLS,
     NEIGHBOURS,
     NOBODY,
@@ -74,6 +75,8 @@ def test_a_collective_that_was_begun_before_is_a_wait_from_the_wait_on() -> None
 def test_calls_that_do_not_match_are_nobodys_wait() -> None:
     came = [[0], [5]]
     assert split([[TOGETHER], [PARTLY]], came, came, [[6], [6]]) == ([[0], [0]], [[NOBODY], [NOBODY]])
+    stopped = split([[ABSENT], [TOGETHER], [TOGETHER]], [[9], [4], [2]], [[9], [4], [2]], [[9]] * 3)
+    assert stopped == ([[0], [5], [7]], [[NOBODY], [0], [0]]), "for the one that had not come at the end"
 
 
 @pytest.mark.parametrize("seed", range(20))

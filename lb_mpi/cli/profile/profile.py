@@ -50,9 +50,11 @@ BUSY = 0.5  # of the other ranks' mean useful time: a rank that has less only ha
 TO_ONE_RANK = ("recv", "sendrecv", "sendrecv_replace", "wait", "waitall", "waitany", "waitsome")  # in lower case
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
+INSIDE = "lb_mpi."  # how the name of a call of lb_mpi begins
 MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
 
-TOGETHER, PARTLY, NEIGHBOURS = 0, 1, 2  # the kinds of a collective; 2 + k: waits for list k of `Stream.needs`
+# The kinds of a collective; 2 + k: waits for list k of `Stream.needs`; -1: the rank had not come when it was stopped.
+TOGETHER, PARTLY, NEIGHBOURS, ABSENT = 0, 1, 2, -1
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -152,7 +154,12 @@ class Calls:
         line.calls += 1
         line.seconds += 1e-9 * ns
         if whom != NOBODY:
-            line.waited_s[whom] = line.waited_s.get(whom, 0.0) + 1e-9 * ns
+            self.wait(number, ns, whom)
+
+    def wait(self, number: int, ns: int, whom: int) -> None:
+        """Count `ns` of the calls at place `number` as a wait for rank `whom`."""
+        waited_s = self.lines[number].waited_s
+        waited_s[whom] = waited_s.get(whom, 0.0) + 1e-9 * ns
 
     def stream(self, members: Sequence[int]) -> Stream | None:
         """Return the stream of these ranks; None if there is no other rank, or not all are ranks of this program."""
@@ -205,11 +212,12 @@ def lateness(
 
     row : the rank is members[row]; members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock;
     needs : the rank's lists of neighbours.
-    If ranks report different kinds for a call, it has no waits: NOBODY, 0.
+    If ranks report different kinds for a call, it has no waits: NOBODY, 0.  An ABSENT rank had not come when it was posted.
     """
     kinds, posted, entered, left = calls
     ranks = np.asarray(members, dtype=np.int64)
-    same = (np.minimum(kinds, NEIGHBOURS) == np.minimum(kinds[0], NEIGHBOURS)).all(axis=0)
+    same = (np.minimum(kinds, NEIGHBOURS) == np.minimum(kinds[row], NEIGHBOURS)) | (kinds == ABSENT)
+    same = same.all(axis=0)
     needed = np.broadcast_to(kinds[row] == TOGETHER, posted.shape).copy()
     needed |= (kinds[row] == PARTLY) & (posted <= left[row])
     for k, neighbours in enumerate(needs):
@@ -356,6 +364,12 @@ class Profile:
     def _useful(self) -> Floats:
         return np.array([rank.useful_s for rank in self.ranks])
 
+    @property
+    def is_balanced_by_lb_mpi(self) -> bool:
+        """True if at least half of the waiting is in calls of lb_mpi."""
+        inside = [line.waiting_s for line in self.lines() if line.call.startswith(INSIDE)]
+        return bool(inside) and 2.0 * sum(inside) >= sum(rank.waiting_s for rank in self.ranks)
+
     def lines(self) -> list[Line]:
         """Return all ranks' lines, merged by call, most waiting first."""
         together: dict[tuple[str, int, str], list[Line]] = {}
@@ -457,6 +471,8 @@ def _gain(profile: Profile) -> list[str]:
     """Return what perfect balance would gain, and its gain if the part that one rank runs alone can't be divided."""
     if len(profile.ranks) == 1:
         return []
+    if profile.is_balanced_by_lb_mpi:
+        return ["lb_mpi balances this program: for its lower bound, record a run (LB_MPI_RECORD=FOLDER), and report FOLDER"]
     whole_s = max(profile.seconds, 1e-9)
     if len(set(profile.speeds)) > 1:
         speeds = ", ".join(f"{speed:.2g}" for speed in profile.speeds[:MOST_NAMES_OF_SPEEDS])
@@ -516,7 +532,8 @@ def _of_lines(profile: Profile) -> list[str]:
         return ["no calls of MPI"]
     header = ("line", "calls", "waiting", "mean", "other MPI", "for")
     lines = [
-        (_name(line), f"{line.calls:,}", f"{line.waiting_s:.2f} s", _short(line.waiting_s / line.calls),
+        (_name(line), f"{line.calls:,}", f"{line.waiting_s:.2f} s",
+         "" if line.call.startswith(INSIDE) else _short(line.waiting_s / line.calls),
          f"{line.communication_s:.2f} s", _whom(line.waited_s, line.waiting_s))
         for line in found
     ]  # fmt: skip

@@ -7,19 +7,26 @@ others.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
+import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.run import set_abort_status
 
+from lb_mpi.cli.dispatch import output
 from lb_mpi.cli.profile.profile import (
+    ABSENT,
     NOBODY,
     Busy,
     Calls,
@@ -35,14 +42,17 @@ from lb_mpi.cli.profile.timed import Installed, Recorder
 from lb_mpi.emulate import throttled
 from lb_mpi.files import Load, as_main, find_script, import_as
 from lb_mpi.graph import Ints
+from lb_mpi.handlers import install, restore
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.recorder import compare_clocks
+from lb_mpi.mpi.common.saves import ignore
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.speed import measure
 
 PATIENCE_S = 5.0  # for the others to end, before a rank that exits with a code ends them
+STOP_S, STUCK_S = 2.0, 0.2  # for the others to stop at a signal; until a call of MPI counts as one that does not return
 PIECE = 1 << 18  # collective calls of all ranks that are split at a time
 
 
@@ -56,10 +66,14 @@ class Ended(NamedTuple):
 class ProfiledProgram:
     """Collective: a program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument."""
 
-    def __init__(self, argv: Sequence[str], *, module: bool, speeds: Sequence[float] | None) -> None:
+    def __init__(
+        self, argv: Sequence[str], *, module: bool, speeds: Sequence[float] | None, file: str | None = None
+    ) -> None:
         self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
 
         def check() -> tuple[Load, Floats | None]:
+            if file is not None and self._comm.rank == 0:
+                output(file)
             given = None if speeds is None else check_speeds(speeds, self._comm.size)
             import_as(argv[0], module=module)
             return find_script(argv[0], module=module), given
@@ -68,10 +82,15 @@ class ProfiledProgram:
         agree_on(self._comm, speeds=None if given is None else tuple(given))
         self._speeds, self._speeds_from = (given, "given") if given is not None else find_speeds(self._comm)
         self._profile: Profile | None = None
-        self._over = False
+        self._once = threading.Lock()  # of the end
+        self._left = threading.Event()  # the program
 
-    def run(self) -> Ended:
+    def run(self, show: Callable[[Profile | None], object] = lambda _: None) -> Ended:
         """Collective: run the program as `__main__` on every rank.
+
+        Ctrl-C that the program does not handle ends it with the profile of what was seen: `show` is called with it, and the
+        process exits.  In a call of MPI that does not return, a thread does so (`_watch`), and at a SIGTERM, which Open MPI
+        sends its ranks at Ctrl-C.
 
         If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only
         after waiting 5 s for the others to end.
@@ -90,12 +109,16 @@ class ProfiledProgram:
         self._comm.Barrier()
         self._recorder.restart()
         self._sampler.start()
+        self._signal, self._show = 0, show
+        with self._watched():
+            try:
+                exec(code, main.__dict__)
+            except BaseException as caught:
+                trace = caught.__traceback__
+                error = caught.with_traceback(trace and trace.tb_next)  # without the frame that started the program
         try:
-            exec(code, main.__dict__)
-        except BaseException as caught:
-            trace = caught.__traceback__
-            error = caught.with_traceback(trace and trace.tb_next)  # without the frame that started the program
-        try:
+            if isinstance(error, KeyboardInterrupt) or (error is not None and self._signal):
+                self._stop(signal.SIGINT)
             if error is None or isinstance(error, SystemExit):
                 self._end(error)
             else:
@@ -110,33 +133,88 @@ class ProfiledProgram:
         self._end()
         self._finalize()
 
-    def _end(self, exits: SystemExit | None = None) -> None:
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A block in which a thread watches for Ctrl-C and SIGTERM; the handlers remain the program's."""
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            yield
+            return
+        ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if ours:
+            install(signal.SIGTERM, ignore)
+        numbers, write = os.pipe()
+        os.set_blocking(write, False)
+        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        thread = threading.Thread(target=self._watch, args=(numbers,), name="lb_mpi profile: signals", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._left.set()
+            signal.set_wakeup_fd(before)
+            os.close(write)
+            thread.join()
+            os.close(numbers)
+            if ours:
+                restore(signal.SIGTERM, ignore)
+
+    def _watch(self, numbers: int) -> None:
+        """Stop all ranks at a SIGTERM, or a Ctrl-C in a call of MPI that does not return, unless the program handles it."""
+        for number in iter(lambda: os.read(numbers, 1), b""):
+            call = self._recorder.current
+            if number[0] == signal.SIGTERM and signal.getsignal(signal.SIGTERM) is ignore:
+                self._stop(signal.SIGTERM)
+                leave(128 + signal.SIGTERM)
+            elif number[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._signal = signal.SIGINT
+                if not self._left.wait(STUCK_S) and call is not None and self._recorder.current is call:
+                    self._stop(signal.SIGINT)
+
+    def _stop(self, number: signal.Signals) -> None:
+        """Show the profile of what was seen, and exit, if all ranks do so; otherwise return."""
+        if self._end(stopped=True):
+            self._show(self._profile)
+            _all_come(self._comm, STOP_S)  # mpiexec ends the others when the first one exits
+            leave(128 + number)
+
+    def _end(self, exits: SystemExit | None = None, *, stopped: bool = False) -> bool:
         """Collective: end the program on all ranks; a rank with an exit code ends the others if it must wait too long.
 
-        Split the waits in collectives, and combine the profiles of all ranks on rank 0.
+        Split the waits in collectives, and combine the profiles of all ranks on rank 0.  Return whether all ranks have come.
+        `stopped` : by a signal
         """
-        if self._over:  # by the program's own MPI.Finalize
-            return
-        self._over = True
+        if not self._once.acquire(blocking=False):  # by the program's own MPI.Finalize
+            return False
         own, recorder, calls = self._comm, self._recorder, self._recorder.calls
         total_s, useful_s = (1e-9 * ns for ns in recorder.stop())
         samples = self._sampler.stop()
         self._installed.remove()
-        if not _all_come(own, PATIENCE_S if exits is not None and exits.code else math.inf):
+        if not _all_come(own, STOP_S if stopped else PATIENCE_S if exits is not None and exits.code else math.inf):
             set_abort_status(exits)
-            return
+            return False
         clock = self._look.end()
-        split_collectives(own, calls, clock)
+        split_collectives(own, calls, clock, stopped=stopped)
         busy = find_busy(own, samples, clock)
         mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines, busy)
         found = allgather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
         is_root = own.rank == 0
-        own.Free()
+        if not stopped:
+            own.Free()
         if is_root:
             ranks, unseen, lost, errors_s = zip(*found, strict=True)
             notes = _notes(ranks, set().union(*unseen), sum(lost), max(errors_s))
+            notes += ["the program was stopped by a signal: this is the time until then"] * stopped
             speeds = self._speeds.tolist(), self._speeds_from
             self._profile = Profile(self._argv[0], until_the_end(ranks), *speeds, max(errors_s), notes)
+        return True
+
+
+def leave(code: int) -> NoReturn:
+    """Exit from any thread, without MPI's end, which a call that does not return would hold up."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def find_speeds(comm: MPI.Intracomm) -> tuple[Floats, str]:
@@ -206,14 +284,19 @@ def find_busy(comm: MPI.Intracomm, samples: Samples, clock: ClockModel) -> list[
     return busy_lines(samples, edges, others if comm.size > 1 else 0.0 * others)
 
 
-def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel) -> None:
-    """Collective: find for each line of `calls` the ranks for which its collectives waited."""
-    streams = {_digest(stream.members): stream for stream in calls.streams.values() if len(stream)}
+def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel, *, stopped: bool = False) -> None:
+    """Collective: find for each line of `calls` the ranks for which its collectives waited.
+
+    If they were `stopped`, they wait also for the ranks that had not come to the last ones.
+    """
+    if stopped:
+        calls.stream(range(comm.size))  # in which a rank that has come to no collective is awaited
+    streams = {_digest(stream.members): stream for stream in calls.streams.values() if len(stream) or stopped}
     everyone = allgather(comm, {digest: len(stream) for digest, stream in streams.items()})
     for digest, stream in sorted(streams.items()):  # in the same order on all ranks
         counts = [one[digest] for one in everyone if digest in one]
         if len(counts) == len(stream.members):
-            _account(calls, stream, *_split(comm, stream, min(counts), clock))
+            _account(calls, stream, *_split(comm, stream, max(counts) if stopped else min(counts), clock))
 
 
 def _digest(members: tuple[int, ...]) -> bytes:
@@ -223,7 +306,12 @@ def _digest(members: tuple[int, ...]) -> bytes:
 def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tuple[Ints, Ints]:
     """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
     columns = stream.kinds, stream.posted, stream.entered, stream.left
+    rest = n - len(stream)
     kinds, posted, entered, left = (np.array(column[:n], dtype=np.int64) for column in columns)
+    if rest > 0:
+        kinds = np.pad(kinds, (0, rest), constant_values=ABSENT)
+        now = time.perf_counter_ns()
+        posted, entered, left = (np.pad(times, (0, rest), constant_values=now) for times in (posted, entered, left))
     mine = np.stack([kinds, clock.common(posted), clock.common(entered), clock.common(left)])
     group = comm.Get_group().Incl(stream.members)
     members = comm.Create_group(group, Tag.PROFILE)
@@ -240,9 +328,9 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tu
 
 def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
     places = np.array(stream.places[: len(waits)], dtype=np.int64)
+    waits, whom = waits[: len(places)], whom[: len(places)]
     pairs, inverse = np.unique(np.stack([places, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
     sums = np.zeros(pairs.shape[1], dtype=np.int64)
     np.add.at(sums, inverse.reshape(-1), waits[whom != NOBODY])
     for place, rank, ns in zip(*pairs.tolist(), sums.tolist(), strict=True):
-        waited_s = calls.lines[place].waited_s
-        waited_s[rank] = waited_s.get(rank, 0.0) + 1e-9 * ns
+        calls.wait(place, ns, rank)

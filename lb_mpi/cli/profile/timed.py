@@ -12,6 +12,9 @@ computes.  Calls within calls (for example a reduction in Python that sends) are
 that class, for each kind of call, says before the call for whom it waits.  A returned request is labelled with its operation
 (`Posted`).  A wait for several requests counts as a wait for the last one to complete: each is tested without completing it
 (MPI_Request_get_status), until all are complete; then MPI's own call follows.
+
+All calls of lb_mpi's own code for one line of the program are one line of the profile.  lb_mpi waits in naps: they count as
+a wait for the rank whose message, or whose part in a collective operation, has ended them (`Recorder.woken`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -35,11 +39,13 @@ import mpi4py
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.cli.profile.profile import NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
+from lb_mpi.cli.profile.profile import INSIDE, NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
 from lb_mpi.mpi.common.waiting import Nap
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
+LB_MPI = OURS[0]
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
+SPECIAL = re.compile(r"\.(__\w+__|<).*")  # what a name of lb_mpi, such as Balancer.__enter__, is shown without
 _now = time.perf_counter_ns
 _is_complete = MPI.Request.Get_status  # the plain one
 Method = Callable[..., Any]
@@ -65,6 +71,9 @@ class Recorder:
         self.calls = Calls()
         self._here = str(Path.cwd()) + "/"
         self._skipped: dict[int, tuple[CodeType, bool]] = {}
+        self.slept: dict[int, int] = {}  # ns of lb_mpi's last naps, by place: nothing has arrived yet
+        self.awaited = SOMEBODY  # in these naps, of a request that is not complete
+        self.current: TimedCall | None = None
         self.status = MPI.Status()  # for calls without a status of the program's
         self.unseen: set[str] = set()  # untimed operations of the program
         self._world = world.Get_group()
@@ -88,28 +97,48 @@ class Recorder:
         self._busy = True
         return _now()
 
-    def leave(self, number: int, entered: int, whom: int = NOBODY) -> int:
-        """End a call; return the time."""
-        now = _now()
-        self.calls.add(number, entered, now, whom)
+    def leave(self, call: TimedCall) -> None:
+        """End a call."""
+        now, self.current = _now(), None
+        nap = call.whom == SOMEBODY
+        if nap:
+            self.slept[call.number] = self.slept.get(call.number, 0) + now - call.entered
+        self.calls.add(call.number, call.entered, now, NOBODY if nap else call.whom)
+        if call.left is not None:
+            call.left(now)
         self._busy = False
-        return now
+
+    def woken(self, whom: int) -> None:
+        """Count the naps since the last arrival as a wait for a rank."""
+        for number, ns in self.slept.items():
+            self.calls.wait(number, ns, whom)
+        self.slept.clear()
+        self.awaited = SOMEBODY
 
     def stop(self) -> tuple[int, int]:
-        """Return the nanoseconds since the program's start, and those outside of MPI."""
+        """End the call in progress, if any; return the nanoseconds since the program's start, and those outside of MPI."""
+        if self.current is not None:
+            self.leave(self.current)
+        self.woken(SOMEBODY)
         total_ns = _now() - self.began
         return total_ns, total_ns - self.calls.in_mpi_ns
 
     def place(self, call: str, known: dict[tuple[int, int], int]) -> int:
-        """Return the number of the innermost line of the program that calls; `known` is this call's own cache."""
+        """Return the number of the innermost line of the program that calls; `known` is this call's own cache.
+
+        A call of lb_mpi's own code counts as one of the function that the line calls.
+        """
         frame = sys._getframe(2)
-        code = frame.f_code
+        code, inner = frame.f_code, None
         while self._skip(code) and frame.f_back is not None:
+            inner = code if code.co_filename.startswith(LB_MPI) and code.co_filename != __file__ else inner
             frame = frame.f_back
             code = frame.f_code
         key = id(code), frame.f_lasti
         number = known.get(key)
         if number is None:
+            if inner is not None:
+                call = INSIDE + SPECIAL.sub("", inner.co_qualname)
             file = code.co_filename.removeprefix(self._here)
             number = known[key] = self.calls.number(file, frame.f_lineno, code.co_name, call)
         return number
@@ -213,14 +242,13 @@ class TimedMethods:
             call = TimedCall(recorder.place(name, places), recorder.enter())
             try:
                 args, kwargs = begin(call, args, kwargs) or (args, kwargs)
+                recorder.current = call
                 result = adopt(plain(*args, **kwargs))
                 if call.came is not None:
                     call.came(result)
                 return result
             finally:
-                left = recorder.leave(call.number, call.entered, call.whom)
-                if call.left is not None:
-                    call.left(left)
+                recorder.leave(call)
 
         if isinstance(getattr(plain, "__self__", None), type):
             return classmethod(lambda _cls, *args, **kwargs: method(*args, **kwargs))
@@ -266,6 +294,44 @@ class TimedMethods:
 
         call.came = came
         return args, kwargs
+
+    def ask(self, call: TimedCall, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Begin a question whether a message has arrived: it waits for no rank, but may end a nap."""
+        recorder, comm = self.recorder, args[0]
+        args, kwargs, asked = with_status(recorder, args, kwargs, 3)
+
+        def came(result: Any) -> None:
+            if result:
+                whom = recorder.peer(comm, asked.source)
+                recorder.woken(whom)
+                if isinstance(result, MPI.Message):
+                    result._posted = Posted(whom)  # type: ignore[attr-defined]
+
+        call.came = came
+        return args, kwargs
+
+    def test(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a test of one request, or of all of some: it waits for no rank, but may end a nap."""
+        recorder = self.recorder
+        if not recorder.slept:
+            return
+        requests = [args[0]] if isinstance(args[0], MPI.Request) else args[0]
+        every = [_posted(request) for request in requests]
+
+        def came(result: Any) -> None:
+            collective = next((posted for posted in reversed(every) if posted.stream is not None), None)
+            if not (result[0] if isinstance(result, tuple) else result):
+                if collective is None:
+                    pending = (posted for one, posted in zip(requests, every, strict=True) if not _is_complete(one))
+                    recorder.awaited = next(pending, _NOTHING).whom
+            elif collective is None or collective.index < 0:
+                recorder.woken(recorder.awaited)
+            else:
+                asleep = sum(recorder.slept.values())
+                recorder.slept.clear()
+                self._waits(call, collective, None, asleep)
+
+        call.came = came
 
     def receive_message(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a receive of a probed message: it waits for the sender."""
@@ -332,15 +398,15 @@ class TimedMethods:
 
         call.left = left
 
-    def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None) -> None:
-        """Note that the call waits, or has waited, for a posted operation."""
+    def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None, asleep: int = 0) -> None:
+        """Note that the call waits, or has waited, for a posted operation, also in `asleep` ns before."""
         call.whom = posted.whom
         if asked is not None and posted.anybody is not None:
             call.whom = self.recorder.peer(posted.anybody, asked.source)
         stream = posted.stream
         if stream is not None and posted.index >= 0:
             index, posted.index = posted.index, -1
-            call.left = lambda left: stream.waited(index, call.entered, left, call.number)
+            call.left = lambda left: stream.waited(index, call.entered - asleep, left, call.number)
 
     def _join(self, posted: Posted, call: TimedCall) -> None:
         if posted.stream is not None:
@@ -420,7 +486,8 @@ MAKES_TOGETHER = (
 MAKES_ALONE = ("Create_group", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect")
 RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
 PROBES = {"probe": "mprobe", "Probe": "Mprobe", "iprobe": "improbe", "Iprobe": "Improbe"}  # of Message and Comm
-QUESTIONS = ("iprobe", "Iprobe", "improbe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer")
+QUESTIONS = ("iprobe", "Iprobe", "improbe", "Improbe")
+BUFFERS = ("Attach_buffer", "Detach_buffer", "Flush_buffer")
 UNSEEN = {
     "Win": ("one-sided communication (MPI.Win)", ("Create", "Allocate", "Allocate_shared", "Create_dynamic")),
     "File": ("files (MPI.File)", ("Open",)),
@@ -455,7 +522,7 @@ class Installed(TimedMethods):
         for name, kind in made.items():
             self.put(MPI, name, kind)
         sleep = partial(self.call, whom=SOMEBODY)
-        self.put(Nap, "take", self.method("sleep of lb_mpi", Nap.take, sleep))
+        self.put(Nap, "take", self.method("sleep", Nap.take, sleep))
 
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute of `owner`."""
@@ -496,7 +563,8 @@ class Installed(TimedMethods):
         begins |= dict.fromkeys(("Free", "Disconnect"), partial(self.collective, kind=PARTLY))
         dup = partial(self.begin_collective, kind=TOGETHER, persistent=False)
         begins |= dict.fromkeys(("Idup", "Idup_with_info"), dup)
-        return begins | dict.fromkeys((*MAKES_ALONE, *QUESTIONS), self.call)
+        begins |= dict.fromkeys(QUESTIONS, self.ask)
+        return begins | dict.fromkeys((*MAKES_ALONE, *BUFFERS), self.call)
 
     def _of_messages(self, name: str) -> dict[str, Begin]:
         if name == "Message":
@@ -505,7 +573,7 @@ class Installed(TimedMethods):
             return {"Start": self.restart, "Startall": self.restart}
         begins: dict[str, Begin] = {"wait": self.wait, "waitall": self.wait_all}
         begins |= {"waitany": partial(self.wait_some, one=True), "waitsome": partial(self.wait_some, one=False)}
-        begins |= dict.fromkeys(("test", "testall", "testany", "testsome"), self.call)
+        begins |= dict.fromkeys(("test", "testall"), self.test) | dict.fromkeys(("testany", "testsome"), self.call)
         return begins | {word.capitalize(): begin for word, begin in begins.items()}
 
     def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:

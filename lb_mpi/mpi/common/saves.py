@@ -92,10 +92,10 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
     program may be about to end.
     """
     main = threading.current_thread() is threading.main_thread()
-    ours = [number for number in SIGNALS if main and signal.getsignal(number) in (signal.SIG_DFL, _ignore)]
+    ours = [number for number in SIGNALS if main and signal.getsignal(number) in (signal.SIG_DFL, ignore)]
     signals = Signals(_late.pop() if _late and _late[0] in ours else None)
     for number in ours:
-        restore(number, _ignore)
+        restore(number, ignore)
         install(number, signals._note)
     reports = comm.rank == 0 and signs.SAVE_SIGNAL in ours
     if reports:
@@ -108,7 +108,7 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
         for number in ours:
             restore(number, signals._note)
         if reports and signal.getsignal(signs.SAVE_SIGNAL) is signal.SIG_DFL:
-            install(signs.SAVE_SIGNAL, _ignore)
+            install(signs.SAVE_SIGNAL, ignore)
         if signals.came and not signals.reported:
             _late[:] = [signals.came]
     if signal.SIGTERM in _late:
@@ -116,7 +116,7 @@ def noted(comm: MPI.Intracomm) -> Iterator[Signals]:
         signal.raise_signal(signal.SIGTERM)
 
 
-def _ignore(_number: int, _frame: FrameType | None) -> None:
+def ignore(_number: int, _frame: FrameType | None) -> None:
     """Ignore a signal; another handler than SIG_IGN, which a later block would leave alone."""
 
 
