@@ -148,7 +148,6 @@ def search(
     problems: Sequence[Problem],
     *,
     check: Callable[[Simulation], None] | None = None,
-    simulation_class: type[Simulation] = Simulation,
     **parameters: Any,
 ) -> SimulatedSearch:
     """Search with one virtual rank per problem (all made alike, as on MPI; the first one is started).
@@ -158,12 +157,12 @@ def search(
     the searchers; `seed` of the delays and (without `options`) of the pauses and random routes; `searcher_class`, for
     variants of the protocol; `stores` (P,), where each rank is saved (with `options.save_every_s`); `states`, the saved
     states of all ranks, to resume from; `records` (P,), which record the events; `check`, called with the `Simulation`
-    after every event; `simulation_class`, for variants of it.
+    after every event.
 
     Raises ValueError or TypeError for bad parameters, a problem's exception after all ranks have ended, SearchError for
     values that violate the `Problem` protocol, and ProtocolError if the search protocol is violated.
     """
-    simulation = simulation_class(problems, **parameters)
+    simulation = Simulation(problems, **parameters)
     while simulation.step():
         if check is not None:
             check(simulation)
