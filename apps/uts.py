@@ -14,8 +14,8 @@ from typing import Any
 from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
-from lb_mpi.cli.uts import PUBLISHED, TREES, Tree, UnbalancedTreeSearch, compile_kernels
 from lb_mpi.mpi.common.collective import agree
+from lb_mpi.searching.uts import PUBLISHED, TREES, Tree, UnbalancedTreeSearch, compile_kernels
 
 PROG = "python -m apps.uts"
 

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from lb_mpi.checks import choice, comma_list
-from lb_mpi.cli.uts import PUBLISHED, TREES, Tree, TreeCount, UnbalancedTreeSearch
 from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send
 from lb_mpi.searching.guard import Options
@@ -27,6 +26,7 @@ from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.searcher import ROOT, Reason, Searcher, Work
 from lb_mpi.searching.simulate import SimulatedSearch, pause_for, search
 from lb_mpi.searching.termination import Scholten
+from lb_mpi.searching.uts import PUBLISHED, TREES, Tree, TreeCount, UnbalancedTreeSearch
 from lb_mpi.virtual import Network
 
 # --- GLB: random victims, then lifelines ------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def task_draws(size: int, seed: int) -> Floats:
 
 def nodes_s(size: int) -> float:
     """Seconds of a node at speed 1."""
-    from lb_mpi.cli.uts import PUBLISHED  # here, since it imports numba, for which 256 ranks may lack memory
+    from lb_mpi.searching.uts import PUBLISHED  # here, since it imports numba, for which 256 ranks may lack memory
 
     return stretch(size) * SEARCH_S * float(rank_speeds(size).sum()) / PUBLISHED[Case.TREE].nodes
 
@@ -141,7 +141,7 @@ def pool(size: int, seconds: list[float]) -> list[Line]:
 
 def search(size: int, seconds: list[float], route: str) -> list[Line]:
     """The search, by its route; messages of the busiest rank; seconds of the call beside it."""
-    from lb_mpi.cli.uts import TREES, UnbalancedTreeSearch
+    from lb_mpi.searching.uts import TREES, UnbalancedTreeSearch
 
     took, most, beside_s = seconds
     result = searches.search(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from benchmarks.scale import Case
-from lb_mpi.cli.uts import PUBLISHED as PUBLISHED
-from lb_mpi.cli.uts import TREES, UnbalancedTreeSearch
+from lb_mpi.searching.uts import PUBLISHED as PUBLISHED
+from lb_mpi.searching.uts import TREES, UnbalancedTreeSearch
 
 
 class WaitingTreeSearch(UnbalancedTreeSearch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from lb_mpi.cli.uts import MAX_CHILDREN, RANDS, Tree, TreeCount, child_counter, root_state
+from lb_mpi.searching.uts import MAX_CHILDREN, RANDS, Tree, TreeCount, child_counter, root_state
 
 
 def plain_count(tree: Tree, limit: int | None = None) -> TreeCount:

@@ -103,10 +103,10 @@ def _versions() -> dict[str, str]:
 def compile_all() -> dict[str, float]:
     """Compile or load the kernels of the library; return the `seconds` that this took."""
     from lb_mpi.arranging.arrange import arrange
-    from lb_mpi.cli import uts
     from lb_mpi.machine import Machine
     from lb_mpi.partitioning.partition import EFFORTS, partition
     from lb_mpi.rebalancing.rebalance import compile_kernels
+    from lb_mpi.searching import uts
 
     began = time.perf_counter()
     for effort in EFFORTS:

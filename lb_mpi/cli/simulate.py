@@ -142,7 +142,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     (`balances`) with how many `drafts` and `messages` (`most_messages`: by one rank), in `virtual_seconds`, of which
     `detection_seconds` from the end of the last rank's work until all learned of it; simulated in `seconds`.
     """
-    from lb_mpi.cli.uts import PUBLISHED, TREES, UnbalancedTreeSearch  # late: needs numba
+    from lb_mpi.searching.uts import PUBLISHED, TREES, UnbalancedTreeSearch  # late: needs numba
 
     began = time.perf_counter()
     choice("tree", options.tree, sorted(TREES))

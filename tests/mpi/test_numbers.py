@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.cli.uts import Tree, UnbalancedTreeSearch
+from lb_mpi.searching.uts import Tree, UnbalancedTreeSearch
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

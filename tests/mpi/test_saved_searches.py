@@ -12,9 +12,9 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.cli.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
 from lb_mpi.mpi.search.search import KIND
 from lb_mpi.saving.folder import Folder
+from lb_mpi.searching.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
 from tests.mpi.limits import largest_file
 from tests.pile import Pile
 

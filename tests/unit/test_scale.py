@@ -5,9 +5,9 @@ import math
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.cli.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import Options
+from lb_mpi.searching.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.virtual import Network
 from tests.pile import Pile
 

@@ -8,8 +8,9 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from lb_mpi.cli import uts as kernel
-from lb_mpi.cli.uts import (
+from lb_mpi.searching import uts as kernel
+from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.uts import (
     NODE_BYTES,
     PUBLISHED,
     RANDS,
@@ -22,7 +23,6 @@ from lb_mpi.cli.uts import (
     compile_kernels,
     growth,
 )
-from lb_mpi.searching.problem import Problem
 from tests.counting import plain_count
 
 TOO_LARGE = 5000  # nodes: random trees beyond this are not counted
