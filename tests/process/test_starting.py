@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,52 @@ def test_a_rank_that_is_stopped_before_its_program_is_named(run: Any, tmp_path: 
     assert code == limit.HUNG, err
     assert named(err) == [("rank 1", ", in its start, before its program")], err
     assert f"rank 1 on host {socket.gethostname()} hangs" in err
+
+
+# --- the wrong launcher ------------------------------------------------------------------------------------------------
+
+SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
+OTHER = {"PMI_SIZE": "4", "PMI_RANK": "0"} if here().mpi == "openmpi" else {"OMPI_COMM_WORLD_SIZE": "4"}
+DOORS = """
+import sys
+from mpi4py import MPI
+import lb_mpi
+own = MPI.Intracomm(MPI.COMM_SELF) if "self" in sys.argv else MPI.COMM_WORLD
+for comm in own, own.Split(0, 0):
+    with lb_mpi.Pool(comm) as pool, lb_mpi.Balancer(comm):
+        assert pool.map(abs, [-1]) == ([1] if pool.is_root else None)
+    if "self" in sys.argv:
+        break
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "says"),
+    [
+        (SLURM | {"SLURM_PROCID": "0"}, [], "SLURM_STEP_NUM_TASKS = 4, but MPI.COMM_WORLD has 1 rank: srun has started 4"),
+        (OTHER | {"SLURM_STEP_NUM_TASKS": "2"}, [], "= 4, but MPI.COMM_WORLD has 1 rank: the mpiexec of"),
+        (SLURM | {"SLURM_PROCID": "1"}, [], ""),  # number 0 says so
+        (SLURM | {"SLURM_PTY_PORT": "7"}, [], ""),  # a shell within a step
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, [], ""),
+        (SLURM, ["self"], ""),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, [], ""),  # in a batch script
+        ({}, [], ""),
+    ],
+)
+def test_a_wrong_launcher_is_named_once(variables: dict[str, str], arguments: list[str], says: str) -> None:
+    clean = {key: value for key, value in here().variables().items() if not key.startswith(("SLURM", "PMI", "OMPI_COMM"))}
+    command = [str(here().python), "-W", "ignore", "-c", DOORS, *arguments]
+    done = subprocess.run(command, env=clean | variables, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("lb_mpi:")]
+    assert len(lines) == bool(says), lines
+    assert says in "".join(lines)
+
+
+def test_a_right_launcher_is_never_named() -> None:
+    argv, variables = here().job(2, [str(here().python), "-m", "mpi4py", "-c", DOORS])
+    done = subprocess.run(argv, env=variables | SLURM, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    argv, variables = here().job(1, [str(here().python), "-c", DOORS])
+    alone = subprocess.run(argv, env=variables | SLURM, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, alone.returncode) == (0, 0), done.stderr + alone.stderr
+    assert "lb_mpi:" not in done.stderr + alone.stderr

@@ -37,6 +37,7 @@ from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
+from lb_mpi.mpi.common.launcher import check_launcher
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap, interrupts
 
@@ -583,6 +584,7 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
             _kept.append(one)  # an answer may still arrive, which no later communicator may receive
         else:
             one.comm.Free()
+    check_launcher(comm, os.environ)
     own = _idup(comm, presence_of(comm))
     if own.Get_topology() != MPI.UNDEFINED:
         # Open MPI crashes when it makes another topology from a duplicate that has one.  All ranks take part.
