@@ -1,10 +1,16 @@
-"""A table for people, as text and as HTML.   (pure)"""
+"""A table for people, as text and as HTML."""
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Sequence
 from html import escape
+from itertools import zip_longest
 from typing import NamedTuple
+
+GAP = "  "  # between columns
+NARROWEST = 12  # text columns are not wrapped to less
 
 
 class Table(NamedTuple):
@@ -17,10 +23,30 @@ class Table(NamedTuple):
 
     def __str__(self) -> str:
         """Format as text."""
+        return self._text([self.header, *self._shown])
+
+    def fitted(self, columns: int | None = None) -> str:
+        """Format as text of at most `columns` (None: those of the terminal), with cells over several lines where needed.
+
+        The header gets lines first; then the widest column of text gives way, one column at a time.
+        """
+        columns = shutil.get_terminal_size().columns if columns is None else columns
         rows = [self.header, *self._shown]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        room = columns - len(GAP) * (len(widths) - 1)
+        if sum(widths) > room:
+            for k, (name, *cells) in enumerate(zip(*rows, strict=True)):
+                widths[k] = max(map(len, [*name.split(), *cells]), default=0)
+        while sum(widths) > room and (left := [k for k in self.words if widths[k] > NARROWEST]):
+            widths[max(left, key=widths.__getitem__)] -= 1
+        wrapped = [[textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)] for row in rows]
+        return self._text([line for cells in wrapped for line in zip_longest(*cells, fillvalue="")])
+
+    def _text(self, rows: Sequence[Sequence[str]]) -> str:
+        """Join lines of cells, each padded to the width of its column."""
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         lines = [
-            "  ".join(
+            GAP.join(
                 cell.ljust(width) if k in self.words else cell.rjust(width)
                 for k, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()

@@ -142,7 +142,7 @@ def _curve(imbalance: list[float]) -> list[str]:
     every, most = math.ceil(len(imbalance) / SHOWN), max(*imbalance, 1e-300)
     kept = [k for k in range(len(imbalance)) if k % every == 0 or k == len(imbalance) - 1]
     lines = [[f"{k}", f"{imbalance[k]:.3%}", "#" * round(40 * imbalance[k] / most)] for k in kept]
-    return str(Table(("step", "I_m", ""), lines, words=(2,))).splitlines()
+    return Table(("step", "I_m", ""), lines, words=(2,)).fitted().splitlines()
 
 
 def _mesh(name: str) -> tuple[int, int] | None:
@@ -165,7 +165,7 @@ def _figure(result: dict[str, Any]) -> list[str]:
         [f"{rank}", *(f"{number:.2f}" for number in some), ", ".join(gives.get(rank, [])[:SHOWN])]
         for rank, some in enumerate(numbers)
     ]
-    return str(Table(("rank", "speed", "time", "after", "gives"), lines, words=(4,), most=SHOWN)).splitlines()
+    return Table(("rank", "speed", "time", "after", "gives"), lines, words=(4,), most=SHOWN).fitted().splitlines()
 
 
 def _boxes(result: dict[str, Any], rows: int, columns: int) -> list[str]:

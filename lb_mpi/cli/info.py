@@ -78,7 +78,7 @@ def _table(machine: Machine) -> list[str]:
         for rank, (host, speed) in enumerate(zip(machine.hosts, machine.speeds, strict=True))
     ]
     header = ("rank", "host", "speed", "million mult-adds/s")
-    lines = str(Table(header, ranks, words=(1,), most=MOST_LINES)).splitlines()
+    lines = Table(header, ranks, words=(1,), most=MOST_LINES).fitted().splitlines()
     hosts = list(dict.fromkeys(machine.hosts))[:8]
     for k, one in enumerate(hosts):
         for other in hosts[k:]:

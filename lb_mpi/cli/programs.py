@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lb_mpi.checks import comma_list, number, show
-from lb_mpi.cli.dispatch import FAILED, deliver, mistake, written
+from lb_mpi.cli.dispatch import FAILED, STDOUT, deliver, mistake, output, written
 from lb_mpi.cli.profile.profile import Profile, table
 from lb_mpi.cli.run.arguments import Parser
 from lb_mpi.errors import Error
@@ -78,7 +78,7 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
         speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
         least = None if options.least is None else 0.01 * number("--fail-below", options.least, least=0.0, most=100.0)
         argv = [options.program, *options.arguments]
-        program = ProfiledProgram(argv, module=options.module, speeds=speeds, file=options.output)
+        program = ProfiledProgram(argv, module=options.module, speeds=speeds, check=lambda: output(options.output or STDOUT))
     except (ValueError, OSError, SyntaxError, Error) as error:
         return mistake(_explained(error, "PROGRAM", options, prog), prog)
 

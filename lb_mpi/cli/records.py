@@ -132,7 +132,7 @@ def _describe_advice(answer: list[dict[str, Any]]) -> list[str]:
             ))  # fmt: skip
         said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
         if first["reliable"]:
-            said += [str(Table(header, cells, words=(0, 5))), *(f"note: {note}" for note in first["notes"])]
+            said += [Table(header, cells, words=(0, 5)).fitted(), *(f"note: {note}" for note in first["notes"])]
     return said
 
 

@@ -257,7 +257,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
 
 def _describe_rows(answer: dict[str, Any]) -> list[str]:
     calls, total = answer["calls"], answer["total"]
-    header = ("call", "bound s", "time / bound", "without balancing", "rows moved", "MB moved", "what was done")
+    header = ("call", "bound s", "time/bound", "without balancing", "rows moved", "MB moved", "what was done")
     lines = [
         [f"{k + 1}", f"{call['bound_s']:.6f}", f"{call['seconds'] / call['bound_s']:.3f}",
          f"{call['alone_s'] / call['bound_s']:.3f}", f"{call['rows_moved']:,}", f"{call['bytes_moved'] / 1e6:.3f}",
@@ -265,7 +265,7 @@ def _describe_rows(answer: dict[str, Any]) -> list[str]:
         for k, call in _some(calls)
     ]  # fmt: skip
     return [
-        str(Table(header, lines, words=(6,))),
+        Table(header, lines, words=(6,)).fitted(),
         _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(calls), 'call')}",
                  f"without balancing {answer['ratio_without']:.3f}"),
         f"{counted(total['rows_moved'], 'row')} and {total['bytes_moved'] / 1e6:,.1f} MB moved, with "
@@ -329,7 +329,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
 
 def _describe_tasks(answer: dict[str, Any]) -> list[str]:
     maps, total = answer["maps"], answer["total"]
-    header = ("map", "bound s", "time / bound", "without stealing", "counter", "steals", "messages")
+    header = ("map", "bound s", "time/bound", "without stealing", "counter", "steals", "messages")
     names = ("seconds", "dealt_s", "counter_s")
     lines = [
         [f"{k + 1}", f"{each['bound_s']:.6f}", *(f"{_ratio(each[name], each['bound_s']):.3f}" for name in names),
@@ -337,7 +337,7 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
         for k, each in _some(maps)
     ]  # fmt: skip
     return [
-        str(Table(header, lines)),
+        Table(header, lines).fitted(),
         _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(maps), 'map')}",
                  f"without stealing {answer['ratio_dealt']:.3f}; "
                  f"with an ideal shared counter {answer['ratio_counter']:.3f}"),
@@ -411,7 +411,7 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
 
 def _describe_graph(answer: dict[str, Any]) -> list[str]:
     steps, total = answer["steps"], answer["total"]
-    header = ("step", "bound s", "time / bound", "without moves", "imbalance", "vertices moved", "cut", "what was done")
+    header = ("step", "bound s", "time/bound", "without moves", "imbalance", "vertices moved", "cut", "what was done")
     lines = [
         [f"{k + 1}", f"{step['bound_s']:.6f}", f"{_ratio(step['seconds'], step['bound_s']):.3f}",
          f"{_ratio(step['alone_s'], step['bound_s']):.3f}", percent(step["imbalance"]), f"{step['vertices_moved']:,}",
@@ -421,7 +421,7 @@ def _describe_graph(answer: dict[str, Any]) -> list[str]:
     moves = sum(step["vertices_moved"] > 0 for step in steps)
     size, vertices = (counted(n, "vertex", "vertices") for n in (answer["vertices"], total["vertices_moved"]))
     return [
-        str(Table(header, lines, words=(7,))),
+        Table(header, lines, words=(7,)).fitted(),
         _summary(answer, f"{size} on {counted(answer['ranks'], 'rank')}, {counted(len(steps), 'step')}",
                  f"without rebalancing {answer['ratio_without']:.3f}"),
         f"{counted(moves, 'rebalancing')} moved {vertices} and {total['bytes_moved'] / 1e6:,.1f} MB; edges cut: weight "

@@ -241,7 +241,8 @@ def folder_of(path: Path, content: list[tuple[str, bytes]]) -> str:
     return str(path)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     folder = folder_of(tmp_path, pool_files())
     assert main(["advise", folder, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -32,6 +32,7 @@ from lb_mpi.cli.profile.profile import (
     until_the_end,
 )
 from lb_mpi.cli.profile.samples import IN_MPI, Sampler, Samples, busy_lines, in_bins
+from lb_mpi.table import Table
 
 S = 1_000_000_000
 
@@ -293,3 +294,17 @@ def test_a_profile_needs_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["profile"])
     assert "PROGRAM" in capsys.readouterr().err
+
+
+def test_tables_fit_the_terminal() -> None:
+    cells = [("a.py:1 of a name", "1", "what was done, in many words"), ("b.py:2", "23", ""), ("c" * 40, "456", "short")]
+    wide = Table(("line", "long number", "words of it"), cells, words=(0, 2))
+    assert wide.fitted(200) == str(wide)
+    for columns in (30, 44, 60, 80):
+        lines = wide.fitted(columns).splitlines()
+        assert max(map(len, lines)) <= max(columns, 34), "12 for each text, 6 for the number: as narrow as it gets"
+        assert "".join("".join(lines).split()) != "", lines
+        letters = sorted("".join(lines).replace(" ", ""))
+        assert letters == sorted(str(wide).replace(" ", "").replace("\n", "")), "nothing is lost"
+    assert Table((), []).fitted(10) == ""
+    assert max(map(len, table(profile())[4:13])) <= 80, "ranks and lines"

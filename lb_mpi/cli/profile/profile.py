@@ -432,7 +432,7 @@ def table(profile: Profile) -> list[str]:
     size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
     head = f"profile of {profile.program}: {counted(size, 'rank')} on {counted(hosts, 'host')}, {profile.seconds:.2f} s"
     return [
-        head, *summary(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "",
+        head, *summary(profile), "", *_of_ranks(profile).fitted().splitlines(), "", *_of_lines(profile), "",
         *_of_awaited(profile), *_EXPLAINED, "",
         f"load balance              {profile.load_balance:6.1%}   mean useful / longest useful",
         f"communication efficiency  {profile.communication_efficiency:6.1%}   longest useful / time of the program",
@@ -510,7 +510,7 @@ def _of_awaited(profile: Profile) -> list[str]:
         for one in busy
     ]
     header = (f"line of rank {most}, outside MPI", "time", "awaited", "run by")
-    return [*str(Table(header, lines, words=(0, 3), most=MOST_LINES)).splitlines(), ""]
+    return [*Table(header, lines, words=(0, 3), most=MOST_LINES).fitted().splitlines(), ""]
 
 
 def _of_ranks(profile: Profile) -> Table:
@@ -539,7 +539,7 @@ def _of_lines(profile: Profile) -> list[str]:
     ]  # fmt: skip
     rest = found[MOST_LINES:]
     more = [f"(the others: {sum(line.waiting_s for line in rest):.2f} s of waiting)"] if rest else []
-    made = str(Table(header, lines, words=(0, 5), most=MOST_LINES)).splitlines()
+    made = Table(header, lines, words=(0, 5), most=MOST_LINES).fitted().splitlines()
     return [*made, *more, "(seconds of all ranks, added up)"]
 
 

@@ -24,7 +24,6 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.run import set_abort_status
 
-from lb_mpi.cli.dispatch import output
 from lb_mpi.cli.profile.profile import (
     ABSENT,
     NOBODY,
@@ -64,21 +63,29 @@ class Ended(NamedTuple):
 
 
 class ProfiledProgram:
-    """Collective: a program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument."""
+    """Collective: a program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument.
+
+    `check` : called on rank 0, to check what else is given there
+    """
 
     def __init__(
-        self, argv: Sequence[str], *, module: bool, speeds: Sequence[float] | None, file: str | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        module: bool,
+        speeds: Sequence[float] | None,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
         self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
 
-        def check() -> tuple[Load, Floats | None]:
-            if file is not None and self._comm.rank == 0:
-                output(file)
+        def load() -> tuple[Load, Floats | None]:
+            if self._comm.rank == 0:
+                check()
             given = None if speeds is None else check_speeds(speeds, self._comm.size)
             import_as(argv[0], module=module)
             return find_script(argv[0], module=module), given
 
-        self._load, given = agree(self._comm, check)
+        self._load, given = agree(self._comm, load)
         agree_on(self._comm, speeds=None if given is None else tuple(given))
         self._speeds, self._speeds_from = (given, "given") if given is not None else find_speeds(self._comm)
         self._profile: Profile | None = None
