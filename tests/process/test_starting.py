@@ -201,7 +201,7 @@ for comm in own, own.Split(0, 0):
     ("variables", "arguments", "says"),
     [
         (SLURM | {"SLURM_PROCID": "0"}, [], "SLURM_STEP_NUM_TASKS = 4, but MPI.COMM_WORLD has 1 rank: srun has started 4"),
-        (OTHER | {"SLURM_STEP_NUM_TASKS": "2"}, [], "= 4, but MPI.COMM_WORLD has 1 rank: the mpiexec of"),
+        (OTHER | {"SLURM_STEP_NUM_TASKS": "2"}, [], "= 4, but MPI.COMM_WORLD has 1 rank: a launcher for"),
         (SLURM | {"SLURM_PROCID": "1"}, [], ""),  # number 0 says so
         (SLURM | {"SLURM_PTY_PORT": "7"}, [], ""),  # a shell within a step
         (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, [], ""),

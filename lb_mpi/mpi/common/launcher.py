@@ -22,8 +22,8 @@ class _Launcher(NamedTuple):
     name: str
 
 
-_MPICH = _Launcher("PMI_SIZE", "PMI_RANK", "the mpiexec of MPICH or Intel MPI")
-_OPEN_MPI = _Launcher("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "the mpiexec of Open MPI")
+_MPICH = _Launcher("PMI_SIZE", "PMI_RANK", "a launcher for MPICH or Intel MPI")
+_OPEN_MPI = _Launcher("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "a launcher for Open MPI")
 _SLURM = _Launcher("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun")
 
 
@@ -40,7 +40,7 @@ def mismatch(variables: Mapping[str, str], mpi: str) -> str | None:
         if text.isdecimal() and int(text) > 1:
             if variables.get(launcher.rank, "0") != "0" or (launcher is _SLURM and "SLURM_PTY_PORT" in variables):
                 return None
-            or_else = f", or srun --mpi={'pmix' if own is _OPEN_MPI else 'pmi2'}" if launcher is _SLURM else ""
+            or_else = f", or srun --mpi={'pmix' if own is _OPEN_MPI else 'pmi2'}" if _SLURM.size in variables else ""
             return (
                 f"{launcher.size} = {text}, but MPI.COMM_WORLD has 1 rank: {launcher.name} has started {text} processes, "
                 f"and each runs the whole program alone, since {mpi}, the library of mpi4py, does not join them: expected "
