@@ -14,6 +14,8 @@ Nodes reach each other by a real OpenSSH.  A node's speed is its feature, such a
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import os
 import secrets
 import shutil
@@ -145,6 +147,14 @@ def logs() -> str:
     return "\n".join(f"{log.name}: {line}" for log in FOLDER.glob("*.log") for line in log.read_text().splitlines()[-8:])
 
 
+def numbers(text: str) -> list[int]:
+    """Read numbers above 0."""
+    found = [int(one) for one in text.split(",")]
+    if min(found) < 1:
+        raise ValueError(f"{text}: expected numbers above 0")
+    return found
+
+
 def main() -> int:
     """`python -m tools.slurm`."""
     parser = argparse.ArgumentParser(prog="tools.slurm", description=__doc__.partition("\n")[0] if __doc__ else None)
@@ -152,7 +162,7 @@ def main() -> int:
     start = parsers.add_parser("up", help="start the cluster")
     start.add_argument("--nodes", type=int, default=3, metavar="N",
         help="number of nodes; their names are h1, h2, ... (default: %(default)s)")
-    start.add_argument("--cpus", type=int, default=1, metavar="N", help="CPUs of each node (default: %(default)s)")
+    start.add_argument("--cpus", type=numbers, default=[1], metavar="N,N,...", help="CPUs of the nodes (default: 1)")
     start.add_argument("--speeds", metavar="F,F,...", help="speeds of the nodes, above 0 and at most 1 (default: 1)")
     run = parsers.add_parser("run", help="run a command on the first node, such as sbatch, squeue, scontrol")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="...")
@@ -161,7 +171,8 @@ def main() -> int:
     try:
         check()
         if options.command == "up":
-            up(wanted_hosts(options.nodes, options.cpus, options.speeds))
+            hosts = wanted_hosts(options.nodes, options.cpus[0], options.speeds)
+            up([dataclasses.replace(host, slots=n) for host, n in zip(hosts, itertools.cycle(options.cpus), strict=False)])
         elif options.command == "run":
             enter = CLUSTER.folder / "enter"
             os.execve(enter, [str(enter), CLUSTER.hosts[0].name, *options.argv], variables())

@@ -181,20 +181,25 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(75, ["requeue 17"]), (143, [])])
-def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, requeued: list[str]) -> None:
+def batch(tmp_path: Path, body: str, variables: dict[str, str]) -> dict[str, str]:
+    """Write a batch job, and the commands that it calls; `body` stands for Python.  Return the job's environment."""
     for folder in (".venv/bin", "bin"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").touch()
-    script(tmp_path / "bin" / "python", BATCH.format(code=code))
+    script(tmp_path / "bin" / "python", body)
     job = subprocess.run([sys.executable, "-m", "lb_mpi", "slurm-script"], capture_output=True, check=True)
     (tmp_path / "job.sbatch").write_bytes(job.stdout)
     told = 'import sys\nwith open("told", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
-    script(tmp_path / "bin" / "scontrol", f"{told}\nif sys.argv[1] == 'show': print('n1', 'n2', sep='\\n')")
+    show = "if sys.argv[1] == 'show': print(*sys.argv[3].replace('n[1-2]', 'n1,n2').split(','), sep='\\n')"
+    script(tmp_path / "bin" / "scontrol", f"{told}\n{show}")
     script(tmp_path / "bin" / "sinfo", "import sys\nprint('big,speed_0.4,gpu' if '--nodes=n2' in sys.argv else '(null)')")
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path / "bin")}
-    env |= {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "17"}
-    env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS_PER_NODE": "8"}
+    return env | {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "17"} | variables
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(75, ["requeue 17"]), (143, [])])
+def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, requeued: list[str]) -> None:
+    env = batch(tmp_path, BATCH.format(code=code), {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "8(x2)"})
     with started(["bash", str(tmp_path / "job.sbatch"), "--", "my program", "x"], env=env) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGUSR1)
@@ -203,6 +208,29 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, r
     assert (tmp_path / "told").read_text().splitlines() == ["show hostnames n[1-2]", *requeued]
     assert (tmp_path / "given").read_text() == "n1 slots=8\nn2 slots=8 speed=0.4\n-- my program x"
     assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["python", "scontrol", "sinfo"]  # no host list
+
+
+@pytest.mark.parametrize(
+    ("variables", "slots"),
+    [
+        ({"SLURM_JOB_NODELIST": "big,a,b,c", "SLURM_TASKS_PER_NODE": "12,2(x2),1"}, ["big 12", "a 2", "b 2", "c 1"]),
+        (
+            {
+                **{"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST": "x,y", "SLURM_TASKS_PER_NODE": "8(x2)"},
+                **{"SLURM_JOB_NODELIST_HET_GROUP_0": "x,y", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "8(x2)"},
+                **{"SLURM_JOB_NODELIST_HET_GROUP_1": "z", "SLURM_TASKS_PER_NODE_HET_GROUP_1": "3"},
+            },
+            ["x 8", "y 8", "z 3"],
+        ),
+        ({"SLURM_JOB_NODELIST": "x,y", "SLURM_TASKS_PER_NODE": "8"}, []),
+        ({"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "x", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "1"}, []),
+    ],
+)
+def test_a_batch_job_uses_all_ranks_of_unequal_nodes(tmp_path: Path, variables: dict[str, str], slots: list[str]) -> None:
+    env = batch(tmp_path, "import sys\nprint(open(sys.argv[sys.argv.index('--hosts') + 1]).read())", variables)
+    done = subprocess.run(["bash", str(tmp_path / "job.sbatch"), "--", "x"], env=env, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:-2] == [one.replace(" ", " slots=") for one in slots]
+    assert (done.returncode == 0, "expected" in done.stderr) == (bool(slots), not slots), done.stderr
 
 
 @pytest.mark.parametrize(

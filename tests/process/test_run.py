@@ -54,13 +54,13 @@ def test_options_of_mpich() -> None:
 def test_options_of_open_mpi() -> None:
     exported = {"PATH": "p", "HOME": "h", "OMP_NUM_THREADS": "1", "LB_MPI_LAUNCH": "m", "SECRET_KEY": "k"}
     x = ["-x", "LB_MPI_LAUNCH", "-x", "OMP_NUM_THREADS", "-x", "PATH"]
-    ssh = ["--prtemca", "plm", "^slurm"]
+    ssh = ["--prtemca", "plm", "^slurm", "--prtemca", "ras", "^slurm"]
     in_order = ["/bin/mpiexec", *ssh, "--host", "fast:2,mid:1,slow:1", "--map-by", "slot", *x, "-n", "4"]
     assert command(OPEN_MPI, HOSTS, [0, 0, 1, 2], None, exported) == in_order
     ssh += ["--prtemca", "plm_ssh_agent", "/my/ssh"]
     other = ["/bin/mpiexec", *ssh, "--host", "fast:1,slow:2", "--map-by", "slot", "-n", "3"]
     assert command(OPEN_MPI, HOSTS, [0, 2, 2], "/my/ssh", {}) == other
-    other[7:7] = ["--prtemca", "lb_mpi_run", "lb_mpi-word"]
+    other[10:10] = ["--prtemca", "lb_mpi_run", "lb_mpi-word"]
     assert command(OPEN_MPI, HOSTS, [0, 2, 2], "/my/ssh", {}, Path("/tmp/lb_mpi-word/ssh")) == other
 
 

@@ -103,7 +103,9 @@ def command(
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
     if mpi.is_open_mpi:
         # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
-        argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
+        # Slurm's allocation is that of a heterogeneous job's first component; the hosts are those that are given.
+        argv = [mpi.path, *(word for part in ("plm", "ras") for word in ("--prtemca", part, "^slurm"))]
+        argv += ["--prtemca", "plm_ssh_agent", launcher] if launcher else []
         argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
         argv += ["--host", listed, "--map-by", "slot"]
         argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
