@@ -1,12 +1,17 @@
 """python -m lb_mpi pool --as NAME,...: scripts that import other packages' pools and executors run unchanged."""
 
 import importlib.util
+import multiprocessing.managers
+import pickle
+import platform
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+import lb_mpi
+from lb_mpi.adapters import inside
 from tools.environment import here
 
 pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
@@ -155,8 +160,9 @@ def main():
         print(sum(executor.map(locked, range(30))), sum(executor.map(inner, range(5))))
     with multiprocessing.Manager() as manager:
         queue, known = manager.Queue(), manager.dict()
-        with multiprocessing.Pool(3) as pool:
+        with multiprocessing.Pool(3, begin, (manager.Lock(),)) as pool:
             pool.map(put, [(queue, known, k) for k in range(12)], 1)
+            print(sum(pool.map(locked, range(30))))
         print(sorted(queue.get() for _ in range(12)) == list(range(12)), sum(known.values()))
 
 if __name__ == "__main__":
@@ -168,8 +174,21 @@ def test_habits_of_multiprocessing(tmp_path: Path) -> None:
     """Locks of initializers, texts and masked arrays as items, processes within tasks, managers."""
     assert run(tmp_path, "multiprocessing", HABITS) == (0, "\n".join([
         "465 ['A', 'B', 'C'] [1, 2]", "[[False, True], [True, False]]", "[0, 0, 1, 3, 6] 1",
-        "maxtasksperchild = 2 timeout = 9", "465 10", "True 506", "",
+        "maxtasksperchild = 2 timeout = 9", "465 10", "465", "True 506", "",
     ]))  # fmt: skip
+
+
+def test_a_manager_of_another_host_is_refused_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing.managers, "RebuildProxy", multiprocessing.managers.RebuildProxy)
+    with multiprocessing.Manager() as manager:
+        known = manager.dict({1: 2})
+        sent = pickle.dumps([inside.Beginning(print, (known,)), known])
+        assert pickle.loads(sent)[1][1] == 2
+        monkeypatch.setattr(platform, "node", lambda: "lab02")
+        assert pickle.loads(sent)[1][1] == 2  # on a virtual host, with the same files
+        gone = sent.replace(str(manager.address).encode(), b"/" * len(str(manager.address)))
+        with pytest.raises(lb_mpi.Error, match=r"of .* at '/.*, which lab02 does not .*: expected .*SyncManager"):
+            pickle.loads(gone)
 
 
 USERS = """
