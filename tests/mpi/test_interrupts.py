@@ -275,7 +275,7 @@ class Handing:
 
 
 class Migrating(Handing):
-    order = "appended"
+    order, off = "appended", 0
 
     def __enter__(self) -> Self:
         self.balancer, self.rows = lb_mpi.Balancer(COMM, when="always"), OLD
@@ -291,11 +291,11 @@ class Migrating(Handing):
 
     def check(self, *, returned: bool) -> None:
         assert sorted(itertools.chain(*COMM.allgather(self.rows))) == sorted(COMM.bcast(OLD))
-        assert (len(self.rows) == 6) if returned else (self.rows == OLD)
+        assert (abs(len(self.rows) - 6) <= self.off) if returned else (self.rows == OLD)
 
 
 class Keeping(Migrating):
-    order = "kept"
+    order, off = "kept", 1  # a row, on more than four ranks: each rank rounds its own ends
 
 
 class Rebalancing(Handing):
