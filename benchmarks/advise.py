@@ -1,6 +1,6 @@
-"""Compare the predictions of advise with runs.  python -m benchmarks.advise
+"""Compare the predictions of a report with runs.  python -m benchmarks.advise
 
-An app runs on four ranks with emulated speeds in one variant, with a record; `advise` predicts another variant; then that
+An app runs on four ranks with emulated speeds in one variant, with a record; `report` predicts another variant; then that
 variant runs, too.  All of this is repeated --runs times, in turn.  The table has the medians of the predicted and measured
 seconds, the spread of the latter (maximum - minimum, in percent of the median), the median of the rounds' ratios with the
 least and the greatest, and how much of the machine other programs used meanwhile.  Use an otherwise idle machine with at
@@ -41,7 +41,7 @@ class Claim(NamedTuple):
     """A prediction of one variant from a record of another."""
 
     recorded: str  # of WAYS
-    says: str  # the line of advise
+    says: str  # the line of the report
     of: str  # of WAYS
 
 
@@ -65,13 +65,13 @@ def run(way: str, speeds: str, folder: Path) -> float:
     return float(answer["seconds"])
 
 
-def advice(folder: Path) -> dict[str, float | None]:
+def advice(folder: Path) -> dict[str, float]:
     """Return the predictions of the command, line by line; RuntimeError if it fails."""
-    argv = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]
+    argv = [sys.executable, "-m", "lb_mpi", "report", str(folder), "--json", "-o", str(folder / "page.html")]
     done = subprocess.run(argv, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
-    return {line["what"]: line["predicted_s"] for line in json.loads(done.stdout)}
+    return {way["what"]: way["predicted_s"] for of in json.loads(done.stdout)["settings"] for way in of["ways"]}
 
 
 class Way(NamedTuple):
@@ -79,7 +79,7 @@ class Way(NamedTuple):
 
     seconds: list[float]
     others: list[float]  # took so much of the machine
-    said: dict[str, list[float]]  # by line of advise
+    said: dict[str, list[float]]  # by line of the report
 
 
 def measure(ways: list[str], speeds: str, runs: int) -> dict[str, Way]:
@@ -95,8 +95,7 @@ def measure(ways: list[str], speeds: str, runs: int) -> dict[str, Way]:
                 if way == UNPLAYED:
                     continue
                 for what, predicted_s in advice(Path(name)).items():
-                    if predicted_s is not None:
-                        one.said.setdefault(what, []).append(predicted_s)
+                    one.said.setdefault(what, []).append(predicted_s)
     return found
 
 

@@ -27,10 +27,8 @@ COMMANDS = {
     "use": {
         "run": Entry("check the hosts, start a program on them, and watch the run"),
         "profile": Entry("run any mpi4py program; report how long each rank computed or waited, and for which rank"),
-        "report": Entry("turn the record of a run (run --record, LB_MPI_RECORD) into an HTML page", "records",
-            "record -o page.html"),
-        "advise": Entry("replay a recorded run: predict its time with other schemes and on other machines", "records",
-            "record"),
+        "report": Entry("turn the record of a run (run --record, LB_MPI_RECORD) into an HTML page, with its "
+            "predicted times with other settings", "records", "record -o page.html"),
         "pool": Entry("run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()"),
         "info": Entry("print versions, MPI, hosts and ranks; with --measure, also speeds and the cost of messages", "info",
             "--measure", ranks=True, before="mpiexec -n 4 "),

@@ -1,5 +1,4 @@
-"""The commands that read a record: `report` shows a run as one page; `advise` replays a run in other variants, and
-predicts what would help, and by how much."""
+"""The command that reads a record: `report` shows a run as one page, with its predicted times with other settings."""
 
 from __future__ import annotations
 
@@ -7,28 +6,24 @@ import argparse
 import json
 import math
 import time
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lb_mpi.cli.advise.advice import advise, collapsed, conclude
-from lb_mpi.cli.advise.replay import gain, replays
+from lb_mpi.cli.advise.advice import Advice, collapsed, conclude
+from lb_mpi.cli.advise.replay import gain, predictions
 from lb_mpi.cli.dispatch import PATIENCE_S, Command, deliver, output
 from lb_mpi.cli.report.page import page
-from lb_mpi.cli.report.run import Run, gather, headline, of_ranks, times
+from lb_mpi.cli.report.run import Settings, gather, headline, of_ranks, times
 from lb_mpi.cli.report.trace import trace
 from lb_mpi.status import StatusLine
 from lb_mpi.table import Table
 
 T = TypeVar("T")
-FOLDER = "folder of the record, as given to run --record or in LB_MPI_RECORD"
-
-# --- report ---------------------------------------------------------------------------------------------------------
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help=FOLDER)
+    add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
     add("-o", dest="output", type=output, default="report.html", metavar="FILE",
         help="file for the page; -: standard output")
     add("--trace", type=output, metavar="FILE", help="also write a trace for Perfetto or chrome://tracing")
@@ -38,8 +33,12 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     """Write the page; return the numbers of the headline (None: unknown), and notes on missing data."""
     began = time.process_time()
     found = gather(Path(options.folder))
-    head = headline(found, *gain(found), lambda: _conclusion(found))
-    text = page(found, head)
+    with StatusLine(PATIENCE_S) as line:
+        predicted, why = predictions(found, line.show)
+    longest = max(predicted, key=lambda one: one.of.measured_s, default=None)
+    head = headline(found, *gain(predicted), "" if longest is None else f"{conclude(longest)[0]}.")
+    settings = [_settings(one) for one in predicted]
+    text = page(found, head, [*map(_as_table, settings), *(Settings(words, None, []) for words in why)])
     deliver(options.output, text)
     if options.trace is not None:
         deliver(options.trace, json.dumps(trace(found), separators=(",", ":")))
@@ -47,6 +46,8 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
         "ranks": found.size,
         "recorded": len(found.ranks),
         **{name: _known(value) for name, value in head._asdict().items()},
+        "settings": settings,
+        "not_predicted": why,
         "notes": found.notes,
         "file": options.output,
         "trace": options.trace,
@@ -70,78 +71,58 @@ def _describe_report(answer: dict[str, Any]) -> list[str]:
         answer["words"],
         f"Next: {next_step}" if next_step else "",
         *(f"note: {note}" for note in answer["notes"]),
+        *_describe_settings(answer),
         f"{answer['file']} ({answer['bytes'] / 1e3:,.0f} kB)",
         f"{trace_file}: open it at https://ui.perfetto.dev" if trace_file else "",
     ]  # fmt: skip
     return [line for line in lines if line]
 
 
-def _conclusion(run: Run) -> str:
-    """Return the conclusion of `advise` for the driver with the longest calls; "" if nothing can be replayed."""
-    found = max(replays(run)[0], key=lambda one: one.measured_s, default=None)
-    return "" if found is None else f"{conclude(advise(found, lambda _: None))[0]}."
+def _describe_settings(answer: dict[str, Any]) -> list[str]:
+    lines = ["With other settings:"] if answer["settings"] else []
+    for words, ways, notes in map(_as_table, answer["settings"]):
+        lines += [words, *([] if ways is None else [ways.fitted()]), *(f"note: {note}" for note in notes)]
+    return lines + [f"note: {words}" for words in answer["not_predicted"]]
 
 
-# --- advise ----------------------------------------------------------------------------------------------------------
+# --- times with other settings ----------------------------------------------------------------------------------------
 
 
-def _add_advise(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help=FOLDER)
+def _settings(advice: Advice) -> dict[str, Any]:
+    """Return the predictions for the calls of a driver; `alike` has indices of ways that differ by the spread at most."""
+    conclusion, reliable = conclude(advice)
+    return {
+        "driver": advice.of.driver,
+        "measured_s": advice.of.measured_s,
+        "conclusion": conclusion,
+        "reliable": reliable,
+        "ways": [
+            {"what": way.what, "predicted_s": predicted_s, "spread_s": spread_s, "change": way.change}
+            for way, predicted_s, spread_s, _ in advice.lines
+        ],
+        "alike": [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines)],
+        "notes": advice.notes,
+    }
 
 
-def _advise(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Replay a record in other variants; return the list that docs/advise.md describes."""
-    run = gather(Path(options.folder))
-    replayed, why = replays(run)
-    if not replayed:
-        raise ValueError(f"{options.folder}: {'; '.join([*why, *run.notes])}")
-    with StatusLine(PATIENCE_S) as line:
-        found = [advise(one, line.show) for one in replayed]
-    found[0].notes.extend([*run.notes, *why])
-    answer: list[dict[str, Any]] = []
-    for advice in found:
-        conclusion, reliable = conclude(advice)
-        alike = [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines)]
-        lines: list[dict[str, Any]] = [
-            {
-                **{name: _known(getattr(line, name)) for name in ("predicted_s", "measured_s", "spread_s")},
-                "driver": advice.of.driver,
-                "what": line.variant.what,
-                "change": line.variant.change,
-            }
-            for line in advice.lines
-        ]
-        lines[0] |= {"conclusion": conclusion, "reliable": reliable, "alike": alike, "notes": advice.notes}
-        answer += lines
-    return answer
-
-
-def _describe_advice(answer: list[dict[str, Any]]) -> list[str]:
-    said: list[str] = []
-    for driver, group in groupby(answer, key=lambda line: line["driver"]):
-        of_driver = list(group)
-        first = of_driver[0]
-        header = (driver, "predicted", "spread", "measured", "to recorded", "change")
-        cells = []
-        for alike in first["alike"]:
-            line, names = of_driver[alike[0]], [of_driver[k]["what"] for k in alike]
-            cells.append((
-                ", ".join(names), _seconds(line["predicted_s"]),
-                _part(100.0 * line["spread_s"], line["predicted_s"], ".1f", " %"), _seconds(line["measured_s"]),
-                _part(line["predicted_s"], first["measured_s"], ".2f", "x"), line["change"],
-            ))  # fmt: skip
-        said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
-        if first["reliable"]:
-            said += [Table(header, cells, words=(0, 5)).fitted(), *(f"note: {note}" for note in first["notes"])]
-    return said
+def _as_table(of: dict[str, Any]) -> Settings:
+    """Return the predictions in words and a table, in which ways that are alike share a line."""
+    words = f"{of['driver']}: {of['conclusion']}"
+    if not of["reliable"]:
+        return Settings(words, None, [])
+    ways, measured_s = of["ways"], of["measured_s"]
+    cells = [
+        (", ".join(ways[k]["what"] for k in alike), f"{ways[alike[0]]['predicted_s']:.3f} s",
+         _part(100.0 * ways[alike[0]]["spread_s"], ways[alike[0]]["predicted_s"], ".1f", " %"),
+         _part(ways[alike[0]]["predicted_s"], measured_s, ".2f", "x"), ways[alike[0]]["change"])
+        for alike in of["alike"]
+    ]  # fmt: skip
+    header = (f"{of['driver']}: {measured_s:.3f} s", "predicted", "spread", "ratio", "change")
+    return Settings(words, Table(header, cells, words=(0, 4)), of["notes"])
 
 
 def _known(value: T) -> T | None:
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.3f} s"
 
 
 def _part(one: float, whole: float, digits: str, unit: str) -> str:
@@ -150,5 +131,4 @@ def _part(one: float, whole: float, digits: str, unit: str) -> str:
 
 COMMANDS = {
     "report": Command(_add_report, _report, _describe_report),
-    "advise": Command(_add_advise, _advise, _describe_advice),
 }

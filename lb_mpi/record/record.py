@@ -4,7 +4,7 @@
     record.move(way, other, amount) # work has moved to or from another rank
     record.step(step)               # a call of a driver is over
 
-It also contains the data that `advise` needs to replay a run, and that show its progress:
+It also contains the data that `report` needs to replay a run, and that show its progress:
 
     record.settings                 # the options of each driver
     record.costs                    # of the rows of this rank, in units of work; of many, means of neighbours

@@ -26,6 +26,7 @@ from lb_mpi.cli.advise.advice import (
 from lb_mpi.cli.advise.replay import (
     SEARCHES,
     gain,
+    predictions,
     replay_exchange,
     replay_rows,
     replay_tasks,
@@ -55,6 +56,10 @@ def advice_on(replay: Callable[[Run], Replayed | None], run: Run) -> Advice:
     return advise(found, quiet)
 
 
+def gain_of(run: Run) -> tuple[float, str]:
+    return gain(predictions(run, quiet)[0])
+
+
 def predicted(advice: Advice, what: str) -> float:
     (found,) = [line.predicted_s for line in advice.lines if line.variant.what == what]
     return found
@@ -82,7 +87,7 @@ def test_rows_take_what_was_predicted(calls: int) -> None:
     )
     assert predicted(advice, "no balancing") == pytest.approx(alone, rel=near)
     assert alone > 1.5 * recorded.now
-    assert gain(run_of(recorded.records, recorded.now))[0] == pytest.approx(alone / recorded.now, rel=near)
+    assert gain_of(run_of(recorded.records, recorded.now))[0] == pytest.approx(alone / recorded.now, rel=near)
     whats = [line.variant.what for line in advice.lines]
     assert len(set(whats)) == len(whats)
     assert {"direct", "sos"} < {*whats}
@@ -137,7 +142,7 @@ def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
     if not with_costs:
         by_number = max(part.sum() / speed for part, speed in zip(np.array_split(costs, 4), SPEEDS, strict=True))
         assert predicted(advice, "a fixed share each, by number") == pytest.approx(by_number, rel=0.03)
-        assert gain(run_of(records, took_s))[0] == pytest.approx(by_number / took_s, rel=0.03)
+        assert gain_of(run_of(records, took_s))[0] == pytest.approx(by_number / took_s, rel=0.03)
 
 
 def test_maps_before_the_last_count_by_their_work() -> None:
@@ -155,7 +160,7 @@ def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) 
     advice = advice_on(replay_tasks, run_of(records, took_s))
     assert advice.lines[0].predicted_s < 0.5 * took_s
     words, reliable = conclude(advice)
-    times, why = gain(run_of(records, took_s))
+    times, why = gain_of(run_of(records, took_s))
     assert words == f"no advice: {why}"
     assert math.isnan(times)
     assert not reliable
@@ -183,9 +188,8 @@ def test_a_distribution_takes_what_was_predicted() -> None:
     static = advice_on(replay_exchange, exchanged([0.5, 0.25, 0.125, 0.125]))
     assert predicted(block, "as recorded") == pytest.approx(4 * 0.25 / 0.2)
     assert predicted(static, "equal blocks") == pytest.approx(4 * 0.25 / 0.2)
-    assert gain(exchanged([0.5, 0.25, 0.125, 0.125]))[0] == pytest.approx(4 * 0.25 / 0.2 / (4 * 1.0 / 1.6))
+    assert gain_of(exchanged([0.5, 0.25, 0.125, 0.125]))[0] == pytest.approx(4 * 0.25 / 0.2 / (4 * 1.0 / 1.6))
     assert predicted(block, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015)
-    assert predicted(block, "dealt by speed, without rank 2") == pytest.approx(4 * 1.0 / 1.4 * 1.015)
 
 
 def test_a_busy_machine_stays_busy() -> None:
@@ -241,20 +245,28 @@ def folder_of(path: Path, content: list[tuple[str, bytes]]) -> str:
     return str(path)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    folder = folder_of(tmp_path, pool_files())
-    assert main(["advise", folder, "--json"]) == 0
+def test_the_report_has_the_times_with_other_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder, page = folder_of(tmp_path, pool_files()), tmp_path / "page.html"
+    assert main(["report", folder, "-o", str(page), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert all({"what", "predicted_s", "measured_s"} <= set(line) for line in told)
-    assert [line["measured_s"] is None for line in told] == [False] + [True] * (len(told) - 1)
-    assert "without host b" in [line["what"] for line in told]
-    assert main(["advise", folder]) == 0
+    (of,) = told["settings"]
+    assert of["driver"] == "pool"
+    assert told["not_predicted"] == []
+    assert all({"what", "predicted_s", "spread_s", "change"} == set(way) for way in of["ways"])
+    assert sorted(k for group in of["alike"] for k in group) == list(range(len(of["ways"])))
+    assert f"<h2>With other settings</h2><p>pool: {of['conclusion']}</p>" in page.read_text()
+    assert main(["report", folder, "-o", str(page)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == f"pool: {told[0]['conclusion']}"
-    assert said[1].split() == ["pool", "predicted", "spread", "measured", "to", "recorded", "change"]
-    assert len([line for line in said if not line.startswith("note: ")]) == 2 + len(told[0]["alike"])
-    assert said[2].startswith("as recorded: pool, a fixed share each, by speed ")  # equal tasks
+    at = said.index("With other settings:")
+    assert said[at + 1] == f"pool: {of['conclusion']}"
+    assert said[at + 2].split() == ["pool:", f"{of['measured_s']:.3f}", "s", "predicted", "spread", "ratio", "change"]
+    assert said[at + 3].startswith("as recorded: pool, a fixed ")  # equal tasks
+    rows = said[at + 2 : next(k for k in range(at, len(said)) if said[k].startswith("note: "))]
+    assert "\n".join(rows).count("x  ") == len(of["alike"]) - 1  # all but the recorded one have a change behind
+    assert max(map(len, rows)) <= 80
 
 
 def advice_of(*seconds: tuple[str, float, float], measured_s: float = 10.0, **more: Any) -> Advice:
@@ -304,7 +316,7 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
     elif what == "one rank":
         found = found[:1]
     elif what == "nothing in it":
-        found = list(virtual_files([Record(0.0)], 1.0, ["a"], "program"))
+        found = list(virtual_files([Record(0.0), Record(0.0)], 1.0, ["a", "a"], "program"))
     return found
 
 
@@ -313,10 +325,11 @@ def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path: Path, capsy
     for record in records:
         record.step(Step(Driver.SEARCH, 0.0, 1.0, 1.0, 5.0))
     only = run_of(records, 1.0)
-    assert math.isnan(gain(only)[0])
+    assert math.isnan(gain_of(only)[0])
     folder = folder_of(tmp_path, list(virtual_files(records, 1.0, ["a", "a"], "program")))
-    assert main(["advise", folder]) == 2
-    assert SEARCHES in capsys.readouterr().err
+    page = str(tmp_path / "page.html")
+    assert main(["report", folder, "-o", page]) == 0
+    assert f"note: {SEARCHES}\n" in capsys.readouterr().out
     pool = SimulatedPool([2], SPEEDS[:2], records=records)
     took_s = pool.map(np.full(200, 5e-3)).seconds
     for record in records:
@@ -324,26 +337,37 @@ def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path: Path, capsy
         record.step(Step(Driver.EXCHANGE, took_s, took_s + 1.0, 1.0, 5.0))
         record.step(Step(Driver.REBALANCE, took_s + 1.0, took_s + 1.1, 0.0, 0.0))
     folder_of(tmp_path, list(virtual_files(records, took_s + 1.1, ["a", "a"], "program")))
-    assert main(["advise", folder, "--json"]) == 0
+    assert main(["report", folder, "-o", page, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert {line["driver"] for line in said} == {"pool"}
-    assert SEARCHES in said[0]["notes"]
-    assert said[0]["notes"][-1].startswith("exchange: vertices have moved")
+    assert {of["driver"] for of in said["settings"]} == {"pool"}
+    assert said["not_predicted"][0] == SEARCHES
+    assert said["not_predicted"][1].startswith("exchange: vertices have moved")
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("torn", "records of 3 of 4 ranks: expected all of them"),
+        ("one rank", "records of 1 of 4 ranks: expected all of them"),
+        ("nothing in it", "contains nothing that can be replayed"),
+    ],
+)
+def test_a_record_that_predicts_nothing_says_why(what: str, words: str) -> None:
+    found, (why,) = predictions(assemble(damaged(what)), quiet)
+    assert not found
+    assert words in why
 
 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
         ("empty", "no record in this folder: expected files rank*.lbrec"),
-        ("torn", "records of 3 of 4 ranks: expected all of them"),
-        ("one rank", "records of 1 of 4 ranks: expected all of them"),
         ("another version", f"rank000000.lbrec: format version 1: expected {VERSION}"),
-        ("nothing in it", "contains nothing that can be replayed"),
     ],
 )
 def test_records_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, words: str) -> None:
     folder = folder_of(tmp_path, damaged(what))
-    assert main(["advise", folder]) == 2
+    assert main(["report", folder, "-o", str(tmp_path / "page.html")]) == 2
     said = capsys.readouterr().err
     assert words in said
     assert folder in said
@@ -351,5 +375,5 @@ def test_records_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", str(tmp_path / "none")]) == 2
+    assert main(["report", str(tmp_path / "none"), "-o", str(tmp_path / "page.html")]) == 2
     assert "none': expected a folder made with LB_MPI_RECORD" in capsys.readouterr().err

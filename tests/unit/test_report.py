@@ -152,7 +152,7 @@ def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
     assert headline(run).next_step == "nothing is known that would help."
     assert headline(run, 0.8).next_step.startswith("do without balancing: that is predicted to take 0.80 times as long")
     assert "predicts nothing: the model is off." in headline(run, doubt="the model is off").next_step
-    told = headline(run, 2.34, advice=lambda: "scheme fos: 1.2 times as fast.")
+    told = headline(run, 2.34, advice="scheme fos: 1.2 times as fast.")
     text = page(run, told)
     parts = ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: scheme fos: 1.2 times as fast.")
     gained, cause, todo = (text.index(words) for words in parts)

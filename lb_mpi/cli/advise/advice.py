@@ -19,7 +19,6 @@ from lb_mpi.cli.report.run import Run, worked_s
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver
 from lb_mpi.record.record import Rows, Stored
-from lb_mpi.table import counted
 
 SEEDS = 3  # number of seeds per prediction
 BUSY = 0.9  # on a busy machine, ranks at work have less of a core than this
@@ -33,7 +32,6 @@ class Variant(NamedTuple):
     what: str
     predict: Callable[[], tuple[float, float]]  # seconds, and their spread
     change: str = ""  # the lines to change; "": none to show
-    elsewhere: bool = False  # on another machine: not a change of the program
 
 
 class Replayed(NamedTuple):
@@ -65,10 +63,12 @@ class Advice(NamedTuple):
 
 
 def advise(replayed: Replayed, progress: Progress) -> Advice:
-    """Predict all ways."""
+    """Predict all ways; if the model is too far off, only the recorded one and those without balancing."""
     lines: list[Prediction] = []
     extra_s = 0.0
     for variant in replayed.variants:
+        if lines and variant.what not in WITHOUT and doubt(replayed, lines[0].predicted_s):
+            continue
         progress(f"replaying {replayed.driver}: {variant.what}")
         predicted_s, spread_s = variant.predict()
         lines.append(Prediction(variant, predicted_s + extra_s, spread_s))
@@ -82,15 +82,6 @@ def advise(replayed: Replayed, progress: Progress) -> Advice:
             "ranks; the predictions apply to an equally busy machine"
         )
     return Advice(replayed, lines, [note for note in notes if note])
-
-
-class OtherMachine(NamedTuple):
-    """Another machine: the remaining ranks, and their speeds relative to the recorded ones."""
-
-    what: str
-    ranks: list[int]
-    factors: list[float]  # beside `ranks`
-    words: str  # what to do
 
 
 def in_rank_order(run: Run) -> Run:
@@ -130,26 +121,6 @@ def _core(share: Floats) -> float:
     return float(np.nanmin(share, initial=1.0))
 
 
-def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
-    """Return machines to consider: without the slowest host (or rank, on one host), and with that one twice as fast."""
-    hosts: dict[str, list[int]] = {}
-    for rank, one in enumerate(ranks):
-        hosts.setdefault(one.about.host, []).append(rank)
-    kind = "host "
-    if len(hosts) == 1:
-        hosts, kind = {f"rank {rank}": [rank] for rank in range(len(ranks))}, ""
-    if len(hosts) < 2:
-        return []
-    slowest = min(hosts, key=lambda host: float(speeds[hosts[host]].mean()))
-    left = [rank for rank in range(len(ranks)) if rank not in hosts[slowest]]
-    n = counted(len(left), "rank")
-    faster = [2.0 if rank in hosts[slowest] else 1.0 for rank in range(len(ranks))]
-    return [
-        OtherMachine(without := f"without {kind}{slowest}", left, [1.0] * len(left), f"start {n}, {without}"),
-        OtherMachine(f"{kind}{slowest} twice as fast", list(range(len(ranks))), faster, "another machine"),
-    ]
-
-
 SMALL_S = 0.1  # of a run that takes less, the model does not know the most
 TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
 LEAST_GAIN = 0.03  # a way with a smaller gain isn't mentioned
@@ -180,7 +151,7 @@ def conclude(advice: Advice) -> tuple[str, bool]:
     measured_s = first.measured_s
     if why := doubt(advice.of, first.predicted_s):
         return f"no advice: {why}", False
-    variants = _changes(advice.lines)
+    variants = advice.lines[1:]
     best = min(variants, key=lambda line: line.predicted_s, default=first)
     if best.predicted_s < measured_s - max(LEAST_GAIN * measured_s, best.spread_s + first.spread_s):
         gained = f"{measured_s / best.predicted_s:.2f} times as fast as recorded"
@@ -193,12 +164,11 @@ def conclude(advice: Advice) -> tuple[str, bool]:
 def collapsed(lines: Sequence[Prediction]) -> list[list[Prediction]]:
     """Group the ways to run the program: those in a group differ from its first by less than the spread.
 
-    The recorded run is in the first group; options that can't be changed in the program are alone.
+    The recorded run is in the first group.
     """
     first, *others = lines
     groups = [[first]]
-    variants = _changes(lines)
-    for line in sorted(variants, key=lambda line: line.predicted_s):
+    for line in sorted(others, key=lambda line: line.predicted_s):
         for group in groups:
             of_s = first.measured_s if group[0] is first else group[0].predicted_s
             if abs(line.predicted_s - of_s) <= max(0.01 * of_s, group[0].spread_s, line.spread_s):
@@ -206,12 +176,7 @@ def collapsed(lines: Sequence[Prediction]) -> list[list[Prediction]]:
                 break
         else:
             groups.append([line])
-    return groups + [[line] for line in others if line not in variants]
-
-
-def _changes(lines: Sequence[Prediction]) -> list[Prediction]:
-    """Return the variants, besides the recorded one, that are a change of the program."""
-    return [line for line in lines[1:] if line.variant.change and not line.variant.elsewhere]
+    return groups
 
 
 def _off(off: float) -> str:

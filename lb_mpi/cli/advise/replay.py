@@ -1,4 +1,4 @@
-"""Replay a recorded run on a virtual clock: with other ways of balancing, and on other machines.   (pure)
+"""Replay a recorded run on a virtual clock, with other ways of balancing.   (pure)
 
 Each driver has a function `replay_...(run)`, whose ranks are in order: it returns None if the run has no calls of the
 driver, and raises ValueError if the record has too little data.  A replay uses the objects that run on MPI.
@@ -7,7 +7,7 @@ driver, and raises ValueError if the record has too little data.  A replay uses 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,21 +16,22 @@ import numpy as np
 from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.cli.advise.advice import (
     WITHOUT,
-    OtherMachine,
+    Advice,
+    Progress,
     Replayed,
     Variant,
+    advise,
     beyond,
     calls,
     core_share,
     doubt,
     in_rank_order,
-    machines,
     over_seeds,
     settings,
 )
 from lb_mpi.cli.report.run import Run, spans
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
-from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
+from lb_mpi.graph import Floats, Graph
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.record.events import Driver
@@ -65,19 +66,18 @@ def replay_rows(run: Run) -> Replayed | None:
         return None
     scheme = str(recorded.how["scheme"])
 
-    def way(what: str, change: str, elsewhere: bool = False, **other: Any) -> Variant:
-        return Variant(what, partial(over_seeds, partial(_play_rows, recorded, **other)), change, elsewhere)
+    def way(what: str, change: str, scheme: str = scheme) -> Variant:
+        return Variant(what, partial(over_seeds, partial(_play_rows, recorded, scheme)), change)
 
     alone_s = float((recorded.n * (recorded.outside_s + recorded.home_s).max(axis=1)).sum())
     variants = [
         way(f"as recorded: {scheme}", ""),
         Variant("no balancing", lambda: (alone_s, 0.0), "rows = function(rows), without a Balancer"),
         *(
-            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other})
+            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', other)
             for other in ROWS_SCHEMES
             if other != scheme
         ),
-        *(way(other.what, other.words, True, other_machine=other) for other in machines(run.ranks, recorded.speeds)),
     ]
     notes = [
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call"
@@ -85,35 +85,17 @@ def replay_rows(run: Run) -> Replayed | None:
     return Replayed("map_rows", recorded.seconds, variants, notes)
 
 
-def _play_rows(
-    recorded: RecordedRows,
-    seed: int,
-    *,
-    how: dict[str, Any] | None = None,
-    other_machine: OtherMachine | None = None,
-) -> float:
+def _play_rows(recorded: RecordedRows, scheme: str, seed: int) -> float:
     """Return the seconds of all calls on the virtual clock."""
-    speeds, outside, graph = recorded.speeds, recorded.outside_s, recorded.graph
-    deal: Callable[[list[Floats]], list[Floats]] = list
-    if other_machine is not None:
-        kept, factors = other_machine.ranks, np.array(other_machine.factors)
-        outside = outside[:, kept] / factors * (len(speeds) / len(kept))
-        speeds = speeds[kept] * factors
-        if len(kept) < recorded.graph.n:
-            graph = mesh(*most_square_mesh(len(kept)))
-
-            def deal(rows: list[Floats]) -> list[Floats]:  # redistributes the same rows, in their order, equally
-                return list(np.array_split(np.concatenate(rows), len(kept)))
-
-    settled = how or recorded.how
+    how = recorded.how
     cluster = Cluster(
-        graph, speeds, scheme=settled["scheme"], tolerance=settled["tolerance"], when=settled["when"],
-        every=settled["every"], noise=NOISE, seed=seed,
+        recorded.graph, recorded.speeds, scheme=scheme, tolerance=how["tolerance"], when=how["when"],
+        every=how["every"], noise=NOISE, seed=seed,
     )  # fmt: skip
     work = recorded.home_s * recorded.speeds
     seconds = [
-        cluster.call(deal([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)]), late).seconds
-        for mine, late in zip(work, outside, strict=True)
+        cluster.call([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)], late).seconds
+        for mine, late in zip(work, recorded.outside_s, strict=True)
     ]
     return float((recorded.n * seconds).sum())
 
@@ -187,8 +169,8 @@ def replay_tasks(run: Run) -> Replayed | None:
     changes = {False: "pool.map(function, items)", True: "pool.map(function, items, costs=...)"}
     here, other = recorded.with_costs, not recorded.with_costs
 
-    def way(what: str, change: str, play: Callable[[int], float], **more: Any) -> Variant:
-        return Variant(what, partial(over_seeds, play), change, **more)
+    def way(what: str, change: str, play: Callable[[int], float]) -> Variant:
+        return Variant(what, partial(over_seeds, play), change)
 
     bare = "for item in items[begin:end], without a pool"
     equal, by_speed = np.ones(run.size), recorded.speeds
@@ -197,11 +179,7 @@ def replay_tasks(run: Run) -> Replayed | None:
         way(names[other], changes[other], partial(_play_tasks, recorded, other)),
         way("a fixed share each, by number", bare, partial(_fixed_s, recorded, equal)),
         way("a fixed share each, by speed", bare, partial(_fixed_s, recorded, by_speed)),
-        *(
-            way(change.what, change.words, partial(_play_tasks, recorded, here, change=change), elsewhere=True)
-            for change in machines(run.ranks, recorded.speeds)
-        ),
-    ]  # fmt: skip
+    ]
     notes = ["with costs: uses the measured costs; real predictions of costs are less good"]
     if recorded.with_costs:
         notes.append("without costs: the order of the items is not recorded, so they are shuffled")
@@ -210,16 +188,14 @@ def replay_tasks(run: Run) -> Replayed | None:
     return Replayed("pool", recorded.measured_s, variants, notes, recorded.core_share)
 
 
-def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: OtherMachine | None = None) -> float:
+def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int) -> float:
     """Return the seconds of all maps on the virtual clock."""
-    kept = list(range(len(recorded.speeds))) if change is None else change.ranks
-    speeds = recorded.speeds[kept] * (1.0 if change is None else np.array(change.factors))
     by_host: dict[str, list[int]] = {}
-    for place, rank in enumerate(kept):
-        by_host.setdefault(recorded.hosts[rank], []).append(place)
-    order = [place for places in by_host.values() for place in places]
-    pool = SimulatedPool([len(places) for places in by_host.values()], speeds[order], seed=seed)
-    if recorded.believed and change is None:
+    for rank, host in enumerate(recorded.hosts):
+        by_host.setdefault(host, []).append(rank)
+    order = [rank for ranks in by_host.values() for rank in ranks]
+    pool = SimulatedPool([len(ranks) for ranks in by_host.values()], recorded.speeds[order], seed=seed)
+    if recorded.believed:
         pool.knowledge.believe(np.array(recorded.believed)[order].tolist())
     return recorded.share * pool.map(_listed(recorded, seed), costs_known=costs_known).seconds
 
@@ -287,10 +263,8 @@ def replay_exchange(run: Run) -> Replayed | None:
     measured_s = float(spans(run, steps).sum())
     talk_s = beyond(measured_s, float(np.nanmax(took)))  # beyond the slowest rank's computation
 
-    def dealt(what: str, change: str, speeds: Floats, elsewhere: bool = False) -> Variant:
-        best_s = float(weights.sum() / speeds.sum())
-        seconds = best_s * (1.0 + IMBALANCE / 2.0) + talk_s, IMBALANCE * best_s
-        return Variant(what, lambda: seconds, change, elsewhere)
+    best_s = float(weights.sum() / speeds.sum())
+    static_s = best_s * (1.0 + IMBALANCE / 2.0) + talk_s, IMBALANCE * best_s
 
     def shared(what: str, change: str, weights: Floats | float) -> Variant:
         seconds = float((weights / speeds).max()) + talk_s
@@ -298,12 +272,8 @@ def replay_exchange(run: Run) -> Replayed | None:
 
     variants = [
         shared("as recorded", "", weights),
-        dealt("dealt by speed (static)", 'lb_mpi.distribute(comm, graph, method="static")', speeds),
+        Variant("dealt by speed (static)", lambda: static_s, 'lb_mpi.distribute(comm, graph, method="static")'),
         shared("equal blocks", 'lb_mpi.distribute(comm, graph, method="block")', float(weights.mean())),
-        *(
-            dealt(f"dealt by speed, {change.what}", change.words, speeds[change.ranks] * np.array(change.factors), True)
-            for change in machines(ranks, speeds)
-        ),
     ]
     notes = [
         f"messages need {talk_s:.3f} s, as recorded, whatever edges another distribution cuts",
@@ -317,8 +287,8 @@ def replay_exchange(run: Run) -> Replayed | None:
 
 REPLAYS = (replay_rows, replay_exchange, replay_tasks)
 SEARCHES = (
-    "a search is not predicted, because its tree is not recorded; advise predicts map_rows, pools and exchanges only: "
-    "compare with a run with balance=False, or try other machines with python -m lb_mpi simulate search"
+    "a search is not predicted, because its tree is not recorded: compare with a run with balance=False, or try ranks, "
+    "speeds and networks with python -m lb_mpi simulate search"
 )
 
 
@@ -343,22 +313,36 @@ def replays(run: Run) -> tuple[list[Replayed], list[str]]:
     return found, why or [NOTHING] * (not found)
 
 
-MOST_RANKS = 256  # of a run whose gain is predicted for the page: a replay of more takes long
+MOST_RANKS, MOST_WITH_WAYS = 256, 64  # of a run whose gain is predicted, and all ways: a replay of more takes long
 
 
-def gain(run: Run) -> tuple[float, str]:
-    """Predict how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
+def predictions(run: Run, progress: Progress) -> tuple[list[Advice], list[str]]:
+    """Return the predictions for each driver of a run, and why there are none of other calls."""
+    if run.size == 1:
+        return [], []
+    if run.size > MOST_RANKS:
+        return [], [f"times with other settings are predicted for at most {MOST_RANKS} ranks"]
+    found, why = replays(run)
+    if found and run.size > MOST_WITH_WAYS:
+        found = [one._replace(variants=[one.variants[0], _without(one)]) for one in found]
+        why = [*why, f"other settings than no balancing are predicted for at most {MOST_WITH_WAYS} ranks"]
+    return [advise(one, progress) for one in found], why
 
-    Return also why it is unknown, if `advise` predicts nothing either ("": otherwise).  As in `advise`, the time beyond the
-    model is added to the time without balancing, and searches and other calls that can't be replayed are left out.
+
+def _without(replayed: Replayed) -> Variant:
+    return next(way for way in replayed.variants if way.what in WITHOUT)
+
+
+def gain(found: Sequence[Advice]) -> tuple[float, str]:
+    """Return how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
+
+    Return also why it is unknown, if the model is too far off ("": otherwise).  Searches and other calls that can't be
+    replayed are left out.
     """
     without_s = measured_s = 0.0
-    if 1 < run.size <= MOST_RANKS:
-        for one in replays(run)[0]:
-            without = next(variant for variant in one.variants if variant.what in WITHOUT)
-            model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without))
-            if why := doubt(one, model_s):
-                return math.nan, why
-            without_s += alone_s + beyond(one.measured_s, model_s)
-            measured_s += one.measured_s
+    for advice in found:
+        if why := doubt(advice.of, advice.lines[0].predicted_s):
+            return math.nan, why
+        without_s += next(line.predicted_s for line in advice.lines if line.variant.what in WITHOUT)
+        measured_s += advice.of.measured_s
     return (without_s / measured_s if measured_s else math.nan), ""

@@ -13,7 +13,7 @@ import math
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -31,6 +31,7 @@ from lb_mpi.cli.report.run import (
     WAYS,
     Headline,
     Run,
+    Settings,
     bounds,
     headline,
     matrix,
@@ -272,12 +273,12 @@ MOST_LINES = 200  # of a table
 MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 
 
-def page(run: Run, head: Headline | None = None) -> str:
-    """Return the page of a run, with this summary or one without predictions."""
+def page(run: Run, head: Headline | None = None, settings: Sequence[Settings] = ()) -> str:
+    """Return the page of a run, with this summary or one without predictions, and the times with other settings."""
     calls, moved = steps(run), {way: matrix(run, way) for way in Way}
     parts = [
         _head(run, head or headline(run)), _strips(run, timeline(run, slices(calls))), _calls(run, calls),
-        _moves(moved), _ranks(run, moved), _machine(run),
+        _moves(moved), _ranks(run, moved), _settings(settings), _machine(run),
     ]  # fmt: skip
     style, script = (resources.files("lb_mpi.cli.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
     title = escape(_title(run.ranks[0].about.program))
@@ -473,6 +474,15 @@ def _messages(run: Run) -> str:
     lines = [[kind, f"{sum(some):,}", f"{max(some):,}"] for kind, some in zip(kinds, columns, strict=True)]
     shown = Table(("messages of searches", "on all ranks", "most from one rank"), lines, (0,))
     return shown.html("tight") if kinds else ""
+
+
+def _settings(settings: Sequence[Settings]) -> str:
+    """Return the predicted times with other settings."""
+    parts = ["<h2>With other settings</h2>"] if settings else []
+    for one in settings:
+        parts.append(f"<p>{escape(one.words)}</p>" + ("" if one.ways is None else one.ways.html("tight")))
+        parts += [f'<p class="soft">{escape(note)}</p>' for note in one.notes]
+    return "".join(parts)
 
 
 def _machine(run: Run) -> str:

@@ -14,7 +14,7 @@ They count seconds, regardless of a rank's speed.  The lower bound also counts s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from lb_mpi.checks import show
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import N_PHASES, Rows, Stored, coarser, read
-from lb_mpi.table import counted, named_ranks
+from lb_mpi.table import Table, counted, named_ranks
 
 USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # while an emulated slow rank rests, a real one would compute
 DRIVERS = {
@@ -192,6 +192,14 @@ def _align(kept: list[Stored]) -> tuple[list[float], str]:
     return [float(np.mean([clock.offset_s for clock in one.clocks])) for one in kept], words
 
 
+class Settings(NamedTuple):
+    """Predicted times of a driver's calls with other settings."""
+
+    words: str  # the conclusion
+    ways: Table | None  # None: the predictions mean nothing
+    notes: Sequence[str]
+
+
 class Headline(NamedTuple):
     """A summary of a run."""
 
@@ -207,14 +215,11 @@ class Headline(NamedTuple):
     next_step: str
 
 
-def headline(
-    run: Run, gain: float = math.nan, doubt: str = "", advice: Callable[[], str] = lambda: ""
-) -> Headline:
+def headline(run: Run, gain: float = math.nan, doubt: str = "", advice: str = "") -> Headline:
     """Summarise a run.
 
     gain, doubt : the predicted time without balancing / its time, and why it is unknown (see
-    `lb_mpi.cli.advise.replay.gain`); advice : returns the best change, and its gain, in words; called only if nothing
-    simpler is known.
+    `lb_mpi.cli.advise.replay.gain`); advice : the best change, and its gain, in words; said if nothing simpler is known.
     """
     totals = run.totals
     inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
@@ -315,7 +320,7 @@ NEXT_STEPS = {
 }  # by the driver with the longest calls, and the biggest loss
 
 
-def _next_step(run: Run, cause: Phase, head: Headline, doubt: str, advice: Callable[[], str]) -> str:
+def _next_step(run: Run, cause: Phase, head: Headline, doubt: str, advice: str) -> str:
     """Return what to do next; `doubt` and `advice` as for `headline`."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
     if math.isnan(head.bound_s):
@@ -342,7 +347,7 @@ def _next_step(run: Run, cause: Phase, head: Headline, doubt: str, advice: Calla
     driver = max(spans, key=lambda one: spans[one])
     if driver is Driver.EXCHANGE and head.communication > 0.5:  # most of the time a rank was at work: the others wait for it
         cause = Phase.OWN
-    return NEXT_STEPS.get((driver, cause)) or advice() or "nothing is known that would help."
+    return NEXT_STEPS.get((driver, cause)) or advice or "nothing is known that would help."
 
 
 def _part(one: float, whole: float) -> float:
