@@ -285,6 +285,12 @@ def arrange(
 
     Raises ValueError for unknown words, invalid speeds, a graph that is not connected (arrange each component
     separately) and too many vertices for "exhaustive"; TypeError for anything that is not a graph.
+
+    Examples
+    --------
+        >>> found = lb_mpi.arrange("mesh:1x5", speeds=[1, 2, 3, 4, 5])
+        >>> found.positions, found.steps_before, found.steps_predicted
+        (array([0, 3, 4, 2, 1]), 73, 46)
     """
     graph = as_graph(graph)
     speeds = check(graph, speeds, objective, method, seed, tolerance)

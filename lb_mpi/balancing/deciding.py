@@ -234,7 +234,7 @@ class RankReport(NamedTuple):
     spent_s: float  # for packing, sending, and joining
     rows: int  # lent
     bytes: int  # sent
-    helped: float = 0.0  # work of rows that others computed because they were dry, minus its own such work
+    helped: float = 0.0  # unplanned help: work that others did for this rank, minus work that it did for others
     began_s: float = math.nan  # from the end of the last round to this one; NaN: no last round
     queued_s: float = 0.0  # without a core, of the elapsed time
     elapsed_s: float = 0.0  # between the begin and the end of this rank

@@ -7,8 +7,8 @@ Law.
 - All ranks make the same calls quick: that depends on decisions and sums only, and these have the same bits on all ranks.
 - A plan changes at the end of a full call only, so on all ranks before the same call.
 - If a rank fails, or ranks have rows or results of different forms, all ranks know it at the end of the same call.
-- A call that takes much longer than the sums say that it should is followed by a full one; but not while the ranks queue for
-  cores, since then any call may.
+- If a call takes much longer than expected, the next one is a full call.  While ranks queue for cores, slow calls are
+  expected and ignored.
 """
 
 from __future__ import annotations

@@ -188,6 +188,12 @@ def balance(
     Returns a `Balance`.
 
     Raises ValueError for arguments out of range.
+
+    Examples
+    --------
+        >>> found = lb_mpi.balance("mesh:1x3", loads=[30, 0, 0], speeds=[1, 1, 1], scheme="direct")
+        >>> found.flow.round(6), found.loads.round(6)
+        (array([20., 10.]), array([10., 10., 10.]))
     """
     tolerance = number("tolerance", tolerance, above=0.0)
     max_steps = integer("max_steps", max_steps, 0)

@@ -81,6 +81,12 @@ def allocate(
 
     Raises ValueError, which names the node, for numbers out of range, for caps that add up to less than the number of
     tasks, and for times that exceed the range of floating point.
+
+    Examples
+    --------
+        >>> found = lb_mpi.allocate(100, time=[1, 2, 4])
+        >>> found.counts, found.makespan
+        (array([58, 28, 14]), 58.0)
     """
     checks.choice("method", method, METHODS)
     nodes = _check(tasks, time, edge_probability, exchange, wait_probability, wait, cap)

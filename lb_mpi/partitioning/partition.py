@@ -72,6 +72,13 @@ def partition(
     of them, and light enough; otherwise a UserWarning names the parts that are empty.  With `aim` "time" there is none.
 
     Raises ValueError for arguments out of range, and for an invalid graph or file (with its name).
+
+    Examples
+    --------
+        >>> lb_mpi.partition("mesh:2x4", 2)
+        array([0, 0, 1, 1, 0, 0, 1, 1])
+        >>> lb_mpi.partition("mesh:1x6", 2, targets=[2, 1])
+        array([1, 1, 0, 0, 0, 0])
     """
     tasks = as_graph(graph)
     k, seed = checks.integer("k", k, 1, MAX_PARTS), checks.seed(seed)

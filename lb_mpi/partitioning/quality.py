@@ -86,6 +86,12 @@ def partition_metrics(
     Returns `PartitionMetrics`.
 
     Raises ValueError for arguments out of range.
+
+    Examples
+    --------
+        >>> found = lb_mpi.partition_metrics("mesh:2x4", [0, 0, 1, 1, 0, 0, 1, 1], 2)
+        >>> found.cut, found.imbalance
+        (2.0, 0.0)
     """
     tasks, k = as_graph(graph), checks.integer("k", k, 1, MAX_PARTS)
     check_machine(machine, k, unit_s)

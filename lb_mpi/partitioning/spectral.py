@@ -70,6 +70,11 @@ def fiedler(graph: Any) -> Fiedler:
 
     The Laplacian is that of the weighted edges.  Of a multiple eigenvalue, always the same eigenvector is returned.  Faint
     virtual edges connect a disconnected graph first: its value is then near 0.  Raises errors as `lb_mpi.as_graph`.
+
+    Examples
+    --------
+        >>> round(lb_mpi.fiedler("mesh:1x4").value, 6)  # 2 - sqrt(2)
+        0.585786
     """
     joined = connected(graph if isinstance(graph, Csr) else csr(as_graph(graph)))
     n = joined.n

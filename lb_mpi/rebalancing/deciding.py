@@ -297,9 +297,8 @@ class Promises:
 class Opportunities:
     """The opportunities of a plan, and what is decided at them, the same on all ranks.
 
-    In a move, a vertex stays or goes to a neighbour of its home, and no farther.  So a large move leaves a heavy cut, which
-    further moves make lighter, from the new homes.  They come when the parts have held for long, so they cost little, and
-    end with the first one that hardly helps.
+    A vertex moves at most one rank in a move, so a large move leaves a heavy cut.  Later moves refine it, once the parts
+    have held for long enough to pay for them, until one improves the cut by less than 3 %.
     """
 
     def __init__(self, first_cut: float = math.inf, trigger: Trigger | None = None) -> None:

@@ -1,10 +1,13 @@
 """Names and openings in the library: a class name means one thing, a docstring begins with a verb or a noun."""
 
 import ast
+import doctest
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import lb_mpi
 
@@ -59,3 +62,12 @@ def test_one_list_has_all_public_names() -> None:
     assert typed == [(name, f"lb_mpi.{module}") for module, names in lb_mpi._PUBLIC.items() for name in names.split()]
     reference = "".join(page.read_text() for page in sorted((LIBRARY.parent / "docs" / "reference").glob("*.md")))
     assert sorted(re.findall(r":: lb_mpi\.(\w+)$", reference, re.MULTILINE)) == lb_mpi.__all__
+
+
+@pytest.mark.parametrize("name", ["allocate", "arrange", "balance", "fiedler", "partition", "partition_metrics"])
+def test_public_functions_without_mpi_have_examples_that_print_what_they_show(name: str) -> None:
+    function = getattr(lb_mpi, name)
+    (example,) = doctest.DocTestFinder().find(function, name, globs={"lb_mpi": lb_mpi})
+    assert example.examples
+    said: list[str] = []
+    assert doctest.DocTestRunner().run(example, out=said.append).failed == 0, "".join(said)

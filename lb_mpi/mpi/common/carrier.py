@@ -41,7 +41,7 @@ class Port(Generic[M, J]):
         raise NotImplementedError
 
     def idle(self) -> bool:
-        """Return True if nothing has arrived, for which a look costs less than a turn."""
+        """Return True if no message has arrived; called while waiting, so it must be cheaper than a turn."""
         return False
 
     @property

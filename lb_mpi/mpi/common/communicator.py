@@ -319,8 +319,8 @@ class Presence:
     def leaving(self, error: BaseException | None) -> Iterator[None]:
         """A block in which this rank closes, since it leaves the user's block by `error` (None: at its end).
 
-        The others are notified.  An error that all ranks have raised may be raised again by this rank alone, later: so it is
-        sent when the others do not close within a second.
+        The others are notified.  Ranks that have all raised the same error close together.  If the others do not close
+        within a second, this rank alone has raised it again, so it is sent.
         """
         if error is not None and self.comm:
             self.send_failure(error)

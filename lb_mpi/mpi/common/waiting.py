@@ -144,9 +144,9 @@ class Interrupts:
         return bool(handler == self._handle_sigint)  # which stays while a Ctrl-C waits
 
     def release(self, installed: bool, *, failed: bool, last: bool = False) -> None:
-        """Undo `hold`, which has returned `installed`; raise a pending Ctrl-C only after a `last` call.
+        """Restore the previous SIGINT handler if `hold` installed ours; after a `last` call, raise a pending Ctrl-C.
 
-        An error that is being raised replaces it.  A handler that the user's code has installed meanwhile stays.
+        An error that is being raised replaces the Ctrl-C.  A handler that the user's code has installed meanwhile stays.
         """
         self._raising, self.committed = self._before.pop()
         if installed and failed:
