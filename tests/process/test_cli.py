@@ -16,6 +16,7 @@ from lb_mpi.__main__ import COMMANDS, main
 from lb_mpi.cli import graphs
 from lb_mpi.cli.simulate import SUBJECTS
 from lb_mpi.errors import Error
+from tools.documents import ROOT, blocks
 
 pytestmark = pytest.mark.one_mpi
 
@@ -375,3 +376,13 @@ def test_numbers_that_no_simulation_can_compute_with(
 ) -> None:
     assert main(arguments.split()) == 2
     assert named in capsys.readouterr().err
+
+
+def test_the_completion_of_the_page_completes_commands_and_options() -> None:
+    (block,) = [one for one in blocks(ROOT / "docs" / "commands.md") if "bashrc" in one.mark]
+    for typed, expected in ((["rep"], "report"), (["simulate"], "simulate"), (["report", "--tr"], "--trace")):
+        at = f"COMP_WORDS=(lb_mpi {' '.join(typed)}) COMP_CWORD={len(typed)}"
+        script = f'{block.text}\n{at}; _lb_mpi; echo "${{COMPREPLY[*]}}"'
+        env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60)
+        assert ({*done.stdout.split()}, done.stderr) == ({expected}, "")  # bash shows it once
