@@ -170,6 +170,7 @@ def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Pa
     assert text.count("returned") == 2 * (what == "late ctrl-c")
 
 
+@pytest.mark.skipif(here().mpi == "openmpi", reason="its mpiexec passes no more output on, and kills ranks after a second")
 @pytest.mark.parametrize("waits", ["Barrier()", "Recv(bytearray(1), 1)"])
 def test_ctrl_c_under_profile_shows_what_was_seen(tmp_path: Path, waits: str) -> None:
     """Rank 1 computes, where Ctrl-C is raised; the others are in a call of MPI that does not return."""
@@ -191,10 +192,7 @@ def test_ctrl_c_under_profile_shows_what_was_seen(tmp_path: Path, waits: str) ->
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode != 0
     assert "Traceback" not in said
-    while not file.exists() and time.monotonic() < until:  # Open MPI's mpiexec may end before its ranks
-        time.sleep(0.05)
-    passes_on = here().mpi != "openmpi"  # whose mpiexec passes no more output on
-    assert ("the others wait for rank 1 during " in said) == passes_on, said
+    assert "the others wait for rank 1 during " in said
     profile = json.loads(file.read_text())
     assert profile["most_waited_for"] == 1
     assert "the program was stopped by a signal: this is the time until then" in profile["notes"]
