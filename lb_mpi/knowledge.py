@@ -9,6 +9,10 @@ what was known of the tasks.  Its variance is that of a task divided by their nu
 - a measurement that is off by more than `CLEAR` standard deviations overrules what was known;
 - a rank that runs no tasks is known less and less, so that it gets one to try now and then.
 
+What is known of the ranks of a communicator is kept with it (`SpeedSources`), for the next pool, Balancer, plan or search
+there: a weak prior (`KnownSpeeds`).  One clear measurement overrules it, and without any it fades from call to call, so that
+a rank which is believed slow soon gets a task to try.
+
 Seconds are a rank's own: in tasks, without the time in which it waited for a core.
 """
 
@@ -16,13 +20,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 MEMORY = 64.0  # tasks of a rank by which its speed is known
 UNSURE, RANKS = 0.2, 2.0  # variance of the logarithms of unknown speeds; it counts as so many ranks
 LEAST_SPREAD = 0.02  # of these logarithms, since no two ranks are alike
-WEAK = 0.1  # variance of speeds from another call, in that of unknown ones
+WEAK = 0.1  # variance of speeds from another pool, Balancer, ..., in that of unknown ones
+FADE = 1 / 3  # what is left of such a prior after each call in which the rank has run no task
 CLEAR = 3.0  # standard deviations beyond which a speed has changed
 CHANGED = math.log(2.0)  # of the logarithm of a speed: then those of ranks that rest may have changed, too
 COLD_S = 0.5e-3  # seconds by which the tasks of a rank may take longer, or not, as its caches are cold
@@ -35,6 +41,7 @@ VARIATION_OF_COSTS = 0.01  # of seconds for a unit of cost, where costs are know
 LEAST_S, LONGEST_S = 1e-9, 1e12  # seconds of work below, and above, which nothing is learned
 SLOWEST = math.log(sys.float_info.min)
 KEPT = 4  # functions
+DOORS = 8  # of a communicator
 
 
 class Timing(NamedTuple):
@@ -68,6 +75,12 @@ class RankSpeed(NamedTuple):
         gain = spread / (spread + noise)
         return self.prior + gain * (self.log - self.prior), gain * noise + self.drift
 
+    def faded(self, log: float) -> RankSpeed:
+        """Return it after a call in which it had no task: a prior alone comes closer to the `log` of ranks that had some."""
+        if self.n or not 0.0 < self.unsure < 1.0:
+            return self
+        return self._replace(prior=log + FADE * (self.prior - log), unsure=1.0 - FADE * (1.0 - self.unsure))
+
     def noise(self, variation: float) -> float:
         """Return the variance of `log`."""
         return (CLOCK + variation) / self.n
@@ -82,7 +95,25 @@ class RankSpeed(NamedTuple):
         one = CLOCK + variation
         before, n = one / (self.noise(variation) + self.drift + extra) if self.n else 0.0, one / noise
         mean = (before * self.log + n * log) / (before + n)
-        return RankSpeed(self.prior, self.unsure, mean, min(MEMORY, before + n))
+        prior, unsure = (0.0, 1.0) if extra and self.unsure else (self.prior, self.unsure)  # it was wrong
+        return RankSpeed(prior, unsure, mean, min(MEMORY, before + n))
+
+
+class KnownSpeeds(NamedTuple):
+    """Speeds of the ranks of a communicator, as known before they do anything in a new pool or another door."""
+
+    speeds: tuple[float, ...]  # above 0, in any unit
+    unsure: tuple[float, ...]  # variance of the logarithm of each, in that of ranks of which nothing is known
+
+    @property
+    def complete(self) -> bool:
+        """True if something is known of each rank."""
+        return max(self.unsure) < 1.0
+
+    def agrees(self, speeds: Sequence[float]) -> bool:
+        """Return whether these speeds, in any unit, are the known ones, hardly changed."""
+        logs = [math.log(its / known) for its, known in zip(speeds, self.speeds, strict=True)]
+        return max(logs) - min(logs) < CHANGED
 
 
 class TaskLength(NamedTuple):
@@ -212,10 +243,21 @@ class RankKnowledge:
         fastest = max([log for log, _ in known])
         return [math.exp(max(SLOWEST, log - fastest + hope * math.sqrt(variance))) for log, variance in known]
 
-    def believe(self, speeds: Sequence[float], unsure: float = WEAK) -> None:
-        """Believe these speeds, in any unit, until tasks show others; `unsure`: their variance, in that of unknown ranks."""
-        mean = math.fsum([math.log(one) for one in speeds]) / len(speeds)
-        self.ranks = [RankSpeed(math.log(one) - mean, unsure) for one in speeds]
+    def believe(self, speeds: Sequence[float], unsure: Sequence[float] | None = None) -> None:
+        """Believe these speeds, in any unit, until tasks show others; `unsure`: see `KnownSpeeds`; None: each is WEAK."""
+        logs = [math.log(one) for one in speeds]
+        mean = math.fsum(logs) / len(logs)
+        self.ranks = [RankSpeed(log - mean, sure) for log, sure in zip(logs, unsure or [WEAK] * len(logs), strict=True)]
+
+    def learned(self) -> KnownSpeeds | None:
+        """Return what the next door may begin from; None: no speed has been measured."""
+        if not any(one.n and one.unsure for one in self.ranks):
+            return None
+        spread, found = spread_of(self.ranks, self.tasks.variation), list[float]()
+        for one in self.ranks:
+            _, variance = one.known(self.tasks.variation, spread)
+            found.append(min(1.0, max(WEAK, variance / spread)))
+        return KnownSpeeds(tuple(self.speeds), tuple(found))
 
     def begin(self, function: Hashable, *, with_costs: bool = False) -> None:
         """Begin a call of a function; `with_costs`: those of its tasks are known."""
@@ -229,13 +271,14 @@ class RankKnowledge:
         longest_s = max([timing.seconds for timing in timings.values()], default=0.0)
         befores = [(self.ranks[rank], one.log) for rank, one in speeds.items()]
         changed = any(old.n > 1.0 and not old.rested and abs(log - old.log) > CHANGED for old, log in befores)
+        usual = math.fsum([one.log for one in speeds.values()]) / len(speeds) if speeds else 0.0
         for rank, old in enumerate(self.ranks):
             if rank in speeds:
                 self.ranks[rank] = speeds[rank]
             else:
                 tasks = longest_s * math.exp(min(old.log - self.tasks.log_s, 300.0))
                 rested = old.rested + tasks + MEMORY * changed  # where one has changed, others may have
-                self.ranks[rank] = old._replace(rested=min(MOST_RESTED, rested))
+                self.ranks[rank] = old._replace(rested=min(MOST_RESTED, rested)).faded(usual)
         self._functions.pop((function, with_costs), None)
         self._functions[function, with_costs] = self.tasks
         if len(self._functions) > KEPT:
@@ -277,3 +320,34 @@ class RankKnowledge:
 def n_numbers(size: int) -> int:
     """Return how many numbers `RankKnowledge.numbers` has for so many ranks."""
     return len(TaskLength._fields) + size * len(RankSpeed._fields)
+
+
+class SpeedSources:
+    """Sources of what one rank knows of the speeds of a communicator's ranks: the doors that it has opened there.
+
+    A door is a pool, a Balancer, and so on.  All ranks open the same ones, and begin each from what the newest source of any
+    rank has learned (`lb_mpi.mpi.common.speeds`): often, only the root has learned something.
+    """
+
+    def __init__(self) -> None:
+        self._n_opened, self._emulated = 0, 1.0
+        self._sources = deque[tuple[int, Callable[[], KnownSpeeds | None]]](maxlen=DOORS)  # newest first
+
+    def open(self, emulated_speed: float) -> bool:
+        """Open a door; return whether this rank has another emulated speed than in the last one."""
+        changed, self._emulated = emulated_speed != self._emulated, emulated_speed
+        self._n_opened += 1
+        return changed
+
+    def forget(self) -> None:
+        """Forget all, since some rank has another emulated speed."""
+        self._sources.clear()
+
+    def newest(self) -> tuple[int, KnownSpeeds | None]:
+        """Return the number of the newest door here that has learned something, and what; (0, None): none has."""
+        found = ((door, source()) for door, source in self._sources)
+        return next(((door, known) for door, known in found if known is not None), (0, None))
+
+    def add(self, source: Callable[[], KnownSpeeds | None]) -> None:
+        """Note that the door that was opened last learns; `source` returns what it knows whenever another one is opened."""
+        self._sources.appendleft((self._n_opened, source))

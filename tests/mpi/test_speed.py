@@ -11,9 +11,16 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from lb_mpi import Pool, distribute
 from lb_mpi.__main__ import main
+from lb_mpi.knowledge import KnownSpeeds, Timing
 from lb_mpi.machine import read_machine
+from lb_mpi.mpi.common import speeds
+from lb_mpi.mpi.common.collective import opened
+from lb_mpi.mpi.common.communicator import presence_of
+from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.speed import _calibrate, measure, multiply_add
+from tests.protocol.mutate import mutated
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -174,3 +181,74 @@ def test_only_one_rank_speaks_of_unknown_options() -> None:
     code, out, err = info("--unknown")
     assert (code, out) == (2, "")
     assert err.count("unrecognized arguments") == 1
+
+
+# --- what is known from one door to the next ---------------------------------------------------------------------------
+
+
+def known(comm: MPI.Intracomm, emulated_speed: float = 1.0, learned: KnownSpeeds | None = None) -> list[KnownSpeeds | None]:
+    """Open a door that learns this, and return what each rank knew before."""
+    with opened(comm, "lb_mpi.measure") as own:
+        found = speeds.known_speeds(own, emulated_speed)
+        presence_of(own).speeds.add(lambda: learned)
+    return comm.allgather(found)
+
+
+def find_fault() -> None:
+    """What one rank has learned all know in the next door of these ranks; others, or slower ones, are not known."""
+    slow = KnownSpeeds((1.0,) * (SIZE - 1) + (0.1,), (0.1,) * SIZE)
+    comm, emulated = COMM.Dup(), 0.5 if RANK == SIZE - 1 else 1.0
+    assert known(comm, learned=slow if RANK == SIZE - 1 else None) == [None] * SIZE
+    assert known(comm) == [slow] * SIZE
+    assert known(comm, learned=slow._replace(speeds=(1.0,) * SIZE) if RANK == 0 else None) == [slow] * SIZE
+    assert known(comm)[0] == slow._replace(speeds=(1.0,) * SIZE)
+    reverse = comm.Split(0, -RANK)
+    assert known(reverse) == [None] * SIZE
+    assert known(comm, emulated) == [None] * SIZE
+    assert known(comm, emulated) == [None] * SIZE
+    assert known(comm, emulated, slow) == [None] * SIZE
+    assert known(comm, emulated) == [slow] * SIZE
+    for one in (reverse, comm):
+        one.Free()
+    comm = COMM.Dup()
+    assert known(comm) == [None] * SIZE
+    comm.Free()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
+def test_what_one_rank_knows_of_the_speeds_all_know_in_the_next_door() -> None:
+    find_fault()
+    for before, after in (
+        ("bcast(comm, known, newest % comm.size)", "known"),  # only the root knows
+        ("changed, newest = most.tolist()", "changed, newest = 0, most.tolist()[1]"),  # of ranks at other speeds
+        ("presence_of(comm).speeds", "presence_of(MPI.COMM_SELF).speeds"),  # nothing is kept
+    ):
+        with mutated(speeds, "known_speeds", before, after), pytest.raises(AssertionError):
+            find_fault()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
+def test_a_second_pool_begins_from_what_the_first_has_learned() -> None:
+    comm, last = COMM.Dup(), SIZE - 1
+    with Pool(comm) as pool:
+        if RANK == 0:
+            timings = {rank: Timing().added(1.0 if rank == last else 0.1, 8) for rank in range(SIZE)}
+            pool._maps.knowledge.observe("f", timings)
+    with Pool(comm, root=last) as pool:
+        if pool is not None:
+            believed = pool._maps.knowledge.speeds
+            assert believed[last] < 0.3 < 0.9 < min(believed[:last])
+            assert pool.map(abs, range(-5, 0)) == [5, 4, 3, 2, 1]
+    comm.Free()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
+def test_a_plan_begins_from_known_speeds_unless_a_short_measurement_denies_them() -> None:
+    comm, slow = COMM.Dup(), KnownSpeeds((1.0,) * (SIZE - 1) + (0.05,), (0.1,) * SIZE)
+    law = "known.agrees(speeds)"
+    for expected, confirms in ((True, "True"), (False, "False"), (False, law)):
+        known(comm, learned=slow)
+        with mutated(speed, "confirmed", law, confirms), distribute(comm, "mesh:20x20", method="slabs") as plan:
+            n_vertices = comm.allgather(len(plan.vertices))
+        assert (n_vertices[-1] < 0.1 * n_vertices[0]) is expected
+    comm.Free()

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.few import MACHINES, ratios
+from benchmarks.few import MACHINES, list_s, ratios
 from lb_mpi import knowledge
-from lb_mpi.knowledge import RankKnowledge, RankSpeed, Timing, n_numbers
+from lb_mpi.knowledge import KnownSpeeds, RankKnowledge, RankSpeed, SpeedSources, Timing, n_numbers
 from lb_mpi.pooling import plan
 from lb_mpi.pooling.learning import LONG_S, Memory, timings_of
 from lb_mpi.pooling.plan import ChunkRun, MapPlan
+from lb_mpi.pooling.simulate import SimulatedPool
 from tests.protocol.mutate import rejects
 
 UNEQUAL = [1.0, 0.5, 0.25, 0.1]
@@ -133,8 +134,64 @@ def check_plan() -> None:
     assert again.bounds == [0, 2, 2]  # the slow rank begins none
 
 
+def second_door(first: Sequence[float], second: Sequence[float], n: int, maps: int = 4) -> list[float]:
+    """Time / best list schedule of the maps of a pool on ranks of which an earlier one has known the speeds `first`."""
+    size = len(first)
+    before = SimulatedPool([size], first)
+    for _ in range(5):
+        before.map(np.full(n, 0.05))
+    pool = SimulatedPool([size], second)
+    pool.knowledge.believe(*(before.knowledge.learned() or ((), ())))
+    return [pool.map(np.full(n, 0.05)).seconds / list_s(np.full(n, 0.05), np.array(second)) for _ in range(maps)]
+
+
+def check_next_door() -> None:
+    """The next pool knows the speeds from its first map on; if they have changed, it is overruled in a few maps."""
+    assert second_door(UNEQUAL, UNEQUAL, 4, 1)[0] < 1.15
+    assert max(second_door(UNEQUAL[::-1], UNEQUAL, 4, 7)[5:]) < 1.1, "the others must try a task"
+    assert max(second_door(UNEQUAL[::-1], UNEQUAL, 16)[1:]) < 1.1
+    known = RankKnowledge(4)
+    known.believe([0.01, 1.0, 1.0, 1.0])
+    known.observe("f", ran([1.0] * 4, [4] * 4, spread=0.05))
+    assert off(known, [1.0] * 4) < 0.3, "one clear measurement is enough"
+    known = RankKnowledge(4)
+    assert known.learned() is None
+    known.observe("f", ran([*UNEQUAL[:3], 1.0], [8, 8, 8, 0]))
+    found = known.learned()
+    assert found is not None
+    assert not found.complete
+    assert found.unsure[3] == 1.0
+    assert known.ranks[0].unsure == 1.0
+    other = RankKnowledge(4)
+    other.believe(*found)
+    assert other.speeds == pytest.approx(known.speeds)
+    assert other.hopes[3] > other.speeds[3] * 1.2
+    assert RankKnowledge(4, UNEQUAL).learned() is None
+
+
+def check_sources() -> None:
+    """The newest door that has learned something is asked; another emulated speed is another machine."""
+    found: list[KnownSpeeds | None] = [None, KnownSpeeds((1.0, 0.5), (0.1, 0.1)), None]
+    sources = SpeedSources()
+    assert sources.newest() == (0, None)
+    for door in range(3):
+        assert not sources.open(1.0)
+        sources.add(lambda door=door: found[door])  # type: ignore[misc]
+    assert sources.newest() == (2, found[1])
+    found[2] = KnownSpeeds((1.0, 0.1), (0.1, 0.1))
+    assert sources.newest() == (3, found[2]), "a door that is open learns"
+    assert sources.open(0.5)
+    assert not sources.open(0.5)
+    sources.forget()
+    assert sources.newest() == (0, None)
+    for _ in range(2 * knowledge.DOORS):
+        sources.add(lambda: None)
+    assert sources.newest() == (0, None)
+
+
 CHECKS = [
     check_equal_tasks, check_memory_of_tasks, check_priors, check_one_rank_alone, check_costs, check_short_tasks, check_plan,
+    check_next_door, check_sources,
 ]  # fmt: skip
 
 MUTANTS = [
@@ -151,6 +208,13 @@ MUTANTS = [
     # one rank alone
     (knowledge, "updated", "weight = 1.0 / (tasks.variance + LENGTH)", "weight = 0.0"),
     (knowledge, "RankKnowledge.observe", "old.rested + tasks", "old.rested"),
+    # a prior from another door that never yields, or is believed where nothing is known
+    (knowledge, "RankSpeed.faded", "FADE * (self.prior - log)", "(self.prior - log)"),
+    (knowledge, "RankSpeed.measured", "if extra and self.unsure else", "if False else"),
+    (knowledge, "RankKnowledge.learned", "min(1.0, max(WEAK, variance / spread))", "WEAK"),
+    (knowledge, "RankKnowledge.learned", "min(1.0, max(WEAK, variance / spread))", "1.0"),
+    (knowledge, "SpeedSources.newest", " if known is not None", ""),
+    (knowledge, "SpeedSources.add", "appendleft", "append"),
     # costs, and plans
     (knowledge, "VARIATION_OF_COSTS", "0.01", "0.25"),
     (plan, "MapPlan.of", "shares(len(tasks), knowledge.hopes)", "shares(len(tasks), [1.0] * len(knowledge.ranks))"),
@@ -163,6 +227,13 @@ def find_fault() -> None:
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, right=True)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_first_map_of_a_second_pool_takes_little_more_than_its_bound(name: str) -> None:
+    for factor in (1, 2, 4):
+        (first,) = second_door(MACHINES[name], MACHINES[name], factor * len(MACHINES[name]), 1)
+        assert first < 1.15, (factor, first)
 
 
 def test_given_speeds_are_kept() -> None:

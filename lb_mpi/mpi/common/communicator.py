@@ -35,6 +35,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
+from lb_mpi.knowledge import SpeedSources
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.launcher import check_launcher
@@ -94,6 +95,7 @@ class Presence:
         self._n_open = 0  # of an anchor: its children
         self._anchor = self if anchor is None else anchor
         self._anchor._n_open += anchor is not None
+        self.speeds: SpeedSources = SpeedSources() if anchor is None else anchor.speeds  # of these ranks, from all doors
         self._questions: Questions = Questions(comm) if anchor is None else anchor._questions
         self._look_at = 0.0
 

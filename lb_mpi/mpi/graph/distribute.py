@@ -20,10 +20,11 @@ from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_parts, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, opened
 from lb_mpi.mpi.common.communicator import wait
+from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan, Quality
 from lb_mpi.mpi.graph.rebalance import MOST_COSTS, NEGLIGIBLE, load_kernels
-from lb_mpi.mpi.graph.speed import Kernel, measure
+from lb_mpi.mpi.graph.speed import Kernel, confirmed, measure
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
 from lb_mpi.partitioning.quality import check_machine, cut, mapping_cost
 from lb_mpi.rebalancing.slabs import slabs
@@ -69,7 +70,9 @@ def distribute(
         halos themselves, and need rows in their order (`HaloPlan.range`).  For comparison:
         "multilevel-spectral", the same with this method of `partition`; and two methods that ignore speeds, "block"
         (equal numbers of vertices, in the order of the graph) and "random" (equal numbers, at random).
-    speeds : (P,) speeds of the ranks, above 0, in any unit; None: those of the `machine`, or measured if there is none.
+    speeds : (P,) speeds of the ranks, above 0, in any unit; None: those of the `machine`; without one, those that an
+        earlier pool, plan or `measure` of `comm` has found, if a short measurement confirms them and no `kernel` is given;
+        otherwise they are measured.
     machine : an `lb_mpi.Machine`, measured earlier with the same ranks on the same hosts; None: measured as needed.
     kernel : typical work with which speeds are measured (see `lb_mpi.measure`); on all ranks or on none.
     unit_s : seconds, above 0, that work of vertex weight 1 takes on the fastest rank.  If given, the allocation also
@@ -102,6 +105,9 @@ def distribute(
         options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim)
         wanted = agree(own, lambda: options.check(tasks) if tasks is not None else None)
         of_speeds, of_messages, partitions = bcast(own, wanted, first)
+        known = known_speeds(own, slow.speed) if of_speeds and kernel is None else None
+        if known is not None and confirmed(own, known, hosts, slow):
+            of_speeds, options = False, options._replace(speeds=known.speeds)
         if of_speeds or of_messages:
             rounds = 5 if of_speeds else 1
             measured = measure(own, kernel, messages=of_messages, rounds=rounds, emulated_speed=slow.speed)

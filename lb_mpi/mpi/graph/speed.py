@@ -19,8 +19,11 @@ from lb_mpi import checks
 from lb_mpi.checks import function, integer, number
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
+from lb_mpi.knowledge import WEAK, KnownSpeeds
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened
+from lb_mpi.mpi.common.communicator import presence_of
+from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks, without_core_s
 
@@ -48,6 +51,9 @@ def measure(
     Collective.  Works on a duplicate of `comm`.  The speeds need about rounds * round_s seconds; if the cores of a host
     seem to differ, up to three times as long, to find out whether the difference lasts.  The messages need about 0.05 s
     per rank, in P - 1 rounds of disjoint pairs.  Ranks waiting for their turn sleep.
+
+    Later pools and plans on `comm` begin from these speeds, if `rounds` is above 1.  But without a kernel, speeds that were
+    known from the user's work are kept if they are less than a factor of two off.
 
     Parameters
     ----------
@@ -78,10 +84,25 @@ def measure(
         given = None if kernel is None else "a function"
         agree_on(own, kernel=given, messages=bool(messages), rounds=n, round_s=seconds)
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
+        known = known_speeds(own, slow.speed)
         speeds = _speeds(own, hosts, lambda: _speed(own, kernel or multiply_add, slow, n, seconds))
+        if n > 1 and (kernel is not None or known is None or not known.agrees(speeds.tolist())):
+            learned = KnownSpeeds(tuple(speeds.tolist()), (WEAK,) * own.size)
+            presence_of(own).speeds.add(lambda: learned)
         latency_s, s_per_byte = _messages(own) if messages else np.zeros((2, own.size, own.size))
         waits = _waits(own, slow) if messages else (0.0, 0.0)
         return Machine(hosts, speeds, latency_s, s_per_byte, *np.array(allgather(own, waits)).T)
+
+
+CHECK_S = 0.05  # of a measurement that only confirms what is known
+
+
+def confirmed(comm: MPI.Intracomm, known: KnownSpeeds, hosts: tuple[str, ...], slow: throttle) -> bool:
+    """Collective: measure for a short time; return whether these speeds of all ranks are known, and have hardly changed."""
+    if not known.complete:
+        return False
+    speeds = _speeds(comm, hosts, lambda: _speed(comm, multiply_add, slow, 1, CHECK_S)).tolist()
+    return known.agrees(speeds)
 
 
 # --- speeds -----------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Pool:
     root : number of the rank that alone calls the methods; None: all ranks call all methods, and rank 0 gets the
         results.
     speeds : (P,) relative speeds of the P ranks, above 0, in any unit, the same on all ranks; None: as measured in the
-        earlier maps of this pool.
+        earlier maps of this pool, and before in those of other pools of `comm`.
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
         `lb_mpi.throttle`); may differ by rank.
     initializer : called as initializer(*initargs) on each rank, once for this pool, before it is returned.

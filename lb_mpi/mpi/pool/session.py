@@ -28,6 +28,7 @@ from lb_mpi.mpi.common.failure import cause
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, Parcels, parcel
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
+from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.pool.host_memory import SharedIntervals
@@ -220,6 +221,9 @@ class Session:
             hosts.setdefault(first, []).append(rank)
         others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
         self.knowledge = RankKnowledge(comm.size)  # of the root
+        if (prior := known_speeds(comm, emulated_speed)) is not None:
+            self.knowledge.believe(*prior)
+        self.presence.speeds.add(self.knowledge.learned)
         self.known = RankKnowledge(comm.size)  # what the root knew when the map began
         timings = self.intervals.timings
         self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, knowledge=self.known)
