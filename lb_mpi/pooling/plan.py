@@ -69,14 +69,13 @@ class MapPlan:
                 if complete:
                     memory.forget(self.function)
                 return
-        speeds = np.array(knowledge.speeds)
         done = np.array([task for run in runs for task in self.order[run.lo : run.hi]], dtype=np.int64)
         if self.costs is not None:
             costs = np.add.reduceat(self.costs[done], np.cumsum(lengths) - lengths)
             knowledge.observe(self.function, timings_of(costs, n, seconds, by, size), with_costs=True)
         if not complete or self.given:
             return
-        found = seconds / lengths * speeds[by]
+        found = seconds / lengths * np.array(knowledge.speeds)[by]
         if are_equal(found, lengths.tolist()):
             memory.forget(self.function)
         elif size > 1 and (sample := self.digest()):

@@ -33,6 +33,13 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return "every_size" not in collection_path.read_text() or None
 
 
+def pytest_runtest_setup() -> None:
+    """Forget the speeds of the ranks that another test has measured: what a test finds does not depend on it."""
+    from lb_mpi.mpi.common.communicator import presence_of  # here: many ranks import it, one after the other
+
+    presence_of(MPI.COMM_WORLD).speeds.forget()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if usual():
         return
