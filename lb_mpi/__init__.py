@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.graph.distribute import distribute as distribute
     from lb_mpi.mpi.graph.halo import HaloPlan as HaloPlan
     from lb_mpi.mpi.graph.speed import measure as measure
+    from lb_mpi.mpi.pool.checkpoint_file import read_checkpoint as read_checkpoint
     from lb_mpi.mpi.pool.executor import Executor as Executor
     from lb_mpi.mpi.pool.pool import Pool as Pool
     from lb_mpi.mpi.rows.balancer import Balancer as Balancer
@@ -111,6 +112,7 @@ _PUBLIC = {  # public names by module, imported at first use; type checkers read
     "mpi.graph.distribute": "distribute",
     "mpi.graph.halo": "HaloPlan",
     "mpi.graph.speed": "measure",
+    "mpi.pool.checkpoint_file": "read_checkpoint",
     "mpi.pool.executor": "Executor",
     "mpi.pool.pool": "Pool",
     "mpi.rows.balancer": "Balancer",

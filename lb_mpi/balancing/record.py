@@ -99,7 +99,7 @@ def balances() -> History[Balanced]:
 
 def _table(calls: Iterable[Balanced], first: int = 1) -> str:
     header = (
-        "calls", "opportunities", "imbalance: without lending", "actual", "rows moved", "MB moved", "flow steps", "ms spent",
+        "calls", "opportunities", "imbalance before", "imbalance after", "rows moved", "MB moved", "flow steps", "ms spent",
         "ms to gain", "decision",
     )  # fmt: skip
     lines = [

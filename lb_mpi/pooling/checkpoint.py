@@ -80,21 +80,21 @@ def is_storable(value: Any) -> bool:
     return True
 
 
-def read(data: bytes | memoryview, digest: bytes, n: int) -> Checkpoint:
-    """Read a checkpoint of this digest and n tasks.
+def read(data: bytes | memoryview, digest: bytes | None, n: int) -> Checkpoint:
+    """Read a checkpoint of this digest and n tasks; None: of any.
 
     A checkpoint with a truncated header counts as empty.  ValueError for any other file, another version, another function
     or other tasks.
     """
     if not len(data):
-        return Checkpoint({}, 0, start=header(digest, n))
+        return Checkpoint({}, 0, start=header(digest or b"", n))
     view = memoryview(data)
     _check_start(bytes(view[: _START.size]))
     payload, at = _payload(view, _START.size)
     if payload is None:
         dropped = f"{len(view):,} bytes from the first on: the header is torn or flipped"
-        return Checkpoint({}, 0, dropped, header(digest, n))
-    _check_header(payload, digest, n)
+        return Checkpoint({}, 0, dropped, header(digest or b"", n))
+    n = _check_header(payload, digest, n)
     done: dict[int, Any] = {}
     while at < len(view):
         payload, end = _payload(view, at)
@@ -115,13 +115,17 @@ def _check_start(start: bytes) -> None:
         raise ValueError(f"has version {_START.unpack(start)[1]}: expected {VERSION}")
 
 
-def _check_header(payload: Any, digest: bytes, n: int) -> None:
-    if not isinstance(payload, list) or len(payload) != 2:
+def _check_header(payload: Any, digest: bytes | None, n: int) -> int:
+    """Return the number of tasks."""
+    if not isinstance(payload, list) or len(payload) != 2 or type(payload[1]) is not int:
         raise ValueError(f"has the header {show(payload)}: expected a digest and a number of tasks")
+    if digest is None:
+        return payload[1]
     if payload[1] != n:
         raise ValueError(f"has {show(payload[1])} tasks: expected {n}, as there are now (choose another file)")
     if payload[0] != digest:
         raise ValueError("belongs to another function or to other tasks: expected those of this call (choose another file)")
+    return n
 
 
 def _results(payload: Any, n: int) -> list[tuple[int, Any]] | None:

@@ -51,7 +51,7 @@ class Report:
     n: int  # tasks run (without those of a checkpoint), calls of `map_rows`, or exchanges; 1 for a search
     ranks: tuple[RankWork, ...]  # of each rank, in order
     imbalance: float = math.nan  # of the last call of `map_rows`: 0: perfect, 1: twice as long as necessary; NaN: unknown
-    imbalance_home: float = math.nan  # of that call, if every rank had computed its own rows
+    imbalance_before: float = math.nan  # of that call, if every rank had computed its own rows
     note: str = ""  # more lines: the messages of a search and how it ended, or what `plan.rebalance` has moved
 
     @property
@@ -92,7 +92,7 @@ class Report:
         notes = [f"{calls}{self.seconds:.3f} s{bound if known else ''}{queued}{alone}"]
         if self.driver is Driver.ROWS:
             notes += [
-                f"imbalance of the last call: {percent(self.imbalance)}, without lending {percent(self.imbalance_home)}",
+                f"imbalance of the last call: {percent(self.imbalance)}, without lending {percent(self.imbalance_before)}",
                 "(imbalance 0%: all ranks end together; 100%: the call takes twice as long as necessary)",
             ]
         return notes + self.note.splitlines()

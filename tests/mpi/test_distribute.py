@@ -64,6 +64,8 @@ def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
     assert plan.halo_bytes == 8 * COMM.allreduce(len(plan.ghosts))
     around = plan.exchange(numbers[: len(plan.vertices)] * 10.0)
     np.testing.assert_array_equal(around, numbers * 10.0)
+    product = graph.to_scipy() @ np.arange(0.0, 10.0 * graph.n, 10.0)
+    np.testing.assert_array_equal(plan.matrix() @ around, product[plan.vertices])
 
 
 @pytest.mark.parametrize("root", parameters(sorted({0, LAST}), every_size=[LAST]))

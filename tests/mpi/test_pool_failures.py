@@ -53,7 +53,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 def test_a_task_is_tried_again_on_its_rank(pool: lb_mpi.Pool, method: str) -> None:
     for n in (0, 1, 30):
         CALLS.clear()
-        found = METHODS[method](pool, range(n), retries=2)
+        found = METHODS[method](pool, range(n), retries=2, retry_pause=1e-4)
         assert (found or []) == ([*range(n)] if RANK == 0 else [])
         assert COMM.allreduce(sum(CALLS.values())) == 3 * n
     CALLS.clear()
@@ -139,6 +139,7 @@ def test_all_ranks_raise_for_invalid_limits(pool: lb_mpi.Pool) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"retries": -1}, "retries = -1: expected"),
         ({"retries": 1.5}, "retries = 1.5: expected"),
+        ({"retry_pause": -1}, "retry_pause = -1: expected"),
         ({"timeout": 0}, "timeout = 0: expected"),
         ({"timeout": float("nan")}, "timeout = nan: expected"),
         ({"timeout": float("inf")}, "timeout = inf: expected"),

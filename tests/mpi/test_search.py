@@ -82,7 +82,7 @@ def test_every_item_is_done_once(balance: bool, route: str) -> None:
     assert sorted(result.value) == list(range(1, 3001))
     assert not result.found
     assert len(result.ranks) == COMM.size
-    assert sum(rank.done for rank in result.ranks) == 3000
+    assert result.done == sum(rank.done for rank in result.ranks) == 3000
     assert 0 < result.lower_bound_s <= result.cpu_s <= 1.01 * COMM.size * result.seconds
     report = result.report()
     _, *lines, last, messages = str(report).splitlines()

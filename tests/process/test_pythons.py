@@ -13,7 +13,7 @@ from tools.environment import ROOT, Environment, limited
 
 pytestmark = pytest.mark.one_mpi
 
-SOURCES = ("lb_mpi", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
+SOURCES = ("lb_mpi", "setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 LIMIT_S = 280.0
 PROGRAM = """
 import sys

@@ -30,7 +30,7 @@ def test_calls_add_up() -> None:
     assert [one.owned for one in found.ranks] == [90, 90]
     assert [one.done for one in found.ranks] == [300, 100]
     assert [round(one.idle, 12) for one in found.ranks] == [0.1, 0.5]
-    assert (found.n, found.imbalance_home, found.imbalance) == (2, 1.0, 0.25)
+    assert (found.n, found.imbalance_before, found.imbalance) == (2, 1.0, 0.25)
     assert "one rank" not in str(found)
 
 

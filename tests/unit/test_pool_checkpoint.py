@@ -6,6 +6,7 @@ import datetime
 import struct
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgpack
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import lb_mpi
 from lb_mpi.pooling.checkpoint import DEPTH, Checkpoint, header, read, record
 
 DIGEST = bytes(range(32))
@@ -213,3 +215,16 @@ def test_numbers_that_are_no_tasks_are_dropped_and_the_first_result_counts() -> 
     begin = header(DIGEST, 5)
     assert read(begin + record([5], [1]), DIGEST, 5).n_good == len(begin)
     assert read(begin + record([1], ["first"]) + record([1], ["second"]), DIGEST, 5).done == {1: "first"}
+
+
+def test_the_results_so_far_are_read_without_function_or_mpi(tmp_path: Path) -> None:
+    file = tmp_path / "fits.log"
+    whole = header(DIGEST, 9) + record([3, 4], [0.5, "x"]) + record([1], [(2,)])
+    for n_bytes, done in ((None, {3: 0.5, 4: "x", 1: (2,)}), (-1, {3: 0.5, 4: "x"}), (10, {}), (0, {})):
+        file.write_bytes(whole[:n_bytes])
+        assert lb_mpi.read_checkpoint(file) == done
+    file.write_text("no checkpoint")
+    with pytest.raises(ValueError, match=r"checkpoint .*fits.log: begins with .*expected a checkpoint"):
+        lb_mpi.read_checkpoint(str(file))
+    with pytest.raises(TypeError, match="path = 3: expected the name"):
+        lb_mpi.read_checkpoint(3)  # type: ignore[arg-type]

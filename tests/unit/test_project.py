@@ -5,6 +5,7 @@ import configparser
 import functools
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -314,3 +315,9 @@ def test_no_field_of_a_pool_is_written_from_another_file() -> None:
                 if isinstance(written, ast.Attribute) and written.attr in foreign and ast.unparse(written.value) != "self":
                     wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
     assert not wrong
+
+
+def test_an_old_python_is_refused_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer: this is Python 3\.10"):
+        runpy.run_path(str(ROOT / "setup.py"))

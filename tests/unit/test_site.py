@@ -33,7 +33,7 @@ def test_parameters_become_definitions_and_examples_code() -> None:
 
 
 def test_fields_have_the_words_behind_them() -> None:
-    assert dict(docstrings.fields(Report))["imbalance_home"] == "of that call, if every rank had computed its own rows"
+    assert dict(docstrings.fields(Report))["imbalance_before"] == "of that call, if every rank had computed its own rows"
     assert [name for name, _ in docstrings.fields(RankWork)] == list(RankWork.__dataclass_fields__)
 
 

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -41,6 +41,9 @@ from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.record import Rebalanced
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.history import History
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 from lb_mpi.record.report import Report
 from lb_mpi.table import counted
 
@@ -184,6 +187,18 @@ class HaloPlan:
     def halo_bytes(self) -> int:
         """The bytes that all ranks together send to exchange one double per vertex."""
         return 8 * self.n_halo
+
+    def matrix(self) -> csr_array:
+        """Return this rank's rows of the graph as a (n_local, n_local + n_ghosts) matrix of the weights; not collective.
+
+            product = plan.matrix() @ plan.exchange(x)     # of the whole matrix, without its diagonal
+
+        It shares the arrays of the plan: do not change it, and ask again after a call of `rebalance` that has acted.
+        """
+        from scipy.sparse import csr_array
+
+        shape = len(self.vertices), len(self.vertices) + len(self.ghosts)
+        return csr_array((self.weights, self.indices, self.indptr), shape=shape)
 
     def exchange(self, values: Any) -> NDArray[Any]:
         """Return the `values` of the owned vertices, followed by those of the ghosts.  Collective.

@@ -45,6 +45,7 @@ class MapOptions(TypedDict, total=False):
     callback: Callable[[Any], object] | None
     buffersize: int | None
     retries: int
+    retry_pause: float
     timeout: float | None
 
 
@@ -83,6 +84,7 @@ def check_options(function: Any, options: MapOptions, *, star: bool, lazy: bool,
     if (key := options.get("key")) is not None and (not isinstance(key, str) or not key):
         raise TypeError(f"key = {show(key)}: expected a text that identifies the function in its checkpoint")
     retries = checks.integer("retries", options.get("retries", 0), least=0, most=MOST)
+    pause = checks.number("retry_pause", options.get("retry_pause", 0.0), least=0.0, most=1e8, unit="seconds")
     if (timeout := options.get("timeout")) is not None:
         timeout = checks.number("timeout", timeout, least=1e-3, most=1e8, unit="seconds")
         if threading.current_thread() is not threading.main_thread():
@@ -93,7 +95,7 @@ def check_options(function: Any, options: MapOptions, *, star: bool, lazy: bool,
     if isinstance(progress := options.get("progress"), bool):
         progress = _progress_line() if progress else None
     checks.function("progress", progress, optional=True)
-    call = Call(function, star, bool(options.get("return_exceptions")), retries, timeout or 0.0)
+    call = Call(function, star, bool(options.get("return_exceptions")), retries, timeout or 0.0, pause)
     costs, checkpoint = options.get("costs"), options.get("checkpoint")
     return CheckedOptions(call, costs, to == "all", chunksize or 0, progress, checkpoint, key, callback, buffersize or 0)
 

@@ -16,6 +16,20 @@ from lb_mpi.files import is_at, lock, naming, unlock, warn
 from lb_mpi.pooling import checkpoint
 
 
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[int, Any]:
+    """Return the results in a map's checkpoint, by task number, in the order in which they were stored; not collective.
+
+    A map may be writing to the file: a record that is not complete does not count.  OSError if the file can't be read,
+    ValueError if it is no checkpoint.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path = {show(path)}: expected the name of a checkpoint")
+    try:
+        return checkpoint.read(Path(path).read_bytes(), None, 0).done
+    except ValueError as error:
+        raise ValueError(f"checkpoint {os.path.abspath(path)}: {error}") from None
+
+
 class CheckpointFile:
     """The checkpoint (see `lb_mpi.pooling.checkpoint`) at `path`: read when a map begins, written before results count.
 

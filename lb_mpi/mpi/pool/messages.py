@@ -36,6 +36,7 @@ class Call(NamedTuple):
     keep_exceptions: bool = False  # exceptions are results
     retries: int = 0  # after an exception, on the same rank
     timeout_s: float = 0.0  # of a task; 0: none
+    pause_s: float = 0.0  # before each retry
 
 
 class Start(NamedTuple):
@@ -69,7 +70,7 @@ class Frame(NamedTuple):
     seconds: float = 0.0  # of these tasks, the rank's own
 
 
-START = struct.Struct("<ii??q16s??id")
+START = struct.Struct("<ii??q16s??idd")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 _FRAME = struct.Struct("<qqqd")  # lo, hi, bytes, seconds
 STEAL = struct.Struct("<iqqqd")

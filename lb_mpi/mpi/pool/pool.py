@@ -157,6 +157,7 @@ class Pool:
         key: str | None = None,
         callback: Callable[[T], object] | None = None,
         retries: int = 0,
+        retry_pause: float = 0.0,
         timeout: float | None = None,
     ) -> list[T] | None:
         """Return a list of function(item) for each of the root's items, in their order, on the root; elsewhere None.
@@ -181,8 +182,8 @@ class Pool:
             times a second, and at the end; True: shows the progress in a line on stderr.
         return_exceptions : True: an exception that a task raises is its result; a checkpoint does not contain it, so a
             later run tries that task again.
-        retries : number of times, >= 0, that a task is tried again when it has raised an exception: at once, and on the
-            same rank.
+        retries : number of times, >= 0, that a task is tried again when it has raised an exception, on the same rank.
+        retry_pause : seconds, >= 0, that the rank waits before each retry.
         timeout : seconds, > 0, after which TimeoutError is raised in a task (and in each of its retries), by an alarm
             signal; None: no limit.  Only Python code can be interrupted: C code that does not return to Python goes on.
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
@@ -201,7 +202,8 @@ class Pool:
         """
         options = MapOptions(
             costs=costs, to=to, chunksize=chunksize, progress=progress, return_exceptions=return_exceptions,
-            checkpoint=checkpoint, key=key, callback=callback, retries=retries, timeout=timeout,
+            checkpoint=checkpoint, key=key, callback=callback, retries=retries, retry_pause=retry_pause,
+            timeout=timeout,
         )  # fmt: skip
         return self._collect(function, items, options, star=len(items) > 1)
 

@@ -109,6 +109,7 @@ def _caller(call: Call, alarm: Alarm | None) -> Callable[..., Any]:
             with suppress(Exception):
                 return once(*args)
             end_child(process)
+            time.sleep(call.pause_s)
         return once(*args)
 
     return attempts

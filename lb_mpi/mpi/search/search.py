@@ -434,6 +434,11 @@ class SearchResult:
     timed_out: bool = False  # True if `limit_s` ended the search: a better result may exist
 
     @property
+    def done(self) -> int:
+        """The number of nodes, or other units of work, of all ranks."""
+        return sum(rank.done for rank in self.ranks)
+
+    @property
     def balances(self) -> int:
         """The number of parts of work that were moved between ranks."""
         return sum(rank.received for rank in self.ranks)
