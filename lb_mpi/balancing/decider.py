@@ -44,6 +44,7 @@ from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
 from lb_mpi.balancing.ways import Choice, Stay, Ways
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.knowledge import WEAK, KnownSpeeds
 from lb_mpi.metrics import above
 from lb_mpi.reduction import UNIT, Reduction, halves, joined, units
 
@@ -203,6 +204,18 @@ class Decider:
         self.quick.decided(decided)
         return decided
 
+    def begin(self, n: int) -> Planning[Planned] | None:
+        """Plan the first round, in which this rank has `n` rows, if speeds are known from elsewhere; see `begun`."""
+        return None
+
+    def begun(self, plan: Plan) -> None:
+        """Follow the plan of `begin`."""
+        raise NotImplementedError
+
+    def learned(self) -> KnownSpeeds | None:
+        """Return the speeds that this rank knows of all, for other doors."""
+        return None
+
     def restart(self) -> None:
         """Let a full call with lending follow: nothing is known of the rows."""
         self.quick.stop()
@@ -263,9 +276,34 @@ class Decider:
 class RootPlanner(Decider):
     """The root solves for the flow on `graph`, whose vertex k is rank k, from numbers of all ranks."""
 
-    def __init__(self, knowledge: Knowledge, graph: Graph, trigger: Trigger) -> None:
+    def __init__(
+        self, knowledge: Knowledge, graph: Graph, trigger: Trigger, known: KnownSpeeds | None = None
+    ) -> None:  # fmt: skip
         super().__init__(knowledge, graph.n, trigger)
         self._graph = graph
+        used = known is not None and known.complete and trigger.when == "auto" and graph.n > 1
+        self._prior = np.array(known.speeds) if known is not None and used else None  # (P,) until the first round is over
+        self._observed = set[int]()  # ranks, on the root
+
+    def begin(self, n: int) -> Planning[Planned] | None:
+        """See `Decider`: each row counts as a unit of work."""
+        if self._prior is None:
+            return None
+        self._knowledge.tick_work = self._prior
+        return self.plan(float(n))
+
+    def begun(self, plan: Plan) -> None:
+        """See `Decider`."""
+        assert self._prior is not None
+        self._knowledge.follow_blind(plan, self._prior)
+        self.changed(lending=True)
+
+    def learned(self) -> KnownSpeeds | None:
+        """See `Decider`: the root knows them after a plan for which ranks have computed rows of each other."""
+        if not self._observed:
+            return None
+        unsure = [WEAK if rank in self._observed else 1.0 for rank in range(self._size)]
+        return KnownSpeeds(tuple(self._knowledge.speeds.tolist()), tuple(unsure))
 
     def report(self, report: RankReport) -> Reduction:
         """See `Decider`; of a full call, all ranks also learn the speed of each."""
@@ -281,8 +319,14 @@ class RootPlanner(Decider):
         if self.quick.left or self.ways.home:
             return super().decide(all_ranks)
         sums, speeds = np.split(all_ranks.sums, [-self._size])
-        decided = super().decide(all_ranks._replace(sums=sums))
-        return decided if decided.problem else decided._replace(speeds=np.asarray(UNIT * speeds, dtype=np.float64))
+        decided, its = super().decide(all_ranks._replace(sums=sums)), np.asarray(UNIT * speeds, dtype=np.float64)
+        prior, self._prior = self._prior, None
+        if decided.problem:
+            return decided
+        if prior is None:
+            return decided._replace(speeds=its)
+        decision = Decision(BalanceReason.GAIN, about="the first plan was made without the costs of rows")
+        return decided._replace(speeds=its, decision=decision)
 
     def _plan(self, moving: float | None) -> Story:
         knowledge, size = self._knowledge, self._size
@@ -317,6 +361,7 @@ class RootPlanner(Decider):
         """Return the work of a tick and the speed of each rank, and the plan, in a row."""
         work, late, speeds, tick_work = numbers
         own, other, weight, total = seen.reshape(-1, 4).T
+        self._observed.update(own.astype(int).tolist(), other.astype(int).tolist())
         fitted = fit(self._size, own.astype(np.int64), other.astype(np.int64), weight, total) if len(own) else tick_work
         better = fitted / tick_work  # work was reported with the old work of a tick, mostly that of the rank's own ticks
         plan = direct_plan(self._graph, (work + late) * better, speeds * better)

@@ -27,6 +27,9 @@ rank r is s_r = k_r / g_r units of work per second.
   ticks of functions that wait and of functions that compute are comparable from the first call on.
 - Computing can be delayed but never sped up: a smaller measurement is accepted at once, a larger one gradually.
 
+- If speeds are known from elsewhere, the first round has a plan, of numbers of rows.  Then nobody measures rows of others
+  again, and the rows that each rank has measured first are compared instead, as if all cost the same.
+
 Law of `pick`, which chooses rows for the transfers of one rank, closest to the planned amounts.  A rounding remainder is
 carried over to the rank's next transfer.  After the last transfer it stays in the loads, from which the next round's flow
 is made: no separate account can grow.
@@ -60,6 +63,8 @@ HANDLING = 0.03  # fraction of the time of rows at home that may go into handlin
 HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/2, 1/4, 1/8
 KEPT_S = 16 * BLOCK_S  # minimum time of the kept part on its borrower; the owner may be slow, with long blocks
 BLURRED = 0.05  # of a block whose rows tell a ratio: the part that third ranks have measured, at most
+BLIND = 0.25  # part of the first planned loans that stays at home for dry ranks, if speeds are known from elsewhere only
+FAINT = 0.1  # weight of a ratio of different rows, in that of the same ones
 FEWEST = 2.0**-60  # seconds; no measured time is 0
 
 
@@ -162,6 +167,20 @@ class RowCosts:
         return observed, tick_work
 
 
+    def compare(self, timed: Iterable[tuple[Rowset, int, float]]) -> list[Observation]:
+        """Compare blocks of rows measured for the first time, here and by others, as if all rows cost the same."""
+        n, ticks = np.zeros((2, 1 + max((by for _, by, _ in timed), default=0)))
+        for rows, by, its in timed:
+            if not math.isnan(its):
+                n[by] += count(rows)
+                ticks[by] += max(its, FEWEST)
+        if not len(n) > self.rank or not n[self.rank]:
+            return []
+        row = ticks[self.rank] / n[self.rank]
+        others = [by for by in np.flatnonzero(n).tolist() if by != self.rank]
+        return [Observation(by, FAINT * row * min(n[by], n[self.rank]), math.log(row * n[by] / ticks[by])) for by in others]
+
+
 def _as_observed(tick_work: Floats, rank: int, observed: Sequence[Observation]) -> Floats:
     """Return the (P,) work of a tick, with what `rank` itself has observed in this round: means by weight."""
     other = np.array([one.other for one in observed])
@@ -241,6 +260,7 @@ class Knowledge:
         self.plan: Plan | None = None  # by which rows are lent; None: they stay at home
         self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: not chosen yet
         self._n_planned = 0  # rows that this rank had when the plan was made
+        self._blind = False  # the plan is in rows, as their costs are not known yet
         self._n_lending = 0  # rounds with planned loans of rows with the current mark
         self._late_ticks = 0.0  # spent on borrowed rows in the last round, after this rank had sent SETTLED
         self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
@@ -285,6 +305,8 @@ class Knowledge:
     @property
     def _kept(self) -> float:
         """The part of the planned loans that stays at home in this round, for dry ranks; the same on all ranks."""
+        if self._blind:
+            return BLIND
         return kept(max(0, self._n_lending - 1), self.plan.longest_s) if self.plan is not None and self.is_lending else 0.0
 
     def knows(self, mark: int) -> bool:
@@ -354,6 +376,8 @@ class Knowledge:
         place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
         timed = [(rows, place[by], ticks) for rows, by, ticks, _ in learned.timed]
         seen, self.tick_work = self.costs.observe(timed, self.tick_work)
+        if self._blind:
+            seen = self.costs.compare(timed)
         self.costs.fill()
         known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
         work = [timed.ticks * float(self.tick_work[place[timed.by]]) for timed in known]
@@ -383,8 +407,14 @@ class Knowledge:
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, lend rows by this plan, which all ranks have; None: all rows stay at home."""
         self._n_planned = len(self.costs) if self.costs is not None else 0
+        self._blind = False
         # The rows are chosen when the next round begins, so that no rank waits for that now.
         self.plan, self.lent = plan, None
+
+    def follow_blind(self, plan: Plan, speeds: Floats) -> None:
+        """Lend rows by this plan of numbers of rows in the first round, as ranks have (P,) speeds from elsewhere."""
+        self.follow(plan)
+        self.tick_work, self.speeds, self._blind = np.ones(len(speeds)), speeds, True
 
     def note_others(self, others: Mapping[int, tuple[float, float]]) -> None:
         """Know these ranks, by rank the work of a tick and the speed, beside itself and its neighbours.
@@ -425,7 +455,7 @@ class Knowledge:
         if self._n_planned and len(self.costs) != self._n_planned:  # keep the planned fraction
             mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._n_planned))
         mine = replace(mine, amounts=mine.amounts * (1.0 - self._kept))
-        work = self.measured(len(self.costs))
+        work = np.ones(len(self.costs)) if self._blind else self.measured(len(self.costs))
         items = [np.zeros(0, dtype=np.int64)] * len(mine.amounts) if work is None else pick(work, mine).items
         return dict(zip(mine.destinations.tolist(), items, strict=True))
 

@@ -52,6 +52,7 @@ from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.setup import rows_scheme
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
+from lb_mpi.knowledge import KnownSpeeds
 from lb_mpi.metrics import check_speeds
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
@@ -218,6 +219,7 @@ class Cluster:
         noise: float = 0.0,
         seed: int = 0,
         recorded: SimulatedRows | None = None,
+        known: KnownSpeeds | None = None,
     ) -> None:
         self._recorded = recorded
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
@@ -229,7 +231,7 @@ class Cluster:
         near = [graph.neighbours(rank).tolist() for rank in range(graph.n)]
         if self.scheme == "direct":
             self.known_by = [Knowledge(rank, range(graph.n), mine) for rank, mine in enumerate(near)]
-            self.deciders = [RootPlanner(one, graph, trigger()) for one in self.known_by]
+            self.deciders = [RootPlanner(one, graph, trigger(), known) for one in self.known_by]
         else:
             omega = momentum(graph, self.scheme)
             self.known_by = [Knowledge(rank, [rank, *mine], mine) for rank, mine in enumerate(near)]
@@ -249,6 +251,7 @@ class Cluster:
         Rank r comes begin_s[r] >= 0 seconds (None: 0) after the end of the last call; the call's time includes them.
         """
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
+        first_s = self._begin(costs)
         rounds = [
             knowledge.begin(len(mine), 0, quick=one.quick.left > 0, home=one.ways.home)
             for knowledge, mine, one in zip(self.known_by, costs, self.deciders, strict=True)
@@ -260,7 +263,7 @@ class Cluster:
         busy_s, self._carried_s = self._carried_s + reported_s, world.busy_s - reported_s
         n_bytes = [2 * round.learned.rows_lent * self.row_bytes for round in rounds]
         decided = self._end(rounds, busy_s, n_bytes, late_s, ended_s - late_s)
-        seconds, decision = float(ends_s.max()), decided.decision
+        seconds, decision = first_s + float(ends_s.max()), decided.decision
         if decision.act:
             seconds += self._rebalance(decided)
         self._last_s, work = seconds, np.array([mine.sum() for mine in costs])
@@ -277,6 +280,16 @@ class Cluster:
         if self._recorded is not None:
             self._recorded.called(self, world, call)
         return call
+
+    def _begin(self, costs: Sequence[Floats]) -> float:
+        """Make the plan of the first call, if speeds are known; the seconds that this takes."""
+        making = [decider.begin(len(mine)) for decider, mine in zip(self.deciders, costs, strict=True)]
+        if (begun := [one for one in making if one is not None]) != making:
+            return 0.0
+        made, seconds = in_step(begun, self.graph, self.network)
+        for decider, (plan, _) in zip(self.deciders, made, strict=True):
+            decider.begun(plan)
+        return seconds + self.graph.n * PLANNING_S
 
     def _end(
         self, rounds: Sequence[Round], busy_s: Floats, n_bytes: Sequence[int], late_s: Floats, elapsed_s: Floats

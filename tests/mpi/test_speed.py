@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from lb_mpi import Pool, distribute
+from lb_mpi import Balancer, Pool, distribute
 from lb_mpi.__main__ import main
 from lb_mpi.knowledge import KnownSpeeds, Timing
 from lb_mpi.machine import read_machine
@@ -251,4 +251,22 @@ def test_a_plan_begins_from_known_speeds_unless_a_short_measurement_denies_them(
         with mutated(speed, "confirmed", law, confirms), distribute(comm, "mesh:20x20", method="slabs") as plan:
             n_vertices = comm.allgather(len(plan.vertices))
         assert (n_vertices[-1] < 0.1 * n_vertices[0]) is expected
+    comm.Free()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
+def test_the_first_call_of_a_balancer_lends_rows_by_known_speeds() -> None:
+    comm, slow = COMM.Dup(), KnownSpeeds((1.0,) * (SIZE - 1) + (0.05,), (0.1,) * SIZE)
+    rows = np.arange(200.0) + 1000.0 * RANK
+    for first in (rows, None):
+        known(comm, learned=slow)
+        with Balancer(comm) as balancer:
+            if first is None:  # the plan is made all the same, and the next call has none
+                refused(lambda: balancer.map_rows(np.sqrt, rows if RANK else "rows"))
+            else:
+                np.testing.assert_array_equal(balancer.map_rows(np.sqrt, rows), np.sqrt(rows))
+                assert balancer.last is not None
+                assert balancer.last.rows_moved > 100
+            for _ in range(3):
+                np.testing.assert_array_equal(balancer.map_rows(np.sqrt, rows), np.sqrt(rows))
     comm.Free()

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from lb_mpi.balancing import decider
+from lb_mpi.balancing import knowledge as rows_knowledge
 from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.balancing.deciding import LOAN_S, Decided, RankReport, RoundProblem, Trigger, failure
 from lb_mpi.balancing.knowledge import KEPT_S, Knowledge, kept
@@ -13,6 +15,7 @@ from lb_mpi.balancing.simulate import Cluster, reduced, row_costs, simulate
 from lb_mpi.balancing.transfers import plan
 from lb_mpi.graph import mesh, most_square_mesh, parse
 from lb_mpi.virtual import Network
+from tests.protocol.mutate import rejects
 
 QUICK = Network((1e-7, 1e-7))
 
@@ -37,6 +40,41 @@ def test_unknown_speeds_are_found_in_a_few_calls(seed: int, size: int, uneven: b
     assert np.mean(found[8:]) < 1.06, (seed, found)
     # The long blocks of a quick call may not suit uneven rows; then full calls follow.
     assert max(found[8:]) < (1.20 if uneven else 1.08), (seed, found)
+
+
+UNEQUAL = 1000.0 * np.array([1.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.1, 0.1])
+
+
+def second_door(before: np.ndarray, now: np.ndarray, n: int) -> list[float]:
+    """Seconds / bound of the first calls of a Balancer on ranks of which another one has learned the speeds `before`."""
+    size = len(before)
+    rows = [np.ones(n)] * size
+    first = ranks(size, before)
+    simulate(first, lambda _call: rows, 6)
+    known = [decider.learned() for decider in first.deciders]
+    assert known[0] is not None
+    assert known[0].complete
+    return ratios(ranks(size, now, known=known[0]), rows, 6)
+
+
+def find_fault_of_second_doors() -> None:
+    """The first call follows a plan by known speeds; if they were others, two calls are enough to know better."""
+    for speeds in (UNEQUAL, 1000.0 * np.array([1.0, 0.1, 0.1, 0.1])):
+        for n in (64, 200):
+            assert max(second_door(speeds, speeds, n)) < 1.15
+        assert max(second_door(speeds[::-1], speeds, 200)[2:]) < 1.1
+
+
+test_known_wrong_variants_of_second_doors_are_caught = rejects(
+    find_fault_of_second_doors,
+    [
+        (rows_knowledge, "Knowledge.learn", "seen = self.costs.compare(timed)", "pass"),  # what was known never yields
+        (decider, "RootPlanner.decide", "prior, self._prior = self._prior, None", "prior = self._prior"),
+        (decider, "RootPlanner.begin", "if self._prior is None", "if True"),
+        (decider, "RootPlanner.learned", "if not self._observed", "if True"),
+        (rows_knowledge, "BLIND", "0.25", "0.9"),
+    ],
+)
 
 
 @pytest.mark.parametrize("scheme", ["fos", "sos", "direct"])

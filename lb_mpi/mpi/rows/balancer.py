@@ -33,6 +33,7 @@ from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
+from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
 from lb_mpi.mpi.rows.plans import Plans
@@ -119,7 +120,9 @@ class Balancer:
                 decider: Decider
                 if used == "direct":
                     self._knowledge = Knowledge(own.rank, range(own.size), near)
-                    decider = RootPlanner(self._knowledge, self.graph, trigger)
+                    known = known_speeds(own, self._watch.slow.speed)
+                    decider = RootPlanner(self._knowledge, self.graph, trigger, known)
+                    self._presence.speeds.add(decider.learned)
                 else:
                     self._knowledge = Knowledge(own.rank, [own.rank, *near], near)
                     omega = agree(own, lambda: momentum(self.graph, used))
@@ -226,6 +229,7 @@ class Balancer:
             self._wire.begin()
             bound = functools.partial(function, **options) if options and not failed else function
             mark = mine.spec.mark
+            self._plan_first(mine.n_units)
             decider, known, objects = self._plans.decider, knowledge.knows(mark), mine.pack is not None
             quick, home = decider.quick.left > 0, decider.ways.home
             round = knowledge.begin(mine.n_units, mark, warm=watch.warm, objects=objects, quick=quick, home=home)
@@ -341,6 +345,14 @@ class Balancer:
     def _check_idle(self) -> None:
         if self._calling.locked():
             raise Error("a call of this Balancer is under way: expected none (not in its function, pack or unpack)")
+
+    def _plan_first(self, n: int) -> None:
+        """Make the plan of the first call, in which this rank has `n` rows, if the speeds are known."""
+        with self._presence.notifying():
+            planning = self._plans.decider.begin(n)
+            if planning is not None:
+                plan, _ = self._plans.run(planning)
+                self._plans.decider.begun(plan)
 
     def _finish(self, round: Round, port: RoundPort, failed: Failed | None, scalars: dict[str, str]) -> None:
         knowledge, plans, decided = self._knowledge, self._plans, port.decided

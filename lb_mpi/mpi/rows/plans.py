@@ -37,8 +37,12 @@ class Plans:
 
         An error of the root's is raised on all ranks.
         """
+        return self.run(self.decider.plan(moving))
+
+    def run(self, planning: Planning[tuple[Plan, int]]) -> tuple[Plan, int]:
+        """Run the computation of a plan on all ranks; see `plan`."""
         try:
-            return self._run(self.decider.plan(moving))
+            return self._run(planning)
         except RootFailed as failed:
             raise_on_all(self._presence.comm, failed.__cause__)
             raise
