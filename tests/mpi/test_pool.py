@@ -324,13 +324,13 @@ class Keeping:
     """An object that keeps its pool, and maps its own method."""
 
     def __init__(self, pool: Any) -> None:
-        self.pool = pool
+        self.pool, self.map = pool, pool.map
 
     def cost(self, k: int) -> int:
         return k * k if k >= 0 else len(self.pool.map(abs, [k]))
 
     def costs(self, items: list[int]) -> list[int]:
-        return list(self.pool.map(self.cost, items))
+        return list(self.map(self.cost, items))
 
 
 @pytest.mark.parametrize("kind", [lambda: lb_mpi.Pool(COMM, root=0), lambda: lb_mpi.Executor(COMM)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NoReturn
 
 from lb_mpi.errors import Error
+
+METHODS = {"map", "starmap", "imap", "imap_unordered", "imap_indexed", "submit"}
 
 
 class PoolWithinTask:
@@ -21,9 +24,14 @@ class PoolWithinTask:
         """Show what it stands for."""
         return f"<lb_mpi.{self._name} within a task, where it can't be used>"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise an error: its ranks are busy with this task."""
+    def __getattr__(self, name: str) -> Any:
+        """Raise an error, or return a function that does: a program may keep `pool.map` itself, as lmfit does."""
         if name.startswith("__"):
             raise AttributeError(name)
-        why = "its ranks run the tasks of the map that called the task"
-        raise Error(f"a pool within a task: {name} of lb_mpi.{self._name} can't be used there, since {why}")
+        return partial(_refuse, self._name, name) if name in METHODS else _refuse(self._name, name)
+
+
+def _refuse(pool: str, name: str, *_: Any, **__: Any) -> NoReturn:
+    """Raise an error: the ranks are busy with this task."""
+    why = "its ranks run the tasks of the map that called the task"
+    raise Error(f"a pool within a task: {name} of lb_mpi.{pool} can't be used there, since {why}")
