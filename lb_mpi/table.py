@@ -39,7 +39,10 @@ class Table(NamedTuple):
                 widths[k] = max(map(len, [*name.split(), *cells]), default=0)
         while sum(widths) > room and (left := [k for k in self.words if widths[k] > NARROWEST]):
             widths[max(left, key=widths.__getitem__)] -= 1
-        wrapped = [[textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)] for row in rows]
+        wrapped = [
+            [textwrap.wrap(cell, width) if len(cell) > width else [cell] for cell, width in zip(row, widths, strict=True)]
+            for row in rows
+        ]
         return self._text([line for cells in wrapped for line in zip_longest(*cells, fillvalue="")])
 
     def _text(self, rows: Sequence[Sequence[str]]) -> str:

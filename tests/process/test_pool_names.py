@@ -19,11 +19,11 @@ no_mpiexec = not (Path(sys.prefix) / "bin" / "mpiexec").exists()
 pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(no_mpiexec, reason="no mpiexec here")]
 
 
-def run(folder: Path, names: str, script: str) -> tuple[int, str]:
+def run(folder: Path, names: str, script: str, *arguments: str) -> tuple[int, str]:
     """Run a script on three ranks; its exit code and output."""
     path = folder / "script.py"
     path.write_text(script)
-    command = [sys.executable, "-m", "lb_mpi", "pool", "--as", names, str(path)]
+    command = [sys.executable, "-m", "lb_mpi", "pool", *(["--as", names] if names else []), str(path), *arguments]
     with tempfile.TemporaryFile() as output:
         code = here().mpiexec(3, command, 120.0, stdout=output, stderr=output)
         output.seek(0)
@@ -241,6 +241,13 @@ PACKAGES = ("emcee", "multiprocess", "pathos", "tqdm", "cloudpickle")
 @pytest.mark.skipif(not all(map(importlib.util.find_spec, PACKAGES)), reason=f"needs {', '.join(PACKAGES)}")
 def test_packages_of_users(tmp_path: Path) -> None:
     assert run(tmp_path, "multiprocessing", USERS) == (0, "True True [3, 6]\nTrue\nTrue [1, 2]\n")
+
+
+@pytest.mark.parametrize("name", ["dynesty", "optuna", "nevergrad", "lmfit", "deap", "sklearn", "xarray", "polars"])
+def test_a_package_that_gets_a_pool(tmp_path: Path, name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"needs {name}")
+    assert run(tmp_path, "", (Path(__file__).parent / "packages.py").read_text(), name) == (0, "True\n")
 
 
 FUTURES = """

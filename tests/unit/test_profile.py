@@ -307,4 +307,5 @@ def test_tables_fit_the_terminal() -> None:
         letters = sorted("".join(lines).replace(" ", ""))
         assert letters == sorted(str(wide).replace(" ", "").replace("\n", "")), "nothing is lost"
     assert Table((), []).fitted(10) == ""
+    assert Table(("a", ""), [["1", ""]], words=(1,)).fitted(10) == "a\n1"
     assert max(map(len, table(profile())[4:13])) <= 80, "ranks and lines"

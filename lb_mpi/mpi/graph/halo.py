@@ -41,11 +41,11 @@ from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.record import Rebalanced
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.history import History
+from lb_mpi.record.report import Report
+from lb_mpi.table import counted
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-from lb_mpi.record.report import Report
-from lb_mpi.table import counted
 
 EXCHANGE = "plan.exchange"  # the name of the call
 NOTICED_S = 0.1  # to load the compiled code, that a report names
