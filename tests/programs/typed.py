@@ -35,7 +35,9 @@ def pools() -> list[float] | None:
     with lb_mpi.Pool(MPI.COMM_WORLD) as pool:
         doubled = [2.0 * one for one in pool.imap(square, range(10), costs=range(10), chunksize=2)]
         indexed: dict[int, float] = dict(pool.imap_indexed(square, range(10)))
-        print(doubled, indexed, sorted(pool.imap_unordered(square, range(10), return_exceptions=True)))
+        pool.map(square, range(10), checkpoint="squares", retries=2, retry_pause=0.5)
+        kept: dict[int, float] = lb_mpi.read_checkpoint("squares")
+        print(doubled, indexed, kept, sorted(pool.imap_unordered(square, range(10), return_exceptions=True)))
         try:
             return pool.map(square, range(10))
         except lb_mpi.TaskError as error:
