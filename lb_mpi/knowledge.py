@@ -9,7 +9,7 @@ what was known of the tasks.  Its variance is that of a task divided by their nu
 - a measurement that is off by more than `CLEAR` standard deviations overrules what was known;
 - a rank that runs no tasks is known less and less, so that it gets one to try now and then.
 
-What is known of the ranks of a communicator is kept with it (`SpeedSources`), for the next pool, Balancer, plan or search
+A communicator keeps what is known of its ranks (`SpeedSources`), for the next pool, executor, Balancer or `distribute`
 there: a weak prior (`KnownSpeeds`).  One clear measurement overrules it, and without any it fades from call to call, so that
 a rank which is believed slow soon gets a task to try.
 

@@ -1,4 +1,4 @@
-"""Speeds of a communicator's ranks, as known from one pool, Balancer, plan, search or `measure` to the next one there."""
+"""Speeds of a communicator's ranks, as known from one pool, executor, Balancer or `measure` to the next one there."""
 
 from __future__ import annotations
 
