@@ -27,7 +27,7 @@ from typing import NamedTuple
 MEMORY = 64.0  # tasks of a rank by which its speed is known
 UNSURE, RANKS = 0.2, 2.0  # variance of the logarithms of unknown speeds; it counts as so many ranks
 LEAST_SPREAD = 0.02  # of these logarithms, since no two ranks are alike
-WEAK = 0.1  # variance of speeds from another pool, Balancer, ..., in that of unknown ones
+WEAK = 0.1  # variance of speeds from another pool or Balancer, as a part of that of unknown ones
 FADE = 1 / 3  # what is left of such a prior after each call in which the rank has run no task
 CLEAR = 3.0  # standard deviations beyond which a speed has changed
 CHANGED = math.log(2.0)  # of the logarithm of a speed: then those of ranks that rest may have changed, too
@@ -76,7 +76,7 @@ class RankSpeed(NamedTuple):
         return self.prior + gain * (self.log - self.prior), gain * noise + self.drift
 
     def faded(self, log: float) -> RankSpeed:
-        """Return it after a call in which it had no task: a prior alone comes closer to the `log` of ranks that had some."""
+        """Return the speed after a call without a task: an unconfirmed prior approaches `log`, the mean of the others."""
         if self.n or not 0.0 < self.unsure < 1.0:
             return self
         return self._replace(prior=log + FADE * (self.prior - log), unsure=1.0 - FADE * (1.0 - self.unsure))
@@ -103,7 +103,7 @@ class KnownSpeeds(NamedTuple):
     """Speeds of the ranks of a communicator, as known before they do anything in a new pool or another door."""
 
     speeds: tuple[float, ...]  # above 0, in any unit
-    unsure: tuple[float, ...]  # variance of the logarithm of each, in that of ranks of which nothing is known
+    unsure: tuple[float, ...]  # variance of the logarithm of each, as a part of that of unknown ranks; 1: unknown
 
     @property
     def complete(self) -> bool:
@@ -111,7 +111,7 @@ class KnownSpeeds(NamedTuple):
         return max(self.unsure) < 1.0
 
     def agrees(self, speeds: Sequence[float]) -> bool:
-        """Return whether these speeds, in any unit, are the known ones, hardly changed."""
+        """Return whether the ratios of these speeds, in any unit, to the known ones are less than a factor of two apart."""
         logs = [math.log(its / known) for its, known in zip(speeds, self.speeds, strict=True)]
         return max(logs) - min(logs) < CHANGED
 

@@ -276,9 +276,7 @@ class Decider:
 class RootPlanner(Decider):
     """The root solves for the flow on `graph`, whose vertex k is rank k, from numbers of all ranks."""
 
-    def __init__(
-        self, knowledge: Knowledge, graph: Graph, trigger: Trigger, known: KnownSpeeds | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, knowledge: Knowledge, graph: Graph, trigger: Trigger, known: KnownSpeeds | None = None) -> None:
         super().__init__(knowledge, graph.n, trigger)
         self._graph = graph
         used = known is not None and known.complete and trigger.when == "auto" and graph.n > 1
@@ -319,14 +317,14 @@ class RootPlanner(Decider):
         if self.quick.left or self.ways.home:
             return super().decide(all_ranks)
         sums, speeds = np.split(all_ranks.sums, [-self._size])
-        decided, its = super().decide(all_ranks._replace(sums=sums)), np.asarray(UNIT * speeds, dtype=np.float64)
+        decided, measured = super().decide(all_ranks._replace(sums=sums)), np.asarray(UNIT * speeds, dtype=np.float64)
         prior, self._prior = self._prior, None
         if decided.problem:
             return decided
         if prior is None:
-            return decided._replace(speeds=its)
+            return decided._replace(speeds=measured)
         decision = Decision(BalanceReason.GAIN, about="the first plan was made without the costs of rows")
-        return decided._replace(speeds=its, decision=decision)
+        return decided._replace(speeds=measured, decision=decision)
 
     def _plan(self, moving: float | None) -> Story:
         knowledge, size = self._knowledge, self._size

@@ -166,14 +166,13 @@ class RowCosts:
         self.measured_by[index] = np.repeat(by, counts)
         return observed, tick_work
 
-
-    def compare(self, timed: Iterable[tuple[Rowset, int, float]]) -> list[Observation]:
-        """Compare blocks of rows measured for the first time, here and by others, as if all rows cost the same."""
+    def compare(self, timed: Sequence[tuple[Rowset, int, float]]) -> list[Observation]:
+        """Compare the ranks by (rows, rank, ticks) of rows measured for the first time, as if all rows cost the same."""
         n, ticks = np.zeros((2, 1 + max((by for _, by, _ in timed), default=0)))
-        for rows, by, its in timed:
-            if not math.isnan(its):
+        for rows, by, its_ticks in timed:
+            if not math.isnan(its_ticks):
                 n[by] += count(rows)
-                ticks[by] += max(its, FEWEST)
+                ticks[by] += max(its_ticks, FEWEST)
         if not len(n) > self.rank or not n[self.rank]:
             return []
         row = ticks[self.rank] / n[self.rank]
