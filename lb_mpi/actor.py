@@ -11,7 +11,7 @@
             else:
                 wait(until=actor.wake_at)
 
-`Searcher`, `Round` and `Worker` are actors.  Three carriers run them: real ranks (`lb_mpi.mpi.common.carrier`), a virtual
+`Searcher`, `Round` and `Stealer` are actors.  Three carriers run them: real ranks (`lb_mpi.mpi.common.carrier`), a virtual
 clock (`lb_mpi.virtual`), and tests of all orders of events (`tests/protocol/explore.py`).
 
 Messages to send are a list of (destination, message), arrivals a list of (source, message).

@@ -92,7 +92,7 @@ class RankAccount:
         self.done = self.done.plus(RankTasks(busy_s=seconds))
 
     def stole(self, steals: Sequence[tuple[int, int]]) -> None:
-        """Record the steals of the rank's `Worker` in this map since the last call."""
+        """Record the steals of the rank's `Stealer` in this map since the last call."""
         if len(steals) > self.done.steals:
             for source, n in steals[self.done.steals :]:
                 self.record.move(Way.STEAL, self._worlds[source], n)

@@ -25,7 +25,7 @@ from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
 from lb_mpi.pooling.learning import Memory
 from lb_mpi.pooling.plan import ChunkRun, MapPlan
-from lb_mpi.pooling.worker import BeginMap, EndMap, StealMessage, Swap, Worker
+from lb_mpi.pooling.stealer import BeginMap, EndMap, Stealer, StealMessage, Swap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.virtual import Network, Raised, Virtual
@@ -51,10 +51,10 @@ Mail = StealMessage | BeginMap | EndMap | ResultBatch
 
 
 class SimulatedMember:
-    """One rank: its worker and its results, which go to the root in batches and are counted there."""
+    """One rank: its stealer and its results, which go to the root in batches and are counted there."""
 
-    def __init__(self, worker: Worker, account: RankAccount, batch_s: float) -> None:
-        self.worker, self.account, self._batch_s = worker, account, batch_s
+    def __init__(self, stealer: Stealer, account: RankAccount, batch_s: float) -> None:
+        self.stealer, self.account, self._batch_s = stealer, account, batch_s
         self.collector = Collector(0, 0)  # of the map, on the root
         self.failed = False  # the root knows that a task has raised
         self.results: list[Interval] = []  # done, not yet sent
@@ -63,20 +63,20 @@ class SimulatedMember:
     @property
     def over(self) -> bool:
         """True if there is no map."""
-        return self.worker.over
+        return self.stealer.over
 
     @property
     def job(self) -> Swap | Interval | None:
-        """The job of the worker."""
-        return self.worker.job
+        """The job of the stealer."""
+        return self.stealer.job
 
     @property
     def wake_at(self) -> float:
-        """The wake-up time of the worker."""
-        return self.worker.wake_at
+        """The wake-up time of the stealer."""
+        return self.stealer.wake_at
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Mail]]) -> list[tuple[int, Mail]]:
-        """Run the worker's turn; count results, and send some."""
+        """Run the stealer's turn; count results, and send some."""
         mine: list[tuple[int, StealMessage | BeginMap | EndMap]] = []
         for source, mail in arrived:
             if isinstance(mail, ResultBatch):
@@ -87,23 +87,23 @@ class SimulatedMember:
             mine.append((source, mail))
             if isinstance(mail, BeginMap):
                 self.account.begin(now, mail.lo, mail.hi)
-        sends: list[tuple[int, Mail]] = [*self.worker.turn(now, mine)]
-        self.account.stole(self.worker.steals)
-        if self.results and (self.job is None or (self.worker.chunk is self.job and now >= self._sent_at + self._batch_s)):
+        sends: list[tuple[int, Mail]] = [*self.stealer.turn(now, mine)]
+        self.account.stole(self.stealer.steals)
+        if self.results and (self.job is None or (self.stealer.chunk is self.job and now >= self._sent_at + self._batch_s)):
             sends.append((ROOT, ResultBatch(tuple(self.results))))
             self.results, self._sent_at = [], now
         return sends
 
     def done(self, job: Swap | Interval, result: float) -> list[tuple[int, Mail]]:
-        """Finish a job of the worker; a chunk becomes a result."""
+        """Finish a job of the stealer; a chunk becomes a result."""
         if isinstance(job, Interval):
             self.results.append(job)
-        return [*self.worker.done(job, result)]
+        return [*self.stealer.done(job, result)]
 
     def fail(self, error: BaseException) -> list[tuple[int, Mail]]:
         """Note that a task has raised, and tell the root at once."""
-        epoch = self.worker.epoch
-        return [*self.worker.fail(error), (ROOT, ResultBatch((), epoch % EPOCHS))]
+        epoch = self.stealer.epoch
+        return [*self.stealer.fail(error), (ROOT, ResultBatch((), epoch % EPOCHS))]
 
 
 class Tasks(NamedTuple):
@@ -164,11 +164,11 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.members: list[SimulatedMember] = []
         for rank, k in enumerate(self._host_of):
             others = [ranks for other, ranks in enumerate(self.hosts) if other != k]
-            worker = Worker(
+            stealer = Stealer(
                 rank, self.hosts[k], others, words=self.words, timings=self.timings, knowledge=self.known, seed=seed
             )
             account = RankAccount(OFF if records is None else records[rank], list(range(size)))
-            self.members.append(SimulatedMember(worker, account, batch_s))
+            self.members.append(SimulatedMember(stealer, account, batch_s))
         super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
         self.tasks: dict[int, Tasks] = {}  # by epoch
         self.raised = False  # a task of this map has raised
@@ -241,7 +241,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.known.read(self.knowledge.numbers())
         self.raised = False
         for rank, member in enumerate(self.members):
-            member.worker.steals, member.account.done = [], RankTasks()  # a rank may still be in an earlier map
+            member.stealer.steals, member.account.done = [], RankTasks()  # a rank may still be in an earlier map
             begin = BeginMap(self.epoch, bounds[rank], bounds[rank + 1], 0, largest_first, bounds[-1])
             self.post(ROOT, rank, begin)
         self.members[ROOT].collector = Collector(self.epoch % EPOCHS, bounds[-1])

@@ -29,8 +29,8 @@ from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.pool import arrays, dispatcher, running
+from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.script import run_alone
-from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling.scheduler import Scheduler
 from tests.misbehaviour import NotForPickling
 
@@ -56,7 +56,7 @@ def on_root(use: Callable[[lb_mpi.Executor], Any], **options: Any) -> None:
 
 def in_script(run: Callable[[], None]) -> None:
     """Run it as `python -m lb_mpi pool` does."""
-    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), run))
+    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True), run))
 
 
 def rank_of(_: object = None) -> int:

@@ -14,8 +14,8 @@ import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.pool import arrays
+from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.script import run_alone
-from lb_mpi.mpi.pool.session import Session
 
 joblib = pytest.importorskip("joblib")
 import lb_mpi.joblib  # noqa: E402
@@ -25,10 +25,10 @@ SIZE = COMM.size
 pytestmark = pytest.mark.mpi
 
 
-def in_script(run: Callable[[Session], None], *, hosts: MPI.Intracomm | None = None) -> None:
+def in_script(run: Callable[[PoolRanks], None], *, hosts: MPI.Intracomm | None = None) -> None:
     """Call `run` as `python -m lb_mpi pool` does; `hosts`: the ranks that pretend to be this rank's host."""
-    session = Session(duplicate(COMM), 0, alone=True, host=hosts)
-    agree(COMM, lambda: run_alone(session, lambda: run(session)))
+    ranks = PoolRanks(duplicate(COMM), 0, alone=True, host=hosts)
+    agree(COMM, lambda: run_alone(ranks, lambda: run(ranks)))
     assert (arrays._kept, arrays._mapped, arrays._places) == ({}, {}, {})
 
 
@@ -56,13 +56,13 @@ def nested(k: int) -> list[int]:
 def test_large_arrays_are_sent_once_to_each_host(by_host: bool) -> None:
     x = np.arange(400_000.0)
 
-    def run(session: Session) -> None:
-        before = session.parcels.sent_bytes
+    def run(ranks: PoolRanks) -> None:
+        before = ranks.parcels.sent_bytes
         with joblib.parallel_config("lb_mpi"):
             found = joblib.Parallel(batch_size=1)(joblib.delayed(total)(x, k) for k in range(12 * SIZE))
         assert [value for _, _, value in found] == [x.sum() + k for k in range(12 * SIZE)]
         assert {writeable for _, writeable, _ in found} == {SIZE == 1}
-        sent = session.parcels.sent_bytes - before
+        sent = ranks.parcels.sent_bytes - before
         n_hosts = SIZE if by_host else 1
         assert (n_hosts - 1) * x.nbytes <= sent < (n_hosts - 1) * x.nbytes + 200_000 * SIZE
 
@@ -76,7 +76,7 @@ def test_arrays_of_all_kinds() -> None:
         np.arange(150_000).astype("M8[s]"), np.zeros(200_000, [("a", "f4"), ("b", "i8")]), np.ones(3),
     ]  # fmt: skip
 
-    def run(_: Session) -> None:
+    def run(_: PoolRanks) -> None:
         with joblib.parallel_config("lb_mpi"):
             found = joblib.Parallel()(joblib.delayed(shape)(x) for x in given)
             private = joblib.Parallel(max_nbytes=None)(joblib.delayed(shape)(x) for x in given)
@@ -105,7 +105,7 @@ def kept(_: object) -> tuple[int, int]:
 
 @pytest.mark.parametrize("by_host", [True, False])
 def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
-    def run(_: Session) -> None:
+    def run(_: PoolRanks) -> None:
         x = np.zeros(200_000)
 
         def call(parallel: Any) -> None:
@@ -131,7 +131,7 @@ def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
 
 
 def test_a_function_may_return_the_same_array_each_time() -> None:
-    def run(_: Session) -> None:
+    def run(_: PoolRanks) -> None:
         with joblib.parallel_config("lb_mpi"):
             for size in (1, 7):
                 found = joblib.Parallel(batch_size=size)(joblib.delayed(fill)(k) for k in range(40))
@@ -142,7 +142,7 @@ def test_a_function_may_return_the_same_array_each_time() -> None:
 
 @pytest.mark.every_size
 def test_calls_of_all_kinds() -> None:
-    def run(_: Session) -> None:
+    def run(_: PoolRanks) -> None:
         with joblib.parallel_config("lb_mpi"):
             assert joblib.effective_n_jobs() == SIZE
             assert joblib.Parallel()(joblib.delayed(nested)(k) for k in range(5)) == [[*range(k)] for k in range(5)]
@@ -186,7 +186,7 @@ def test_in_place_of_the_processes_of_joblib(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("joblib.parallel.BACKENDS", dict(joblib.parallel.BACKENDS))
     lb_mpi.joblib.replace_processes()
 
-    def run(_: Session) -> None:
+    def run(_: PoolRanks) -> None:
         found = joblib.Parallel(n_jobs=SIZE)(joblib.delayed(total)(np.ones(3), k) for k in range(9))
         assert [value for *_, value in found] == [3.0 + k for k in range(9)]
         with joblib.parallel_config("multiprocessing", n_jobs=2):

@@ -31,9 +31,9 @@ from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.pool import maps, member
 from lb_mpi.mpi.pool.arguments import name_of, sample_of
 from lb_mpi.mpi.pool.member import Member
+from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.running import Ran
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
-from lb_mpi.mpi.pool.session import Session
 from lb_mpi.pooling import plan
 from lb_mpi.pooling.beginning import Wish
 from tests.misbehaviour import RAISES, NotForPickling
@@ -478,7 +478,7 @@ def test_leaving_a_loop_early_drops_the_other_tasks(pool: lb_mpi.Pool) -> None:
         assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
     if RANK == 0:
         results = pool.imap_indexed(square, 10)
-        with pytest.raises(lb_mpi.Error, match="under way"), pool._session.claimed(Wish.MAP):
+        with pytest.raises(lb_mpi.Error, match="under way"), pool._ranks.claimed(Wish.MAP):
             pass
         assert dict(results) == {k: k * k for k in range(10)}
     else:
@@ -709,7 +709,7 @@ def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatc
             if pool is not None:
                 with monkeypatch.context() as patch:
                     if RANK == 0:
-                        patch.setattr(pool._session.orders, "send_all", break_down)
+                        patch.setattr(pool._ranks.orders, "send_all", break_down)
                     pool.map(abs, np.ones((50, 5000)))
 
     with pytest.raises(lb_mpi.Error if RANK else MemoryError, match="no room"):
@@ -789,7 +789,7 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
                     call(pool, how)
         except (lb_mpi.TaskError, ValueError, SystemExit):
             assert pool is not None
-            assert pool._session.presence.comm == MPI.COMM_NULL
+            assert pool._ranks.presence.comm == MPI.COMM_NULL
         except lb_mpi.Error:
             assert alone
             assert RANK > 0
@@ -816,7 +816,7 @@ def test_between_hosts(n_hosts: int) -> None:
         assert pool.map(square, 100) == [k * k for k in range(100)]
         pool.close()
 
-    run_alone(Session(duplicate(COMM), 0, alone=True, host=host), run)
+    run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=host), run)
     host.Free()
 
 
@@ -966,7 +966,7 @@ def test_tasks_with_more_threads_than_cores_are_named_once(pool: lb_mpi.Pool, mo
     monkeypatch.setattr("lb_mpi.mpi.pool.maps.N_CORES", 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     for n in (1, 0):
-        pool._session.used_threads(99.0)  # as if the tasks had used other threads
+        pool._ranks.used_threads(99.0)  # as if the tasks had used other threads
         with warnings.catch_warnings(record=True) as caught:
             pool.map(abs, range(3))
         texts = [str(one.message) for one in caught]
@@ -976,9 +976,9 @@ def test_tasks_with_more_threads_than_cores_are_named_once(pool: lb_mpi.Pool, mo
 
 def check_own_time() -> None:
     """Seconds in a queue for a core are no slowness; those in which launch/throttle stops a rank, or it rests, are."""
-    session = SimpleNamespace(throttle=SimpleNamespace(charge=lambda _: None, speed=0.5))
+    ranks = SimpleNamespace(throttle=SimpleNamespace(charge=lambda _: None, speed=0.5))
     ran = Ran(3, [], None, 0.0, wall_s=9.0, work_s=1.0, cpu_s=1.0, stopped_s=0.25)
-    assert Member.own_s(SimpleNamespace(session=session), ran) == 2.25  # type: ignore[arg-type]
+    assert Member.own_s(SimpleNamespace(ranks=ranks), ran) == 2.25  # type: ignore[arg-type]
 
 
 test_queueing_is_no_slowness = rejects(

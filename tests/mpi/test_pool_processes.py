@@ -18,8 +18,8 @@ import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.pool import dispatcher
+from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.script import run_alone
-from lb_mpi.mpi.pool.session import Session
 
 COMM = MPI.COMM_WORLD
 SIZE = COMM.size
@@ -40,7 +40,7 @@ def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
             use(pool)
 
     agree(COMM, run)
-    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
+    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True), script))
     assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
     assert not dispatcher.dispatchers
 
@@ -193,9 +193,9 @@ def test_a_callback_may_not_close_the_pool() -> None:
                 refused.append(error)
 
         assert pool.map(square, range(3), callback=close) == [0, 1, 4]
-        if not pool._session.shared:
+        if not pool._ranks.shared:
             pool.map_async(slow_square, range(4 * SIZE), 1, callback=close).wait(60)
-        assert len(refused) == 3 + (not pool._session.shared)
+        assert len(refused) == 3 + (not pool._ranks.shared)
         assert {str(error) for error in refused} == {"close() in a task or callback of the pool: expected a call after it"}
 
     on_root(use)
@@ -216,7 +216,7 @@ def test_join_waits_after_a_callback_of_a_script_that_closes_the_pool() -> None:
         pool.join()
         assert all(one.ready() for one in rest)
 
-    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
+    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True), script))
 
 
 def test_threads_that_begin_the_first_asynchronous_calls_at_once() -> None:
@@ -248,7 +248,7 @@ def test_a_map_after_an_executor_beside_a_pool_with_asynchronous_calls() -> None
                     assert opened.submit(square, 4).result() == 16
                 assert pool.map(square, range(3)) == [0, 1, 4]
 
-    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
+    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True), script))
 
 
 @pytest.mark.every_size
@@ -280,7 +280,7 @@ def test_an_initializer_that_raises_in_a_script() -> None:
         with lb_mpi.Pool() as pool:
             assert pool.map(square, [3]) == [9]
 
-    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
+    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True), script))
 
 
 @pytest.mark.every_size

@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.script import run_alone
-from lb_mpi.mpi.pool.session import Session
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
@@ -234,7 +234,7 @@ def test_a_stream_pauses_for_other_calls() -> None:
         with lb_mpi.Pool() as pool:
             use(pool)
 
-    run_alone(Session(duplicate(COMM), 0, alone=True), script)
+    run_alone(PoolRanks(duplicate(COMM), 0, alone=True), script)
 
 
 def test_the_report_of_a_stream_counts_its_tasks() -> None:
@@ -295,7 +295,7 @@ def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock() -> None:
         held, dropped = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with pool._session.lock:
+            with pool._ranks.lock:
                 held.set()
                 waited.append(not dropped.wait(20.0))
 
@@ -329,5 +329,5 @@ def test_between_hosts(n_hosts: int) -> None:
         assert pool.map(square, 100) == [k * k for k in range(100)]
         pool.close()
 
-    run_alone(Session(duplicate(COMM), 0, alone=True, host=host), run)
+    run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=host), run)
     host.Free()

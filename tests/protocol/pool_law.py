@@ -15,14 +15,14 @@ from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, synchronizes, unpack
 from lb_mpi.pooling.learning import MapTail
 from lb_mpi.pooling.simulate import ResultBatch, SimulatedPool
-from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker, _Hosts
+from lb_mpi.pooling.stealer import BeginMap, EndMap, Stealer, StealKind, StealMessage, Swap, _Hosts
 from tests.protocol.explore import Arrived, Choices, Exploration, Sends, State, put
 
 UnderWay = Iterable[tuple[int, int, Any]]  # source, destination, message
 
 
 def check_law(
-    number: int, workers: Sequence[Worker], words: Sequence[int], under_way: UnderWay, done: Iterable[Interval],
+    number: int, stealers: Sequence[Stealer], words: Sequence[int], under_way: UnderWay, done: Iterable[Interval],
     collector: Collector, *, complete: bool = True,
 ) -> None:  # fmt: skip
     """AssertionError unless each task of map `number` is in exactly one place, and each ASK is answered once.
@@ -32,7 +32,7 @@ def check_law(
     epoch = number % EPOCHS
     places = np.frombuffer(bytes(collector._done), np.uint8).astype(np.int64)
     messages = list(under_way)
-    owned = [unpack(word) for word in words] + [worker.chunk for worker in workers] + list(done)
+    owned = [unpack(word) for word in words] + [stealer.chunk for stealer in stealers] + list(done)
     pieces = [(piece.lo, piece.hi) for piece in owned if piece is not None and piece.epoch == epoch]
     asks: Counter[tuple[int, int]] = Counter()  # (thief, rank asked): ASK, or its answer
     for source, destination, mail in messages:
@@ -40,36 +40,36 @@ def check_law(
             pieces += [(mail.lo, mail.hi)]
             if isinstance(mail, StealMessage):
                 asks[(source, destination) if mail.kind == StealKind.ASK else (destination, source)] += 1
-    for worker in workers:
-        old = worker.chunk is not None and worker.epoch >= 0 and worker.chunk.epoch != worker.epoch % EPOCHS
-        assert not old, f"rank {worker.rank} runs {worker.chunk} in map {worker.epoch}"
-        ours = worker.chunk is not None and worker.chunk.epoch == epoch
-        assert not ours or worker.epoch in (number, -1), f"rank {worker.rank} runs {worker.chunk} in map {worker.epoch}"
-        if worker.epoch == number:
-            pieces += [(piece.lo, piece.hi) for piece in (worker._rest, *worker._given) if piece is not None]
-            asks.update((thief, worker.rank) for thief, _ in worker._asks)
+    for stealer in stealers:
+        old = stealer.chunk is not None and stealer.epoch >= 0 and stealer.chunk.epoch != stealer.epoch % EPOCHS
+        assert not old, f"rank {stealer.rank} runs {stealer.chunk} in map {stealer.epoch}"
+        ours = stealer.chunk is not None and stealer.chunk.epoch == epoch
+        assert not ours or stealer.epoch in (number, -1), f"rank {stealer.rank} runs {stealer.chunk} in map {stealer.epoch}"
+        if stealer.epoch == number:
+            pieces += [(piece.lo, piece.hi) for piece in (stealer._rest, *stealer._given) if piece is not None]
+            asks.update((thief, stealer.rank) for thief, _ in stealer._asks)
     assert all(lo == hi or 0 <= lo < hi <= len(places) for lo, hi in pieces), f"tasks of another map: {pieces}"
     for lo, hi in pieces:
         places[lo:hi] += 1
     assert (places <= 1).all(), f"tasks {np.flatnonzero(places > 1)} are in two places"
     if complete:
         assert (places == 1).all(), f"tasks {np.flatnonzero(places == 0)} are lost"
-        asked = {(worker.rank, rank): 1 for worker in workers if worker.epoch == number for rank in worker._hosts.asked}
+        asked = {(stealer.rank, rank): 1 for stealer in stealers if stealer.epoch == number for rank in stealer._hosts.asked}
         assert asks == asked, f"ASK and GIVE {asks}, asked {asked}"
 
 
-def check_swap(rank: int, swap: Swap, worker: Worker, sends: Sends) -> None:
+def check_swap(rank: int, swap: Swap, stealer: Stealer, sends: Sends) -> None:
     """AssertionError unless a swap of `rank` that has succeeded, and that it has heard of, was one of the three."""
     old, new = unpack(swap.old), unpack(swap.new)
     if swap.rank == rank and (old.epoch != new.epoch or old.n == 0):
-        assert worker._rest is None, "what has been filled in is still to be filled in"
+        assert stealer._rest is None, "what has been filled in is still to be filled in"
         return
     assert new.n < old.n, f"rank {rank} has filled the word of rank {swap.rank}"
-    assert new.epoch == old.epoch == worker.epoch % EPOCHS, f"rank {rank} takes of another map: {old}"
+    assert new.epoch == old.epoch == stealer.epoch % EPOCHS, f"rank {rank} takes of another map: {old}"
     front, back = Interval(old.epoch, old.lo, new.lo), Interval(old.epoch, new.hi, old.hi)
     assert (front.n == 0) != (back.n == 0), f"{old} became {new}"
     given = any(mail.kind == StealKind.GIVE and (mail.lo, mail.hi) == (back.lo, back.hi) for _, mail in sends)
-    chunk = worker.chunk
+    chunk = stealer.chunk
     assert given or (chunk is not None and chunk.lo == (front if front.n else back).lo), "taken, and not begun"
 
 
@@ -78,8 +78,8 @@ def check_pool(pool: SimulatedPool, number: int) -> None:
     under_way = [each for each in pool.under_way.values() if not isinstance(each[2], ResultBatch)]
     results = [mail for _, _, mail in pool.under_way.values() if isinstance(mail, ResultBatch)]
     done = [part for mail in results for part in mail.parts] + [part for one in pool.members for part in one.results]
-    workers = [member.worker for member in pool.members]
-    check_law(number, workers, pool.words, under_way, done, pool.collector, complete=not pool.raised)
+    stealers = [member.stealer for member in pool.members]
+    check_law(number, stealers, pool.words, under_way, done, pool.collector, complete=not pool.raised)
 
 
 class CheckedPool(SimulatedPool):
@@ -214,29 +214,29 @@ class Maps(Exploration):
         self.account = account.size  # its place among the actors
         speeds = small.speeds or {}
         knowledge = RankKnowledge(self.account, [speeds.get(rank, 1.0) for rank in range(self.account)])
-        workers = []
+        stealers = []
         for host in small.hosts:
             others = [other for other in small.hosts if other is not host]
             for rank in host:
-                worker = Worker(rank, host, others, words=(), timings={}, knowledge=knowledge)
-                worker._hosts = ChosenHosts(others, random.Random(0))
-                worker._tail = ChosenTail(rank, host, {}, knowledge)
-                workers.append(worker)
+                stealer = Stealer(rank, host, others, words=(), timings={}, knowledge=knowledge)
+                stealer._hosts = ChosenHosts(others, random.Random(0))
+                stealer._tail = ChosenTail(rank, host, {}, knowledge)
+                stealers.append(stealer)
         around = Around((0,) * self.account, (False,) * self.account)
         sends = account.next_map()
-        self.start = self.post(State((*workers, account), {}, around), self.account, sends)
+        self.start = self.post(State((*stealers, account), {}, around), self.account, sends)
 
-    def key_of(self, actor: Worker | Account) -> Hashable:
+    def key_of(self, actor: Stealer | Account) -> Hashable:
         if isinstance(actor, Account):
             return actor.number, bytes(actor.collector._done), actor.left, actor.abandons
         w, asked = actor, frozenset(actor._hosts.asked)
         return w.epoch, w.chunk, w._swap, w._rest, tuple(w._given), tuple(w._asks), w._answering, asked
 
     def law(self, state: State) -> None:
-        *workers, account = state.actors
+        *stealers, account = state.actors
         under_way = [(*ends, mail) for ends, wire in state.wires.items() if ends[1] != self.account for mail in wire]
         done = [part for ends, wire in state.wires.items() if ends[1] == self.account for part in wire]
-        check_law(account.number, workers, state.rest.words, under_way, done, account.collector)
+        check_law(account.number, stealers, state.rest.words, under_way, done, account.collector)
 
     def is_end(self, state: State) -> bool:
         """All ranks have heard that the last map is over; of a single map, all is done."""
@@ -258,8 +258,8 @@ class Maps(Exploration):
     def memory(self, state: State, rank: int) -> tuple[int, ...]:
         return state.rest.words
 
-    def enter(self, actor: Worker | Account, words: tuple[int, ...], choose: Choices) -> None:
-        if isinstance(actor, Worker):
+    def enter(self, actor: Stealer | Account, words: tuple[int, ...], choose: Choices) -> None:
+        if isinstance(actor, Stealer):
             actor.words, actor._hosts.choose, actor._tail.choose = words, choose, choose
 
     def turn(self, state: State, rank: int, arrived: Arrived) -> Iterator[State]:
@@ -285,7 +285,7 @@ class Maps(Exploration):
             else:
                 yield from ((1.0, then) for then in self.turn(state, self.account, [(rank, self.same(job))]))
 
-    def check_done(self, after: Worker | Account, job: Swap | Interval | str, outcome: Any, sends: Sends) -> None:
+    def check_done(self, after: Stealer | Account, job: Swap | Interval | str, outcome: Any, sends: Sends) -> None:
         if isinstance(job, Swap) and outcome:
             check_swap(after.rank, job, after, sends)
 

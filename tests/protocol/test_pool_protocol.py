@@ -10,10 +10,10 @@ import pytest
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.knowledge import RankKnowledge, Timing
-from lb_mpi.pooling import account, intervals, worker
+from lb_mpi.pooling import account, intervals, stealer
 from lb_mpi.pooling.intervals import Interval, pack
 from lb_mpi.pooling.simulate import SimulatedPool
-from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker
+from lb_mpi.pooling.stealer import BeginMap, EndMap, Stealer, StealKind, StealMessage, Swap
 from lb_mpi.virtual import Network
 from tests.protocol import pool_law
 from tests.protocol.mutate import rejects
@@ -46,7 +46,7 @@ def test_the_law_holds_in_every_reachable_state(number: int) -> None:
 
 def slept_through(monkeypatch: pytest.MonkeyPatch, first: int) -> Maps:
     """Three maps, numbered in words modulo 2."""
-    for module in (worker, intervals, pool_law):
+    for module in (stealer, intervals, pool_law):
         monkeypatch.setattr(module, "EPOCHS", 2)
     return Maps(Small(PAIR, [[1, 0]] * 3, first=first))
 
@@ -115,20 +115,20 @@ def test_many_ranks(size: int, seed: int) -> None:
     assert play(seed, sizes=(size,)) > 0
 
 
-def begun(others: list[list[int]], number: int = 1, lo: int = 0, hi: int = 0) -> Worker:
+def begun(others: list[list[int]], number: int = 1, lo: int = 0, hi: int = 0) -> Stealer:
     """Rank 0, alone on its host, in a map; its word is filled."""
-    one = Worker(0, [0], others, words={0: 0}, timings={}, knowledge=RankKnowledge(1))
+    one = Stealer(0, [0], others, words={0: 0}, timings={}, knowledge=RankKnowledge(1))
     begin(one, number, lo, hi)
     return one
 
 
-def begin(one: Worker, number: int, lo: int = 0, hi: int = 0) -> None:
+def begin(one: Stealer, number: int, lo: int = 0, hi: int = 0) -> None:
     assert one.turn(0.0, [(0, BeginMap(number, lo, hi))]) == []
     swap(one)
 
 
-def swap(one: Worker) -> None:
-    """Let the worker do the swap that it proposes."""
+def swap(one: Stealer) -> None:
+    """Let the stealer do the swap that it proposes."""
     assert isinstance(one.job, Swap)
     one.words = {one.job.rank: one.job.new}
     assert one.done(one.job, True) == []
@@ -177,7 +177,7 @@ def check_leaving() -> None:
     timings = {0: Timing(), 1: fast}
     words = {0: 0, 1: pack(number, 30, 30)}
     knowledge = RankKnowledge(2)
-    one = Worker(0, [0, 1], words=words, timings=timings, knowledge=knowledge)
+    one = Stealer(0, [0, 1], words=words, timings=timings, knowledge=knowledge)
 
     def swap() -> None:
         assert isinstance(one.job, Swap)
@@ -301,7 +301,7 @@ def test_steals_are_counted_map_by_map() -> None:
 
 
 def test_a_rank_without_a_map_has_no_job() -> None:
-    one = Worker(0, [0, 1], [[2]], words={0: 0, 1: 0}, timings={}, knowledge=RankKnowledge(3))
+    one = Stealer(0, [0, 1], [[2]], words={0: 0, 1: 0}, timings={}, knowledge=RankKnowledge(3))
     assert (one.turn(0.0, []), one.job, one.over, one.wake_at) == ([], None, True, float("inf"))
 
 

@@ -13,7 +13,7 @@ import pytest
 from lb_mpi.actor import Actor
 from lb_mpi.balancing.round import Round, RoundKind, RoundMessage
 from lb_mpi.knowledge import RankKnowledge, Timing
-from lb_mpi.pooling.worker import EndMap, Worker
+from lb_mpi.pooling.stealer import EndMap, Stealer
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason, Searcher
@@ -139,10 +139,10 @@ def ended() -> list[tuple[Actor[Any, Any, Any], Any]]:
     round = Round(0, [], lent={}, lenders=[], neighbours=[1], speeds=np.ones(2))
     round.turn(0.0, [])
     round.turn(0.0, [(0, RoundMessage(RoundKind.OVER))])
-    worker = Worker(0, [0], words=[0], timings=[Timing()], knowledge=RankKnowledge(1))
-    worker.begin(1, 0, 3)
-    worker.turn(0.0, [(0, EndMap())])
-    return [(searcher, Message(Kind.DRAFTING, 0, 1)), (round, RoundMessage(RoundKind.DRY)), (worker, EndMap())]
+    stealer = Stealer(0, [0], words=[0], timings=[Timing()], knowledge=RankKnowledge(1))
+    stealer.begin(1, 0, 3)
+    stealer.turn(0.0, [(0, EndMap())])
+    return [(searcher, Message(Kind.DRAFTING, 0, 1)), (round, RoundMessage(RoundKind.DRY)), (stealer, EndMap())]
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -15,7 +15,10 @@ LIBRARY = Path(__file__).resolve().parents[2] / "lb_mpi"
 OPENINGS = {"As", "How", "What", "When", "Where", "Whether", "Which", "Who", "Whoever", "Whom", "Whose", "Why"}
 
 # Words that had a meaning in this house only.
-BANNED = re.compile(r"\b(verdict|told|telling|heard|served|unserved|judged?|Courses?|_course|crew|ledger|Operation)s?\b")
+BANNED = re.compile(
+    r"\b(verdict|told|telling|heard|served|unserved|judged?|Courses?|_course"
+    r"|crew|ledger|Operation|Session|Gathering|errand)s?\b"
+)
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -153,7 +153,7 @@ def test_adapters_use_public_names_only() -> None:
     used = {one for name, path in known.items() if room_of(name) == "adapters" for one in imported(path, known)}
     assert {one for one in used if room_of(one) != "adapters"} <= {"lb_mpi.checks"}
     for path in (LIBRARY / "adapters").glob("*.py"):
-        private = re.findall(r"lb_mpi\.(?:Pool|Executor)\._\w+|\bself\._(?:maps|session|work)\b", path.read_text())
+        private = re.findall(r"lb_mpi\.(?:Pool|Executor)\._\w+|\bself\._(?:maps|ranks|work)\b", path.read_text())
         assert not private, path
 
 

@@ -46,8 +46,8 @@ from lb_mpi.mpi.pool.messages import (
     task_error,
 )
 from lb_mpi.mpi.pool.orders import Order
+from lb_mpi.mpi.pool.ranks import PoolActor, PoolMessage, PoolPort, PoolRanks, PoolSend, need_level
 from lb_mpi.mpi.pool.running import Outcome, Process, Ran, run_submitted
-from lb_mpi.mpi.pool.session import PoolMessage, PoolPort, PoolSend, Session, SessionActor, need_level
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
 from lb_mpi.pooling.scheduler import Batch, BatchKind, Scheduler, Task, TaskQueue
@@ -97,14 +97,14 @@ class Submissions:
     gives_way : to maps, when there are no tasks.
     """
 
-    def __init__(self, session: Session, ranks: Sequence[int], initializer: bytes = b"", *, gives_way: bool) -> None:
-        self._session = session
+    def __init__(self, ranks: PoolRanks, numbers: Sequence[int], initializer: bytes = b"", *, gives_way: bool) -> None:
+        self._ranks = ranks
         self.gives_way = gives_way
-        self.queue = TaskQueue(session.ranks.hosts, ranks, session.ranks.root, _begins, initializes=bool(initializer))
-        self.arrays = SharedArrays(self.queue.copies, session.ranks.hosts[session.ranks.root])
+        self.queue = TaskQueue(ranks.hosts, numbers, ranks.root, _begins, initializes=bool(initializer))
+        self.arrays = SharedArrays(self.queue.copies, ranks.hosts[ranks.root])
         self.initializer = initializer
-        self.initial: dict[int, Future[Any]] = {rank: Future() for rank in ranks} if initializer else {}  # by rank
-        self.ran = [RankTasks() for _ in session.ranks.hosts]  # by rank
+        self.initial: dict[int, Future[Any]] = {rank: Future() for rank in numbers} if initializer else {}  # by rank
+        self.ran = [RankTasks() for _ in ranks.hosts]  # by rank
         self.began = self.ended = 0.0  # first batch, last result
         self.broken: BrokenExecutor | None = None
 
@@ -119,7 +119,7 @@ class Submissions:
             return TaskBatch(-1, [dumps((forget, (batch.keys,), {}), "function", forget)])
         if not self.began:
             self.began = self.ended = time.perf_counter()
-        number = self._session.number(len(batch.tasks))
+        number = self._ranks.number(len(batch.tasks))
         places = self.arrays.paths({key for task in batch.tasks for key in task.arrays}, self.queue.hosts[rank])
         return TaskBatch(number, [task.payload.data for task in batch.tasks], places)
 
@@ -158,7 +158,7 @@ class DispatcherPort(PoolPort):
     """The thread of a dispatcher that calls MPI."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        super().__init__(dispatcher.session)
+        super().__init__(dispatcher.ranks)
         self._dispatcher = dispatcher
 
     def idle(self) -> bool:
@@ -175,24 +175,24 @@ class DispatcherPort(PoolPort):
         if isinstance(job, Resolve):
             resolve(job, self._dispatcher.of(job.batch))
             return
-        self.session.record.enter(Phase.OUTSIDE, time.perf_counter())
+        self.ranks.record.enter(Phase.OUTSIDE, time.perf_counter())
         self._dispatcher.await_news(job.longest_s)
-        self.session.presence.raise_failure()
+        self.ranks.presence.raise_failure()
 
 
-class Dispatcher(SessionActor):
-    """The executors of a session, until the last one has ended or a map begins."""
+class Dispatcher(PoolActor):
+    """The executors of a pool's ranks, until the last one has ended or a map begins."""
 
     over = False  # it accepts no further executor or task
 
-    def __init__(self, session: Session, *, closes: bool) -> None:
-        super().__init__(session)
+    def __init__(self, ranks: PoolRanks, *, closes: bool) -> None:
+        super().__init__(ranks)
         self.changed = threading.Condition(LOCK)
         self.news = False  # something has changed since the last turn
         self._process = Process.now()
-        self._closes = closes  # the session, at its end
+        self._closes = closes  # the ranks' communicators, at its end
         self._wanted = False  # by a map, which waits until there are no tasks
-        self._scheduler = Scheduler(session.ranks.size, session.ranks.root, session.knowledge)
+        self._scheduler = Scheduler(ranks.size, ranks.root, ranks.knowledge)
         self._open: dict[TaskQueue, Submissions] = {}  # executors, until they have ended
         self._awaited = dict[int, float]()  # by rank: when it got its first batch; inf: it has answered
         self._answers = deque[tuple[int, RankTasks, float, list[Outcome]]]()  # (rank, its work, own seconds, results)
@@ -200,7 +200,7 @@ class Dispatcher(SessionActor):
         self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
-        self._own = OwnTasks(session, self._take_own, self._stops)
+        self._own = OwnTasks(ranks, self._take_own, self._stops)
 
     # Any thread.
 
@@ -211,7 +211,7 @@ class Dispatcher(SessionActor):
             if accepts and given.queue not in self._open:
                 self._open[given.queue] = given
                 self._scheduler.queues.append(given.queue)
-        if accepts and self.session.ranks.root in given.queue.ranks:
+        if accepts and self.ranks.root in given.queue.ranks:
             self._own.begin()  # not in the lock: a thread that starts may first finalize another executor, which needs it
         return accepts
 
@@ -264,7 +264,7 @@ class Dispatcher(SessionActor):
 
     @property
     def state(self) -> PoolState:
-        """See `SessionActor`."""
+        """See `PoolActor`."""
         if threading.current_thread() in (self.thread, self._own.thread):
             return PoolState.IN_TASKS
         with self.changed:
@@ -274,7 +274,7 @@ class Dispatcher(SessionActor):
             return PoolState.EXECUTOR if stays else PoolState.TASKS  # a closed executor ends by itself
 
     def complete(self) -> None:
-        """See `SessionActor`; executors of pools, and closed ones, give way to a map when they have no tasks."""
+        """See `PoolActor`; executors of pools, and closed ones, give way to a map when they have no tasks."""
         with self.changed:
             self._wanted = True
             self.notify()
@@ -284,7 +284,7 @@ class Dispatcher(SessionActor):
             self.thread.join()
 
     def leave(self, error: BaseException | None) -> None:
-        """See `SessionActor`; shut all executors down."""
+        """See `PoolActor`; shut all executors down."""
         if isinstance(error, KeyboardInterrupt):
             self.interrupt()
         for given in [*self._open.values()]:
@@ -294,11 +294,11 @@ class Dispatcher(SessionActor):
     # The thread that calls MPI.
 
     def _dispatch(self) -> None:
-        session, wait_s = self.session, None
+        ranks, wait_s = self.ranks, None
         try:
-            with session.presence.notifying():
+            with ranks.presence.notifying():
                 try:
-                    session.work(self, DispatcherPort(self))
+                    ranks.work(self, DispatcherPort(self))
                 except RecursionError:  # a task has lowered the limit, and is not over
                     self._process.restore()
                     raise
@@ -308,10 +308,10 @@ class Dispatcher(SessionActor):
         self._own.end(wait_s)
         for given in self._open.values():  # after a failure
             given.arrays.close()
-        session.end()
+        ranks.end()
         dispatchers.remove(self)
         if self._closes:
-            session.close()
+            ranks.close()
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """Process results, and send what can be sent."""
@@ -330,7 +330,7 @@ class Dispatcher(SessionActor):
                 self.changed.notify_all()
             self._end_executors()
         for rank, batch in batches:
-            if rank == self.session.ranks.root:
+            if rank == self.ranks.root:
                 self._mine.append(batch)
             else:
                 sends.append((rank, Order(Tag.TASK, batch_parcel(batch))))
@@ -341,18 +341,18 @@ class Dispatcher(SessionActor):
 
     def _warn_of_silent_ranks(self, now: float) -> None:
         """Warn, once, of ranks that have had a task for long, and may not serve: they have never sent a result."""
-        for rank in self.session.helpers & self._awaited.keys():
+        for rank in self.ranks.helpers & self._awaited.keys():
             self._awaited[rank] = math.inf
         since, longest_s = min(self._awaited.values()), hang_s()
         if 0.0 < longest_s < now - since:
-            ranks = sorted(rank for rank, at in self._awaited.items() if at == since)
+            silent = sorted(rank for rank, at in self._awaited.items() if at == since)
             how = "expected its `with` block, or shutdown(), on all ranks"
             what = f"got a first task of lb_mpi.Executor {now - since:.0f} s ago: it is long, or"
-            warn(f"{named_ranks(ranks)} {what} not answered: {how}")
+            warn(f"{named_ranks(silent)} {what} not answered: {how}")
             self._awaited = dict.fromkeys(self._awaited, math.inf)
 
     def take(self, source: int, results: Buffer) -> None:
-        """See `SessionActor`; drop late results of a map."""
+        """See `PoolActor`; drop late results of a map."""
         epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
             (frame,) = frames
@@ -368,12 +368,12 @@ class Dispatcher(SessionActor):
         """Accept the results of a batch from the root's thread."""
         with self.changed:
             done, own_s = RankTasks(ran.n, ran.wall_s, ran.work_s), ran.work_s + ran.stopped_s
-            self._answers.append((self.session.ranks.root, done, own_s, ran.values))
+            self._answers.append((self.ranks.root, done, own_s, ran.values))
             self.notify()
 
     @property
     def wake_at(self) -> float:
-        """See `SessionActor`."""
+        """See `PoolActor`."""
         return min(super().wake_at, self._scheduler.wake_at)
 
     @property
@@ -392,7 +392,7 @@ class Dispatcher(SessionActor):
             return Quiet(max(0.0, min(longest_s, self._scheduler.wake_at - time.perf_counter())))
 
     def done(self, job: Resolve | Quiet, _result: None) -> list[PoolSend]:
-        """See `SessionActor`."""
+        """See `PoolActor`."""
         if isinstance(job, Resolve):
             with self.changed:
                 self._unresolved.popleft()
@@ -465,11 +465,11 @@ class OwnTasks:
 
     def __init__(
         self,
-        session: Session,
+        ranks: PoolRanks,
         take: Callable[[Ran], None],
         stop: Callable[[BaseException], None],
     ) -> None:
-        self._session, self._take, self._stop = session, take, stop
+        self._ranks, self._take, self._stop = ranks, take, stop
         self._batches: SimpleQueue[TaskBatch | None] = SimpleQueue()  # None: the thread ends
         self.thread = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
 
@@ -491,17 +491,17 @@ class OwnTasks:
                 _late.append(self.thread)
 
     def _work(self) -> None:
-        record = self._session.record
+        record = self._ranks.record
         try:
             while (batch := self._batches.get()) is not None:
                 record.hold(Phase.OWN, time.perf_counter())
-                ran = run_submitted(self._session, batch)
+                ran = run_submitted(self._ranks, batch)
                 record.release(Phase.PROTOCOL, time.perf_counter())
                 self._take(ran)
                 del batch, ran
         except BaseException as error:
             self._stop(error)
-        self._session.clocks.end()  # they were this thread's
+        self._ranks.clocks.end()  # they were this thread's
 
 
 # --- futures ----------------------------------------------------------------------------------------------------------
@@ -576,20 +576,20 @@ def _await_tasks() -> None:
         MPI.COMM_WORLD.Abort(INTERRUPTED)
 
 
-def dispatcher_of(session: Session, given: Submissions) -> Dispatcher:
+def dispatcher_of(ranks: PoolRanks, given: Submissions) -> Dispatcher:
     """Return the dispatcher of these ranks, with this executor among those that it serves."""
     while True:
-        with session.claimed(Wish.TASKS), in_call(""):  # with Ctrl-C held back, so that what is noted also runs
-            found = session.operation
+        with ranks.claimed(Wish.TASKS), in_call(""):  # with Ctrl-C held back, so that what is noted also runs
+            found = ranks.operation
             if isinstance(found, Dispatcher):
                 if found.add(given):
                     return found
                 if found.state is not PoolState.ENDING:  # a callback of its last task
                     raise Error(REASONS[found.state])
             else:
-                check_level(session.presence.comm)
-                one = Dispatcher(session, closes=not (session.shared or given.gives_way))
-                session.begin(one)
+                check_level(ranks.presence.comm)
+                one = Dispatcher(ranks, closes=not (ranks.shared or given.gives_way))
+                ranks.begin(one)
                 dispatchers.append(one)
                 one.add(given)
                 one.thread.start()
@@ -598,6 +598,6 @@ def dispatcher_of(session: Session, given: Submissions) -> Dispatcher:
 
 def check_level(comm: MPI.Intracomm) -> None:
     """Raise an error if MPI allows only the main thread to call it."""
-    several = any(one.session.presence.comm != comm for one in [*dispatchers])
+    several = any(one.ranks.presence.comm != comm for one in [*dispatchers])
     needed = MPI.THREAD_MULTIPLE if several else MPI.THREAD_SERIALIZED
     need_level(needed, "lb_mpi.Executor calls it from a thread" + ", one for each communicator" * several)

@@ -32,9 +32,9 @@ from lb_mpi.mpi.pool.arguments import check_costs
 from lb_mpi.mpi.pool.dispatcher import Dispatcher, Submission, Submissions, TaskFuture, check_level, dispatcher_of
 from lb_mpi.mpi.pool.member import serve
 from lb_mpi.mpi.pool.messages import dumps
+from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.running import run_chunk, run_kept
-from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.script import open_ranks
 from lb_mpi.mpi.pool.within import PoolWithinTask
 from lb_mpi.pooling.account import report
 from lb_mpi.pooling.scheduler import Task
@@ -98,21 +98,21 @@ class Executor(MPIPoolExecutor):
             return {}
 
         initializers = list[bytes]()  # at most one, on rank 0
-        self._session = open_session(comm, 0, check, name="lb_mpi.Executor")
-        size = self._session.ranks.size
-        ranks = [*range(1, size), *([0] if root_works or size == 1 else [])]
-        self._work = Submissions(self._session, ranks[:max_workers], *initializers, gives_way=False)
+        self._ranks = open_ranks(comm, 0, check, name="lb_mpi.Executor")
+        size = self._ranks.size
+        numbers = [*range(1, size), *([0] if root_works or size == 1 else [])]
+        self._work = Submissions(self._ranks, numbers[:max_workers], *initializers, gives_way=False)
         self._dispatcher: Dispatcher | None = None
-        if self._session.ranks.is_root:
-            self._dispatcher = dispatcher_of(self._session, self._work)
+        if self._ranks.is_root:
+            self._dispatcher = dispatcher_of(self._ranks, self._work)
             weakref.finalize(self, self._dispatcher.close, self._work).atexit = False
 
     @classmethod
-    def of_pool(cls, session: Session) -> Executor:
+    def of_pool(cls, ranks: PoolRanks) -> Executor:
         """Make the executor of a pool's asynchronous tasks; it uses the ranks from its first task on, until a map begins."""
         new = cls.__new__(cls)
-        new._session = session
-        new._work = Submissions(session, [*range(1, session.ranks.size), 0], gives_way=True)
+        new._ranks = ranks
+        new._work = Submissions(ranks, [*range(1, ranks.size), 0], gives_way=True)
         new._dispatcher = None
         return new
 
@@ -130,11 +130,11 @@ class Executor(MPIPoolExecutor):
     def __repr__(self) -> str:
         """Show this rank, and whether the executor is open."""
         state = "broken" if self._work.broken is not None else "open" if self._work.queue.open else "shut down"
-        return f"<lb_mpi.Executor: rank {self._session.ranks.rank} of {self._session.ranks.size}, {state}>"
+        return f"<lb_mpi.Executor: rank {self._ranks.rank} of {self._ranks.size}, {state}>"
 
     def __bool__(self) -> bool:
         """Return True on the root, where its methods may be called."""
-        return self._session.ranks.is_root
+        return self._ranks.is_root
 
     @property
     def num_workers(self) -> int:
@@ -152,9 +152,9 @@ class Executor(MPIPoolExecutor):
     def report(self) -> Report:
         """Return a report of the tasks that have ended so far, also after a shutdown (see `Pool.report`)."""
         work = self._work
-        speeds = [s if rank in work.queue.ranks else 0.0 for rank, s in enumerate(self._session.ranks.emulated_speeds)]
-        ranks = [*work.ran]
-        return report(sum(rank.tasks for rank in ranks), work.ended - work.began, ranks, speeds)
+        speeds = [s if rank in work.queue.ranks else 0.0 for rank, s in enumerate(self._ranks.emulated_speeds)]
+        ran = [*work.ran]
+        return report(sum(rank.tasks for rank in ran), work.ended - work.began, ran, speeds)
 
     def bootup(self, wait: bool = True) -> Executor:
         """Start the initializer on all ranks now, and return the executor; `wait`: after all ranks have run it."""
@@ -197,7 +197,7 @@ class Executor(MPIPoolExecutor):
         task = Task(Submission(future, data), len(data), cost, keys)
         while self._dispatcher is None or not self._dispatcher.put(self._work, task):
             self._check("schedule new futures")
-            self._dispatcher = dispatcher_of(self._session, self._work)  # since a map has ended the last one
+            self._dispatcher = dispatcher_of(self._ranks, self._work)  # since a map has ended the last one
         return future
 
     def map(
@@ -280,13 +280,13 @@ class Executor(MPIPoolExecutor):
 
         cancel_futures : cancel the tasks not yet sent to a rank.
         """
-        if not self._session.ranks.is_root:
+        if not self._ranks.is_root:
             if self._work.queue.open:
                 self._work.queue.open = False
                 try:
-                    serve(self._session)
+                    serve(self._ranks)
                 finally:
-                    self._session.close()
+                    self._ranks.close()
             return
         if self._dispatcher is None:
             self._work.queue.open = False
@@ -298,7 +298,7 @@ class Executor(MPIPoolExecutor):
     def __enter__(self) -> Self | Any:  # Any: None, which users need not check for in a script of rank 0 alone
         """Return the executor; on ranks that serve, serve until rank 0 shuts it down, then return None."""
         if self:
-            self._session.bind_others()
+            self._ranks.bind_others()
             return self
         self.shutdown()
         hint(Executor, "this rank has worked for the executor; put `if executor:` before what only rank 0 does")
@@ -306,16 +306,16 @@ class Executor(MPIPoolExecutor):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Shut the executor down; at once after Ctrl-C."""
-        if not self._session.ranks.is_root:
+        if not self._ranks.is_root:
             return
         if isinstance(error, KeyboardInterrupt) and self._dispatcher is not None:
             self._dispatcher.interrupt()
         if error is not None:
-            self._session.left(error)
+            self._ranks.left(error)
         self.shutdown()
 
     def _check(self, what: str) -> None:
-        if not self._session.ranks.is_root:
+        if not self._ranks.is_root:
             raise Error("this rank runs tasks of the executor: expected a call on rank 0")
         if self._work.broken is not None:
             raise BrokenExecutor(str(self._work.broken)) from self._work.broken.__cause__
@@ -326,9 +326,9 @@ class Executor(MPIPoolExecutor):
 # --- for lb_mpi.Pool -------------------------------------------------------------------------------------------------
 
 
-def initialize(session: Session, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
+def initialize(ranks: PoolRanks, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     """Call initializer(*initargs) on all ranks of a script but the root; lb_mpi.Error if it raises."""
-    if session.ranks.size > 1:
+    if ranks.size > 1:
         with Executor(initializer=initializer, initargs=initargs, root_works=False) as executor:
             executor.bootup()
         if (broken := executor._work.broken) is not None:  # known at the end: the futures are done a moment before

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.knowledge import Timing
-from lb_mpi.pooling.worker import Swap
+from lb_mpi.pooling.stealer import Swap
 
 _LINE = 64  # bytes of a cache line, to avoid false sharing of words
 _WORD = 8  # bytes of a word, at the start of its line
@@ -20,7 +20,7 @@ _NO_WORD = np.uint64(2**64 - 1)  # lo == hi == 2**28 - 1 in epoch 255: no rank's
 class SharedIntervals:
     """The interval of each rank on a host, as a word (see `lb_mpi.pooling.intervals`).
 
-    `host` is a communicator of ranks that share memory, `ranks` their numbers in the session.  Reading a word needs no MPI
+    `host` is a communicator of ranks that share memory, `ranks` their numbers in the pool.  Reading a word needs no MPI
     call.  A stale reading makes the swap that is based on it fail.  Collective, as is `close`.
     """
 

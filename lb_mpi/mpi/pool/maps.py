@@ -1,9 +1,9 @@
 """A map of known items, from its beginning to its end, on the root; the other ranks have their part in it (`member`).
 
     root       MapPlan, RootMap; START    -> carry: a chunk, run -> MapResults.put -> its take -> collect; END
-    others     Follower                   -> carry: a chunk, run -> put; RESULTS  -> RootTasks.take
+    others     Worker                   -> carry: a chunk, run -> put; RESULTS  -> RootTasks.take
 
-The rank's `Worker` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
+The rank's `Stealer` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
 which the loop leaves when there is something for them.  Another thread, whose map completes this one, calls none of them:
 their errors would be its own, and they may wait for a lock that it holds.
 """
@@ -58,7 +58,7 @@ from lb_mpi.mpi.pool.messages import (
     read_results,
     task_error,
 )
-from lb_mpi.mpi.pool.session import MAP, PoolSend, Session
+from lb_mpi.mpi.pool.ranks import MAP, PoolRanks, PoolSend
 from lb_mpi.pooling.account import Collector, RankTasks, report
 from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.checkpoint import is_storable
@@ -82,26 +82,26 @@ class PoolMaps:
     `speeds`: the user's, or None.
     """
 
-    def __init__(self, session: Session, speeds: Sequence[float] | None) -> None:
-        self.session = session
-        self.knowledge = session.knowledge if speeds is None else RankKnowledge(session.ranks.size, speeds)
+    def __init__(self, ranks: PoolRanks, speeds: Sequence[float] | None) -> None:
+        self.ranks = ranks
+        self.knowledge = ranks.knowledge if speeds is None else RankKnowledge(ranks.size, speeds)
         self.memory = Memory()
         self.current: RootTasks | None = None  # under way, on the root
         self._ended: tuple[int, float, Sequence[RankTasks]] | None = None  # the last one, on the root
 
-    def ended(self, n: int, seconds: float, ranks: Sequence[RankTasks]) -> None:
+    def ended(self, n: int, seconds: float, done: Sequence[RankTasks]) -> None:
         """Keep what the report of a map of `n` tasks needs; after the first, warn of tasks with more threads than cores."""
-        whole, threads_s = self.session.ranks, self.session.threads_s
-        if self._ended is None and threads_s > max(THREADS_S, THREADED * ranks[whole.rank].work_s):
-            n_ranks = whole.hosts.count(whole.hosts[whole.rank])
+        ranks, threads_s = self.ranks, self.ranks.threads_s
+        if self._ended is None and threads_s > max(THREADS_S, THREADED * done[ranks.rank].work_s):
+            n_ranks = ranks.hosts.count(ranks.hosts[ranks.rank])
             if text := crowded(n_ranks, n_threads(), N_CORES):
                 warn(f"the tasks of this map use threads: {text}")
-        self._ended = n, seconds, ranks
+        self._ended = n, seconds, done
 
     @property
     def report(self) -> Report | None:
         """Make the report of the last map that has ended, on the root."""
-        return None if self._ended is None else report(*self._ended, self.session.ranks.emulated_speeds)
+        return None if self._ended is None else report(*self._ended, self.ranks.emulated_speeds)
 
 
 def _nothing() -> None:
@@ -125,19 +125,19 @@ def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
     return values, None
 
 
-def sent_function(session: Session, call: Call) -> tuple[Call, bytes, bytes]:
+def sent_function(ranks: PoolRanks, call: Call) -> tuple[Call, bytes, bytes]:
     """Return the root's own call; the pickled function, if other ranks need it; and its digest, unless they call, too.
 
     The root's tasks use their own unpickled copy, as those of other ranks do.  So they don't change the caller's object,
     which would be sent again in each map.
     """
-    if not session.ranks.alone or session.ranks.size == 1:
+    if not ranks.alone or ranks.size == 1:
         return call, b"", b""
     digest = digest_of(call.function)
-    if digest in session.functions:
-        return call._replace(function=session.functions.load(digest)), b"", digest
+    if digest in ranks.functions:
+        return call._replace(function=ranks.functions.load(digest)), b"", digest
     function = dumps(call.function, "function", call.function)
-    if session.functions.is_often(name_of(call.function), len(function)):
+    if ranks.functions.is_often(name_of(call.function), len(function)):
         warn(OFTEN.format(show(call.function), 1e-6 * len(function)))
     with contextlib.suppress(Exception):  # the other ranks tell what is wrong
         call = call._replace(function=pickle.loads(function))
@@ -148,14 +148,14 @@ class RootTasks(Member):
     """A map on its root: of known items (`RootMap`), or of items that are read while it runs (`RootStream`)."""
 
     def __init__(self, maps: PoolMaps, call: Call) -> None:
-        super().__init__(maps.session, call)
+        super().__init__(maps.ranks, call)
         self._maps = maps
         self._given = call  # with the caller's function, not this rank's copy
         self._function = [b"", b""]  # pickled, and its digest
         self._epoch = 0
         self._began = 0.0
         self.failure: TaskFailure | None = None  # the first, with the number of its task
-        self._rank_tasks = [RankTasks()] * self.session.ranks.size
+        self._rank_tasks = [RankTasks()] * self.ranks.size
         self._thread = self._caller = 0  # the thread that works on it; the one in a function of the caller's
         self.calls = True  # the thread that works on it is the caller's, which wants results as they arrive
         self._dropped = False  # before all results were taken
@@ -164,7 +164,7 @@ class RootTasks(Member):
 
     def pickle_function(self) -> None:
         """Pickle the function, if it must be sent, and make this rank's copy of it."""
-        self.call, *self._function = sent_function(self.session, self._given)
+        self.call, *self._function = sent_function(self.ranks, self._given)
 
     def task_at(self, position: int) -> int:
         """Return the number of the task at a position."""
@@ -189,20 +189,20 @@ class RootTasks(Member):
 
         `costs`: they are known.  `items` are removed, since what is sent is not kept here, too.
         """
-        session, call, knowledge, (function, digest) = self.session, self.call, self._maps.knowledge, self._function
-        session.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": knowledge.speeds})
+        ranks, call, knowledge, (function, digest) = self.ranks, self.call, self._maps.knowledge, self._function
+        ranks.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": knowledge.speeds})
         known = knowledge.numbers()
-        self._began, self._epoch = time.perf_counter(), session.next_map()
+        self._began, self._epoch = time.perf_counter(), ranks.next_map()
         start = Start(self._epoch, chunksize, costs, lazy, len(function), digest)
         parts = [np.array(known).tobytes(), np.array(bounds, dtype=np.int64).tobytes(), function, *items]
         items.clear()
-        with session.presence.notifying():
-            data = session.orders.send_all(Tag.START, START.pack(*start, *call[1:]), parts)
+        with ranks.presence.notifying():
+            data = ranks.orders.send_all(Tag.START, START.pack(*start, *call[1:]), parts)
             if function:
-                session.functions.keep(digest, call.function)
+                ranks.functions.keep(digest, call.function)
             self.begin(start, known, bounds, self._began)
-        if not session.ranks.alone:
-            self._free_others = bind(session.presence.comm, "before all results of a pool's map are taken", here=True)
+        if not ranks.alone:
+            self._free_others = bind(ranks.presence.comm, "before all results of a pool's map are taken", here=True)
         self._maps.current = self
         return data[8 * (len(known) + len(bounds)) + len(function) :]
 
@@ -210,24 +210,24 @@ class RootTasks(Member):
         """Send the end of the map to all ranks."""
         self.stop()
         self._free_others()
-        with self.session.presence.committing():
-            self.session.orders.send_all(Tag.END, b"", [payload])
+        with self.ranks.presence.committing():
+            self.ranks.orders.send_all(Tag.END, b"", [payload])
         self._maps.current = None
 
     @property
     def state(self) -> PoolState:
-        """See `SessionActor`."""
+        """See `PoolActor`."""
         if threading.get_ident() in (self._thread, self._caller):
             return PoolState.IN_MAP
-        return PoolState.MAP if self.session.ranks.alone else PoolState.MAP_OF_ALL
+        return PoolState.MAP if self.ranks.alone else PoolState.MAP_OF_ALL
 
     @property
     def under_way(self) -> bool:
         """True from its begin until its end."""
-        return self.session.operation is self
+        return self.ranks.operation is self
 
     def take(self, source: int, results: Buffer) -> None:
-        """See `SessionActor`."""
+        """See `PoolActor`."""
         epoch, done, frames = read_results(results)
         if epoch != self._epoch:
             return
@@ -261,16 +261,16 @@ class RootTasks(Member):
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
         """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
         if self.under_way:  # asked without the lock, too: a thread for whose start its holder waits may collect this map
-            with self.session.lock, in_call(""):
+            with self.ranks.lock, in_call(""):
                 if self.under_way:
                     self._end(results, dropped=dropped)
 
     def leave(self, _error: BaseException | None) -> None:
-        """See `SessionActor`."""
+        """See `PoolActor`."""
         self.end(dropped=True)
 
     def complete(self) -> None:
-        """See `SessionActor`; results not yet requested are kept, a failure is raised where they are requested."""
+        """See `PoolActor`; results not yet requested are kept, a failure is raised where they are requested."""
         with in_call(""):
             try:
                 while not self.complete_for_others:
@@ -292,7 +292,7 @@ class RootTasks(Member):
         """Work until there is something for the caller, which `calls`; or until the map can leave the ranks."""
         self._thread, self.calls = threading.get_ident(), calls
         try:
-            self.session.work(self, self.port, MAP)
+            self.ranks.work(self, self.port, MAP)
         finally:
             self._thread, self.calls = 0, True
 
@@ -316,18 +316,18 @@ class RootTasks(Member):
             self.end(dropped=True)
             raise
         except BaseException as error:
-            with self.session.lock, in_call(""):  # since another thread may make a stream pause, and begin its own map
+            with self.ranks.lock, in_call(""):  # since another thread may make a stream pause, and begin its own map
                 if self.under_way:
                     self.fail(error)
                     self.end()
-                    self.session.on_all(error)
+                    self.ranks.on_all(error)
             raise
 
     def _finish(self, results: list[Any] | None = None) -> None:
         """End the map on all ranks; raise its failure."""
         self.end(results)
         if self.failure is not None:
-            raise self.session.on_all(self._error(self.failure))
+            raise self.ranks.on_all(self._error(self.failure))
 
     def run(self, job: Any) -> Any:
         """See `Member`; or unpickle results, which may be the user's code."""
@@ -340,7 +340,7 @@ class RootTasks(Member):
     def _error(self, failure: TaskFailure) -> BaseException:
         """Make the error of a failed map; if only the root continues, SystemExit in a task does not end it."""
         own = self.failed
-        if not isinstance(own, Exception | None) and (isinstance(own, KeyboardInterrupt) or not self.session.ranks.alone):
+        if not isinstance(own, Exception | None) and (isinstance(own, KeyboardInterrupt) or not self.ranks.alone):
             return own
         error = task_error(failure)
         error.__cause__ = own or error.__cause__
@@ -452,10 +452,10 @@ class MapResults:
             for value in values:
                 self._callback(value)
         if self._reports(time.perf_counter()):
-            self.tell_progress()
+            self.report_progress()
             self._reported = time.perf_counter()  # after the call, which may take long
 
-    def tell_progress(self) -> None:
+    def report_progress(self) -> None:
         """Call the caller's progress, if there is one."""
         if self._progress is not None:
             self._n_reported = self._collector.missing
@@ -472,7 +472,7 @@ class RootMap(RootTasks):
 
     def __init__(self, maps: PoolMaps, items: Sequence[Any], options: CheckedOptions, opened: contextlib.ExitStack) -> None:
         super().__init__(maps, options.call)
-        session, path, file, call = maps.session, options.checkpoint, None, options.call
+        ranks, path, file, call = maps.ranks, options.checkpoint, None, options.call
         given = check_items(items, ordered=path is not None)
         if path is not None:
             file = CheckpointFile(path, call.function, given, star=call.star, key=options.key)
@@ -482,7 +482,7 @@ class RootMap(RootTasks):
         costs, digest = check_costs(options.costs, n), partial(sample_of, given)
         self._plan = plan = MapPlan.of(name, n, costs, done, maps.knowledge, maps.memory, digest)
         self.pickle_function()
-        self._encoded, self._chunksize = encode(given, plan.order, session.ranks.size), options.chunksize
+        self._encoded, self._chunksize = encode(given, plan.order, ranks.size), options.chunksize
         self._to_all = options.to_all
         self._found = MapResults(
             plan.order, callback=options.callback, progress=options.progress, file=file,
@@ -519,7 +519,7 @@ class RootMap(RootTasks):
         """See `RootTasks`; report the progress at the end, before the other ranks are notified."""
         if self.failure is None and self._found.has_calls:
             with self._calling():
-                self._found.tell_progress()
+                self._found.report_progress()
         super()._finish(results)
 
     def _results(self) -> Iterator[tuple[int, Any]]:
@@ -531,7 +531,7 @@ class RootMap(RootTasks):
                     raise Error("the pool was closed during a map: expected a loop over all its results before")
                 for tasks, values in self._taken():
                     yield from zip(tasks, values, strict=True)
-                with self.session.lock, in_call(""), self._ending():
+                with self.ranks.lock, in_call(""), self._ending():
                     if self._found.has_fresh or self._dropped:  # another map has completed this one meanwhile
                         continue
                     if self.complete_for_others:
@@ -562,7 +562,7 @@ class RootMap(RootTasks):
     @property
     def may_begin(self) -> bool:
         """See `Member`; results to unpickle go first."""
-        return not self._arrived and self.session.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
+        return not self._arrived and self.ranks.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
 
     @property
     def job(self) -> Any:
@@ -581,7 +581,7 @@ class RootMap(RootTasks):
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """See `Member`."""
-        self._found.put(self.session.ranks.rank, lo, hi, values, seconds)
+        self._found.put(self.ranks.rank, lo, hi, values, seconds)
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """Note whether something is due for the caller; the root sends no results."""
@@ -600,16 +600,16 @@ class RootMap(RootTasks):
         try:
             self._found.write()
         except (OSError, TypeError, ValueError) as error:
-            rank, position = self._found.refused or (self.session.ranks.rank, -1)
+            rank, position = self._found.refused or (self.ranks.rank, -1)
             self.fail_task(failure_of(error, rank, position, self.call.function if position >= 0 else None), error)
-            self.session.worker.end()
+            self.ranks.stealer.end()
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
-        session, self._dropped = self.session, dropped
+        ranks, self._dropped = self.ranks, dropped
         payload = pickle.dumps(None)
         done = self.done_tasks
-        copies = len(set(session.ranks.hosts)) * len(self._function[0])  # of the function, one to each host
-        self._rank_tasks[session.ranks.rank] = done._replace(sent_bytes=done.sent_bytes + copies)
+        copies = len(set(ranks.hosts)) * len(self._function[0])  # of the function, one to each host
+        self._rank_tasks[ranks.rank] = done._replace(sent_bytes=done.sent_bytes + copies)
         try:
             self._keep_rest()
             if self.failure is None and self._to_all and results is not None:

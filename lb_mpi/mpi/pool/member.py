@@ -1,7 +1,7 @@
 """One rank of a pool: the tasks that it runs, and the results that it passes on.
 
     the root's order      a rank other than the root
-    START                 begins its interval: chunks that its `Worker` chooses, until none is left on its host; then steals
+    START                 begins its interval: chunks that its `Stealer` chooses, until none is left on its host; then steals
     TASK                  runs a batch: items of the map under way, or else calls that were submitted to an executor
     END, CLOSE            leaves the loop
 """
@@ -35,13 +35,13 @@ from lb_mpi.mpi.pool.messages import (
     results_parcel,
     task_error,
 )
+from lb_mpi.mpi.pool.ranks import MAP, TASK, PoolActor, PoolMessage, PoolPort, PoolRanks, PoolSend, TaskResults
 from lb_mpi.mpi.pool.running import Ran, run_submitted, run_tasks
-from lb_mpi.mpi.pool.session import MAP, TASK, PoolMessage, PoolPort, PoolSend, Session, SessionActor, TaskResults
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.scheduler import BATCH_S
-from lb_mpi.pooling.worker import Swap
+from lb_mpi.pooling.stealer import Swap
 from lb_mpi.record.events import Phase
 
 FLUSH_S = 20e-3  # how long results wait for others to be sent along, or written to the checkpoint
@@ -53,11 +53,11 @@ def _unknown(*_: Any) -> Any:
     raise LookupError("the function of this map has not been unpickled")
 
 
-class Member(SessionActor):
+class Member(PoolActor):
     """One rank's part in a map."""
 
-    def __init__(self, session: Session, call: Call) -> None:
-        super().__init__(session)
+    def __init__(self, ranks: PoolRanks, call: Call) -> None:
+        super().__init__(ranks)
         self.call = call
         self.items: ReceivedItems | None = None  # which each rank unpickles for itself; None: they come in batches
         self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
@@ -66,38 +66,38 @@ class Member(SessionActor):
     @property
     def port(self) -> PoolPort:
         """A port for it; not kept here, so that what a map holds is freed with its last reference."""
-        return PoolPort(self.session, self.run)
+        return PoolPort(self.ranks, self.run)
 
     @property
     def state(self) -> PoolState:
-        """See `SessionActor`; on ranks other than the root, only a task can ask."""
+        """See `PoolActor`; on ranks other than the root, only a task can ask."""
         return PoolState.IN_MAP
 
     def begin(self, start: Start, known: Sequence[float], bounds: Sequence[int], began: float) -> None:
         """Begin the map on this rank; rank r owns the tasks bounds[r]..bounds[r + 1] - 1."""
-        session = self.session
-        lo, hi = bounds[session.ranks.rank], bounds[session.ranks.rank + 1]
-        session.known.read(known)
+        ranks = self.ranks
+        lo, hi = bounds[ranks.rank], bounds[ranks.rank + 1]
+        ranks.known.read(known)
         if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
-            session.presence.wait(session.presence.comm.Ibarrier().Test)
-        self._sent_before = session.parcels.sent_bytes
-        session.account.begin(began, lo, hi)
+            ranks.presence.wait(ranks.presence.comm.Ibarrier().Test)
+        self._sent_before = ranks.parcels.sent_bytes
+        ranks.account.begin(began, lo, hi)
         if not start.lazy:
-            session.worker.begin(start.epoch, lo, hi, start.chunksize, start.largest_first, bounds[-1])
-        session.begin(self)
+            ranks.stealer.begin(start.epoch, lo, hi, start.chunksize, start.largest_first, bounds[-1])
+        ranks.begin(self)
 
     def stop(self) -> None:
         """Begin nothing more: the map is over."""
-        session = self.session
-        session.end()
-        session.worker.end()
-        session.account.end(time.perf_counter(), self.done_tasks, session.ranks.emulated_speeds[session.ranks.rank])
+        ranks = self.ranks
+        ranks.end()
+        ranks.stealer.end()
+        ranks.account.end(time.perf_counter(), self.done_tasks, ranks.emulated_speeds[ranks.rank])
 
     @property
     def done_tasks(self) -> RankTasks:
         """The work of this rank in this map so far."""
-        session = self.session
-        return session.account.done._replace(sent_bytes=session.parcels.sent_bytes - self._sent_before)
+        ranks = self.ranks
+        return ranks.account.done._replace(sent_bytes=ranks.parcels.sent_bytes - self._sent_before)
 
     @abstractmethod
     def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
@@ -114,47 +114,47 @@ class Member(SessionActor):
     @property
     def may_begin(self) -> bool:
         """True if a chunk may begin: not while too much is under way."""
-        return self.session.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
+        return self.ranks.parcels.unsent_bytes <= UNSENT_BYTES and not self.over
 
     @property
     def job(self) -> Any:
         """The next chunk, if it may begin."""
-        return self.session.worker.chunk if self.may_begin else None
+        return self.ranks.stealer.chunk if self.may_begin else None
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
-        """See `SessionActor`; take a chunk, and pass on results: an emulated slow rank that rests has none of either."""
-        session, worker, sends = self.session, self.session.worker, super().turn(now, arrived)
-        if session.throttle.due():
+        """See `PoolActor`; take a chunk, and pass on results: an emulated slow rank that rests has none of either."""
+        ranks, stealer, sends = self.ranks, self.ranks.stealer, super().turn(now, arrived)
+        if ranks.throttle.due():
             return sends
         if self.may_begin:
-            while isinstance(swap := worker.job, Swap):
-                sends += worker.done(swap, session.intervals.swap(swap))
-                sends += worker.turn(now, ())
-        session.account.stole(worker.steals)
-        return sends + self.flush(now, idle=worker.job is None)
+            while isinstance(swap := stealer.job, Swap):
+                sends += stealer.done(swap, ranks.intervals.swap(swap))
+                sends += stealer.turn(now, ())
+        ranks.account.stole(stealer.steals)
+        return sends + self.flush(now, idle=stealer.job is None)
 
     def run(self, job: Any) -> Any:
         """Run a chunk or a batch, up to the first task that raises."""
         if isinstance(job, TaskBatch):
-            return run_tasks(self.session, self.call, Phase.OWN, lambda: [*map(pickle.loads, job.tasks)], limit_s=BATCH_S)
+            return run_tasks(self.ranks, self.call, Phase.OWN, lambda: [*map(pickle.loads, job.tasks)], limit_s=BATCH_S)
         assert self.items is not None
-        items, phase = self.items, self.session.account.phase(job.lo)
-        return run_tasks(self.session, self.call, phase, lambda: items.some(job.lo, job.hi))
+        items, phase = self.items, self.ranks.account.phase(job.lo)
+        return run_tasks(self.ranks, self.call, phase, lambda: items.some(job.lo, job.hi))
 
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """Pass on what a chunk or a batch has brought."""
-        session, worker, ran, sends = self.session, self.session.worker, result, list[PoolSend]()
+        ranks, stealer, ran, sends = self.ranks, self.ranks.stealer, result, list[PoolSend]()
         seconds = self.own_s(ran)
         if isinstance(job, Interval):
-            sends += worker.done(job, ran.wall_s, seconds)
+            sends += stealer.done(job, ran.wall_s, seconds)
         n = job.n if isinstance(job, Interval) else len(job.tasks)
         first, failed_at = self.position(job, 0), self.position(job, ran.n) if ran.n < n else -1
-        session.account.ran(first, ran.n, ran.wall_s, ran.work_s)
+        ranks.account.ran(first, ran.n, ran.wall_s, ran.work_s)
         if ran.n:
             self.put(first, first + ran.n, ran.values, seconds)
         if ran.failed is not None:  # Ctrl-C may come after the last task
-            self.fail_task(failure_of(ran.failed, session.ranks.rank, failed_at, self.call.function), ran.failed)
-            worker.end()
+            self.fail_task(failure_of(ran.failed, ranks.rank, failed_at, self.call.function), ran.failed)
+            stealer.end()
         return sends
 
     def own_s(self, ran: Ran) -> float:
@@ -162,8 +162,8 @@ class Member(SessionActor):
 
         An emulated slow rank rests after them, before their results leave.
         """
-        self.session.throttle.charge(ran.cpu_s)
-        return ran.work_s + ran.stopped_s + ran.cpu_s / self.session.throttle.speed - ran.cpu_s
+        self.ranks.throttle.charge(ran.cpu_s)
+        return ran.work_s + ran.stopped_s + ran.cpu_s / self.ranks.throttle.speed - ran.cpu_s
 
     def position(self, job: Any, k: int) -> int:
         """Return the position of task k of a job."""
@@ -171,24 +171,24 @@ class Member(SessionActor):
 
     def fail(self, error: BaseException) -> list[PoolSend]:
         """Note that this rank can't continue."""
-        self.fail_task(failure_of(error, self.session.ranks.rank), error)
-        self.session.worker.end()
+        self.fail_task(failure_of(error, self.ranks.rank), error)
+        self.ranks.stealer.end()
         return []
 
 
-class Follower(Member):
+class Worker(Member):
     """A rank other than the root: it follows the root's orders one after the other, and sends results in batches."""
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session, Call(_unknown))
+    def __init__(self, ranks: PoolRanks) -> None:
+        super().__init__(ranks, Call(_unknown))
         self._epoch = NO_MAP
         self._frames: list[Frame] = []  # results to send
         self._bytes, self._since = 0, 0.0
 
     def begin_map(self, function: Callable[..., Any] | None = None) -> None:
         """Begin the map of the next order; `function`: None uses the one sent by the root."""
-        session, size = self.session, self.session.ranks.size
-        header, data = session.orders.read(Tag.START)
+        ranks, size = self.ranks, self.ranks.size
+        header, data = ranks.orders.read(Tag.START)
         fields = START.unpack_from(header)
         start, how = Start(*fields[: len(Start._fields)]), fields[len(Start._fields) :]
         n = n_numbers(size)
@@ -198,8 +198,8 @@ class Follower(Member):
         self.begin(start, known.tolist(), bounds.tolist(), time.perf_counter())
         try:
             if start.function_bytes:
-                session.functions.keep(start.digest, bytes(data[: start.function_bytes]))
-            self.call = Call(function or session.functions.load(start.digest), *how)
+                ranks.functions.keep(start.digest, bytes(data[: start.function_bytes]))
+            self.call = Call(function or ranks.functions.load(start.digest), *how)
             self.items = None if start.lazy else ReceivedItems(data[start.function_bytes :])
         except Exception as error:  # the user's classes may raise anything when they are unpickled
             self.fail(error)
@@ -207,13 +207,13 @@ class Follower(Member):
     @property
     def over(self) -> bool:
         """True when the next order is no TASK."""
-        order = self.session.orders.first
+        order = self.ranks.orders.first
         return order is not None and order.tag != Tag.TASK
 
     @property
     def job(self) -> Any:
         """The next batch, or else the next chunk."""
-        order = self.session.orders.first
+        order = self.ranks.orders.first
         if order is None:
             return super().job
         return None if self.over else read_batch(order.parcel)
@@ -221,7 +221,7 @@ class Follower(Member):
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """See `Member`; drop the batches not begun if another order has arrived behind them, or after a failure here."""
         sends = super().turn(now, arrived)
-        self.session.orders.drop(Tag.TASK, all_of_them=self.failed is not None)
+        self.ranks.orders.drop(Tag.TASK, all_of_them=self.failed is not None)
         return sends
 
     def run(self, job: Any) -> Any:
@@ -229,18 +229,18 @@ class Follower(Member):
         if self._epoch != NO_MAP:
             return super().run(job)
         with in_call(TASK, watched=True):
-            return run_submitted(self.session, job)
+            return run_submitted(self.ranks, job)
 
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """See `Member`."""
         if isinstance(job, TaskBatch):
-            self.session.orders.follow()
+            self.ranks.orders.follow()
         if self._epoch != NO_MAP:
             return super().done(job, result)
         ran: Ran = result
-        seconds, rest_s = self.own_s(ran), ran.cpu_s / self.session.throttle.speed - ran.cpu_s
+        seconds, rest_s = self.own_s(ran), ran.cpu_s / self.ranks.throttle.speed - ran.cpu_s
         done, frame = RankTasks(ran.n, ran.wall_s + rest_s, ran.work_s), Frame(0, ran.n, ran.values, seconds)
-        return [(self.session.ranks.root, TaskResults(results_parcel(NO_MAP, done, [frame])))]
+        return [(self.ranks.root, TaskResults(results_parcel(NO_MAP, done, [frame])))]
 
     def fail(self, error: BaseException) -> list[PoolSend]:
         """See `Member`; outside of a map, nobody else needs to know before this rank raises it."""
@@ -250,13 +250,13 @@ class Follower(Member):
 
     def finish(self) -> tuple[list[Any] | None, BaseException | None]:
         """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
-        session = self.session
+        ranks = self.ranks
         try:
-            session.work(self, self.port, MAP)
+            ranks.work(self, self.port, MAP)
         finally:
             self.stop()
-        with session.presence.committing():
-            end = session.orders.read(Tag.END)[1]
+        with ranks.presence.committing():
+            end = ranks.orders.read(Tag.END)[1]
         found = pickle.loads(end)
         own = self.failed if not isinstance(self.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
         if not isinstance(found, TaskFailure):
@@ -265,13 +265,13 @@ class Follower(Member):
                 own = None
             return found, own
         error = task_error(found)
-        if error.rank == session.ranks.rank:
+        if error.rank == ranks.rank:
             error.__cause__ = self.failed or error.__cause__  # including its traceback
-        return None, session.on_all(own or error)
+        return None, ranks.on_all(own or error)
 
     def collect(self) -> list[Any] | None:
         """Complete the map; return the results if all ranks get them, or raise its error."""
-        with self.session.presence.notifying():
+        with self.ranks.presence.notifying():
             results, error = self.finish()
         if error is not None:
             raise error
@@ -303,26 +303,26 @@ class Follower(Member):
             return []
         parcel = results_parcel(self._epoch, self.done_tasks, self._frames)
         self._frames, self._bytes = [], 0
-        return [(self.session.ranks.root, TaskResults(parcel))]
+        return [(self.ranks.root, TaskResults(parcel))]
 
 
-def serve(session: Session) -> None:
+def serve(ranks: PoolRanks) -> None:
     """Follow all orders of the root until it closes the pool; lb_mpi.Error if an error has ended the root's block."""
-    session.serve()
-    with session.presence.notifying():
+    ranks.serve()
+    with ranks.presence.notifying():
         while True:
-            follower = Follower(session)
-            session.work(follower, follower.port)
-            order = session.orders.first
+            worker = Worker(ranks)
+            ranks.work(worker, worker.port)
+            order = ranks.orders.first
             if order is None or order.tag != Tag.START:
-                if text := bytes(session.orders.read(Tag.CLOSE)[1]).decode(errors="replace"):
-                    raise session.presence.on_all(Error(text), session.ranks.root)
+                if text := bytes(ranks.orders.read(Tag.CLOSE)[1]).decode(errors="replace"):
+                    raise ranks.presence.on_all(Error(text), ranks.root)
                 return
             try:
-                follower.begin_map()
-                _, error = follower.finish()
+                worker.begin_map()
+                _, error = worker.finish()
             except OSError as short:  # of shared memory for this map: the root may go on with a smaller one
-                if not session.presence.is_of_all(short):
+                if not ranks.presence.is_of_all(short):
                     raise
                 continue
             if isinstance(error, KeyboardInterrupt):

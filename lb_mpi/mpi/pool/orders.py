@@ -27,7 +27,7 @@ class Order(NamedTuple):
 
 
 class Orders:
-    """The orders of one session; those that have arrived wait here until the rank follows them.
+    """The orders of one pool; those that have arrived wait here until the rank follows them.
 
     `host`: the ranks on this host, of which the root is the first on its own.  Collective, as is `close`.
     """

@@ -1,6 +1,6 @@
 """lb_mpi.Pool: independent tasks on all ranks of a communicator, the root among them.
 
-This is the user's side.  `lb_mpi.mpi.pool.maps` has a map from its beginning to its end, `lb_mpi.pooling.worker` decides
+This is the user's side.  `lb_mpi.mpi.pool.maps` has a map from its beginning to its end, `lb_mpi.pooling.stealer` decides
 which rank runs which tasks, and `lb_mpi.mpi.pool.executor` runs the asynchronous ones.
 """
 
@@ -29,10 +29,10 @@ from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import MapOptions, check_options, reads_lazily
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import PoolMaps, RootMap, RootTasks
-from lb_mpi.mpi.pool.member import Follower, serve
+from lb_mpi.mpi.pool.member import Worker, serve
+from lb_mpi.mpi.pool.ranks import MAP
 from lb_mpi.mpi.pool.running import run_chunk
-from lb_mpi.mpi.pool.script import open_session
-from lb_mpi.mpi.pool.session import MAP
+from lb_mpi.mpi.pool.script import open_ranks
 from lb_mpi.mpi.pool.streams import RootStream
 from lb_mpi.mpi.pool.within import PoolWithinTask
 from lb_mpi.pooling.beginning import Act, Wish, act
@@ -58,7 +58,7 @@ class Pool:
     mode the function is sent once, and again only when it has changed; each rank, the root too, runs tasks on its own
     copy of it, which they may change.  Each rank owns an interval of the tasks, in
     proportion to its speed; a rank that has finished its interval steals tasks from others (see
-    `lb_mpi.pooling.worker`).
+    `lb_mpi.pooling.stealer`).
 
     Parameters
     ----------
@@ -100,12 +100,12 @@ class Pool:
             return {"speeds": given}
 
         initargs = tuple(initargs)
-        self._session = open_session(comm, root, check, name="lb_mpi.Pool", emulated_speed=emulated_speed)
-        if self._session.shared and initializer is not None:
-            initialize(self._session, initializer, initargs)
-        calls = self._session.ranks.alone and self.is_root
-        self._executor = Executor.of_pool(self._session) if calls else None  # of asynchronous tasks
-        self._maps = PoolMaps(self._session, speeds)
+        self._ranks = open_ranks(comm, root, check, name="lb_mpi.Pool", emulated_speed=emulated_speed)
+        if self._ranks.shared and initializer is not None:
+            initialize(self._ranks, initializer, initargs)
+        calls = self._ranks.alone and self.is_root
+        self._executor = Executor.of_pool(self._ranks) if calls else None  # of asynchronous tasks
+        self._maps = PoolMaps(self._ranks, speeds)
         self._closed = False
 
     def __reduce__(self) -> Any:
@@ -114,22 +114,22 @@ class Pool:
 
     def __repr__(self) -> str:
         """Show this rank, and whether the pool is open."""
-        state = "closed" if self._closed else "failed" if self._session.presence.failed else "open"
-        return f"<lb_mpi.Pool: rank {self._session.ranks.rank} of {self.size}, {state}>"
+        state = "closed" if self._closed else "failed" if self._ranks.presence.failed else "open"
+        return f"<lb_mpi.Pool: rank {self._ranks.rank} of {self.size}, {state}>"
 
     def __bool__(self) -> bool:
         """Return True where its methods may be called: on all ranks, or on the root of a pool that the others serve."""
-        return self.is_root or not self._session.ranks.alone
+        return self.is_root or not self._ranks.alone
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return self._session.ranks.size
+        return self._ranks.size
 
     @property
     def is_root(self) -> bool:
         """True on the root."""
-        return self._session.ranks.is_root
+        return self._ranks.is_root
 
     def is_master(self) -> bool:
         """Return `is_root`; programs written for schwimmbad call it by this name."""
@@ -313,14 +313,14 @@ class Pool:
         """Serve the root of a pool made with `root=` until the root closes it on all ranks; on the root, do nothing."""
         if self._closed:
             raise closed("pool")
-        self._session.presence.check()
-        if not self._session.ranks.alone:
-            self._session.agree("wait", _no_wait)
+        self._ranks.presence.check()
+        if not self._ranks.alone:
+            self._ranks.agree("wait", _no_wait)
         if self.is_root:
-            self._session.bind_others()
+            self._ranks.bind_others()
             return
         try:
-            serve(self._session)
+            serve(self._ranks)
         finally:
             self._free()
 
@@ -339,12 +339,12 @@ class Pool:
         except Error:
             self._closed = True
             raise
-        session = self._session
-        if session.ranks.alone and not self.is_root and not session.presence.failed:
+        ranks = self._ranks
+        if ranks.alone and not self.is_root and not ranks.presence.failed:
             self.wait()
             return
-        mine = not session.shared or session.operation is self._maps.current
-        if mine and act(session.state, Wish.CLOSE) is Act.REFUSE:
+        mine = not ranks.shared or ranks.operation is self._maps.current
+        if mine and act(ranks.state, Wish.CLOSE) is Act.REFUSE:
             raise Error("close() in a task or callback of the pool: expected a call after it")
         with in_call("", last=True) as interrupts:
             try:
@@ -353,11 +353,11 @@ class Pool:
                         self._executor.shutdown()
                 if self._maps.current is not None:
                     self._maps.current.end(dropped=True)  # nobody has asked for all results
-                if not session.presence.failed and not session.ranks.alone:
-                    session.agree("close", lambda: None)
+                if not ranks.presence.failed and not ranks.alone:
+                    ranks.agree("close", lambda: None)
             except BaseException as error:
-                if not session.shared:  # the other ranks can't know that this one has closed it
-                    session.presence.send_failure(error, alone=True)
+                if not ranks.shared:  # the other ranks can't know that this one has closed it
+                    ranks.presence.send_failure(error, alone=True)
                 raise
             finally:
                 self._free()
@@ -379,23 +379,23 @@ class Pool:
 
     def __enter__(self) -> Self | Any:  # Any: None, which users need not check for where all ranks call
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
-        if self._session.ranks.alone:
+        if self._ranks.alone:
             self.wait()
-        if self._session.ranks.alone and not self.is_root:
-            root = self._session.ranks.root
+        if self._ranks.alone and not self.is_root:
+            root = self._ranks.root
             hint(Pool, f"this rank has worked for the pool; put `if pool:` before what only rank {root} does")
             return None
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
-        others = not (self.is_root or self._session.ranks.alone)
+        others = not (self.is_root or self._ranks.alone)
         if others and isinstance(error, AttributeError | TypeError) and "NoneType" in describe(error):
             error.add_note("On this rank `map` returns None; put `if pool.is_root:` before what uses its results.")
         with in_call("", last=True) as interrupts:
             try:
                 if error is not None and not self._closed:
-                    self._session.left(error)
+                    self._ranks.left(error)
                 if self._executor is not None:
                     with interrupts.allowed():
                         self._executor.__exit__(kind, error, trace)
@@ -415,60 +415,60 @@ class Pool:
         self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool
     ) -> list[Any] | None:
         with self._begun(function, items, options, star=star) as begun:
-            assert isinstance(begun, RootMap | Follower)  # a stream is not collected
+            assert isinstance(begun, RootMap | Worker)  # a stream is not collected
             return begun.collect()
 
     @contextmanager
     def _begun(
         self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool, lazy: bool = False,
         ordered: bool = False,
-    ) -> Iterator[RootTasks | Follower]:  # fmt: skip
+    ) -> Iterator[RootTasks | Worker]:  # fmt: skip
         """Begin a map on all ranks, for a block with Ctrl-C held back; if an argument is wrong on any, all that call raise.
 
         `lazy`: results are taken one by one, so items may be read while tasks run; `ordered`: in the order of the items.
         """
-        session, opened = self._session, ExitStack()  # closed if not all ranks begin the map
+        ranks, opened = self._ranks, ExitStack()  # closed if not all ranks begin the map
 
         def plan() -> RootTasks | None:
             with interrupts().allowed():  # the items may come from the user's code
-                checked = check_options(function, options, star=star, lazy=lazy, alone=session.ranks.alone)
-                if not session.ranks.is_root:
+                checked = check_options(function, options, star=star, lazy=lazy, alone=ranks.alone)
+                if not ranks.is_root:
                     return None
                 if lazy and reads_lazily(items, checked):
                     return RootStream(self._maps, items, checked, ordered=ordered)
                 return RootMap(self._maps, items, checked, opened)
 
         self._check_open()
-        with session.claimed(Wish.MAP), in_call(""):
+        with ranks.claimed(Wish.MAP), in_call(""):
             self._check_open()  # another thread may have closed it
             with opened:
-                if session.ranks.alone:
+                if ranks.alone:
                     planned = plan()
                 else:
                     with in_call(MAP, watched=True):
-                        planned = session.agree("map", plan)
+                        planned = ranks.agree("map", plan)
                 if planned is not None:
                     planned.begin_all()
                 opened.pop_all()
             if planned is not None:
                 yield planned
                 return
-            follower = Follower(session)
-            with session.presence.notifying():
-                session.work(follower, follower.port, MAP)
-                follower.begin_map(function)
-            yield follower
+            worker = Worker(ranks)
+            with ranks.presence.notifying():
+                ranks.work(worker, worker.port, MAP)
+                worker.begin_map(function)
+            yield worker
 
     def _check_open(self) -> None:
         if self._closed:
             raise closed("pool")
-        if self._session.ranks.alone and not self.is_root:
+        if self._ranks.alone and not self.is_root:
             raise Error("this rank runs tasks of the pool: expected a call on its root")
 
     def _free(self) -> None:
         self._closed = True
-        if not self._session.shared:
-            self._session.close()
+        if not self._ranks.shared:
+            self._ranks.close()
 
 
 def _no_pool() -> Any:

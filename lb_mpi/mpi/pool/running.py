@@ -36,7 +36,7 @@ from lb_mpi.mpi.pool.messages import (
     pickled_error,
     unpicklable,
 )
-from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.pooling.scheduler import BATCH_S
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
@@ -129,18 +129,18 @@ class Ran(NamedTuple):
 
 
 def run_tasks(
-    session: Session, call: Call, phase: Phase, items: Callable[[], list[Any]], *, limit_s: float = math.inf
+    ranks: PoolRanks, call: Call, phase: Phase, items: Callable[[], list[Any]], *, limit_s: float = math.inf
 ) -> Ran:
     """Run a call's tasks, at least one, up to the first that raises, or until the time is up.
 
     On the root, results are copied before the next call may change them; the other ranks pickle them.
     """
-    session.clocks.begin()
-    values, failed, process, before = list[Any](), None, Process.now(), session.clocks.before()
-    session.record.enter(phase, before.wall_s)
+    ranks.clocks.begin()
+    values, failed, process, before = list[Any](), None, Process.now(), ranks.clocks.before()
+    ranks.record.enter(phase, before.wall_s)
     try:
         arguments = items()
-        with at_work(session.presence.comm), Alarm(call.timeout_s) if call.timeout_s else NO_ALARM as alarm:
+        with at_work(ranks.presence.comm), Alarm(call.timeout_s) if call.timeout_s else NO_ALARM as alarm:
             function = _caller(call, alarm) if alarm or call.retries else call.function
             for argument in arguments:
                 try:
@@ -151,7 +151,7 @@ def run_tasks(
                     value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
                 end_child(process.pid)
                 if type(value) not in UNCHANGING:
-                    if session.ranks.is_root:
+                    if ranks.is_root:
                         value = copied(value)
                     elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
                         value = kept(value)
@@ -161,17 +161,17 @@ def run_tasks(
     except BaseException as error:
         failed = error
     process.restore()
-    after = session.clocks.after()
-    session.record.enter(Phase.PACKING, after.wall_s)
+    after = ranks.clocks.after()
+    ranks.record.enter(Phase.PACKING, after.wall_s)
     packed: Any = values
-    if values and not session.ranks.is_root:
+    if values and not ranks.is_root:
         try:
             packed = pickled(pickle, values, None if is_unchanging(values[-1]) else EXACT)
         except Exception as error:
             failed = unpicklable(values.pop(), error)
             packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
     cpu_s = after.cpu_s - before.cpu_s
-    session.used_threads(after.others_s - before.others_s)
+    ranks.used_threads(after.others_s - before.others_s)
     return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, own_s(before, after), cpu_s,
                after.stops.seconds - before.stops.seconds)  # fmt: skip
 
@@ -213,14 +213,14 @@ def _run_submitted(rank: int, data: bytes | memoryview) -> Outcome:
         process.restore()
 
 
-def run_submitted(session: Session, batch: TaskBatch) -> Ran:
+def run_submitted(ranks: PoolRanks, batch: TaskBatch) -> Ran:
     """Run submitted calls for BATCH_S seconds, and at least one; the root sends the others again."""
     arrays.locate(batch.places)
-    call = Call(partial(_run_submitted, session.ranks.rank))
-    ran = run_tasks(session, call, Phase.OWN, lambda: [*batch.tasks], limit_s=BATCH_S)
+    call = Call(partial(_run_submitted, ranks.rank))
+    ran = run_tasks(ranks, call, Phase.OWN, lambda: [*batch.tasks], limit_s=BATCH_S)
     if ran.failed is not None:  # Ctrl-C
         raise ran.failed
-    if session.record is not OFF and batch.number >= 0:
-        speed = session.ranks.emulated_speeds[session.ranks.rank]
-        session.account.ran_submitted(batch.number, ran.n, ran.began, ran.began + ran.wall_s, ran.work_s, speed)
+    if ranks.record is not OFF and batch.number >= 0:
+        speed = ranks.emulated_speeds[ranks.rank]
+        ranks.account.ran_submitted(batch.number, ran.n, ran.began, ran.began + ran.wall_s, ran.work_s, speed)
     return ran

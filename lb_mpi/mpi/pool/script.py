@@ -19,7 +19,7 @@ from lb_mpi.mpi.common.collective import agree, agree_on
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.pool.member import serve
-from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.ranks import PoolRanks
 
 WORKER = "__worker__"  # __name__ on ranks that serve; objects of the script's classes are pickled under it
 
@@ -51,14 +51,14 @@ class _Main(ModuleType):
 class Script(NamedTuple):
     """A script found by all ranks."""
 
-    session: Session
+    ranks: PoolRanks
     load: Load
 
     @property
     def ran_alone(self) -> bool:
         """True on rank 0 if there are other ranks, and none of them has run a task of the script."""
-        ranks = self.session.ranks
-        return ranks.is_root and ranks.size > 1 and not self.session.helpers
+        ranks = self.ranks
+        return ranks.is_root and ranks.size > 1 and not self.ranks.helpers
 
 
 def open_script(target: str, *, module: bool, prepare: Callable[[], None] = lambda: None) -> Script:
@@ -70,14 +70,14 @@ def open_script(target: str, *, module: bool, prepare: Callable[[], None] = lamb
     agree(own, prepare)
     import_as(target, module=module)
     load = agree(own, lambda: find_script(target, module=module))
-    return Script(Session(own, 0, alone=True), load)
+    return Script(PoolRanks(own, 0, alone=True), load)
 
 
 def run_script(script: Script, argv: Sequence[str]) -> None:
     """Collective: run it on rank 0, while the others serve its `lb_mpi.Pool()`; rank 0 raises the script's exceptions."""
-    session, load = script
+    ranks, load = script
     sys.argv = [*argv]
-    if not session.ranks.is_root:
+    if not ranks.is_root:
         sys.modules["__main__"] = sys.modules[WORKER] = _Main(load)
 
     def run() -> None:
@@ -85,65 +85,65 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
         sys.modules[WORKER] = main
         exec(code, main.__dict__)
 
-    run_alone(session, run)
+    run_alone(ranks, run)
 
-# --- the session of a script -------------------------------------------------------------------------------------------
+# --- the ranks of a script ---------------------------------------------------------------------------------------------
 
-_shared: list[Session] = []  # at most one: the session of all pools and executors of a running script
+_shared: list[PoolRanks] = []  # at most one: the ranks of all pools and executors of a running script
 
 
-def open_session(
+def open_ranks(
     comm: MPI.Intracomm | None,
     root: int | None,
     check: Callable[[MPI.Intracomm], dict[str, Any]],
     *,
     name: str,
     emulated_speed: float = 1.0,
-) -> Session:
-    """Return the session for a new `name`: that of the running script, or else a new one (collective).
+) -> PoolRanks:
+    """Return the ranks for a new `name`: those of the running script, or else new ones (collective).
 
     `root`: the rank that alone runs the user's code; None: all do.  `check(comm)` checks the other arguments, and returns
     those that must be the same on all ranks.
     """
     if _shared:
-        session = _shared[-1]
-        if not session.ranks.is_root:
+        ranks = _shared[-1]
+        if not ranks.is_root:
             raise Error(f"{name} on a rank that runs tasks: expected it under `if __name__ == '__main__':`")
-        ours = comm is None or comm.size in (1, session.ranks.size)
-        if not ours or root not in (None, session.ranks.root) or emulated_speed != 1.0:
+        ours = comm is None or comm.size in (1, ranks.size)
+        if not ours or root not in (None, ranks.root) or emulated_speed != 1.0:
             raise ValueError(f"{name} in a script that rank 0 runs alone: expected all ranks, and no emulated_speed")
-        check(session.presence.comm)
-        return session
+        check(ranks.presence.comm)
+        return ranks
     comm = MPI.COMM_WORLD if comm is None else comm
     with in_call(name):
         own = duplicate(comm)
         try:
             agree_on(own, root=root, **agree(own, lambda: check(own)))
-            return Session(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
+            return PoolRanks(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
         except BaseException as error:
             presence_of(own).leave(error)
             raise
 
 
-def run_alone(session: Session, run: Callable[[], None]) -> None:
-    """Collective: run() on the root, whose pools all share `session`, which the other ranks serve; then it is closed."""
-    _shared.append(session)
-    session.share()
+def run_alone(ranks: PoolRanks, run: Callable[[], None]) -> None:
+    """Collective: run() on the root, whose pools all share `ranks`, which the other ranks serve; then it is closed."""
+    _shared.append(ranks)
+    ranks.share()
     error: BaseException | None = None
     try:
-        if not session.ranks.is_root:
-            serve(session)
+        if not ranks.is_root:
+            serve(ranks)
         else:
-            session.bind_others()
+            ranks.bind_others()
             try:
                 run()
             except BaseException as caught:
                 error = caught
                 raise
             finally:
-                with session.presence.notifying():
-                    if session.operation is not None:
-                        session.operation.leave(error)
+                with ranks.presence.notifying():
+                    if ranks.operation is not None:
+                        ranks.operation.leave(error)
     finally:
         _shared.pop()
-        session.close()
+        ranks.close()

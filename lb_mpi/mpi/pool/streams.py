@@ -2,7 +2,7 @@
 
     caller's frame   RootStream: read items; take the next result
     root             carry: the scheduler's batches leave; run its own; receive results
-    others           Follower: run the batches that arrive, and send their results
+    others           Worker: run the batches that arrive, and send their results
 
 Where only the root calls methods, a stream pauses while another map uses the ranks: the batches under way are completed, and
 nothing more is read until the next result is requested.
@@ -24,7 +24,7 @@ from lb_mpi.mpi.pool.arguments import CheckedOptions, iterate, name_of
 from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks
 from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.session import PoolMessage, PoolSend
+from lb_mpi.mpi.pool.ranks import PoolMessage, PoolSend
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import Wish
 from lb_mpi.pooling.scheduler import BATCH_BYTES, Batch, Scheduler, Task, TaskQueue
@@ -40,7 +40,7 @@ class RootStream(RootTasks):
 
     def __init__(self, maps: PoolMaps, items: Sequence[Any], options: CheckedOptions, *, ordered: bool) -> None:
         super().__init__(maps, options.call)
-        ranks = self.session.ranks
+        ranks = self.ranks
         self._options, self._ordered = options, ordered
         self._items: Iterator[Any] | None = iterate(items)  # None: all are read
         self._scheduler = Scheduler(
@@ -63,7 +63,7 @@ class RootStream(RootTasks):
 
     def begin_all(self) -> None:
         """Begin it on all ranks, or go on after a pause."""
-        self.send_start([0] * (self.session.ranks.size + 1), [], chunksize=self._options.chunksize, lazy=True)
+        self.send_start([0] * (self.ranks.size + 1), [], chunksize=self._options.chunksize, lazy=True)
 
     def _results(self) -> Iterator[tuple[int, Any]]:
         with self._ending():
@@ -92,10 +92,10 @@ class RootStream(RootTasks):
         """Keep the ranks from other threads in this block, in which the stream is under way, or may begin again."""
         while True:
             if not self.under_way:
-                with self.session.claimed(Wish.MAP):
+                with self.ranks.claimed(Wish.MAP):
                     yield
                     return
-            with self.session.lock:
+            with self.ranks.lock:
                 if self.under_way:  # else another thread's map has made it pause
                     yield
                     return
@@ -108,14 +108,14 @@ class RootStream(RootTasks):
         """
         if self._items is None:
             return 0
-        room = self._options.buffersize or self._room * self.session.ranks.size
-        mine = [_positions(batch)[0] for batch in self._scheduler.at[self.session.ranks.rank]]
+        room = self._options.buffersize or self._room * self.ranks.size
+        mine = [_positions(batch)[0] for batch in self._scheduler.at[self.ranks.rank]]
         return self._scheduler.wants(self._queue, room - self._n_read + min([self._n_taken, *mine]))
 
     def _read(self) -> None:
         """Read items; in the caller's frame, with no lock, since it is the user's code: another thread may go on."""
         read, n_bytes = list[Task](), 0
-        with self.session.lock:
+        with self.ranks.lock:
             n = self._n_wanted
         while self._items is not None and len(read) < n and n_bytes < BATCH_BYTES:
             try:
@@ -129,7 +129,7 @@ class RootStream(RootTasks):
                 raise TypeError(f"items[{self._n_read}] can't be pickled: {type(error).__name__}: {error}") from error
             self._n_read += 1
             n_bytes += len(data)
-        with self.session.lock:
+        with self.ranks.lock:
             for task in read:
                 self._queue.add(task)
             if self._items is None:
@@ -174,17 +174,17 @@ class RootStream(RootTasks):
 
     @property
     def wake_at(self) -> float:
-        """See `SessionActor`."""
+        """See `PoolActor`."""
         return self._scheduler.wake_at
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
-        """See `SessionActor`; send batches."""
+        """See `PoolActor`; send batches."""
         sends = super().turn(now, arrived)
         if self.failure is not None or not self.calls:  # or it pauses
             return sends
         for rank, batch in self._scheduler.batches(now):
             self._room = max(self._room, 4 * len(batch.tasks))
-            if rank != self.session.ranks.rank:
+            if rank != self.ranks.rank:
                 sends.append((rank, Order(Tag.TASK, batch_parcel(_packed(batch)))))
         return sends
 
@@ -195,12 +195,12 @@ class RootStream(RootTasks):
             return None
         if self._arrived:
             return Arrived(self._arrived)
-        mine = self._scheduler.at[self.session.ranks.rank]
+        mine = self._scheduler.at[self.ranks.rank]
         return _packed(mine[0]) if mine else None
 
     def position(self, job: Any, k: int) -> int:
         """See `Member`."""
-        return _positions(self._scheduler.at[self.session.ranks.rank][0])[k]
+        return _positions(self._scheduler.at[self.ranks.rank][0])[k]
 
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """See `Member`."""
@@ -212,7 +212,7 @@ class RootStream(RootTasks):
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """See `Member`."""
-        self._undelivered.append((self._finish_batch(self.session.ranks.rank, hi - lo, seconds), values))
+        self._undelivered.append((self._finish_batch(self.ranks.rank, hi - lo, seconds), values))
 
     def take(self, source: int, results: Buffer) -> None:
         """See `RootTasks`; each rank sends the results of its batches one by one."""
@@ -236,7 +236,7 @@ class RootStream(RootTasks):
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         self._dropped = dropped
-        self._rank_tasks[self.session.ranks.rank] = self.done_tasks
+        self._rank_tasks[self.ranks.rank] = self.done_tasks
         self.send_end(pickle.dumps(None if dropped else self.failure, pickle.HIGHEST_PROTOCOL))
         self._seconds += time.perf_counter() - self._began
         self._before = [one.plus(more) for one, more in zip(self._before, self._rank_tasks, strict=True)]

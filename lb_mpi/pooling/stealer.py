@@ -1,6 +1,6 @@
 """One rank of a pool, map after map: its chunks, steals and answers.   (pure)
 
-A `Worker` is an actor (`lb_mpi.actor`) from `begin` until `end`: then the map is over for it.  Its jobs are
+A `Stealer` is an actor (`lb_mpi.actor`) from `begin` until `end`: then the map is over for it.  Its jobs are
 
     Swap(rank, old, new)        compare-and-swap of that rank's word; the result: whether it succeeded
     Interval(epoch, lo, hi)     a chunk of tasks to run; the result: its seconds of wall-clock time
@@ -101,7 +101,7 @@ class Swap(NamedTuple):
     new: int
 
 
-class Worker:
+class Stealer:
     """The protocol of one rank; `host` are the ranks on its host (including itself), `others` those of each other host."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The session of a pool: what its ranks keep between maps, and the one loop in which they cooperate.
+"""The ranks of a pool: what they keep between maps, and the one loop in which they cooperate.
 
 The root sends orders (START, END, TASK and CLOSE), which the other ranks follow one after the other; these send results.
 Ranks of different hosts exchange ASK and GIVE; on one host, they steal in shared memory.
@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -36,7 +35,7 @@ from lb_mpi.mpi.pool.messages import STEAL, KnownFunctions
 from lb_mpi.mpi.pool.orders import Order, Orders
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.beginning import REASONS, Act, PoolState, Wish, act
-from lb_mpi.pooling.worker import StealMessage, Worker
+from lb_mpi.pooling.stealer import Stealer, StealMessage
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
@@ -58,13 +57,13 @@ PoolMessage = StealMessage | TaskResults | Order
 PoolSend = tuple[int, PoolMessage]  # destination rank, message
 
 
-class SessionActor(ABC):
-    """An actor: one rank's work in a session, one at a time: a map, the tasks of executors, or following orders."""
+class PoolActor(ABC):
+    """An actor: one rank's work in a pool, one at a time: a map, the tasks of executors, or following orders."""
 
     job: Any = None  # see `lb_mpi.actor`
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, ranks: PoolRanks) -> None:
+        self.ranks = ranks
 
     @property
     @abstractmethod
@@ -74,20 +73,20 @@ class SessionActor(ABC):
     @property
     def wake_at(self) -> float:
         """See `lb_mpi.actor`."""
-        return self.session.worker.wake_at
+        return self.ranks.stealer.wake_at
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """Keep orders until they are due, process results, and answer thieves."""
-        session, steals = self.session, list[tuple[int, StealMessage]]()
+        ranks, steals = self.ranks, list[tuple[int, StealMessage]]()
         for source, message in arrived:
             if isinstance(message, StealMessage):
                 steals.append((source, message))
             elif isinstance(message, TaskResults):
-                session.helpers.add(source)
+                ranks.helpers.add(source)
                 self.take(source, message.parcel)
             else:
-                session.orders.receive(message)
-        return [*session.worker.turn(now, steals)]
+                ranks.orders.receive(message)
+        return [*ranks.stealer.turn(now, steals)]
 
     @abstractmethod
     def done(self, job: Any, result: Any) -> list[PoolSend]:
@@ -104,11 +103,11 @@ class SessionActor(ABC):
 
     def complete(self) -> None:
         """Wait until it is over, or its state has changed; on ranks other than the root, only the root ends it."""
-        raise ProtocolError(f"rank {self.session.ranks.rank} is to complete what only the root can")
+        raise ProtocolError(f"rank {self.ranks.rank} is to complete what only the root can")
 
     def take(self, source: int, _results: Buffer) -> None:
         """On the root, process results from another rank, which may belong to an earlier operation."""
-        raise ProtocolError(f"results from rank {source} on rank {self.session.ranks.rank}, which is not the root")
+        raise ProtocolError(f"results from rank {source} on rank {self.ranks.rank}, which is not the root")
 
     def leave(self, _error: BaseException | None) -> None:
         """On the root, end the operation at the end of a script, which may have raised an error."""
@@ -116,24 +115,24 @@ class SessionActor(ABC):
 
 
 class PoolPort(Port[PoolMessage, Any]):
-    """The messages of a session; `run` does the jobs of its actor, which has none by default."""
+    """The messages of a pool; `run` does the jobs of its actor, which has none by default."""
 
-    def __init__(self, session: Session, run: Callable[[Any], Any] | None = None) -> None:
-        self.session = session
+    def __init__(self, ranks: PoolRanks, run: Callable[[Any], Any] | None = None) -> None:
+        self.ranks = ranks
         self._run = run
 
     def arrived(self) -> list[tuple[int, PoolMessage]]:
         """See `Port`."""
-        return [(source, _read(tag, buffer)) for source, tag, buffer in self.session.parcels.take()]
+        return [(source, _read(tag, buffer)) for source, tag, buffer in self.ranks.parcels.take()]
 
     def post(self, sends: list[PoolSend]) -> None:
         """See `Port`."""
         for rank, message in sends:
             if isinstance(message, StealMessage):
-                self.session.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
+                self.ranks.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
             else:
                 tag = Tag.RESULTS if isinstance(message, TaskResults) else message.tag
-                self.session.parcels.send(rank, tag, message.parcel)
+                self.ranks.parcels.send(rank, tag, message.parcel)
 
     def run(self, job: Any) -> Any:
         """See `Port`."""
@@ -142,8 +141,8 @@ class PoolPort(Port[PoolMessage, Any]):
 
     def idle(self) -> bool:
         """See `Port`."""
-        session = self.session
-        return not (session.parcels.under_way or session.worker.sees_tasks or session.parcels.news())
+        ranks = self.ranks
+        return not (ranks.parcels.under_way or ranks.stealer.sees_tasks or ranks.parcels.news())
 
 
 def _read(tag: int, buffer: Buffer) -> PoolMessage:
@@ -163,27 +162,11 @@ class _Rests(Meter):
         self._account.rested(seconds)
 
 
-@dataclass(frozen=True)
 class PoolRanks:
-    """The ranks of a session."""
-
-    rank: int  # this one
-    size: int
-    root: int
-    alone: bool  # only the root runs the user's code, and the others serve it until it calls `close`
-    hosts: tuple[int, ...]  # of each rank: the lowest rank on its host
-    emulated_speeds: tuple[float, ...]  # of each rank
-
-    @property
-    def is_root(self) -> bool:
-        """True on the root."""
-        return self.rank == self.root
-
-
-class Session:
     """The ranks of `comm` (a duplicate of the user's, freed by `close`), led by `root`; collective, as is `close`.
 
-    `alone`: see `PoolRanks`.  `host`: the ranks of this host, by default those that share memory; for tests.
+    `alone`: only the root runs the user's code, and the others serve it until it calls `close`.  `host`: the ranks of this
+    host, by default those that share memory; for tests.
     """
 
     def __init__(
@@ -215,7 +198,9 @@ class Session:
         self.orders = Orders(comm, self._host, root, self.parcels)
         known: list[tuple[int, float]] = allgather(comm, (min(mine), emulated_speed * throttled()))
         firsts, emulated = zip(*known, strict=True)
-        self.ranks = PoolRanks(comm.rank, comm.size, int(root), alone, firsts, emulated)
+        self.rank, self.size, self.root, self.alone = comm.rank, comm.size, int(root), alone
+        self.hosts: tuple[int, ...] = firsts  # of each rank: the lowest rank on its host
+        self.emulated_speeds: tuple[float, ...] = emulated  # of each rank
         hosts: dict[int, list[int]] = {}
         for rank, first in enumerate(firsts):
             hosts.setdefault(first, []).append(rank)
@@ -226,17 +211,22 @@ class Session:
         self.presence.speeds.add(self.knowledge.learned)
         self.known = RankKnowledge(comm.size)  # what the root knew when the map began
         timings = self.intervals.timings
-        self.worker = Worker(comm.rank, mine, others, words=self.intervals, timings=timings, knowledge=self.known)
+        self.stealer = Stealer(comm.rank, mine, others, words=self.intervals, timings=timings, knowledge=self.known)
         self.shared = False  # by all pools and executors of a script
         self.helpers = set[int]()  # ranks that have sent results, to the root
         self._free_others = list[Callable[[], None]]()  # at most one: see `bind_others`
         self._serves = False  # this rank
         if alone and comm.rank != root:
             _servers.append(self)
-        self.operation: SessionActor | None = None  # under way
+        self.operation: PoolActor | None = None  # under way
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self._n_maps = self._n_tasks = 0
         self._left_by = ""  # the error by which the root, alone, has left the user's block
+
+    @property
+    def is_root(self) -> bool:
+        """True on the root."""
+        return self.rank == self.root
 
     # What is under way.
 
@@ -269,7 +259,7 @@ class Session:
             if operation is not None:
                 operation.complete()  # not in the lock, which a callback of its tasks may need
 
-    def begin(self, operation: SessionActor) -> None:
+    def begin(self, operation: PoolActor) -> None:
         """Note what is under way now."""
         self.operation = operation
 
@@ -283,7 +273,7 @@ class Session:
 
     def bind_others(self) -> None:
         """Note, on the root, that the other ranks serve from now on, so that they reach no other collective call."""
-        if self.ranks.size > 1 and not self._free_others and self.presence.comm:
+        if self.size > 1 and not self._free_others and self.presence.comm:
             why = "while the other ranks serve a pool or an executor that is open"
             self._free_others.append(bind(self.presence.comm, why, here=False))
 
@@ -295,7 +285,7 @@ class Session:
         """Tell the root that this rank ends its program, if it has never called `close`."""
         if not (self._serves or self.presence.failed) and self.presence.comm:
             how = "expected its `with` block on all ranks, or close() or shutdown(), or wait()"
-            text = f"rank {self.ranks.rank} has ended its program without working for the pool or executor: {how}"
+            text = f"rank {self.rank} has ended its program without working for the pool or executor: {how}"
             self.presence.send_failure(Error(text), alone=True)
 
     def next_map(self) -> int:
@@ -336,7 +326,7 @@ class Session:
             raise presence.on_all(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
 
-    def work(self, operation: SessionActor, port: PoolPort, call: str = "") -> None:
+    def work(self, operation: PoolActor, port: PoolPort, call: str = "") -> None:
         """Receive messages and work until the operation is over; `call`: its name, if all ranks must reach it."""
         with in_call(call, watched=True) as interrupts, running(self.record):
             carry(
@@ -346,7 +336,7 @@ class Session:
 
     def on_all(self, error: BaseException) -> BaseException:
         """Mark an error that all ranks raise if all of them call the pool's methods."""
-        return error if self.ranks.alone else self.presence.on_all(error, getattr(error, "rank", self.ranks.rank))
+        return error if self.alone else self.presence.on_all(error, getattr(error, "rank", self.rank))
 
     def left(self, error: BaseException) -> None:
         """Note that this rank leaves the user's block by an error, which the others raise, now or at CLOSE.
@@ -354,10 +344,10 @@ class Session:
         Ranks that serve would go on as after a regular end, and may wait for this one for ever.  But in a script they serve
         the next pool, too; and SystemExit, or Ctrl-C, which reaches all ranks, is no error.
         """
-        if not self.ranks.alone:
+        if not self.alone:
             self.presence.send_failure(error)
         elif isinstance(error, Exception) and not self.shared:
-            self._left_by = f"rank {self.ranks.rank}: {cause(error)}"
+            self._left_by = f"rank {self.rank}: {cause(error)}"
 
     def close(self) -> None:
         """Free everything; nothing after a failure of one rank alone."""
@@ -365,7 +355,7 @@ class Session:
         def free() -> None:
             align(self.presence.comm, self.record)
             if self.record is not OFF and any(allgather(self.presence.comm, self.account.submitted is not None)):
-                self.account.close(time.perf_counter(), self.ranks.emulated_speeds[self.ranks.rank])
+                self.account.close(time.perf_counter(), self.emulated_speeds[self.rank])
             self.parcels.drain()
             self.parcels.comm.Free()
             self.orders.close()
@@ -377,21 +367,21 @@ class Session:
                 self._free_others.pop()()
             if self in _servers:
                 _servers.remove(self)
-            if self.ranks.alone and self.ranks.is_root and not self.presence.failed:
+            if self.alone and self.is_root and not self.presence.failed:
                 self.orders.send_all(Tag.CLOSE, b"", [self._left_by.encode(errors="replace")])
             self.clocks.end()
             self.presence.close(free)
             self.record.enter(Phase.OUTSIDE, time.perf_counter())
 
 
-_servers: list[Session] = []  # of this rank, which is to serve them
+_servers: list[PoolRanks] = []  # of this rank, which is to serve them
 
 
 @atexit.register
 def _end_without_serving() -> None:
-    for session in [*_servers]:
+    for ranks in [*_servers]:
         if not MPI.Is_finalized():
-            session.end_without_serving()
+            ranks.end_without_serving()
 
 
 def need_level(needed: int, why: str) -> None:
