@@ -11,6 +11,8 @@ Law.
 - Home is tried only where it may be faster: if a call at home, as predicted, takes hardly longer than a call with lending
   has taken.  So unequal machines do not pay for trials.
 - Lending is tried only where the ranks are uneven at home, by more than the tolerance.
+- A trial that took longer than predicted corrects the next predictions of its way: by all that it took longer, and
+  by a quarter of that after each time that no trial has followed.
 - At home, each call tells how uneven the ranks are.  If that grows, lending is tried at once; but not if they only wait for
   cores, which is mostly noise.
 - A trial ends early if it is clearly slower.
@@ -28,6 +30,7 @@ TRIAL, FEWEST = 6, 2  # calls of a trial; those after which one that is clearly 
 SLOWER = 1.1  # clearly: so many times as slow as the other way
 RECENT = 9  # calls whose median is the time of a way
 SHORTEST, LONGEST = 8, 64  # calls for which the faster way is kept
+FADE = 0.25  # of the error of a prediction, after each time that no trial has followed
 MARGIN = 0.05  # home is tried if it is predicted to take at most so much longer
 CHANGED, SURE = 0.2, 2  # growth of the imbalance at home, in so many calls in a row, after which lending is tried
 
@@ -72,6 +75,8 @@ class Ways:
         self._lent, self._stayed = (deque[float](maxlen=RECENT) for _ in range(2))  # seconds of calls of both ways
         self._last: deque[float] | None = None  # where the seconds of the last call belong; None: nowhere
         self._home_s = math.inf  # of a call at home, as predicted in the last full call
+        self._error_s = {Stay.TRY_HOME: 0.0, Stay.TRY_LENDING: 0.0}  # measured - predicted, in the last trials
+        self._tried: tuple[Stay, float] = (Stay.TRY_LENDING, math.inf)  # the last trial, and its predicted seconds
         self._imbalances, self._own = deque[float](maxlen=RECENT), deque[float](maxlen=SURE)  # of the last calls at home
         self._usual = math.inf  # the smallest of `_own` when the ways were compared last
 
@@ -92,10 +97,11 @@ class Ways:
             return self._compare(self._lent, self._stayed)
         if not self._auto or self._left > 0 or len(self._lent) < FEWEST:
             return None
-        if self._home_s > (1.0 + MARGIN) * median(self._lent):
+        lending_s, most_s = median(self._lent), (1.0 + MARGIN) * median(self._lent)
+        if self._home_s > most_s or not self._promises(Stay.TRY_HOME, self._home_s, most_s):
             return None
         self._usual = math.inf
-        return self._try(Stay.TRY_HOME, self._stayed, Choice(Stay.TRY_HOME, TRIAL, self._home_s, median(self._lent)))
+        return self._try(Stay.TRY_HOME, self._stayed, Choice(Stay.TRY_HOME, TRIAL, self._home_s, lending_s))
 
     def stayed(self, last_s: float, imbalance: float, own: float, uneven_s: float) -> Choice | None:
         """Record a call at home; see `lent`.
@@ -113,7 +119,22 @@ class Ways:
         if uneven:  # what calls took before that does not matter any longer
             self._stayed = deque(list(self._stayed)[1 - SURE :], maxlen=RECENT)
         home_s = median(self._stayed)
+        if not self._promises(Stay.TRY_LENDING, home_s - uneven_s, home_s):
+            return None
         return self._try(Stay.TRY_LENDING, self._lent, Choice(Stay.TRY_LENDING, TRIAL, home_s, home_s - uneven_s))
+
+    def _promises(self, way: Stay, predicted_s: float, most_s: float) -> bool:
+        """Return whether a trial would take at most `most_s`, as corrected; if not, the present way is kept once more."""
+        if predicted_s + self._error_s[way] <= most_s:
+            return True
+        self._error_s[way] *= FADE
+        self._keep()
+        return False
+
+    def _keep(self) -> None:
+        """Keep the present way, twice as long as before."""
+        self._left = self._kept = min(LONGEST, 2 * self._kept) if self.home is self._kept_home else SHORTEST
+        self._kept_home = self.home
 
     def _note(self, last_s: float) -> None:
         """Note the seconds of the call before, and where those of this one belong: of the first call of a trial, nowhere."""
@@ -126,6 +147,7 @@ class Ways:
     def _try(self, way: Stay, seconds: deque[float], choice: Choice) -> Choice:
         """Begin a trial, whose calls take `seconds`."""
         self.home, self._trial, self._left = way is Stay.TRY_HOME, True, TRIAL
+        self._tried = way, choice.home_s if self.home else choice.lending_s
         seconds.clear()
         return choice
 
@@ -136,8 +158,9 @@ class Ways:
             return None
         home_s, lending_s = median(self._stayed), median(self._lent)
         self.home, self._trial = home_s <= lending_s, False
-        self._left = self._kept = min(LONGEST, 2 * self._kept) if self.home is self._kept_home else SHORTEST
-        self._kept_home = self.home
+        self._keep()
+        way, predicted_s = self._tried
+        self._error_s[way] = max(0.0, median(tried) - predicted_s)
         if self.home:
             self._usual = min(self._own)
         return Choice(Stay.HOME if self.home else Stay.LENDING, self._left, home_s, lending_s)
