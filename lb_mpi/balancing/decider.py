@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Generator
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,7 +196,7 @@ class Decider:
         speeds, late = knowledge.speeds.copy(), knowledge.late.copy()
         speeds[place] = self._speed
         if self._late_s:
-            late[place] = self._speed * min(float(np.median(self._late_s)), balanced_s)
+            late[place] = self._speed * min(median(self._late_s), balanced_s)
         before = above(most.home_s, mean_s) if known else math.nan
         decided = Decided(
             RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed, False,

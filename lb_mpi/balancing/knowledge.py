@@ -423,7 +423,7 @@ class Knowledge:
         near, measured_by = 1 + len(self.neighbours), np.zeros(0, dtype=np.int64)
         if self.costs is not None:
             measured_by = self.costs.measured_by
-        old = [k for k in np.unique(measured_by).tolist() if k >= near]
+        old = [k for k in sorted(set(measured_by.tolist())) if k >= near]
         about = {self.known[k]: (float(self.tick_work[k]), float(self.speeds[k])) for k in old}
         about.update({rank: each for rank, each in others.items() if rank not in self.known[:near]})
         known = [*self.known[:near], *about]

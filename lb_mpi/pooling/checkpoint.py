@@ -36,7 +36,6 @@ from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
-from numpy.lib.recfunctions import repack_fields
 
 from lb_mpi.checks import show
 from lb_mpi.columns import all_axes, from_memory, in_memory, order_of
@@ -370,6 +369,8 @@ def _is_short(value: Any) -> bool:
 
 
 def _without_padding(value: Any) -> Any:
+    from numpy.lib.recfunctions import repack_fields  # late: it brings numpy.ma
+
     dtype = repack_fields(value.dtype, recurse=True)
     if dtype.itemsize == value.dtype.itemsize:
         return None

@@ -63,7 +63,7 @@ def test_importing_brings_neither_numpy_nor_mpi() -> None:
 
 @pytest.mark.parametrize("door", ["Pool", "search", "Balancer"])
 def test_a_door_is_open_without_what_only_others_need(door: str) -> None:
-    heavy = "{'numba', 'scipy.sparse', 'scipy.linalg', 'networkx'}"  # each needs 0.1 s and 20 MB on each rank
+    heavy = "{'numba', 'scipy.sparse', 'scipy.linalg', 'networkx', 'numpy.ma'}"  # each 0.1 s and 20 MB; the last 10 ms
     script = f"import sys, lb_mpi; lb_mpi.{door}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("set()\n", 0), done.stderr
@@ -75,7 +75,7 @@ def test_the_first_plan_of_a_balancer_needs_no_slow_import(tmp_path: Path) -> No
     program = tmp_path / "program.py"
     program.write_text(FIRST_PLAN)
     answer = here().answer(2, [str(program)], 120.0)
-    assert answer["acted"] > 0
+    assert min(answer["acted"]) > 0
     assert answer["imported"] == []
 
 
@@ -91,13 +91,15 @@ def work(rows):
         pass
     return rows
 
-with lb_mpi.Balancer(MPI.COMM_WORLD, when="always") as balancer:
-    rows = np.full(20, 5e-3 if MPI.COMM_WORLD.rank else 1e-3)
-    acted = 0
-    for _ in range(4):
-        balancer.map_rows(work, rows)
-        acted += balancer.last.acted
-heavy = [name for name in ("numba", "scipy.sparse", "scipy.linalg", "networkx") if name in sys.modules]
+acted = []
+for scheme in ("direct", "fos"):
+    with lb_mpi.Balancer(MPI.COMM_WORLD, when="always", scheme=scheme) as balancer:
+        rows = np.full(20, 5e-3 if MPI.COMM_WORLD.rank else 1e-3)
+        acted.append(0)
+        for _ in range(4):
+            balancer.map_rows(work, rows)
+            acted[-1] += balancer.last.acted
+heavy = [name for name in ("numba", "scipy.sparse", "scipy.linalg", "networkx", "numpy.ma") if name in sys.modules]
 imported = sum(MPI.COMM_WORLD.allgather(heavy), [])
 if MPI.COMM_WORLD.rank == 0:
     print(json.dumps({"acted": acted, "imported": imported}))
