@@ -101,8 +101,8 @@ def test_a_change_of_the_imbalance_ends_the_stay_at_home_within_a_few_calls() ->
         assert not any(at_home[when + SURE :])
         assert choices[-1].way is Stay.LENDING
     for when in (300, 330):  # though lending has disappointed before
-        changed_s = [10.0] * when + [25.0] * 100
-        at_home, _ = play(auto(), 400, changed_s.__getitem__, always(14.9), lambda k: 0.1 * changed_s[k] - 0.7)
+        home_s, uneven = [10.0] * when + [25.0] * 100, [0.3] * when + [1.5] * 100
+        at_home, _ = play(auto(), 400, home_s.__getitem__, always(14.9), uneven.__getitem__)
         assert sum(at_home[when:]) <= SURE
 
 
