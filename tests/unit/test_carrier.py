@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lb_mpi.emulate import throttle
+from lb_mpi.errors import ProtocolError
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.record.record import Off
@@ -114,6 +115,38 @@ class Waits(Jobs):
     def turn(self, _now: float, _arrived: Iterable[Any]) -> list[Any]:
         self.left -= 1
         return []
+
+
+class Confused(Jobs):
+    """An actor whose table has no row for what arrives after its first job."""
+
+    def turn(self, _now: float, arrived: Iterable[Any]) -> list[Any]:
+        if any(message == "c" for _, message in arrived):
+            raise ProtocolError("rank 0 got c from rank 2, which may not send it now")
+        return [(1, message.upper()) for _, message in arrived]
+
+
+class Busy(Sent):
+    """A port at which these messages arrive, one for each turn."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__()
+        self.messages = messages
+
+    def arrived(self) -> list[Any]:
+        return [(2, self.messages.pop(0))]
+
+
+def test_a_protocol_error_names_the_last_events() -> None:
+    presence: Any = Nobody()
+    with pytest.raises(ProtocolError, match="rank 0 got c") as caught:
+        carry(Confused(["x", "y"]), Busy(["a", "b", "c"]), presence, Off(), throttle(1.0), Interrupts())
+    (note,) = caught.value.__notes__
+    events = [line.split(maxsplit=1)[1] for line in note.splitlines()[1:]]
+    assert events == ["str from 2", "str to 1", "does str"] * 2 + ["str from 2"]
+    with pytest.raises(ProtocolError) as caught:
+        carry(Confused([""] * 99), Busy(["a"] * 90 + ["c"]), presence, Off(), throttle(1.0), Interrupts())
+    assert len(caught.value.__notes__[0].splitlines()) == 21
 
 
 def test_a_rank_that_waits_takes_turns_only_when_something_may_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Generic
+from collections import deque
+from types import TracebackType
+from typing import Any, Generic, Self
 
 from lb_mpi import signs
 from lb_mpi.actor import Actor, J, M
 from lb_mpi.emulate import throttle
+from lb_mpi.errors import ProtocolError
 from lb_mpi.mpi.common.communicator import FAILED_AFTER_S, Presence
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap
 from lb_mpi.record.events import Phase
@@ -71,6 +74,33 @@ class Meter:
         """Note that messages were handled."""
 
 
+class Events(deque[tuple[float, str, list[tuple[int, Any]]]]):
+    """The last messages and jobs of an actor; a ProtocolError that ends the block gets them as a note."""
+
+    def __init__(self, actor: Any, start: float) -> None:
+        super().__init__(maxlen=20)
+        self._actor, self._start = actor, start
+
+    def moved(self, now: float, way: str, messages: list[tuple[int, Any]]) -> None:
+        """Note messages, of which only the kinds are kept."""
+        self.append((now, way, [(rank, getattr(message, "kind", type(message))) for rank, message in messages]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, ProtocolError):
+            lines = [f"The last events of this rank's {type(self._actor).__name__}, in seconds since the call began:"]
+            for now, way, messages in self:
+                words = ", ".join(f"{_name(kind)} {way} {rank}" for rank, kind in messages)
+                lines.append(f"{now - self._start:10.6f}  {words or way}")
+            error.add_note("\n".join(lines))
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "name", None) or getattr(kind, "__name__", None) or str(kind)
+
+
 def carry(
     actor: Actor[M, J, Any], port: Port[M, J], presence: Presence, record: Record, slow: throttle,
     interrupts: Interrupts, *, meter: Meter | None = None, start: float = 0.0, quick_s: float = 0.0,
@@ -80,76 +110,83 @@ def carry(
     The actor's times are seconds since `start`, a time by time.perf_counter().  A waiting rank yields its core for
     `quick_s`, and then takes naps; after a wait longer than that, the next one yields only half as long.  Ctrl-C between
     jobs fails the actor; if it then waits for long, Ctrl-C is raised.  Once the port is settled, it waits for the next call.
+    A ProtocolError names the last events in a note.
     """
     meter, yielding_s = meter or Meter(), quick_s
     nap, idle_since, interrupted, settled = Nap(), 0.0, False, False
     outcome: list[tuple[int, M]] = []  # what a job sends: it leaves when an emulated slow rank has rested
     spent, before = meter.waited, time.perf_counter()
-    while True:
-        now = time.perf_counter()
-        spent(now - before)
-        before = now
-        record.enter(Phase.PROTOCOL, now)
-        if outcome and not slow.due():
-            port.post(outcome)
-            outcome = []
-        arrived = port.arrived()
-        port.post(sends := actor.turn(now - start, arrived))
-        if port.settled and not settled:
-            settled = True
-            presence.commit()
-        if active := bool(arrived or sends):
-            meter.handled()
-            nap.reset()
-            if idle_since:
-                yielding_s = quick_s if now < idle_since + quick_s else 0.5 * yielding_s
-            idle_since = 0.0
-        waited_s = now - idle_since if idle_since else 0.0
-        signs.turn()
-        try:
-            presence.answer(waited_s)
-        except Warning as error:  # where warnings are errors
-            port.post(actor.fail(error))
-        if waited_s and waited_s > port.failed_after_s:
-            presence.raise_failure(waited_s)
-        if interrupts.pending and not interrupted and not interrupts.committed:
-            interrupted = True
-            port.post(actor.fail(KeyboardInterrupt()))
-        elif interrupted and waited_s > PATIENCE_S:
-            interrupts.check()
-        if actor.over:
-            if outcome:  # of the last job of a slow rank, which still rests
+    with Events(actor, start) as events:
+        while True:
+            now = time.perf_counter()
+            spent(now - before)
+            before = now
+            record.enter(Phase.PROTOCOL, now)
+            if outcome and not slow.due():
                 port.post(outcome)
-            if settled:
-                presence.end_commit()
-            return
-        if (rest_s := slow.due()) or outcome:  # a rest may end within a turn: what it has held back leaves before a job
-            spent, idle_since = meter.rested, 0.0
-            record.enter(Phase.RESTING, time.perf_counter())
-            time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
-            continue
-        if (job := actor.job) is not None:
-            outcome = _do(actor, port, job, interrupts)
-            spent, idle_since = meter.worked, 0.0
-            nap.reset()
-        elif active:
-            spent = meter.worked
-        else:
-            spent = meter.waited
-            asleep = time.perf_counter()
-            record.enter(Phase.WAITING, asleep)
-            idle_since = idle_since or asleep
-            until = start + actor.wake_at
-            if asleep < idle_since + yielding_s:
-                until = min(idle_since + yielding_s, until)
-                os.sched_yield()
-                while port.idle() and time.perf_counter() < until:
-                    os.sched_yield()
+                outcome = []
+            arrived = port.arrived()
+            if arrived:
+                events.moved(now, "from", arrived)
+            if sends := actor.turn(now - start, arrived):
+                events.moved(now, "to", sends)
+            port.post(sends)
+            if port.settled and not settled:
+                settled = True
+                presence.commit()
+            if active := bool(arrived or sends):
+                meter.handled()
+                nap.reset()
+                if idle_since:
+                    yielding_s = quick_s if now < idle_since + quick_s else 0.5 * yielding_s
+                idle_since = 0.0
+            waited_s = now - idle_since if idle_since else 0.0
+            signs.turn()
+            try:
+                presence.answer(waited_s)
+            except Warning as error:  # where warnings are errors
+                port.post(actor.fail(error))
+            if waited_s and waited_s > port.failed_after_s:
+                presence.raise_failure(waited_s)
+            if interrupts.pending and not interrupted and not interrupts.committed:
+                interrupted = True
+                port.post(actor.fail(KeyboardInterrupt()))
+            elif interrupted and waited_s > PATIENCE_S:
+                interrupts.check()
+            if actor.over:
+                if outcome:  # of the last job of a slow rank, which still rests
+                    port.post(outcome)
+                if settled:
+                    presence.end_commit()
+                return
+            if (rest_s := slow.due()) or outcome:  # a rest may end within a turn: what it has held back leaves before a job
+                spent, idle_since = meter.rested, 0.0
+                record.enter(Phase.RESTING, time.perf_counter())
+                time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
+                continue
+            if (job := actor.job) is not None:
+                events.append((now, f"does {type(job).__name__}", []))
+                outcome = _do(actor, port, job, interrupts)
+                spent, idle_since = meter.worked, 0.0
+                nap.reset()
+            elif active:
+                spent = meter.worked
             else:
-                nap.take(until - asleep)
-                until = min(asleep + NAPS_S, until)
-                while port.idle() and (now := time.perf_counter()) < until:
-                    nap.take(until - now)
+                spent = meter.waited
+                asleep = time.perf_counter()
+                record.enter(Phase.WAITING, asleep)
+                idle_since = idle_since or asleep
+                until = start + actor.wake_at
+                if asleep < idle_since + yielding_s:
+                    until = min(idle_since + yielding_s, until)
+                    os.sched_yield()
+                    while port.idle() and time.perf_counter() < until:
+                        os.sched_yield()
+                else:
+                    nap.take(until - asleep)
+                    until = min(asleep + NAPS_S, until)
+                    while port.idle() and (now := time.perf_counter()) < until:
+                        nap.take(until - now)
 
 
 def end_child(parent: int) -> None:
