@@ -99,8 +99,9 @@ def fail(how: str) -> None:
     raise Unsendable(1, 2) if how == "unread" else Mute()
 
 
-def remember(number: int) -> None:
+def remember(number: int) -> object:
     initialized.append(number)
+    return threading.Lock()  # as that of threadpoolctl, it can't be pickled
 
 
 def recall(_: object) -> tuple[int, list[int]]:

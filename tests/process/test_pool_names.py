@@ -191,63 +191,18 @@ def test_a_manager_of_another_host_is_refused_in_plain_words(monkeypatch: pytest
             pickle.loads(gone)
 
 
-USERS = """
-import emcee
-import multiprocess
-import numpy as np
-import pathos
-from mpi4py import MPI
-from scipy.optimize import differential_evolution
-from tqdm.contrib.concurrent import process_map
-
-import lb_mpi
-
-def log_prob(theta):
-    return -0.5 * float(theta @ theta)
-
-def chain(pool):
-    sampler = emcee.EnsembleSampler(8, 2, log_prob, pool=pool)
-    sampler.random_state = np.random.RandomState(7).get_state()
-    sampler.run_mcmc(np.random.default_rng(2).normal(size=(8, 2)), 10)
-    return sampler.get_chain()
-
-class Fit:
-    def __init__(self, pool):
-        self.pool, self.scale = pool, 3
-
-    def cost(self, x):
-        return self.scale * x
-
-    def costs(self, points):
-        return list(self.pool.map(self.cost, points))
-
-def main():
-    with lb_mpi.Pool() as pool:
-        found = differential_evolution(np.linalg.norm, [(-1, 1)], workers=pool.map, updating="deferred", seed=1, maxiter=5)
-        print(np.array_equal(chain(pool), chain(None)), found.fun < 0.5, Fit(pool).costs([1, 2]))
-    rank = lambda k: MPI.COMM_WORLD.rank + 0 * sum(range(20_000))
-    with multiprocess.Pool(2) as pool:
-        print(len(set(pool.map(rank, range(300)))) > 1)
-    print(len(set(pathos.pools.ProcessPool(2).map(rank, range(300)))) > 1, process_map(abs, [-1, -2], disable=True))
-
-if __name__ == "__main__":
-    main()
-"""
+PACKAGES = [
+    "emcee", "scipy", "pyabc", "dynesty", "optuna", "nevergrad", "lmfit", "deap", "sklearn", "xarray", "polars",
+    "multiprocess", "pathos", "tqdm", "threadpoolctl",
+]  # fmt: skip
 
 
-PACKAGES = ("emcee", "multiprocess", "pathos", "tqdm", "cloudpickle")
-
-
-@pytest.mark.skipif(not all(map(importlib.util.find_spec, PACKAGES)), reason=f"needs {', '.join(PACKAGES)}")
 def test_packages_of_users(tmp_path: Path) -> None:
-    assert run(tmp_path, "multiprocessing", USERS) == (0, "True True [3, 6]\nTrue\nTrue [1, 2]\n")
-
-
-@pytest.mark.parametrize("name", ["dynesty", "optuna", "nevergrad", "lmfit", "deap", "sklearn", "xarray", "polars"])
-def test_a_package_that_gets_a_pool(tmp_path: Path, name: str) -> None:
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"needs {name}")
-    assert run(tmp_path, "", (Path(__file__).parent / "packages.py").read_text(), name) == (0, "True\n")
+    found = ["own_class", *(name for name in PACKAGES if importlib.util.find_spec(name))]
+    if not importlib.util.find_spec("cloudpickle"):  # for their local functions
+        found = [name for name in found if name not in ("multiprocess", "pathos", "pyabc")]
+    script = (Path(__file__).parent / "packages.py").read_text()
+    assert run(tmp_path, "multiprocessing", script, *found) == (0, "".join(f"{name} True\n" for name in found))
 
 
 FUTURES = """

@@ -33,7 +33,7 @@ from lb_mpi.mpi.pool.dispatcher import Dispatcher, Submission, Submissions, Task
 from lb_mpi.mpi.pool.member import serve
 from lb_mpi.mpi.pool.messages import dumps
 from lb_mpi.mpi.pool.ranks import PoolRanks
-from lb_mpi.mpi.pool.running import run_chunk, run_kept
+from lb_mpi.mpi.pool.running import run_chunk, run_initializer, run_kept
 from lb_mpi.mpi.pool.script import open_ranks
 from lb_mpi.mpi.pool.within import PoolWithinTask
 from lb_mpi.pooling.account import report
@@ -94,7 +94,8 @@ class Executor(MPIPoolExecutor):
             if own.rank == 0:
                 check_level(own)
                 if initializer is not None:
-                    initializers.append(dumps((initializer, tuple(initargs), {}), "initializer", initializer))
+                    begin = run_initializer, (initializer, tuple(initargs)), dict[str, Any]()
+                    initializers.append(dumps(begin, "initializer", initializer))
             return {}
 
         initializers = list[bytes]()  # at most one, on rank 0

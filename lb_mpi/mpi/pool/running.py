@@ -213,6 +213,11 @@ def _run_submitted(rank: int, data: bytes | memoryview) -> Outcome:
         process.restore()
 
 
+def run_initializer(initializer: Callable[..., Any], initargs: Iterable[Any]) -> None:
+    """Call initializer(*initargs); what it returns stays on its rank, and need not be picklable."""
+    initializer(*initargs)
+
+
 def run_submitted(ranks: PoolRanks, batch: TaskBatch) -> Ran:
     """Run submitted calls for BATCH_S seconds, and at least one; the root sends the others again."""
     arrays.locate(batch.places)
