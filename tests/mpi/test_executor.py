@@ -10,10 +10,12 @@ import itertools
 import logging
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
@@ -54,9 +56,9 @@ def on_root(use: Callable[[lb_mpi.Executor], Any], **options: Any) -> None:
     assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
 
 
-def in_script(run: Callable[[], None]) -> None:
-    """Run it as `python -m lb_mpi pool` does."""
-    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True), run))
+def in_script(run: Callable[[], None], *, hosts: MPI.Intracomm | None = None) -> None:
+    """Run it as `python -m lb_mpi pool` does; `hosts`: the ranks that pretend to be this rank's host."""
+    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=hosts), run))
 
 
 def rank_of(_: object = None) -> int:
@@ -132,7 +134,7 @@ def test_the_report_counts_each_task_on_its_rank() -> None:
         report = executor.report()
         assert [one.done for one in report.ranks] == [ran.count(rank) for rank in range(SIZE)]
         assert report.n == 4 * SIZE
-        assert [one.sent_bytes > 0 for one in report.ranks] == [rank > 0 and rank in ran for rank in range(SIZE)]
+        assert [one.sent_bytes > 0 for one in report.ranks] == [SIZE > 1 and rank in {0, *ran} for rank in range(SIZE)]
         assert 0.0 < max(one.busy_s for one in report.ranks) <= report.seconds
         assert 0.0 < report.lower_bound_s <= report.seconds
 
@@ -412,6 +414,85 @@ def test_maps(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len([*as_completed([executor.submit(abs, 1) for _ in range(5)])]) == 5
         with pytest.raises(ValueError, match="chunksize must be >= 1"):
             executor.map(abs, [], chunksize=0)
+
+    on_root(use)
+
+
+class Heavy:
+    """A model that changes itself in each call."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.data, self.n_calls, self.blob = data, 0, b""
+
+    def call(self, same: np.ndarray, k: int) -> tuple[bool, bool, float, int]:
+        self.n_calls += 1
+        if self.data.flags.writeable:
+            self.data[0, 0] += 1.0
+        return same is self.data, self.data.flags.f_contiguous, float(self.data.sum()) + k, self.n_calls
+
+    def counts(self, k: int) -> int:
+        return k
+
+
+@pytest.mark.parametrize("by_host", [False, True])
+def test_a_large_array_is_sent_once_to_each_host_until_it_changes(by_host: bool) -> None:
+    """Each task sees the array as it was at `submit`, and its own changes alone; what is freed leaves nothing behind."""
+
+    def run() -> None:
+        kept = dict(arrays._kept)
+        with lb_mpi.Executor() as executor:
+            model, futures, expected = Heavy(np.asfortranarray(np.ones((300, 500)))), [], []
+            for k in range(8 * SIZE):
+                if k == 4 * SIZE:
+                    model.data[1, 1] = 5.0
+                if k == 6 * SIZE:
+                    model.data.flags.writeable = False
+                futures.append(executor.submit(model.call, model.data, k))
+                writeable = 1.0 if k < 6 * SIZE else 0.0
+                expected.append((True, True, float(model.data.sum()) + writeable + k, 1))
+            assert [future.result() for future in futures] == expected
+            assert model.data[0, 0] == 1.0
+            sent = sum(rank.sent_bytes for rank in executor.report().ranks)
+            n_hosts, n_bytes = SIZE if by_host else 1, model.data.nbytes
+            assert sent < 2 * (n_hosts + 1) * n_bytes, "twice to each host: as it was, and as changed; and once with a task"
+            assert sent >= 2 * (n_hosts - 1) * n_bytes
+            model.data = np.zeros(200_000)
+            assert executor.submit(model.counts, 3).result() == 3
+            model.data.resize(150_000, refcheck=False)
+            assert [executor.submit(np.sum, model.data).result() for _ in range(3)] == [0.0] * 3
+            del model
+            executor.submit(np.sum, np.zeros(200_000)).result()
+        assert arrays._kept == kept
+
+    in_script(run, hosts=MPI.COMM_SELF if by_host else None)
+    assert (arrays._kept, arrays._mapped, arrays._places) == ({}, {}, {})
+
+
+def test_large_arrays_of_a_pools_tasks_are_freed_before_a_map() -> None:
+    def run() -> None:
+        with lb_mpi.Pool() as pool:
+            data = np.ones(200_000)
+            for _ in range(2):
+                assert [pool.apply_async(np.sum, (data,)).get() for _ in range(2 * SIZE)] == [200_000.0] * 2 * SIZE
+                assert {*pool.map(files, range(8 * SIZE))} == {0}
+
+    in_script(run, hosts=MPI.COMM_SELF)
+
+
+def files(_: int) -> int:
+    time.sleep(0.001)
+    return len(arrays._kept) + len(arrays._places)
+
+
+def test_a_large_function_that_is_sent_with_each_task_is_named_once() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        model = Heavy(np.zeros(0))
+        model.blob = bytes(2_000_000)
+        with warnings.catch_warnings(record=True) as caught:
+            assert [*executor.map(model.counts, range(6))] == [*range(6)]
+            assert executor.submit(len, bytes(2_000_000)).result() == 2_000_000
+        (text,) = (str(one.message) for one in caught)
+        assert re.search("Heavy.counts.*: its 2.0 MB have been sent with three tasks", text)
 
     on_root(use)
 

@@ -127,6 +127,10 @@ class Submissions:
         """Count tasks that a rank has run."""
         self.ran[rank], self.ended = self.ran[rank].plus(done), time.perf_counter()
 
+    def sends(self, n_bytes: int) -> None:
+        """Count what the root has sent: functions, arguments and arrays."""
+        self.ran[self._ranks.root] = self.ran[self._ranks.root].plus(RankTasks(sent_bytes=n_bytes))
+
     def fails(self, text: str, error: BaseException | None = None) -> None:
         """Break it: its futures get an error of this text."""
         if self.broken is None:
@@ -325,15 +329,16 @@ class Dispatcher(PoolActor):
             if not threading.main_thread().is_alive():  # the program is exiting
                 for given in self._open.values():
                     given.queue.open = False
-            batches = [(rank, self.of(one).packed(rank, one)) for rank, one in self._scheduler.batches(now)]
+            batches = [(rank, self.of(one), self.of(one).packed(rank, one)) for rank, one in self._scheduler.batches(now)]
             if batches:
                 self.changed.notify_all()
             self._end_executors()
-        for rank, batch in batches:
+        for rank, given, batch in batches:
             if rank == self.ranks.root:
                 self._mine.append(batch)
             else:
-                sends.append((rank, Order(Tag.TASK, batch_parcel(batch))))
+                sends.append((rank, Order(Tag.TASK, parcel := batch_parcel(batch))))
+                given.sends(parcel.nbytes)
                 self._awaited.setdefault(rank, now)
         if self._awaited:
             self._warn_of_silent_ranks(now)
@@ -436,6 +441,11 @@ class Dispatcher(PoolActor):
                 given.queue.freed.clear()
         if self._unresolved:
             return
+        if self._wanted:
+            for given in self._open.values():
+                if given.gives_way and given.queue.is_idle:
+                    given.arrays.end()
+                    given.queue.free()
         for queue in self._scheduler.ended:
             self._open.pop(queue).arrays.close()
             self.notify()

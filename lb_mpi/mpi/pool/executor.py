@@ -27,11 +27,12 @@ from mpi4py.futures import MPIPoolExecutor
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
+from lb_mpi.files import warn
 from lb_mpi.mpi.common.failure import hint
-from lb_mpi.mpi.pool.arguments import check_costs
+from lb_mpi.mpi.pool.arguments import check_costs, name_of
 from lb_mpi.mpi.pool.dispatcher import Dispatcher, Submission, Submissions, TaskFuture, check_level, dispatcher_of
 from lb_mpi.mpi.pool.member import serve
-from lb_mpi.mpi.pool.messages import dumps
+from lb_mpi.mpi.pool.messages import LARGE, dumps, n_bytes_of
 from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.running import run_chunk, run_initializer, run_kept
 from lb_mpi.mpi.pool.script import open_ranks
@@ -42,6 +43,10 @@ from lb_mpi.record.report import Report
 
 P = ParamSpec("P")
 T = TypeVar("T")
+OFTEN = (
+    "function = {}: its {:.1f} MB have been sent with three tasks; expected what changes as an argument, and large data in "
+    "numpy arrays, which are sent once to each host while they stay as they are, or loaded on each rank (initializer=)"
+)
 LEAST_COST = 0.01  # of a task, in average ones: what is expected to cost nothing does cost something
 
 
@@ -62,7 +67,9 @@ class Executor(MPIPoolExecutor):
     `map` and `starmap` have the arguments of mpi4py's MPIPoolExecutor, and `costs`.  Futures
     are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  An exception raised by a task
     (except Ctrl-C) is the exception of its future; its cause is a `TaskError` with the rank and the traceback.
-    Functions, arguments and results are pickled, even for rank 0's own tasks.
+    Functions, arguments and results are pickled, even for rank 0's own tasks: a task has them as they were when it was
+    submitted, and does not change the program's own.  Numpy arrays of at least 1 MiB in them, also those of a method's
+    object, are sent once to each host, and again when they have changed.
 
     Parameters
     ----------
@@ -193,6 +200,8 @@ class Executor(MPIPoolExecutor):
                 cause.add_note(str(error))
             future.set_exception(cause)
             return future
+        if least_bytes is None and len(data) >= LARGE:
+            self._warn_of_size(fn)
         if keys:
             future.add_done_callback(lambda _: arrays.done(keys))
         task = Task(Submission(future, data), len(data), cost, keys)
@@ -200,6 +209,12 @@ class Executor(MPIPoolExecutor):
             self._check("schedule new futures")
             self._dispatcher = dispatcher_of(self._ranks, self._work)  # since a map has ended the last one
         return future
+
+    def _warn_of_size(self, fn: Any) -> None:
+        """Warn if a function is large, and has now been sent with three tasks."""
+        functions, name = self._ranks.functions, name_of(fn)
+        if functions.may_be_often(name) and functions.is_often(name, n_bytes := n_bytes_of(fn)):
+            warn(OFTEN.format(show(fn), 1e-6 * n_bytes))
 
     def map(
         self,

@@ -315,11 +315,21 @@ def pickled(module: Any, value: Any, reducers: Reducers | None, out_of_band: Any
 
 def digest_of(function: Callable[..., Any]) -> bytes:
     """Return the digest of a function as pickled, 16 bytes; its arrays are not copied.  PicklingError as `dumps`."""
-    buffers: list[pickle.PickleBuffer] = []
-    found = hashlib.sha256(dumps(function, "function", function, {}, buffers.append))  # fast if the processor supports it
-    for buffer in buffers:
-        found.update(buffer.raw())
+    found = hashlib.sha256()  # fast if the processor supports it
+    for part in _parts_of(function):
+        found.update(part)
     return found.digest()[:16]
+
+
+def n_bytes_of(function: Callable[..., Any]) -> int:
+    """Return the bytes of a function as pickled."""
+    return sum(map(len, _parts_of(function)))
+
+
+def _parts_of(function: Callable[..., Any]) -> list[bytes | memoryview]:
+    buffers: list[pickle.PickleBuffer] = []
+    data = dumps(function, "function", function, {}, buffers.append)
+    return [data, *(buffer.raw() for buffer in buffers)]
 
 
 LARGE, OFTEN = 1 << 20, 3  # bytes of a function that should not be sent in each map; sends of one that are noticed
@@ -331,6 +341,10 @@ class KnownFunctions(OrderedDict[bytes, Any]):
     def __init__(self) -> None:
         super().__init__()
         self._sends = Counter[Hashable]()  # of large ones, by name
+
+    def may_be_often(self, name: Hashable) -> bool:
+        """Return whether that warning is still to come."""
+        return self._sends[name] < OFTEN
 
     def is_often(self, name: Hashable, n_bytes: int) -> bool:
         """Count a send of a function with this name; return whether this is the one at which a warning is due."""
