@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import os
 
 import pytest
@@ -14,5 +15,7 @@ os.environ.setdefault("LB_MPI_HANG_S", "0")  # on a busy machine ranks wait for 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of the serial tests."""
+    """Register the markers of the serial tests, in which explorations make millions of objects, none of them in cycles."""
+    if not config.getoption("--with-mpi", default=False):
+        gc.set_threshold(200_000, 20, 20)
     config.addinivalue_line("markers", "one_mpi: has nothing to do with MPI, or is the same with another: run with one only")

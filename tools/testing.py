@@ -14,9 +14,9 @@ from tools.environment import FOLDERS, ROOT, Environment, SetupError, prepare, w
 from tools.schedule import run_all
 from tools.stages import IDLE, KERNELS, SET_UP, SIZES, Stage, check, parallel, serial, set_up
 
-RANKS = (1, 2, 3, 8)
+RANKS = (1, 2, 3, 6)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
-OTHER_RANKS, OTHER_USUAL = (3, 4), (3,)  # with --other-mpi
+OTHER_RANKS = (3,)  # with --other-mpi
 SILENCE_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ whose tests only compute
 QUEUED = 4  # times as long without a sign of life, for what takes the cores that others leave idle
@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
     only.add_argument("--set-up-only", action="store_true", help="set up the environment, and run nothing")
     parser.add_argument(
         "--ranks", type=_ranks, metavar="N,N,...",
-            help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,8 where it matters)"
+            help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,6 where it matters)"
     )
     parser.add_argument(
         "--limit",
@@ -92,7 +92,7 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
         of_one = [serial(environment, "serial tests", arguments, options.limit, may_be_empty=True)]
     if not options.serial_only and mpi_places:
         sizes: tuple[int, ...] = options.ranks or (OTHER_RANKS if options.other_mpi else RANKS)
-        usual: tuple[int, ...] = OTHER_USUAL if options.other_mpi else USUAL
+        usual: tuple[int, ...] = OTHER_RANKS if options.other_mpi else USUAL
         variables = {SIZES: ",".join(map(str, sizes if rest or options.ranks else usual))}
         arguments = [*mpi_places, *_not_again(options), *others]
         for n in sorted(sizes, reverse=True):  # the longest first, and the others fill the gaps

@@ -112,6 +112,7 @@ def work_in_place(rows: NDArray[np.generic]) -> NDArray[np.generic]:
     return rows
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     "kind",
     ["f8", ">f4", "c8", "i1", "u2", "?", "M8[s]", "S5", "structured", "disordered", "flat", "cube", "strided", "empty"],
@@ -163,6 +164,7 @@ def test_several_arrays_and_more_that_are_only_read(form: type, balancer: lb_mpi
     until_rows_move(balancer, call)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("rows_of", ["all", "last", "none"])
 def test_results_of_another_dtype_and_shape(rows_of: str, balancer: lb_mpi.Balancer) -> None:
     """Also on ranks that have no rows, and whose rows were all computed elsewhere."""
@@ -224,6 +226,7 @@ def test_an_array_in_and_several_out(form: type, balancer: lb_mpi.Balancer) -> N
     until_rows_move(balancer, call)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("block_rows", [None, 4])
 def test_a_function_may_return_its_own_array_each_time(block_rows: int | None, balancer: lb_mpi.Balancer) -> None:
     rows, work = numbers(40, 3), np.empty((40, 3))
@@ -249,6 +252,7 @@ def layouts() -> dict[str, NDArray[np.float64]]:
     }  # fmt: skip
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("kind", layouts())
 def test_blocks_have_the_memory_order_of_the_rows(kind: str) -> None:
     """So numpy adds in the same order, at home and on other ranks.  Of Fortran rows, a block of one has no order."""
@@ -268,6 +272,7 @@ def test_blocks_have_the_memory_order_of_the_rows(kind: str) -> None:
                         assert function(block).tobytes() == function(array)[first:stop].tobytes()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("kind", layouts())
 def test_results_and_migrated_rows_have_the_memory_order_of_the_rows(kind: str, balancer: lb_mpi.Balancer) -> None:
     array = layouts()[kind]
@@ -286,6 +291,7 @@ def test_several_in_and_one_out(balancer: lb_mpi.Balancer) -> None:
     assert result.tobytes() == (rows[0][:, None] * rows[1]).tobytes()
 
 
+@pytest.mark.one_mpi
 def test_results_that_differ_between_ranks_or_blocks(balancer: lb_mpi.Balancer) -> None:
     rows = numbers(60, 2)
     for _ in range(3):
@@ -300,6 +306,7 @@ def test_results_that_differ_between_ranks_or_blocks(balancer: lb_mpi.Balancer) 
     assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
 
+@pytest.mark.one_mpi
 def test_keyword_arguments_and_scalars_are_passed_on(balancer: lb_mpi.Balancer) -> None:
     rows, weights = numbers(80, 2), numbers(80, seed=1)
 
@@ -316,6 +323,7 @@ def test_keyword_arguments_and_scalars_are_passed_on(balancer: lb_mpi.Balancer) 
     until_rows_move(balancer, lambda: call(next(steps)))
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("value", [[1.0, 2.0], {"a": 1}, object()])
 def test_further_arguments_must_be_arrays_or_scalars(value: object, balancer: lb_mpi.Balancer) -> None:
     with pytest.raises(TypeError, match=r"more\[1\] of type \w+: expected a numpy array .*or a scalar.*keyword"):
@@ -343,6 +351,7 @@ def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
     assert everything == sorted(1000 * rank + k for rank in range(SIZE) for k in range(120))
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("n", [0, 1, 2])
 @pytest.mark.every_size
 def test_few_rows_or_none(n: int, balancer: lb_mpi.Balancer) -> None:
@@ -444,6 +453,7 @@ def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(told: bool, monkeypat
     watch.end()
 
 
+@pytest.mark.one_mpi
 def test_policies() -> None:
     rows = numbers(100, 2)
     for when, every, acted in (("always", 1, 6), ("always", 3, 2), (1e9, 1, 0), (1e-9, 2, 3)):
@@ -663,6 +673,7 @@ def test_rows_that_differ_between_ranks(other: object, after: int, balancer: lb_
     assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.parametrize("after", [0, 12])
 @pytest.mark.parametrize("keyword", [False, True])
@@ -699,6 +710,7 @@ BAD_ROWS = [
 ]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("rows", "kind", "words"), BAD_ROWS)
 def test_bad_rows_on_one_rank(
     rows: object, kind: type[Exception], words: str, balancer: lb_mpi.Balancer
@@ -740,6 +752,7 @@ BAD = [  # numbers of all kinds: test_numbers.py
 ]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("options", "name", "kind"), BAD)
 def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object], name: str, kind: type) -> None:
     where = "" if RANK == LAST else f"rank {LAST}: "
@@ -751,6 +764,7 @@ def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object
             lb_mpi.Balancer(COMM, every=1 + RANK)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     "options", [{"scheme": "direct"}, {"scheme": "fos"}, {"every": 2}, {"when": 0.1}, {"tolerance": 0.1}]
 )

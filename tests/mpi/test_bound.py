@@ -73,6 +73,7 @@ def test_another_bound_on_one_rank_is_an_error_of_all(other: lb_mpi.Bound | None
         lb_mpi.search(COMM, Pile(30), bound=bound)
 
 
+@pytest.mark.one_mpi
 def test_all_ranks_refuse_what_is_not_a_bound() -> None:
     with pytest.raises(TypeError, match=r"bound = 3.0: expected an lb_mpi.Bound, or None"):
         lb_mpi.search(COMM, Pile(30), bound=3.0 if COMM.rank == LAST else lb_mpi.Bound("min"))
@@ -86,12 +87,14 @@ def test_the_shortest_tour(monkeypatch: pytest.MonkeyPatch, extra: list[str]) ->
     assert given["nodes_ratio"] == given["nodes"] / given["nodes_alone"]
 
 
+@pytest.mark.one_mpi
 def test_people_are_told_of_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run(tsp, monkeypatch, "--cities", "5")
     assert (code, err) == (0, "")
     assert "shortest tour through 5 cities: " in out
 
 
+@pytest.mark.one_mpi
 def test_a_tour_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     given = answer(tsp, monkeypatch, "--cities", "25", "--limit-s", "0.5")
     assert given["timed_out"] is True

@@ -86,6 +86,7 @@ def test_given_parts(root: int) -> None:
                 assert (plan.parts is not None) == (root == RANK)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("method", parameters(METHODS, every_size=["static", "random"]))
 def test_methods(method: str) -> None:
     for graph in (mesh(12, 20), weighted(60, 120, 2), parse("ring:3"), mesh(1, 1)):
@@ -97,6 +98,7 @@ def test_methods(method: str) -> None:
                 assert max(sizes) - min(sizes) <= 1
 
 
+@pytest.mark.one_mpi
 def test_static_follows_the_speeds() -> None:
     graph = mesh(30, 40)
     speeds = [1.0 + rank for rank in range(SIZE)]
@@ -133,6 +135,7 @@ def test_speeds_are_measured() -> None:
     assert asked
 
 
+@pytest.mark.one_mpi
 def test_costs_of_messages_count_only_with_a_unit() -> None:
     """Where talking is dear, the model puts all tasks on one rank."""
     off = 1.0 - np.eye(3)
@@ -157,6 +160,7 @@ def test_a_machine_counts_on_its_own_hosts() -> None:
     assert all(f"rank {LAST} on host elsewhere" in text for text in told)
 
 
+@pytest.mark.one_mpi
 def test_the_least_time_is_an_aim() -> None:
     """The last rank is behind a slow link."""
     hosts = tuple(COMM.allgather(MPI.Get_processor_name()))
@@ -181,6 +185,7 @@ def test_the_least_time_is_an_aim() -> None:
         assert plan.cost is None
 
 
+@pytest.mark.one_mpi
 def test_other_libraries_graphs() -> None:
     graph = mesh(5, 6)
     other = nx.convert_node_labels_to_integers(nx.grid_2d_graph(5, 6), ordering="sorted")
@@ -196,6 +201,7 @@ def shape_of_one(n: int) -> np.ndarray:
     return np.zeros(n, dtype=[("id", "i8"), ("on", "?"), ("at", "f4", (2,))])
 
 
+@pytest.mark.one_mpi
 def test_any_dtype_and_shape() -> None:
     graph = weighted(50, 100, 3)
     with lb_mpi.distribute(COMM, on_root(graph), method="random", seed=1) as plan:
@@ -287,6 +293,7 @@ def test_a_plan_that_was_closed_twice_exchanges_nothing() -> None:
 # --- mistakes ---
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

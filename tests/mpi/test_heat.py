@@ -92,6 +92,7 @@ def test_saved_steps_go_on_with_another_distribution(monkeypatch: pytest.MonkeyP
         assert says in err
 
 
+@pytest.mark.one_mpi
 def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     speeds = [0.8 / (1 + rank % 4) for rank in range(COMM.size)]
     given = answer(monkeypatch, *SMALL, "--speeds", ",".join(map(str, speeds)))
@@ -99,23 +100,25 @@ def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) ->
     assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / sum(speeds))
 
 
+@pytest.mark.one_mpi
 def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     """Saved after some rebalancings, and continued with others; they do not depend on how busy the machine is."""
     monkeypatch.setattr(lb_mpi.HaloPlan, "rebalance", partialmethod(lb_mpi.HaloPlan.rebalance, when="always"))
     folder = files / f"rebalanced-{COMM.size}"
     speeds = ",".join(map(str, [0.8 / (1 + rank % 4) for rank in range(COMM.size)]))
     options = ["--balance", "block", "--rebalance", "--speeds", speeds, "--speed-changes", "0:0:9:0.5", "--work", "4000"]
-    for steps, first in (("60", 0), ("120", 60)):
+    for steps, first in (("15", 0), ("30", 15)):
         given = answer(monkeypatch, "mesh:17x23", "--steps", steps, *options, "--save", str(folder))
         assert given["first_step"] == first
-    assert given["checksum"] == alone("mesh:17x23", "--steps", "120", "--work", "4000")["checksum"]
+    assert given["checksum"] == alone("mesh:17x23", "--steps", "30", "--work", "4000")["checksum"]
     assert COMM.size == 1 or given["vertices_moved"] > 0
     assert sum(given["vertices"]) == 17 * 23
-    code, out, err = run(heat, monkeypatch, "mesh:17x23", "--steps", "100", *options, "--no-progress")
+    code, out, err = run(heat, monkeypatch, "mesh:17x23", "--steps", "20", *options, "--no-progress")
     assert (code, err) == (0, "")
     assert COMM.rank > 0 or re.search("rebalancings? moved", out), out
 
 
+@pytest.mark.one_mpi
 def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     given = answer(monkeypatch, *SMALL, "--machine", str(files / "machine.json"))
     assert given["checksum"] == alone(*SMALL)["checksum"]
@@ -123,6 +126,7 @@ def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Pat
         assert given["vertices"][-1] > 1.5 * given["vertices"][0]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("name", ["small.graph", "small.mtx", "ring:3", "mesh:1x1", "complete:8"])
 def test_graphs(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, name: str) -> None:
     graph = str(files / name) if "." in name else name
@@ -132,6 +136,7 @@ def test_graphs(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, name: str)
         assert given["checksum"] == expected["checksum"]
 
 
+@pytest.mark.one_mpi
 def test_the_step_against_numpy() -> None:
     """A step of a whole random graph, against the matrix form of the same law."""
     rng = np.random.default_rng(1)
@@ -154,6 +159,7 @@ def test_the_step_against_numpy() -> None:
     np.testing.assert_array_equal(parts, after)
 
 
+@pytest.mark.one_mpi
 def test_heat_flows_and_is_lost() -> None:
     with lb_mpi.distribute(COMM, parse("ring:60") if COMM.rank == 0 else None, method="block") as plan:
         dt = heat.time_step(COMM, plan)
@@ -167,6 +173,7 @@ def test_heat_flows_and_is_lost() -> None:
     assert COMM.allreduce(float(ended.max()), MPI.MAX) < heat.HOTTEST
 
 
+@pytest.mark.one_mpi
 def test_checksums_tell_what_is_where() -> None:
     """Of a field in two pieces, swapped values, one bit, and what is on which vertex."""
     vertices, field = np.arange(10), np.linspace(0, 1, 10)

@@ -133,6 +133,7 @@ def wrong_in(number: int, folder: Path, ways: Iterable[str] = WAYS) -> str:
     return "; ".join(f"{way}: {text}" for way, texts in found.items() for text in texts if text)
 
 
+@pytest.mark.one_mpi
 def test_rows_have_one_order_on_all_ranks_and_ways(tmp_path: Path) -> None:
     folder = COMM.bcast(tmp_path)
     for number in range(CASES):

@@ -15,7 +15,7 @@ from tests.protocol.mutate import mutated
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
-N = int(os.environ.get("LB_MPI_RANDOM", "15" if SIZE < 8 else "5"))
+N = int(os.environ.get("LB_MPI_RANDOM", "15" if SIZE < 6 else "5"))
 pytestmark = pytest.mark.mpi
 
 DTYPES = ("i1", ">f4", "c16", "?", "U3", "M8[s]", "V5", [("id", "i8"), ("at", "f4", (2,))])
@@ -140,6 +140,7 @@ def test_mutants_are_found(mutant: tuple[str, str, str]) -> None:
         assert any(found(seed) for seed in range(20))
 
 
+@pytest.mark.one_mpi
 @pytest.mark.every_size
 def test_only_ends_that_must_move_do() -> None:
     """The last rank has much more to do; the ranks far in front of it give nothing away and get nothing."""
@@ -199,6 +200,7 @@ def test_history_and_report_tell_migrations_apart() -> None:
             assert first.reason == "no rows migrated: moving any would not help"
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("guilty", ["one", "all"])
 def test_a_wrong_order_is_an_error_on_all_ranks(guilty: str) -> None:
     rows = np.arange(5)

@@ -109,6 +109,7 @@ def test_exceptions_of_a_problem_reach_all_ranks(method: str, where: str) -> Non
                 assert left or answer.startswith(f"rank {one}: {name}"), (name, rank, answer)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("method", [*filter(called, REFUSED)])
 def test_invalid_results_of_a_problem_reach_all_ranks(method: str) -> None:
     one = 0 if method in ON_RANK_0 else LAST

@@ -26,6 +26,7 @@ def alone(*arguments: str) -> dict[str, object]:
         sys.argv = given
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("extra", [[], ["--rebalance"], ["--rebalance", "--speeds", "slow"]])
 def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
     expected = alone(*SMALL)
@@ -40,6 +41,7 @@ def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPat
     assert alone(*SMALL, "--steps", "26")["checksum"] != expected["checksum"]
 
 
+@pytest.mark.one_mpi
 def test_lines_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run(particles, monkeypatch, *SMALL, "--rebalance", "--no-progress")
     assert (code, err) == (0, "")

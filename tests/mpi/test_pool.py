@@ -115,6 +115,7 @@ def wait(seconds: float) -> float:
     return seconds
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("root", [None, LAST])
 def test_costs_are_learned_from_a_map_of_the_same_items(root: int | None) -> None:
     items = [1e-3 * (2 + 7 * k % 11) for k in range(12)]
@@ -208,6 +209,7 @@ def is_compound(value: Any) -> bool:
     return isinstance(value, Box | ValueError | dict | tuple | list | np.ndarray)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("form", parameters(FORMS, every_size=["itself", "numbers"]))
 def test_a_function_may_return_the_same_array_each_time(pool: lb_mpi.Pool, form: str) -> None:
     expected = [described(pickle.loads(pickle.dumps(fill(form, k)))) for k in range(30)]
@@ -245,6 +247,7 @@ def as_it_is(value: Any) -> Any:
     return np.sign(strides).tolist(), np.argsort(-abs(strides)).tolist(), value.sum(axis=1).tolist()
 
 
+@pytest.mark.one_mpi
 def test_results_keep_their_order_in_memory(pool: lb_mpi.Pool) -> None:
     expected = [as_it_is(turned(k)) for k in range(20)]
     for options in ({"chunksize": 5}, {"to": "all"}, {}):
@@ -260,6 +263,7 @@ def order_and_sums(row: np.ndarray, *_: Any) -> tuple[Any, ...]:
     return np.sign(strides).tolist(), np.argsort(-abs(strides)).tolist(), row.sum(axis=0).tolist(), row.sum(axis=1).tolist()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("root", [None, LAST])
 def test_each_rank_gets_items_in_their_order_in_memory(root: int | None, name: str) -> None:
@@ -271,6 +275,7 @@ def test_each_rank_gets_items_in_their_order_in_memory(root: int | None, name: s
                 assert pool.map(order_and_sums, *given) == (expected if pool.is_root else None)
 
 
+@pytest.mark.one_mpi
 def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
     rows, fields = np.zeros((40, 2)), np.zeros(40, [("x", "f8")])
     for results in (
@@ -413,6 +418,7 @@ def test_exceptions_as_results(pool: lb_mpi.Pool) -> None:
     assert [isinstance(result, ZeroDivisionError) for result in results] == [k % 3 == 0 for k in range(300)]
 
 
+@pytest.mark.one_mpi
 def test_all_ranks_raise_for_invalid_arguments_of_a_map(pool: lb_mpi.Pool) -> None:
     root: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: pool.map(square, "abc"), TypeError, "items = 'abc': expected an iterable"),
@@ -463,6 +469,7 @@ def test_pools_that_can_not_be(options: dict[str, Any], words: str) -> None:
         lb_mpi.Pool(COMM, **options)
 
 
+@pytest.mark.one_mpi
 def test_more_maps_than_a_word_has_numbers_for(pool: lb_mpi.Pool) -> None:
     for k in range(600):
         assert pool.map(square, [k]) == ([k * k] if RANK == 0 else None)

@@ -221,6 +221,7 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
     return wrong
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize(("n", "others"), parameters([(1, 6), (3, 6), (1, 0)], every_size=[(1, 6), (1, 0)]))
@@ -327,6 +328,7 @@ def test_mutants_of_the_results_are_found(number: int) -> None:
         assert found or failed_quickly("direct") or failed_quickly("direct", home=True)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
 def test_a_form_that_stays_is_compared_once(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,7 @@ def test_the_plan_is_that_of_a_fresh_distribution(name: str) -> None:
     assert moved > 0 or SIZE == 1 or name in ("one vertex", "no work")
 
 
+@pytest.mark.one_mpi
 @pytest.mark.every_size
 def test_slabs_stay_contiguous_and_follow_the_speeds() -> None:
     """Each rank has a range of vertices, which moves one rank far in a call, and fits the speeds in the end."""
@@ -152,6 +153,7 @@ def moved_by_speeds(plan: HaloPlan, seed: int, *values: Any, **options: Any) -> 
     return plan.rebalance(*values, when="always", **options)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("dtype", ["i1", "u2", "f4", "c16", "?", "U7", "S3", ">f8", "M8[s]", "V5"])
 def test_arrays_of_any_dtype_and_shape(dtype: str) -> None:
     graph = mesh(12, 15)
@@ -181,6 +183,7 @@ def test_arrays_of_any_dtype_and_shape(dtype: str) -> None:
         assert SIZE == 1 or any(one.acted for one in plan.history)
 
 
+@pytest.mark.one_mpi
 def test_records_matrices_and_objects() -> None:
     graph = mesh(12, 15)
     with deal(graph) as plan:
@@ -217,6 +220,7 @@ def test_the_same_objects_come_back_if_nothing_moves() -> None:
         assert not plan.last.acted
 
 
+@pytest.mark.one_mpi
 def test_costs_move_with_their_vertices() -> None:
     """A part that is expensive gives more vertices away; later the costs are known without being given."""
     graph = mesh(16, 16)
@@ -238,6 +242,7 @@ def test_costs_move_with_their_vertices() -> None:
         assert plan._balance._before == (plan._halos.own_s, plan._halos.queued_s)  # its time does not count again
 
 
+@pytest.mark.one_mpi
 def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
     """Times are measured between exchanges; the first rank computes five times as much for each vertex."""
     with deal(mesh(16, 40)) as plan:
@@ -259,6 +264,7 @@ def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
         assert last == "to load the compiled code took up to 1.5 s, which count as idle"
 
 
+@pytest.mark.one_mpi
 def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_help() -> None:
     graph = mesh(24, 24)
     with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(np.arange(576) // 24 * SIZE // 24)) as plan:
@@ -289,6 +295,7 @@ def virtual(plan: HaloPlan, seconds: Callable[[int], float], steps: int, **optio
     return slowest
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("given", [None, 0.5, 1.0])
 @pytest.mark.parametrize("name", ["slabs", "path", "complete"])
 def test_moves_come_to_rest_and_never_make_steps_slower(name: str, given: float | None) -> None:
@@ -312,6 +319,7 @@ def test_moves_come_to_rest_and_never_make_steps_slower(name: str, given: float 
             assert SIZE != 3 or name == "complete" or slowest[-1] <= 1.1 * true.sum() / speed.sum()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("method", ["static", "slabs"])
 def test_a_move_that_makes_steps_slower_is_undone(method: str) -> None:
     """The vertices at home cost little, all others much: no rank can know that before."""
@@ -340,6 +348,7 @@ def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes() -> None
         assert len(moves) == 1
 
 
+@pytest.mark.one_mpi
 def test_without_numba_the_first_call_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebalance, "_loaded", [])
     for name in [name for name in sys.modules if name.startswith("lb_mpi.") and hasattr(sys.modules[name], "njit")]:
@@ -352,6 +361,7 @@ def test_without_numba_the_first_call_says_what_is_missing(monkeypatch: pytest.M
             assert all('graphs need numba: pip install "PATH/TO/CLONE[graphs]"' in text for text in told)
 
 
+@pytest.mark.one_mpi
 def test_what_vertices_that_came_need_longer_than_expected_is_their_cost() -> None:
     """Two vertices of cost 1 join four, at a speed of 1; the steps then take 10 s: they cost 3 each."""
     balance, vertices = PlanBalance(np.ones(4)), np.arange(6)
@@ -393,6 +403,7 @@ def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured()
     assert balance.costs.tolist() == [10.0] * 4
 
 
+@pytest.mark.one_mpi
 def test_one_slow_step_is_noise_and_two_are_a_change() -> None:
     balance, own_s, found = PlanBalance(np.ones(6)), 0.0, []
     for step_s in (0.0, 1.0, 1.0, 1.0, 4.0, 1.0, 2.0, 3.0, 1.0, 1.0):
@@ -489,6 +500,7 @@ def test_options_may_change_in_each_call() -> None:
         assert SIZE == 1 or "due in a later call" in plan.history[2].reason
 
 
+@pytest.mark.one_mpi
 def test_steps_are_near_the_bound_when_speeds_change() -> None:
     """In virtual time: a step of a rank lasts its weight / its speed, which changes three times."""
     graph = mesh(40, 60)
@@ -533,6 +545,7 @@ def check_told(told: list[str], says: str) -> None:
         assert text.startswith((f"{kind}: {words}", f"{kind}: rank {LAST}: {words}", f"{kind}: rank 0: {words}")), text
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -558,6 +571,7 @@ def test_wrong_options_are_told_to_all(options: dict[str, Any], says: str, guilt
         assert moved_by_speeds(plan, 1, plan.vertices)[0].tolist() == plan.vertices.tolist()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("value", "says"),
     [
@@ -648,6 +662,7 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
         check(plan, graph)
 
 
+@pytest.mark.one_mpi
 def test_tiny_costs_and_weights() -> None:
     """Sums of costs or edge weights as small as 1e-320 were divided by zero, on all ranks."""
     n = 4 * SIZE
@@ -660,6 +675,7 @@ def test_tiny_costs_and_weights() -> None:
         assert SIZE == 1 or [one.acted for one in plan.history][:2] == [False, True]
 
 
+@pytest.mark.one_mpi
 def test_a_rank_without_vertices_gets_some() -> None:
     """Also the one between two others without any; their values get the order in memory of the first owner's."""
     graph = mesh(12, 12)

@@ -30,6 +30,7 @@ def refused(action: Callable[[], object]) -> list[str]:
 WAYS = [(objective, method) for method in ("paper", "fill", "swap") for objective in ("uniform", "paper")]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("objective", "method"), parameters(WAYS, every_size=[("uniform", "fill"), ("paper", "swap")]))
 def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
     graph = mesh(*most_square_mesh(SIZE))
@@ -116,6 +117,7 @@ def test_an_error_while_rank_0_computes_reaches_all_ranks(monkeypatch: pytest.Mo
         lb_mpi.reorder_ranks(COMM, mesh(1, SIZE), SPEEDS)
 
 
+@pytest.mark.one_mpi
 def test_other_things_that_are_refused() -> None:
     with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
         lb_mpi.reorder_ranks("world", mesh(1, SIZE), SPEEDS)  # type: ignore[arg-type]

@@ -268,6 +268,7 @@ def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) 
             call()
 
 
+@pytest.mark.one_mpi
 @not_on_many
 @pytest.mark.parametrize(
     ("kind", "says", "wrong"),

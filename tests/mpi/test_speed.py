@@ -80,6 +80,7 @@ def test_a_unit_that_takes_long_is_one() -> None:
     assert _calibrate(lambda n: multiply_add(20 * n)) == 1
 
 
+@pytest.mark.one_mpi
 def test_mistakes_are_told_to_all() -> None:
     last = SIZE - 1
 
@@ -159,6 +160,7 @@ def test_info_measures_and_writes_a_file(tmp_path: pathlib.Path) -> None:
     assert ("messages within" in out) == (SIZE > 1)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -177,6 +179,7 @@ def test_info_says_what_is_wrong_once(arguments: list[str], says: str) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.one_mpi
 def test_only_one_rank_speaks_of_unknown_options() -> None:
     code, out, err = info("--unknown")
     assert (code, out) == (2, "")

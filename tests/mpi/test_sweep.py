@@ -52,6 +52,7 @@ def test_tasks_in_the_checkpoint_are_not_repeated(monkeypatch: pytest.MonkeyPatc
     assert "sweep.log" in err
 
 
+@pytest.mark.one_mpi
 def test_costs_are_known_well() -> None:
     mu = sweep.stiffnesses(20, 1)
     costs = [sweep.solve(one, 20.0)[-1] for one in mu]

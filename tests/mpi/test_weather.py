@@ -50,6 +50,7 @@ def test_the_last_bit_does_not_depend_on_the_balancing(
         assert given["rows_moved"] == given["bytes_moved"] == 0
 
 
+@pytest.mark.one_mpi
 def test_saved_steps_go_on_on_another_number_of_ranks(
     monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], tmp_path: pathlib.Path
 ) -> None:
@@ -74,12 +75,14 @@ def test_saved_steps_go_on_on_another_number_of_ranks(
         assert says in err
 
 
+@pytest.mark.one_mpi
 def test_checksums_tell_fields_apart(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
     code, out, _ = run(weather, monkeypatch, *SMALL[:-1], "7", "--json")
     assert code == 0
     assert json.loads(out)["checksum"] != alone["checksum"]
 
 
+@pytest.mark.one_mpi
 def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = ",".join(["1"] + ["0.3"] * (COMM.size - 1))
     size = ["--shape", "24x48", "--levels", "24", "--steps", "12", "--speeds", speeds, "--json"]
@@ -92,6 +95,7 @@ def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(given["imbalance"]) == 12
 
 
+@pytest.mark.one_mpi
 def test_a_change_of_speed_is_in_the_bound_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
     for more in ([], ["--speed-changes", "0:0:1000:0.5"]):
@@ -104,12 +108,14 @@ def test_a_change_of_speed_is_in_the_bound_and_told(monkeypatch: pytest.MonkeyPa
     assert [one["after_seconds"] for one in answers[1]["steps_to_settle"]] == [0.0]
 
 
+@pytest.mark.one_mpi
 def test_steps_until_it_has_settled() -> None:
     imbalances, begins = [0.9, 0.1, 0.1, 0.8, 0.3, 0.1, 0.2, 0.1, 0.1], np.arange(9.0)
     found = [weather.steps_to_settle(imbalances, begins, moment) for moment in (0.0, 1.0, 3.0, 2.5, 8.0)]
     assert found == [1, 0, 4, 4, None]
 
 
+@pytest.mark.one_mpi
 def test_margins_are_the_neighbours_cells() -> None:
     block = weather.Block(COMM, (24, 48), 3)
     whole = Climate((24, 48), slice(0, 48), slice(0, 24)).begin(3)
@@ -127,6 +133,7 @@ def test_margins_are_the_neighbours_cells() -> None:
     assert rows * block.n_lat == 24
 
 
+@pytest.mark.one_mpi
 def test_kernels_against_plain_python() -> None:
     rng = np.random.default_rng(1)
     air = rng.uniform(220, 300, (5, 4, 7))

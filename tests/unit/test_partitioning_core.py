@@ -73,7 +73,7 @@ def test_any_graph_gets_a_valid_partition_within_the_bounds(graph, k, effort, se
 @pytest.mark.parametrize("targets", [equal(2), equal(5), np.array([1, 1, 2, 4]) / 8])
 @pytest.mark.parametrize("effort", sorted(EFFORTS))
 def test_unit_weights_and_room_enough_means_within_the_asked_imbalance(effort, targets):
-    for graph in (mesh(30, 40), parse("hypercube:10"), mesh(1, 1000), star(1000), Graph.from_edges(900, [], [])):
+    for graph in (mesh(20, 25), parse("hypercube:9"), mesh(1, 400), star(400), Graph.from_edges(400, [], [])):
         part = multilevel(graph, targets, 0.03, effort, 1)
         assert np.all(loads(graph, part, len(targets)) <= 1.03 * targets * graph.n)
 
@@ -114,7 +114,7 @@ def test_more_effort_cuts_less_on_the_whole():
     ids=["star", "large star", "complete", "path", "grid", "isolated", "one", "two", "zero", "pairs", "tiny", "huge"],
 )
 def test_corner_cases(graph, effort):
-    for k in (1, 2, 3, 8, 64):
+    for k in (1, 3, 64):
         part = multilevel(graph, equal(k), 0.03, effort, 0)
         counts = np.bincount(part, minlength=k)
         assert len(counts) == k
