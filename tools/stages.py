@@ -16,7 +16,7 @@ KERNELS = "apps.kernels"
 SET_UP = "set-up"
 SIZES = "LB_MPI_TEST_SIZES"  # see tests/mpi/conftest.py
 # Ranks of MPICH that wait for each other sleep: many on a few cores took most of their time in turns to look.
-_PATIENT = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "50"}
+PATIENT = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "50"}
 
 
 class Outcome(NamedTuple):
@@ -117,7 +117,7 @@ def parallel(
 
     name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
     n_cores = 0.5 if n == 1 else 2  # one rank waits for the disk and for the clock, most of the time
-    return Stage(name, n_cores, silence_s, argv, {**environment.job(n, [])[1], **_PATIENT, **variables}, judge, (KERNELS,))
+    return Stage(name, n_cores, silence_s, argv, {**environment.job(n, [])[1], **PATIENT, **variables}, judge, (KERNELS,))
 
 
 def _text(log: Path) -> str:

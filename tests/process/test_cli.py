@@ -185,7 +185,7 @@ def test_what_a_command_line_means(capsys: pytest.CaptureFixture[str], monkeypat
         ("alocate --help", 2, "did you mean allocate?"),
         ("simulate search --threshld 3", 2, "usage: python -m lb_mpi simulate search "),
         ("simulate rows --graph mesh:2x2 --speeds=-1,1", 2, "--speeds[0] = -1.0: expected"),
-        ("simulate rows --graph mesh:2000x2000", 2, "ranks = 4000000: expected an integer, 1 to 65536"),
+        ("simulate rows --graph mesh:300x300", 2, "ranks = 90000: expected an integer, 1 to 65536"),
         ("cluster --name run", 2, "required: COMMAND"),
         ("cluster down --nme x", 2, "did you mean --name?"),
         ("run -- nosuch", 127, "error: nosuch: not found: expected a command"),

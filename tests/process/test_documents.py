@@ -12,6 +12,7 @@ import pytest
 
 from tools.documents import LANGUAGES, PAGES, ROOT, Block, blocks, same
 from tools.environment import here
+from tools.stages import PATIENT
 
 pytestmark = pytest.mark.one_mpi
 
@@ -36,8 +37,7 @@ def run(command: str, folder: Path) -> str:
     if command in _printed:
         return _printed[command]
     environment = here()
-    variables = environment.job(1, [])[1]
-    variables["HOME"] = str(folder)
+    variables = {**environment.job(1, [])[1], **PATIENT, "HOME": str(folder)}
     with open(folder / "stderr", "w+b") as errors:
         done = subprocess.run(
             ["bash", "-c", command], cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=errors, timeout=LIMIT_S

@@ -22,6 +22,8 @@ from lb_mpi.cli.run.commands import FOR_PEOPLE
 from lb_mpi.graph import Graph, mesh
 from tools.environment import here
 
+pytestmark = pytest.mark.one_mpi
+
 
 def needs_mpi() -> Any:
     return pytest.importorskip("mpi4py")

@@ -17,6 +17,7 @@ from lb_mpi.cli.run.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, place, snapshot
 
+pytestmark = pytest.mark.one_mpi
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 4
 

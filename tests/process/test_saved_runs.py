@@ -9,11 +9,14 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from benchmarks.campaign import ranks
 from lb_mpi.cli.run import limit
 from tests.process.started import started
 from tools.environment import ROOT, here
 
+pytestmark = pytest.mark.one_mpi
 APP = "apps.weather"
 SMALL = ["--shape", "24x48", "--levels", "4"]
 LIMIT_S = 120.0

@@ -10,6 +10,7 @@ import pytest
 
 from lb_mpi import signs
 
+pytestmark = pytest.mark.one_mpi
 ROOT = Path(__file__).resolve().parents[2]
 NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0, 0, 0)
 

@@ -13,7 +13,9 @@ from tests.process.started import started
 
 
 @needs_mpiexec
-@pytest.mark.parametrize("what", ["sleep-inside", "read-outside", "compute-outside"])
+@pytest.mark.parametrize(
+    "what", ["sleep-inside", *[pytest.param(f"{what}-outside", marks=pytest.mark.one_mpi) for what in ("read", "compute")]]
+)
 def test_a_rank_that_is_slow_does_not_hang(tmp_path: Path, mark: dict[str, str], what: str) -> None:
     code, out, err = run(what, tmp_path, mark, "--hang-s", "2")
     assert (code, out) == (0, DONE.replace("start 2", "start 1")), err
