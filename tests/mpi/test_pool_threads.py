@@ -1,7 +1,8 @@
 """Threads that share a pool at random: each gets its own results and its own errors, and nobody waits for ever.
 
 LB_MPI_RANDOM tells how many programs (usually 12), half of which run on MPICH and half on others; each has two threads with
-operations that are drawn from its number.  Python switches between them every 10 us, so that they meet in the middle of each other's calls.
+operations that are drawn from its number.  Python switches between them every 10 us, so that they meet in the middle of
+each other's calls.
 """
 
 from __future__ import annotations
