@@ -273,7 +273,10 @@ def test_each_file_is_in_one_share() -> None:
 SERIAL = [f"serial tests, {k} of 6" for k in range(1, 7)]
 LONGEST = [f"process/test_{name}.py" for name in sorted(testing.LONGEST)]
 PROGRAMS = LONGEST + [name for file in testing.files_of("process") if (name := f"process/{file.name}") not in LONGEST]
-OF_ONE = "cli documents doors host launch limit live pool_names pythons saved_runs signs throttle".split()  # MPI
+OF_ONE = (  # no test for the other MPI
+    "cli", "documents", "doors", "host", "launch", "limit", "live", "pool_names", "pythons", "saved_runs", "signs",
+    "throttle",
+)  # fmt: skip
 OF_BOTH = [name for name in PROGRAMS if name not in [f"process/test_{one}.py" for one in OF_ONE]]
 CHECKS = ["apps.kernels", "ruff", "mypy"]
 
