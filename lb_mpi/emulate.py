@@ -62,6 +62,7 @@ class throttle:
     def __init__(self, speed: float | Callable[[], float], name: str = "speed") -> None:
         self._speed = emulated_speed(speed() if callable(speed) else speed, name)
         self._now, self._name = speed if callable(speed) else None, name
+        self.rests = self._now is not None or self._speed != 1.0  # ever
         self._outside = throttled()
         self.cpu_s = 0.0  # CPU time charged so far
         self._ready_at = time.perf_counter()
@@ -88,7 +89,7 @@ class throttle:
 
     def due(self) -> float:
         """Return the seconds of rest that are left, but at most 0.5 ms; 0.0 if the program may compute."""
-        if (self._now is None and self._speed == 1.0) or self.speed == 1.0:  # first without a call, since loops ask often
+        if not self.rests or self.speed == 1.0:
             return 0.0
         now = time.perf_counter()
         if now < self._ready_at:
@@ -148,6 +149,11 @@ class Stops:
         """Add a stop of this duration, before the program continues."""
         self._words[_STOPPED_NS] += int(1e9 * seconds)
         self._words[_STOPS] += 1
+
+
+def may_be_stopped() -> bool:
+    """Return whether launch/throttle runs this program."""
+    return _page() is not None
 
 
 def read_stops() -> StoppedTime:

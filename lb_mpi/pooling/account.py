@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.record.events import Driver, Phase, Step, Way, merged
-from lb_mpi.record.record import Record
+from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.report import RankWork, Report
 
 
@@ -74,18 +74,21 @@ class RankAccount:
         """Begin a map in which this rank owns the tasks lo..hi-1."""
         self.done = RankTasks()
         self._began, self._dealt = now, range(lo, hi)
-        self.record.begin_tasks()
-        self.record.enter(Phase.PROTOCOL, now)
+        if self.record is not OFF:
+            self.record.begin_tasks()
+            self.record.enter(Phase.PROTOCOL, now)
 
     def phase(self, position: int) -> Phase:
-        """Return the phase of the rank while it runs the task at this position."""
-        return Phase.OWN if position in self._dealt else Phase.FOREIGN
+        """Return the phase of the rank while it runs the task at this position; -1: it belongs to no interval."""
+        return Phase.OWN if position < 0 or position in self._dealt else Phase.FOREIGN
 
     def ran(self, first: int, n: int, busy_s: float, work_s: float) -> None:
         """Count the `n` tasks from position `first` on."""
-        self.done = self.done.plus(RankTasks(n, busy_s, work_s))
-        self.record.task(first, n, work_s)
-        self.record.doing(self.done.tasks, len(self._dealt))
+        done = self.done
+        self.done = done._replace(tasks=done.tasks + n, busy_s=done.busy_s + busy_s, work_s=done.work_s + work_s)
+        if self.record is not OFF:
+            self.record.task(first, n, work_s)
+            self.record.doing(self.done.tasks, len(self._dealt))
 
     def rested(self, seconds: float) -> None:
         """Count a rest of an emulated slow rank, which belongs to its tasks."""
@@ -100,6 +103,8 @@ class RankAccount:
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:
         """Record the complete map, at the rank's emulated speed."""
+        if self.record is OFF:
+            return
         step = Step(Driver.TASKS, self._began, now, done.work_s / speed, done.tasks, speed, moved=done.steals)
         self.record.step(step._replace(busy_s=done.busy_s, sent_bytes=done.sent_bytes))
         self.record.enter(Phase.OUTSIDE, now)

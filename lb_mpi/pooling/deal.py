@@ -1,15 +1,9 @@
-"""The tasks of each rank, and the size of its chunks: by speed, and largest first if costs are known.   (pure)
+"""The tasks that each rank owns at the start of a map: by speed, and largest first if costs are known.   (pure)
 
 At the start of a map each rank owns a number of tasks proportional to its speed, in their order.  With costs: LPT, longest
 processing time first (Graham 1969), on unequal machines: each large task, from the largest on, goes to the rank that would
 finish it first; small ones fill the ranks up.  A rank's own tasks are adjacent in the order of a map, largest first, so that
 thieves take small ones from the back.
-
-A rank begins a chunk of tasks between two looks at its messages.  A chunk is a part of what the rank owns (guided
-self-scheduling, Polychronopoulos and Kuck 1987): long ones cost less, but what has begun can't be stolen.  It should last
-for at least `SHORTEST_S`, which is long compared with the cost of taking it, and at most `LONGEST_S`, since a rank answers
-no messages meanwhile.  Wall-clock time counts, since a task may also sleep, or wait for a file or a GPU.  But a lost time
-slice can make a chunk look a hundred times longer, so the time of a task is believed to be at most twice as long as before.
 """
 
 from __future__ import annotations
@@ -75,43 +69,3 @@ def _filled(costs: Floats, free_at: Floats, speed: Floats) -> NDArray[np.int64]:
     end_s = (ends[-1] + free_at @ speed) / speed.sum()
     room = np.cumsum(np.maximum(1e-9 * end_s, end_s - free_at) * speed)
     return np.minimum(np.searchsorted(room * (ends[-1] / room[-1]), ends - costs / 2), len(speed) - 1)
-
-
-SHORTEST_S, LONGEST_S = 1e-3, 8e-3  # of a chunk
-PART = 3  # of the tasks that a rank owns, it begins one in so many together
-
-
-class Pace:
-    """The length of the next chunk, from the time of the last one; always `fixed` if that is not 0."""
-
-    def __init__(self, fixed: int = 0) -> None:
-        self._fixed = fixed
-        self._task_s = math.inf  # of a task
-        self._most = 1  # twice as many as the longest chunk had
-
-    def n(self, owned: int) -> int:
-        """Return how many of the tasks that a rank owns are its next chunk."""
-        if self._fixed:
-            return min(self._fixed, owned)
-        fitting = min(max(SHORTEST_S / self._task_s, owned // PART), LONGEST_S / self._task_s)
-        return min(max(1, int(fitting)), self._most, owned)
-
-    def observe(self, n: int, seconds: float) -> None:
-        """Observe a chunk of n tasks."""
-        self._task_s = max(1e-9, min(seconds / n, 2 * self._task_s))
-        self._most = max(self._most, 2 * n)
-
-
-def share(n: int, mine: float, theirs: float) -> int:
-    """Return how many of a victim's n tasks not begun a thief takes: both should finish at about the same time.
-
-    The victim is assumed to be in the middle of a task.  `mine` and `theirs` are the speeds of thief and victim.  A slow
-    thief leaves the last task to a fast victim.
-    """
-    even = (n + 0.5) * mine / (mine + theirs)
-    fewer, more = math.floor(even), min(n, math.ceil(even))
-
-    def end(taken: int) -> float:
-        return max(taken / mine, (n - taken + 0.5) / theirs)
-
-    return more if end(more) <= end(fewer) else fewer

@@ -18,7 +18,8 @@ asks a rank of another host (ASK).  Between two of its chunks, that rank steals 
 its host, and answers (GIVE, possibly empty).  A rank in a long task can't answer, so after a while the thief asks the next
 host.  Each ASK is answered by one GIVE.  Tasks given to a rank that has found others meanwhile are kept until it has none.
 
-In a pool on one host, a slow rank leaves the last tasks to faster ranks for a limited time (see `lb_mpi.pooling.learning`).
+In a pool on one host, each rank publishes how many tasks it has run, and in which time, where the others read it.  So the
+first map steals by measured speeds, too, and a slow rank leaves the last tasks to faster ranks for a limited time.
 Those in its word are stolen like all others.
 
 The end of a turn of a rank (the first row that fits):
@@ -40,18 +41,33 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.knowledge import RankKnowledge
-from lb_mpi.pooling.deal import Pace, share
+from lb_mpi.knowledge import Estimate, RankKnowledge, Timing
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, epoch_of, n_tasks, pack, take_back, take_front, unpack
-from lb_mpi.pooling.learning import NEAR, ByRank, MapTail, Timings
+from lb_mpi.pooling.learning import LONG_S, wait_s
 
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before asking again hosts that had nothing
 PATIENCE_S = 2e-3  # after this time without an answer a thief also asks the next host
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ByRank(Protocol[T_co]):
+    """A container with one value per rank, such as a dict or a list."""
+
+    def __getitem__(self, rank: int, /) -> T_co: ...
+
+
+class Timings(Protocol):
+    """A container of the timings of the ranks on a host, which all of them read, and each writes for itself."""
+
+    def __getitem__(self, rank: int, /) -> Timing: ...
+    def __setitem__(self, rank: int, timing: Timing, /) -> None: ...
 
 
 class BeginMap(NamedTuple):
@@ -193,8 +209,9 @@ class Stealer:
                 self._swapped(job)
         elif job == self.chunk:
             self.chunk = None
-            self._pace.observe(job.n, result)
-            self._tail.observe(job.n, result if own_s is None else own_s)
+            n = job.hi - job.lo
+            self._pace.observe(n, result)
+            self._tail.observe(n, result if own_s is None else own_s)
         else:
             raise ProtocolError(f"{job} is done, the chunk is {self.chunk}")
         return self._take_sends()
@@ -231,6 +248,8 @@ class Stealer:
         """Return the next swap; None: there is a chunk to run, or nothing to do yet."""
         self._answering = self._leaving = False
         if self.epoch < 0:
+            return None
+        if self.chunk is not None and self._rest is None and not self._asks:
             return None
         own = self.words[self.rank]  # other ranks change words: read each once
         if self._rest is None and self.chunk is None:
@@ -321,6 +340,117 @@ class Stealer:
         if lo < hi:
             self.steals.append((source, hi - lo))
             self._given.append(self._interval(lo, hi))
+
+
+# --- chunks -------------------------------------------------------------------------------------------------------------
+
+SHORTEST_S, LONGEST_S = 1e-3, 8e-3  # of a chunk
+PART = 3  # of the tasks that a rank owns, it begins one in so many together
+
+
+class Pace:
+    """The length of the next chunk, from the time of the last one; always `fixed` if that is not 0.
+
+    A chunk is a part of what the rank owns (guided self-scheduling, Polychronopoulos and Kuck 1987): long ones cost less,
+    but what has begun can't be stolen.  It should last for at least `SHORTEST_S`, which is long compared with the cost of
+    taking it, and at most `LONGEST_S`, since a rank answers no messages meanwhile.  Wall-clock time counts, since a task
+    may also sleep, or wait for a file or a GPU.  But a lost time slice can make a chunk look a hundred times longer, so the
+    time of a task is believed to be at most twice as long as before.
+    """
+
+    def __init__(self, fixed: int = 0) -> None:
+        self._fixed = fixed
+        self._task_s = math.inf  # of a task
+        self._most = 1  # twice as many as the longest chunk had
+
+    def n(self, owned: int) -> int:
+        """Return how many of the tasks that a rank owns are its next chunk."""
+        if self._fixed:
+            return min(self._fixed, owned)
+        fitting = min(max(SHORTEST_S / self._task_s, owned // PART), LONGEST_S / self._task_s)
+        return min(max(1, int(fitting)), self._most, owned)
+
+    def observe(self, n: int, seconds: float) -> None:
+        """Observe a chunk of n tasks."""
+        self._task_s = max(1e-9, min(seconds / n, 2 * self._task_s))
+        self._most = max(self._most, 2 * n)
+
+
+def share(n: int, mine: float, theirs: float) -> int:
+    """Return how many of a victim's n tasks not begun a thief takes: both should finish at about the same time.
+
+    The victim is assumed to be in the middle of a task.  `mine` and `theirs` are the speeds of thief and victim.  A slow
+    thief leaves the last task to a fast victim.
+    """
+    even = (n + 0.5) * mine / (mine + theirs)
+    fewer, more = math.floor(even), min(n, math.ceil(even))
+
+    def end(taken: int) -> float:
+        return max(taken / mine, (n - taken + 0.5) / theirs)
+
+    return more if end(more) <= end(fewer) else fewer
+
+
+# --- the end of a map ---------------------------------------------------------------------------------------------------
+
+NEAR = 16  # a rank with more tasks of its own is not near the end
+
+
+class MapTail:
+    """The end of a map for one rank: its estimate of the ranks on its host, and whether it leaves tasks to them.
+
+    `host`: all ranks; none if there are several hosts, since what is left on one of them tells little of the others.
+    """
+
+    def __init__(self, rank: int, host: Sequence[int], timings: Timings, knowledge: RankKnowledge) -> None:
+        self.rank, self._host, self._timings, self._knowledge = rank, host, timings, knowledge
+        self._learns = False
+        self._mine = Timing()
+        self.until = 0.0  # it leaves tasks until then
+        self._decided = False  # since its last chunk
+
+    def begin(self, epoch: int, *, learns: bool) -> None:
+        """Begin a map; not `learns`: the costs are known, so that long tasks come first."""
+        self._learns = learns and len(self._host) > 1
+        self._mine = Timing(epoch)
+        self.until, self._decided = 0.0, False
+        if self._learns:
+            self._timings[self.rank] = self._mine
+
+    def observe(self, n: int, seconds: float) -> None:
+        """Publish a chunk of n tasks."""
+        self.until, self._decided = 0.0, False
+        if self._learns:
+            self._mine = self._timings[self.rank] = self._mine.added(seconds, n)
+
+    @property
+    def has_run(self) -> bool:
+        """True if this rank has run tasks of this map."""
+        return self._mine.n > 0
+
+    def estimate(self) -> Estimate | None:
+        """Return what is known of the ranks on this host; None: nothing of how long the tasks are."""
+        if not self._learns:
+            return None
+        timings = {rank: timing for rank in self._host if (timing := self._timings[rank]).epoch == self._mine.epoch}
+        return self._knowledge.estimate(self._host, timings)
+
+    def leaves(self, now: float, tasks: Callable[[], float]) -> bool:
+        """Return whether this rank, which could begin one of the `tasks()` not begun on its host, leaves them to others."""
+        if not self._decided:
+            self.until, self._decided = now + self._wait_s(tasks), True
+        return now < self.until
+
+    def _wait_s(self, tasks: Callable[[], float]) -> float:
+        if self._mine.seconds <= LONG_S * self._mine.n and self._mine.n:
+            return 0.0
+        known = self.estimate()
+        if known is None or known.task_s < LONG_S * known.speeds[self.rank]:
+            return 0.0
+        return wait_s(known, self.rank, tasks())
+
+
+# --- other hosts --------------------------------------------------------------------------------------------------------
 
 
 class _Hosts:

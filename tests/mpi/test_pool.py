@@ -28,6 +28,7 @@ import lb_mpi
 from lb_mpi.mpi.common import communicator
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.common.parcels import Parcels
+from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.pool import maps, member
 from lb_mpi.mpi.pool.arguments import name_of, sample_of
 from lb_mpi.mpi.pool.member import Member
@@ -972,8 +973,9 @@ def test_two_pools_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_tasks_with_more_threads_than_cores_are_named_once(pool: lb_mpi.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lb_mpi.mpi.pool.maps.N_CORES", 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    after = Clocks.after
+    monkeypatch.setattr(Clocks, "after", lambda clocks: after(clocks)._replace(others_s=99.0))  # as tasks use other threads
     for n in (1, 0):
-        pool._ranks.used_threads(99.0)  # as if the tasks had used other threads
         with warnings.catch_warnings(record=True) as caught:
             pool.map(abs, range(3))
         texts = [str(one.message) for one in caught]
@@ -983,7 +985,7 @@ def test_tasks_with_more_threads_than_cores_are_named_once(pool: lb_mpi.Pool, mo
 
 def check_own_time() -> None:
     """Seconds in a queue for a core are no slowness; those in which launch/throttle stops a rank, or it rests, are."""
-    ranks = SimpleNamespace(throttle=SimpleNamespace(charge=lambda _: None, speed=0.5))
+    ranks = SimpleNamespace(throttle=SimpleNamespace(charge=lambda _: None, speed=0.5, rests=True))
     ran = Ran(3, [], None, 0.0, wall_s=9.0, work_s=1.0, cpu_s=1.0, stopped_s=0.25)
     assert Member.own_s(SimpleNamespace(ranks=ranks), ran) == 2.25  # type: ignore[arg-type]
 

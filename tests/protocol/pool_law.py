@@ -13,9 +13,8 @@ import numpy as np
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, synchronizes, unpack
-from lb_mpi.pooling.learning import MapTail
 from lb_mpi.pooling.simulate import ResultBatch, SimulatedPool
-from lb_mpi.pooling.stealer import BeginMap, EndMap, Stealer, StealKind, StealMessage, Swap, _Hosts
+from lb_mpi.pooling.stealer import BeginMap, EndMap, MapTail, Stealer, StealKind, StealMessage, Swap, _Hosts
 from tests.protocol.explore import Arrived, Choices, Exploration, Sends, State, put
 
 UnderWay = Iterable[tuple[int, int, Any]]  # source, destination, message

@@ -1,6 +1,6 @@
 """Known-wrong variants of the pool's protocol: (module, function, what stands there, what the mutant says instead)."""
 
-from lb_mpi.pooling import account, deal, intervals, learning, stealer
+from lb_mpi.pooling import account, intervals, stealer
 
 MUTANTS = [
     # words
@@ -11,10 +11,10 @@ MUTANTS = [
     (intervals, "pack", "return epoch << 2 * _BITS | lo << _BITS | hi", "return epoch << 2 * _BITS | lo << _BITS | hi + 1"),
     (intervals, "unpack", "word >> _BITS & _MASK, word & _MASK", "word >> _BITS & MOST, word & (MOST >> 26)"),
     # shares and chunks
-    (deal, "share", "return more if end(more) <= end(fewer) else fewer", "return more + 1"),
-    (deal, "share", "return more if end(more) <= end(fewer) else fewer", "return -1"),
-    (deal, "Pace.n", "min(max(1, int(fitting)), self._most, owned)", "min(int(fitting), self._most, owned)"),
-    (deal, "Pace.n", "self._most, owned)", "self._most)"),
+    (stealer, "share", "return more if end(more) <= end(fewer) else fewer", "return more + 1"),
+    (stealer, "share", "return more if end(more) <= end(fewer) else fewer", "return -1"),
+    (stealer, "Pace.n", "min(max(1, int(fitting)), self._most, owned)", "min(int(fitting), self._most, owned)"),
+    (stealer, "Pace.n", "self._most, owned)", "self._most)"),
     # the map's number
     (stealer, "Stealer._left", " and epoch_of(word) == epoch", ""),
     (stealer, "Stealer._interval", "return Interval(self.epoch % EPOCHS, lo, hi)", "return Interval(0, lo, hi)"),
@@ -51,11 +51,11 @@ MUTANTS = [
     # leaving tasks to others
     (stealer, "Stealer._propose", "                    if not self._leaving:\n", "                    if True:\n"),
     (stealer, "Stealer.wake_at", "        return self._tail.until if self._leaving else self._hosts.ready_at", "        return self._hosts.ready_at"),
-    (stealer, "Stealer.done", "            self._tail.observe(job.n, result if own_s is None else own_s)\n", ""),
-    (learning, "MapTail.leaves", "return now < self.until", "return True"),
-    (learning, "MapTail.leaves", "        if not self._decided:\n", "        if True:\n"),
-    (learning, "MapTail.observe", "        self.until, self._decided = 0.0, False\n        if self._learns:\n            self._mine = self", "        if self._learns:\n            self._mine = self"),
-    (learning, "MapTail.estimate", "if (timing := self._timings[rank]).epoch == self._mine.epoch", "if (timing := self._timings[rank])"),
+    (stealer, "Stealer.done", "            self._tail.observe(n, result if own_s is None else own_s)\n", ""),
+    (stealer, "MapTail.leaves", "return now < self.until", "return True"),
+    (stealer, "MapTail.leaves", "        if not self._decided:\n", "        if True:\n"),
+    (stealer, "MapTail.observe", "        self.until, self._decided = 0.0, False\n        if self._learns:\n            self._mine = self", "        if self._learns:\n            self._mine = self"),
+    (stealer, "MapTail.estimate", "if (timing := self._timings[rank]).epoch == self._mine.epoch", "if (timing := self._timings[rank])"),
     # between hosts
     (stealer, "Stealer._propose", "            while self._asks:\n                self._give(0, 0)\n", "            self._asks.clear()\n"),
     (stealer, "Stealer._propose", "            while self._asks:\n                self._give(0, 0)\n", "            self._give(0, 0)\n            self._asks.clear()\n"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from types import TracebackType
 from typing import Any, Generic, Self
@@ -23,21 +24,22 @@ from lb_mpi.errors import ProtocolError
 from lb_mpi.mpi.common.communicator import FAILED_AFTER_S, Presence
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap
 from lb_mpi.record.events import Phase
-from lb_mpi.record.record import Record
+from lb_mpi.record.record import OFF, Record
 
+ATTEND_S = 1e-3  # between two looks at what other ranks and the launcher ask
 NAPS_S = 2e-3  # of naps between two turns, for the questions, failures and Ctrl-C that only a turn notices
 
 
-class Port(Generic[M, J]):
+class Port(ABC, Generic[M, J]):
     """The outside of an actor on this rank: its messages are parcels, and its jobs call the user's functions."""
 
+    @abstractmethod
     def arrived(self) -> list[tuple[int, M]]:
         """Return (source, message) of all that has arrived, in order for each source."""
-        raise NotImplementedError
 
+    @abstractmethod
     def post(self, sends: list[tuple[int, M]]) -> None:
         """Start to send (destination, message), in order; return at once."""
-        raise NotImplementedError
 
     def run(self, job: J) -> Any:
         """Do a job and return its outcome; what it raises is the job's failure."""
@@ -46,6 +48,8 @@ class Port(Generic[M, J]):
     def idle(self) -> bool:
         """Return True if no message has arrived; called while waiting, so it must be cheaper than a turn."""
         return False
+
+    commits = False  # True: it is `settled` at some time
 
     @property
     def settled(self) -> bool:
@@ -112,40 +116,44 @@ def carry(
     jobs fails the actor; if it then waits for long, Ctrl-C is raised.  Once the port is settled, it waits for the next call.
     A ProtocolError names the last events in a note.
     """
-    meter, yielding_s = meter or Meter(), quick_s
+    measures, meter, yielding_s = meter is not None, meter or Meter(), quick_s
     nap, idle_since, interrupted, settled = Nap(), 0.0, False, False
+    records, attend_at = record is not OFF, 0.0
     outcome: list[tuple[int, M]] = []  # what a job sends: it leaves when an emulated slow rank has rested
     spent, before = meter.waited, time.perf_counter()
     with Events(actor, start) as events:
         while True:
             now = time.perf_counter()
-            spent(now - before)
-            before = now
-            record.enter(Phase.PROTOCOL, now)
-            if outcome and not slow.due():
+            if measures:
+                spent(now - before)
+                before = now
+            if records:
+                record.enter(Phase.PROTOCOL, now)
+            if outcome and not (slow.rests and slow.due()):
                 port.post(outcome)
                 outcome = []
-            arrived = port.arrived()
-            if arrived:
+            if arrived := port.arrived():
                 events.moved(now, "from", arrived)
             if sends := actor.turn(now - start, arrived):
                 events.moved(now, "to", sends)
-            port.post(sends)
-            if port.settled and not settled:
+                port.post(sends)
+            if port.commits and not settled and port.settled:
                 settled = True
                 presence.commit()
             if active := bool(arrived or sends):
-                meter.handled()
-                nap.reset()
+                if measures:
+                    meter.handled()
                 if idle_since:
                     yielding_s = quick_s if now < idle_since + quick_s else 0.5 * yielding_s
                 idle_since = 0.0
             waited_s = now - idle_since if idle_since else 0.0
-            signs.turn()
-            try:
-                presence.answer(waited_s)
-            except Warning as error:  # where warnings are errors
-                port.post(actor.fail(error))
+            if now >= attend_at:
+                attend_at = now + ATTEND_S
+                signs.turn()
+                try:
+                    presence.answer(waited_s)
+                except Warning as error:  # where warnings are errors
+                    port.post(actor.fail(error))
             if waited_s and waited_s > port.failed_after_s:
                 presence.raise_failure(waited_s)
             if interrupts.pending and not interrupted and not interrupts.committed:
@@ -159,7 +167,7 @@ def carry(
                 if settled:
                     presence.end_commit()
                 return
-            if (rest_s := slow.due()) or outcome:  # a rest may end within a turn: what it has held back leaves before a job
+            if slow.rests and ((rest_s := slow.due()) or outcome):  # what a rest held back leaves first
                 spent, idle_since = meter.rested, 0.0
                 record.enter(Phase.RESTING, time.perf_counter())
                 time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
@@ -168,14 +176,16 @@ def carry(
                 events.append((now, f"does {type(job).__name__}", []))
                 outcome = _do(actor, port, job, interrupts)
                 spent, idle_since = meter.worked, 0.0
-                nap.reset()
             elif active:
                 spent = meter.worked
             else:
                 spent = meter.waited
                 asleep = time.perf_counter()
-                record.enter(Phase.WAITING, asleep)
-                idle_since = idle_since or asleep
+                if records:
+                    record.enter(Phase.WAITING, asleep)
+                if not idle_since:
+                    idle_since = asleep
+                    nap.reset()
                 until = start + actor.wake_at
                 if asleep < idle_since + yielding_s:
                     until = min(idle_since + yielding_s, until)
@@ -204,5 +214,6 @@ def _do(actor: Actor[M, J, Any], port: Port[M, J], job: J, interrupts: Interrupt
     except BaseException as error:
         end_child(process)
         return actor.fail(error)
-    end_child(process)
+    if os.getpid() != process:
+        end_child(process)
     return actor.done(job, result)

@@ -33,7 +33,7 @@ from types import FrameType, TracebackType
 from typing import NamedTuple
 
 from lb_mpi import signs
-from lb_mpi.emulate import StoppedTime, read_stops
+from lb_mpi.emulate import StoppedTime, may_be_stopped, read_stops
 from lb_mpi.handlers import install, restore
 
 LONGEST_S, FIRST = 0.5e-3, 1 / 50  # the longest nap, if few ranks share a core; the first one, as a part of the longest
@@ -188,6 +188,9 @@ class Look(NamedTuple):
     stops: StoppedTime = StoppedTime()  # by launch/throttle
 
 
+NEVER = StoppedTime()
+
+
 class Clocks:
     """Reads the clocks of the thread that calls `begin`, until `end`.
 
@@ -200,6 +203,7 @@ class Clocks:
         self._thread = 0  # that called `begin`: the system's number, since Python's own may be that of an earlier thread
         self._beside_s = -math.inf  # seconds without a core when the system's report was read
         self._report: tuple[int, float | None, float] = 0, None, 0.0
+        self._stops = False  # of this program, from outside
 
     def begin(self) -> None:
         """Start in this thread; repeated calls cost little."""
@@ -207,7 +211,7 @@ class Clocks:
         if self._thread == thread:
             return
         self.end()
-        self._thread, self._beside_s = thread, -math.inf
+        self._thread, self._beside_s, self._stops = thread, -math.inf, may_be_stopped()
         try:
             self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -226,7 +230,7 @@ class Clocks:
     def _look(self, wall_s: float, cpu_s: float) -> Look:
         if wall_s - cpu_s > self._beside_s + BESIDE_S:
             self._beside_s, self._report = wall_s - cpu_s, self._read()
-        return Look(wall_s, cpu_s, *self._report, read_stops())
+        return Look(wall_s, cpu_s, *self._report, read_stops() if self._stops else NEVER)
 
     def _read(self) -> tuple[int, float | None, float]:
         """Read how often the thread gave up the core, the seconds in which it waited for one, and `Look.others_s`."""

@@ -416,6 +416,8 @@ class RebalancePort(Port[RebalanceMessage, Job]):
             found.append((ALL, RebalanceMessage(RebalanceKind.REDUCE, answer)))
         return found
 
+    commits = True
+
     @property
     def settled(self) -> bool:
         """See `Port`."""

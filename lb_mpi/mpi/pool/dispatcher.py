@@ -35,6 +35,7 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import longest_nap_s
 from lb_mpi.mpi.pool.arrays import LOCK, SharedArrays, forget, reduce_future, store
+from lb_mpi.mpi.pool.member import PoolActor, PoolMessage, PoolSend
 from lb_mpi.mpi.pool.messages import (
     NO_MAP,
     TaskBatch,
@@ -46,7 +47,7 @@ from lb_mpi.mpi.pool.messages import (
     task_error,
 )
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.ranks import PoolActor, PoolMessage, PoolPort, PoolRanks, PoolSend, need_level
+from lb_mpi.mpi.pool.ranks import PoolRanks, need_level
 from lb_mpi.mpi.pool.running import Outcome, Process, Ran, run_submitted
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
@@ -156,32 +157,6 @@ class Quiet(NamedTuple):
     """A job of a dispatcher: to wait for so many seconds, or until another thread has changed something."""
 
     longest_s: float
-
-
-class DispatcherPort(PoolPort):
-    """The thread of a dispatcher that calls MPI."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        super().__init__(dispatcher.ranks)
-        self._dispatcher = dispatcher
-
-    def idle(self) -> bool:
-        """See `Port`."""
-        return not self._dispatcher.news and super().idle()
-
-    def post(self, sends: list[PoolSend]) -> None:
-        """See `Port`; then the root's own tasks begin."""
-        super().post(sends)
-        self._dispatcher.begin_own()
-
-    def run(self, job: Resolve | Quiet) -> None:
-        """Give futures their results; or wait, and then look whether another rank has failed."""
-        if isinstance(job, Resolve):
-            resolve(job, self._dispatcher.of(job.batch))
-            return
-        self.ranks.record.enter(Phase.OUTSIDE, time.perf_counter())
-        self._dispatcher.await_news(job.longest_s)
-        self.ranks.presence.raise_failure()
 
 
 class Dispatcher(PoolActor):
@@ -302,7 +277,7 @@ class Dispatcher(PoolActor):
         try:
             with ranks.presence.notifying():
                 try:
-                    ranks.work(self, DispatcherPort(self))
+                    self.carry()
                 except RecursionError:  # a task has lowered the limit, and is not over
                     self._process.restore()
                     raise
@@ -342,6 +317,8 @@ class Dispatcher(PoolActor):
                 self._awaited.setdefault(rank, now)
         if self._awaited:
             self._warn_of_silent_ranks(now)
+        if not sends:
+            self._begin_own()
         return sends
 
     def _warn_of_silent_ranks(self, now: float) -> None:
@@ -364,11 +341,6 @@ class Dispatcher(PoolActor):
             done = done._replace(sent_bytes=results.nbytes)
             self._answers.append((source, done, frame.seconds, pickle.loads(frame.data)))
 
-    def begin_own(self) -> None:
-        """Let the root's thread run its batches, after the orders of other ranks have left: it takes Python's lock."""
-        while self._mine:
-            self._own.put(self._mine.popleft())
-
     def _take_own(self, ran: Ran) -> None:
         """Accept the results of a batch from the root's thread."""
         with self.changed:
@@ -379,7 +351,7 @@ class Dispatcher(PoolActor):
     @property
     def wake_at(self) -> float:
         """See `PoolActor`."""
-        return min(super().wake_at, self._scheduler.wake_at)
+        return self._scheduler.wake_at
 
     @property
     def job(self) -> Resolve | Quiet | None:
@@ -404,10 +376,29 @@ class Dispatcher(PoolActor):
                 self.news = True
         return []
 
-    def await_news(self, longest_s: float) -> None:
-        """Wait until another thread has changed something; for a while, since another rank may fail."""
+    def run(self, job: Resolve | Quiet) -> None:
+        """Give futures their results; or wait for another thread, for a while: then another rank may have failed."""
+        if isinstance(job, Resolve):
+            resolve(job, self.of(job.batch))
+            return
+        self.ranks.record.enter(Phase.OUTSIDE, time.perf_counter())
         with self.changed:
-            self.changed.wait_for(lambda: self.news, longest_s)
+            self.changed.wait_for(lambda: self.news, job.longest_s)
+        self.ranks.presence.raise_failure()
+
+    def idle(self) -> bool:
+        """See `Port`."""
+        return not self.news and super().idle()
+
+    def post(self, sends: list[PoolSend]) -> None:
+        """See `Port`; then the root's own tasks begin."""
+        super().post(sends)
+        self._begin_own()
+
+    def _begin_own(self) -> None:
+        """Let the root's thread run its batches, after the orders of other ranks have left: it takes Python's lock."""
+        while self._mine:
+            self._own.put(self._mine.popleft())
 
     def notify(self) -> None:
         """Wake all threads that wait for a change."""

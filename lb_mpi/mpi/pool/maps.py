@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from lb_mpi.mpi.pool.arguments import (
     sample_of,
 )  # fmt: skip
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
-from lb_mpi.mpi.pool.member import FLUSH_S, UNSENT_BYTES, Member
+from lb_mpi.mpi.pool.member import FLUSH_S, UNSENT_BYTES, Arrived, Member, PoolSend
 from lb_mpi.mpi.pool.messages import (
     START,
     Call,
@@ -58,7 +58,7 @@ from lb_mpi.mpi.pool.messages import (
     read_results,
     task_error,
 )
-from lb_mpi.mpi.pool.ranks import MAP, PoolRanks, PoolSend
+from lb_mpi.mpi.pool.ranks import MAP, PoolRanks
 from lb_mpi.pooling.account import Collector, RankTasks, report
 from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.checkpoint import is_storable
@@ -89,9 +89,9 @@ class PoolMaps:
         self.current: RootTasks | None = None  # under way, on the root
         self._ended: tuple[int, float, Sequence[RankTasks]] | None = None  # the last one, on the root
 
-    def ended(self, n: int, seconds: float, done: Sequence[RankTasks]) -> None:
+    def ended(self, n: int, seconds: float, done: Sequence[RankTasks], threads_s: float) -> None:
         """Keep what the report of a map of `n` tasks needs; after the first, warn of tasks with more threads than cores."""
-        ranks, threads_s = self.ranks, self.ranks.threads_s
+        ranks = self.ranks
         if self._ended is None and threads_s > max(THREADS_S, THREADED * done[ranks.rank].work_s):
             n_ranks = ranks.hosts.count(ranks.hosts[ranks.rank])
             if text := crowded(n_ranks, n_threads(), N_CORES):
@@ -106,23 +106,6 @@ class PoolMaps:
 
 def _nothing() -> None:
     pass
-
-
-class Arrived(NamedTuple):
-    """Results from other ranks, which the root is to unpickle."""
-
-    frames: list[tuple[int, Frame]]  # with the rank of each
-
-
-def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
-    """Return the results in each frame from other ranks, up to the first that can't be unpickled, and that error."""
-    values: list[list[Any]] = []
-    try:
-        for _, frame in job.frames:
-            values.append(pickle.loads(frame.data))
-    except Exception as error:
-        return values, error
-    return values, None
 
 
 def sent_function(ranks: PoolRanks, call: Call) -> tuple[Call, bytes, bytes]:
@@ -292,7 +275,7 @@ class RootTasks(Member):
         """Work until there is something for the caller, which `calls`; or until the map can leave the ranks."""
         self._thread, self.calls = threading.get_ident(), calls
         try:
-            self.ranks.work(self, self.port, MAP)
+            self.carry(MAP)
         finally:
             self._thread, self.calls = 0, True
 
@@ -328,10 +311,6 @@ class RootTasks(Member):
         self.end(results)
         if self.failure is not None:
             raise self.ranks.on_all(self._error(self.failure))
-
-    def run(self, job: Any) -> Any:
-        """See `Member`; or unpickle results, which may be the user's code."""
-        return _unpickled(job) if isinstance(job, Arrived) else super().run(job)
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """See `Member`; the root sends no results."""
@@ -566,10 +545,10 @@ class RootMap(RootTasks):
 
     @property
     def job(self) -> Any:
-        """Results to unpickle, which may be the user's code; or else see `Member`."""
+        """Results to unpickle, which may be the user's code; or else the next chunk."""
         if self._arrived:
             return None if self.over else Arrived(self._arrived)
-        return super().job
+        return self.ranks.stealer.chunk if self.may_begin else None
 
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """See `Member`; count results."""
@@ -621,13 +600,13 @@ class RootMap(RootTasks):
         self.send_end(payload)
         seconds, found, maps = time.perf_counter() - self._began, self._found, self._maps
         self._plan.learn(found.runs, maps.knowledge, maps.memory)
-        maps.ended(len(self._plan.order), seconds, self._rank_tasks)
+        maps.ended(len(self._plan.order), seconds, self._rank_tasks, self.threads_s)
 
     def _keep_rest(self) -> None:
         """Write what a map that is dropped, or has failed, has received, so that a later run need not compute it."""
         if self._found.keeps:
             with interrupts().allowed():
                 while self._arrived:
-                    self.done(arrived := Arrived(self._arrived), self.port.run(arrived))
+                    self.done(arrived := Arrived(self._arrived), self.run(arrived))
             self._write()
             self._found.close()

@@ -12,19 +12,23 @@ import pickle
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.errors import Error
+from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.knowledge import n_numbers
+from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.late import call as in_call
+from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import ReceivedItems
 from lb_mpi.mpi.pool.messages import (
     NO_MAP,
     START,
+    STEAL,
     Call,
     Frame,
     Start,
@@ -35,22 +39,145 @@ from lb_mpi.mpi.pool.messages import (
     results_parcel,
     task_error,
 )
-from lb_mpi.mpi.pool.ranks import MAP, TASK, PoolActor, PoolMessage, PoolPort, PoolRanks, PoolSend, TaskResults
+from lb_mpi.mpi.pool.orders import Order
+from lb_mpi.mpi.pool.ranks import MAP, TASK, PoolRanks
 from lb_mpi.mpi.pool.running import Ran, run_submitted, run_tasks
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.scheduler import BATCH_S
-from lb_mpi.pooling.stealer import Swap
-from lb_mpi.record.events import Phase
+from lb_mpi.pooling.stealer import StealMessage, Swap
+from lb_mpi.record.record import OFF
 
 FLUSH_S = 20e-3  # how long results wait for others to be sent along, or written to the checkpoint
 FLUSH_BYTES = 256 << 10
 UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
+QUICK_S = 0.1e-3  # polling without sleep, since maps may follow each other; others may use the core
+
+
+class TaskResults(NamedTuple):
+    """To the root: results of a map, or of tasks of an executor."""
+
+    parcel: Buffer
+
+
+PoolMessage = StealMessage | TaskResults | Order
+PoolSend = tuple[int, PoolMessage]  # destination rank, message
+
+
+class PoolActor(Port[PoolMessage, Any]):
+    """An actor, and its port: one rank's work in a pool, one at a time: a map, tasks of executors, or following orders."""
+
+    job: Any = None  # see `lb_mpi.actor`
+
+    def __init__(self, ranks: PoolRanks) -> None:
+        self.ranks = ranks
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """See `lb_mpi.actor`."""
+
+    @property
+    def wake_at(self) -> float:
+        """See `lb_mpi.actor`."""
+        return self.ranks.stealer.wake_at
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
+        """Keep orders until they are due, process results, and answer thieves."""
+        ranks, steals = self.ranks, list[tuple[int, StealMessage]]()
+        for source, message in arrived:
+            if isinstance(message, StealMessage):
+                steals.append((source, message))
+            elif isinstance(message, TaskResults):
+                ranks.helpers.add(source)
+                self.take(source, message.parcel)
+            else:
+                ranks.orders.receive(message)
+        return [*ranks.stealer.turn(now, steals)] if steals or ranks.stealer.epoch >= 0 else []
+
+    def arrived(self) -> list[tuple[int, PoolMessage]]:
+        """See `Port`."""
+        parcels = self.ranks.parcels.take()
+        return [(source, _read(tag, buffer)) for source, tag, buffer in parcels] if parcels else []
+
+    def post(self, sends: list[PoolSend]) -> None:
+        """See `Port`."""
+        for rank, message in sends:
+            if isinstance(message, StealMessage):
+                self.ranks.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
+            else:
+                tag = Tag.RESULTS if isinstance(message, TaskResults) else message.tag
+                self.ranks.parcels.send(rank, tag, message.parcel)
+
+    def idle(self) -> bool:
+        """See `Port`."""
+        ranks = self.ranks
+        return not (ranks.parcels.under_way or ranks.stealer.sees_tasks or ranks.parcels.news())
+
+    def carry(self, call: str = "") -> None:
+        """Receive messages and work until it is over; `call`: its name, if all ranks must reach it."""
+        ranks, before = self.ranks, self.ranks.record.phase
+        with in_call(call, watched=True) as interrupts:
+            try:
+                carry(
+                    self, self, ranks.presence, ranks.record, ranks.throttle, interrupts, meter=ranks.meter, quick_s=QUICK_S
+                )
+            finally:
+                if ranks.record is not OFF:
+                    ranks.record.enter(before, time.perf_counter())
+
+    @abstractmethod
+    def done(self, job: Any, result: Any) -> list[PoolSend]:
+        """See `lb_mpi.actor`."""
+
+    def fail(self, error: BaseException) -> list[PoolSend]:
+        """See `lb_mpi.actor`; without a task, nobody else needs to know before this rank raises it."""
+        raise error
+
+    @property
+    @abstractmethod
+    def state(self) -> PoolState:
+        """See `UnderWay`."""
+
+    def complete(self) -> None:
+        """See `UnderWay`."""
+        raise ProtocolError(f"rank {self.ranks.rank} is to complete what only the root can")
+
+    def take(self, source: int, _results: Buffer) -> None:
+        """On the root, process results from another rank, which may belong to an earlier operation."""
+        raise ProtocolError(f"results from rank {source} on rank {self.ranks.rank}, which is not the root")
+
+    def leave(self, _error: BaseException | None) -> None:
+        """See `UnderWay`."""
+        self.complete()
+
+
+def _read(tag: int, buffer: Buffer) -> PoolMessage:
+    if tag == Tag.STEAL:
+        return StealMessage(*STEAL.unpack_from(buffer.data))
+    return TaskResults(buffer) if tag == Tag.RESULTS else Order(tag, buffer)
 
 
 def _unknown(*_: Any) -> Any:
     raise LookupError("the function of this map has not been unpickled")
+
+
+class Arrived(NamedTuple):
+    """Results from other ranks, which the root is to unpickle."""
+
+    frames: list[tuple[int, Frame]]  # with the rank of each
+
+
+def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
+    """Return the results in each frame from other ranks, up to the first that can't be unpickled, and that error."""
+    values: list[list[Any]] = []
+    try:
+        for _, frame in job.frames:
+            values.append(pickle.loads(frame.data))
+    except Exception as error:
+        return values, error
+    return values, None
 
 
 class Member(PoolActor):
@@ -62,11 +189,7 @@ class Member(PoolActor):
         self.items: ReceivedItems | None = None  # which each rank unpickles for itself; None: they come in batches
         self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
         self._sent_before = 0  # bytes, before it began
-
-    @property
-    def port(self) -> PoolPort:
-        """A port for it; not kept here, so that what a map holds is freed with its last reference."""
-        return PoolPort(self.ranks, self.run)
+        self.threads_s = 0.0  # CPU time of other threads of this process while tasks ran here
 
     @property
     def state(self) -> PoolState:
@@ -124,31 +247,36 @@ class Member(PoolActor):
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """See `PoolActor`; take a chunk, and pass on results: an emulated slow rank that rests has none of either."""
         ranks, stealer, sends = self.ranks, self.ranks.stealer, super().turn(now, arrived)
-        if ranks.throttle.due():
+        if ranks.throttle.rests and ranks.throttle.due():
             return sends
         if self.may_begin:
             while isinstance(swap := stealer.job, Swap):
                 sends += stealer.done(swap, ranks.intervals.swap(swap))
                 sends += stealer.turn(now, ())
-        ranks.account.stole(stealer.steals)
+        if stealer.steals:
+            ranks.account.stole(stealer.steals)
         return sends + self.flush(now, idle=stealer.job is None)
 
     def run(self, job: Any) -> Any:
-        """Run a chunk or a batch, up to the first task that raises."""
+        """Run a chunk or a batch, up to the first task that raises; or unpickle results, which may be the user's code."""
+        if isinstance(job, Arrived):
+            return _unpickled(job)
         if isinstance(job, TaskBatch):
-            return run_tasks(self.ranks, self.call, Phase.OWN, lambda: [*map(pickle.loads, job.tasks)], limit_s=BATCH_S)
+            return run_tasks(self.ranks, self.call, lambda: [*map(pickle.loads, job.tasks)], limit_s=BATCH_S)
         assert self.items is not None
-        items, phase = self.items, self.ranks.account.phase(job.lo)
-        return run_tasks(self.ranks, self.call, phase, lambda: items.some(job.lo, job.hi))
+        return run_tasks(self.ranks, self.call, partial(self.items.some, job.lo, job.hi), first=job.lo)
 
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """Pass on what a chunk or a batch has brought."""
         ranks, stealer, ran, sends = self.ranks, self.ranks.stealer, result, list[PoolSend]()
-        seconds = self.own_s(ran)
+        seconds, first = self.own_s(ran), self.position(job, 0)
         if isinstance(job, Interval):
+            n = job.hi - job.lo
             sends += stealer.done(job, ran.wall_s, seconds)
-        n = job.n if isinstance(job, Interval) else len(job.tasks)
-        first, failed_at = self.position(job, 0), self.position(job, ran.n) if ran.n < n else -1
+        else:
+            n = len(job.tasks)
+        failed_at = self.position(job, ran.n) if ran.n < n else -1
+        self.threads_s += ran.others_s
         ranks.account.ran(first, ran.n, ran.wall_s, ran.work_s)
         if ran.n:
             self.put(first, first + ran.n, ran.values, seconds)
@@ -162,8 +290,11 @@ class Member(PoolActor):
 
         An emulated slow rank rests after them, before their results leave.
         """
-        self.ranks.throttle.charge(ran.cpu_s)
-        return ran.work_s + ran.stopped_s + ran.cpu_s / self.ranks.throttle.speed - ran.cpu_s
+        slow, seconds = self.ranks.throttle, ran.work_s + ran.stopped_s
+        if slow.rests:
+            slow.charge(ran.cpu_s)
+            seconds += ran.cpu_s / slow.speed - ran.cpu_s
+        return seconds
 
     def position(self, job: Any, k: int) -> int:
         """Return the position of task k of a job."""
@@ -252,7 +383,7 @@ class Worker(Member):
         """Complete the map; return the results, if all ranks get them, and the error that this rank raises."""
         ranks = self.ranks
         try:
-            ranks.work(self, self.port, MAP)
+            self.carry(MAP)
         finally:
             self.stop()
         with ranks.presence.committing():
@@ -312,7 +443,7 @@ def serve(ranks: PoolRanks) -> None:
     with ranks.presence.notifying():
         while True:
             worker = Worker(ranks)
-            ranks.work(worker, worker.port)
+            worker.carry()
             order = ranks.orders.first
             if order is None or order.tag != Tag.START:
                 if text := bytes(ranks.orders.read(Tag.CLOSE)[1]).decode(errors="replace"):

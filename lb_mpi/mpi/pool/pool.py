@@ -455,7 +455,7 @@ class Pool:
                 return
             worker = Worker(ranks)
             with ranks.presence.notifying():
-                ranks.work(worker, worker.port, MAP)
+                worker.carry(MAP)
                 worker.begin_map(function)
             yield worker
 

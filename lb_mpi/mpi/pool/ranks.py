@@ -9,33 +9,32 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
-from lb_mpi.errors import Error, ProtocolError
+from lb_mpi.errors import Error
 from lb_mpi.knowledge import RankKnowledge
-from lb_mpi.mpi.common.carrier import Meter, Port, carry
+from lb_mpi.mpi.common.carrier import Meter
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import bind, duplicate, presence_of
 from lb_mpi.mpi.common.failure import cause
 from lb_mpi.mpi.common.late import call as in_call
-from lb_mpi.mpi.common.parcels import Buffer, Parcels, parcel
+from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.pool.host_memory import SharedIntervals
-from lb_mpi.mpi.pool.messages import STEAL, KnownFunctions
-from lb_mpi.mpi.pool.orders import Order, Orders
+from lb_mpi.mpi.pool.messages import KnownFunctions
+from lb_mpi.mpi.pool.orders import Orders
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.beginning import REASONS, Act, PoolState, Wish, act
-from lb_mpi.pooling.stealer import Stealer, StealMessage
+from lb_mpi.pooling.stealer import Stealer
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
@@ -44,111 +43,6 @@ MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Executor"
 _METHODS = ("map", "wait", "close")  # that all ranks call together
 LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
-QUICK_S = 0.1e-3  # polling without sleep, since maps may follow each other; others may use the core
-
-
-class TaskResults(NamedTuple):
-    """To the root: results of a map, or of tasks of an executor."""
-
-    parcel: Buffer
-
-
-PoolMessage = StealMessage | TaskResults | Order
-PoolSend = tuple[int, PoolMessage]  # destination rank, message
-
-
-class PoolActor(ABC):
-    """An actor: one rank's work in a pool, one at a time: a map, the tasks of executors, or following orders."""
-
-    job: Any = None  # see `lb_mpi.actor`
-
-    def __init__(self, ranks: PoolRanks) -> None:
-        self.ranks = ranks
-
-    @property
-    @abstractmethod
-    def over(self) -> bool:
-        """See `lb_mpi.actor`."""
-
-    @property
-    def wake_at(self) -> float:
-        """See `lb_mpi.actor`."""
-        return self.ranks.stealer.wake_at
-
-    def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
-        """Keep orders until they are due, process results, and answer thieves."""
-        ranks, steals = self.ranks, list[tuple[int, StealMessage]]()
-        for source, message in arrived:
-            if isinstance(message, StealMessage):
-                steals.append((source, message))
-            elif isinstance(message, TaskResults):
-                ranks.helpers.add(source)
-                self.take(source, message.parcel)
-            else:
-                ranks.orders.receive(message)
-        return [*ranks.stealer.turn(now, steals)]
-
-    @abstractmethod
-    def done(self, job: Any, result: Any) -> list[PoolSend]:
-        """See `lb_mpi.actor`."""
-
-    def fail(self, error: BaseException) -> list[PoolSend]:
-        """See `lb_mpi.actor`; without a task, nobody else needs to know before this rank raises it."""
-        raise error
-
-    @property
-    @abstractmethod
-    def state(self) -> PoolState:
-        """The state of the ranks while this is under way, for the thread that asks."""
-
-    def complete(self) -> None:
-        """Wait until it is over, or its state has changed; on ranks other than the root, only the root ends it."""
-        raise ProtocolError(f"rank {self.ranks.rank} is to complete what only the root can")
-
-    def take(self, source: int, _results: Buffer) -> None:
-        """On the root, process results from another rank, which may belong to an earlier operation."""
-        raise ProtocolError(f"results from rank {source} on rank {self.ranks.rank}, which is not the root")
-
-    def leave(self, _error: BaseException | None) -> None:
-        """On the root, end the operation at the end of a script, which may have raised an error."""
-        self.complete()
-
-
-class PoolPort(Port[PoolMessage, Any]):
-    """The messages of a pool; `run` does the jobs of its actor, which has none by default."""
-
-    def __init__(self, ranks: PoolRanks, run: Callable[[Any], Any] | None = None) -> None:
-        self.ranks = ranks
-        self._run = run
-
-    def arrived(self) -> list[tuple[int, PoolMessage]]:
-        """See `Port`."""
-        return [(source, _read(tag, buffer)) for source, tag, buffer in self.ranks.parcels.take()]
-
-    def post(self, sends: list[PoolSend]) -> None:
-        """See `Port`."""
-        for rank, message in sends:
-            if isinstance(message, StealMessage):
-                self.ranks.parcels.send(rank, Tag.STEAL, parcel(STEAL.pack(*message)))
-            else:
-                tag = Tag.RESULTS if isinstance(message, TaskResults) else message.tag
-                self.ranks.parcels.send(rank, tag, message.parcel)
-
-    def run(self, job: Any) -> Any:
-        """See `Port`."""
-        assert self._run is not None
-        return self._run(job)
-
-    def idle(self) -> bool:
-        """See `Port`."""
-        ranks = self.ranks
-        return not (ranks.parcels.under_way or ranks.stealer.sees_tasks or ranks.parcels.news())
-
-
-def _read(tag: int, buffer: Buffer) -> PoolMessage:
-    if tag == Tag.STEAL:
-        return StealMessage(*STEAL.unpack_from(buffer.data))
-    return TaskResults(buffer) if tag == Tag.RESULTS else Order(tag, buffer)
 
 
 class _Rests(Meter):
@@ -160,6 +54,20 @@ class _Rests(Meter):
     def rested(self, seconds: float) -> None:
         """See `Meter`."""
         self._account.rested(seconds)
+
+
+class UnderWay(Protocol):
+    """The use of the ranks of a pool, one at a time: a map, or the tasks of executors."""
+
+    @property
+    def state(self) -> PoolState:
+        """The state of the ranks while this is under way, for the thread that asks."""
+
+    def complete(self) -> None:
+        """Wait until it is over, or its state has changed; on ranks other than the root, only the root ends it."""
+
+    def leave(self, error: BaseException | None, /) -> None:
+        """On the root, end it at the end of a script, which may have raised an error."""
 
 
 class PoolRanks:
@@ -184,9 +92,9 @@ class PoolRanks:
         self.throttle = throttle(emulated_speed)
         self.functions = KnownFunctions()
         self.clocks = Clocks()
-        self.threads_s = 0.0  # CPU time of other threads of this process while tasks ran here
         self.parcels = Parcels(duplicate(comm))
         self.account = RankAccount(self.record, worlds(comm))
+        self.meter = _Rests(self.account) if self.throttle.rests else None
         key = -1 if comm.rank == root else comm.rank  # the root is the first on its host
         if host is None:
             together = comm.Split_type(MPI.COMM_TYPE_SHARED, key)
@@ -199,6 +107,7 @@ class PoolRanks:
         known: list[tuple[int, float]] = allgather(comm, (min(mine), emulated_speed * throttled()))
         firsts, emulated = zip(*known, strict=True)
         self.rank, self.size, self.root, self.alone = comm.rank, comm.size, int(root), alone
+        self.is_root = self.rank == self.root
         self.hosts: tuple[int, ...] = firsts  # of each rank: the lowest rank on its host
         self.emulated_speeds: tuple[float, ...] = emulated  # of each rank
         hosts: dict[int, list[int]] = {}
@@ -218,15 +127,10 @@ class PoolRanks:
         self._serves = False  # this rank
         if alone and comm.rank != root:
             _servers.append(self)
-        self.operation: PoolActor | None = None  # under way
+        self.operation: UnderWay | None = None
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self._n_maps = self._n_tasks = 0
         self._left_by = ""  # the error by which the root, alone, has left the user's block
-
-    @property
-    def is_root(self) -> bool:
-        """True on the root."""
-        return self.rank == self.root
 
     # What is under way.
 
@@ -259,7 +163,7 @@ class PoolRanks:
             if operation is not None:
                 operation.complete()  # not in the lock, which a callback of its tasks may need
 
-    def begin(self, operation: PoolActor) -> None:
+    def begin(self, operation: UnderWay) -> None:
         """Note what is under way now."""
         self.operation = operation
 
@@ -298,10 +202,6 @@ class PoolRanks:
         self._n_tasks += n
         return self._n_tasks - n
 
-    def used_threads(self, seconds: float) -> None:
-        """Note the CPU time of other threads of this process while tasks ran here."""
-        self.threads_s += seconds
-
     # What all ranks do.
 
     def agree(self, method: str, make: Callable[[], T]) -> T:
@@ -325,14 +225,6 @@ class PoolRanks:
             names = f"{_METHODS[-first]} is called on one rank of the pool, {_METHODS[last]} on another"
             raise presence.on_all(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
-
-    def work(self, operation: PoolActor, port: PoolPort, call: str = "") -> None:
-        """Receive messages and work until the operation is over; `call`: its name, if all ranks must reach it."""
-        with in_call(call, watched=True) as interrupts, running(self.record):
-            carry(
-                operation, port, self.presence, self.record, self.throttle, interrupts, meter=_Rests(self.account),
-                quick_s=QUICK_S,
-            )  # fmt: skip
 
     def on_all(self, error: BaseException) -> BaseException:
         """Mark an error that all ranks raise if all of them call the pool's methods."""

@@ -55,7 +55,8 @@ class Process(NamedTuple):
 
     def restore(self) -> None:
         """Make it again as it was; end a child that the task has forked."""
-        end_child(self.pid)
+        if os.getpid() != self.pid:
+            end_child(self.pid)
         if sys.getrecursionlimit() < self.depth:
             sys.setrecursionlimit(self.depth)  # of all threads
 
@@ -125,19 +126,24 @@ class Ran(NamedTuple):
     wall_s: float
     work_s: float  # of its own
     cpu_s: float
-    stopped_s: float  # by launch/throttle
+    stopped_s: float = 0.0  # by launch/throttle
+    others_s: float = 0.0  # CPU time of other threads of this process meanwhile
 
 
 def run_tasks(
-    ranks: PoolRanks, call: Call, phase: Phase, items: Callable[[], list[Any]], *, limit_s: float = math.inf
+    ranks: PoolRanks, call: Call, items: Callable[[], list[Any]], *, first: int = -1, limit_s: float = math.inf
 ) -> Ran:
     """Run a call's tasks, at least one, up to the first that raises, or until the time is up.
 
+    first : position of the first in a map; -1: they belong to no interval.
     On the root, results are copied before the next call may change them; the other ranks pickle them.
     """
-    ranks.clocks.begin()
-    values, failed, process, before = list[Any](), None, Process.now(), ranks.clocks.before()
-    ranks.record.enter(phase, before.wall_s)
+    clocks, records, is_root = ranks.clocks, ranks.record is not OFF, ranks.is_root
+    values, failed, process = list[Any](), None, Process.now()
+    clocks.begin()
+    before = clocks.before()
+    if records:
+        ranks.record.enter(ranks.account.phase(first), before.wall_s)
     try:
         arguments = items()
         with at_work(ranks.presence.comm), Alarm(call.timeout_s) if call.timeout_s else NO_ALARM as alarm:
@@ -149,9 +155,10 @@ def run_tasks(
                     if not call.keep_exceptions:
                         raise
                     value = error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
-                end_child(process.pid)
+                if os.getpid() != process.pid:
+                    end_child(process.pid)
                 if type(value) not in UNCHANGING:
-                    if ranks.is_root:
+                    if is_root:
                         value = copied(value)
                     elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
                         value = kept(value)
@@ -160,20 +167,22 @@ def run_tasks(
                     break
     except BaseException as error:
         failed = error
-    process.restore()
-    after = ranks.clocks.after()
-    ranks.record.enter(Phase.PACKING, after.wall_s)
+    if os.getpid() != process.pid or sys.getrecursionlimit() < process.depth:
+        process.restore()
+    after = clocks.after()
+    work_s = own_s(before, after)
+    if records:
+        ranks.record.enter(Phase.PACKING, after.wall_s)
     packed: Any = values
-    if values and not ranks.is_root:
+    if values and not is_root:
         try:
             packed = pickled(pickle, values, None if is_unchanging(values[-1]) else EXACT)
         except Exception as error:
             failed = unpicklable(values.pop(), error)
             packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
     cpu_s = after.cpu_s - before.cpu_s
-    ranks.used_threads(after.others_s - before.others_s)
-    return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, own_s(before, after), cpu_s,
-               after.stops.seconds - before.stops.seconds)  # fmt: skip
+    return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, work_s, cpu_s,
+               after.stops.seconds - before.stops.seconds, after.others_s - before.others_s)  # fmt: skip
 
 
 def run_kept(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
@@ -222,7 +231,7 @@ def run_submitted(ranks: PoolRanks, batch: TaskBatch) -> Ran:
     """Run submitted calls for BATCH_S seconds, and at least one; the root sends the others again."""
     arrays.locate(batch.places)
     call = Call(partial(_run_submitted, ranks.rank))
-    ran = run_tasks(ranks, call, Phase.OWN, lambda: [*batch.tasks], limit_s=BATCH_S)
+    ran = run_tasks(ranks, call, lambda: [*batch.tasks], limit_s=BATCH_S)
     if ran.failed is not None:  # Ctrl-C
         raise ran.failed
     if ranks.record is not OFF and batch.number >= 0:

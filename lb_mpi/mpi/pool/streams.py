@@ -21,10 +21,10 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool.arguments import CheckedOptions, iterate, name_of
-from lb_mpi.mpi.pool.maps import Arrived, PoolMaps, RootTasks
+from lb_mpi.mpi.pool.maps import PoolMaps, RootTasks
+from lb_mpi.mpi.pool.member import Arrived, PoolMessage, PoolSend
 from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
 from lb_mpi.mpi.pool.orders import Order
-from lb_mpi.mpi.pool.ranks import PoolMessage, PoolSend
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import Wish
 from lb_mpi.pooling.scheduler import BATCH_BYTES, Batch, Scheduler, Task, TaskQueue
@@ -241,7 +241,7 @@ class RootStream(RootTasks):
         self._seconds += time.perf_counter() - self._began
         self._before = [one.plus(more) for one, more in zip(self._before, self._rank_tasks, strict=True)]
         self._rank_tasks = [RankTasks()] * len(self._before)
-        self._maps.ended(sum(rank.tasks for rank in self._before), self._seconds, self._before)
+        self._maps.ended(sum(rank.tasks for rank in self._before), self._seconds, self._before, self.threads_s)
 
 
 def _positions(batch: Batch) -> list[int]:
