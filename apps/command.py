@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
-import os
 import sys
-import time
-import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -18,36 +14,13 @@ from mpi4py import MPI
 import lb_mpi
 from apps.progress import add_progress, shown
 from apps.speeds import Change, Varying, change_of, seconds_for
-from lb_mpi.cli.dispatch import add_route
-from lb_mpi.cli.run import arguments
+from lb_mpi.checks import emulated_speeds
+from lb_mpi.cli.run.command import Answer, Command, Parser, execute
+from lb_mpi.cli.run.options import add_route, add_slow_ranks
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.search.search import Trace
 from lb_mpi.table import counted
-
-TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
-
-
-class Parser(arguments.Parser):
-    """Every rank parses the same command line: a mistake is a ValueError on all, help is printed by rank 0."""
-
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
-        add_progress(self)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting."""
-        raise ValueError(f"{message}{self.hint(message)} (see --help)")
-
-    def print_help(self, file: Any = None) -> None:
-        """Print on rank 0 only."""
-        if MPI.COMM_WORLD.rank == 0:
-            super().print_help(file)
-
-
-def numbers(text: str) -> list[float]:
-    """Parse "0.8,0.4,0.2,0.2"."""
-    return [float(part) for part in text.split(",")]
 
 
 def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, split_rules: tuple[str, ...] = ()) -> None:
@@ -57,7 +30,7 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         "--no-balance", action="store_true",
             help="give each rank one part at the start, and move nothing afterwards (for comparison)"
     )
-    add_speeds(group)
+    add_slow_ranks(group)
     add_changes(group)
     group.add_argument(
         "--threshold",
@@ -76,7 +49,6 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
     )
     add_route(group)
     add_search_saves(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
 
 
 def add_search_saves(parser: argparse.ArgumentParser) -> None:
@@ -90,16 +62,6 @@ def add_search_saves(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--save-every", type=float, default=30.0, metavar="SECONDS", help="interval between two saves (default: %(default)g)"
-    )
-
-
-def add_speeds(group: Any) -> None:
-    """Add --speeds."""
-    group.add_argument(
-        "--speeds",
-        type=numbers,
-        metavar="F,F,...",
-        help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank",
     )
 
 
@@ -134,11 +96,10 @@ def changes(text: str) -> list[Change]:
 
 def all_speeds(comm: MPI.Intracomm, options: argparse.Namespace) -> list[Varying]:
     """The speed of each rank over time; ValueError on all ranks alike for speeds and changes that won't do."""
-    own_speed(comm, options.speeds)
+    usual = emulated_speeds(options.speeds, comm.size)
     for change in options.speed_changes:
         if change.rank >= comm.size:
             raise ValueError(f"--speed-changes: rank {change.rank}: expected 0 to {comm.size - 1}")
-    usual = options.speeds or [1.0] * comm.size
     return [
         Varying(speed, [change for change in options.speed_changes if change.rank == rank])
         for rank, speed in enumerate(usual)
@@ -151,15 +112,9 @@ def as_slow(comm: MPI.Intracomm, speeds: list[Varying]) -> list[Varying]:
     return [Varying(one.usual * factor, one.changes) for one, factor in zip(speeds, slow, strict=True)]
 
 
-def own_speed(comm: MPI.Intracomm, speeds: list[float] | None) -> float:
+def own_speed(comm: MPI.Intracomm, speeds: str | None) -> float:
     """This rank's speed; ValueError on all ranks alike for speeds that won't do."""
-    speeds = speeds or [1.0] * comm.size
-    if len(speeds) != comm.size:
-        raise ValueError(f"--speeds has {len(speeds)} numbers: expected {comm.size}, one for each rank")
-    for rank, value in enumerate(speeds):
-        if not 0.0 < value <= 1.0:
-            raise ValueError(f"--speeds: {value} for rank {rank}: expected a number above 0 and at most 1")
-    return float(speeds[comm.rank])
+    return emulated_speeds(speeds, comm.size)[comm.rank]
 
 
 def search(
@@ -227,40 +182,25 @@ def compile_once(comm: MPI.Intracomm, compile_kernels: Callable[[], None]) -> No
     agree(comm, lambda: None if first else compile_kernels())
 
 
-def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog: str) -> NoReturn:
-    """Run an app and exit: 0; 2 for a mistake of the user's; 1 when the work has failed; 75 when it was asked to stop, and
-    has saved; 130 on Ctrl-C.
+def app(
+    name: str,
+    text: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    main: Callable[[MPI.Intracomm, argparse.Namespace], tuple[dict[str, Any], list[str]]],
+) -> Command:
+    """Return the command of an app; `main` returns (figures for machines, lines for people)."""
 
-    `main(comm)` returns (figures for machines, lines for people); an argument --json chooses which are printed.
-    """
-    comm = MPI.COMM_WORLD
-    try:
-        with shown(comm):
-            for_machines, for_people = main(comm)
-        if comm.rank == 0:
-            print(json.dumps(for_machines) if "--json" in sys.argv else "\n".join(for_people), flush=True)
-    except (ValueError, TypeError, OSError) as error:
-        # Raised on all ranks alike: they have agreed on it.
-        say(comm, f"{prog}: error: {error}")
-        sys.exit(2)
-    except lb_mpi.Stopped as stopped:
-        say(comm, f"{prog}: {stopped}")
-        sys.exit(os.EX_TEMPFAIL)
-    except lb_mpi.Error as error:
-        say(comm, f"{prog}: failed: {error}")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        comm.Abort(130)
-    except Exception as error:
-        traceback.print_exc()
-        if isinstance(error, MPI.Exception):
-            time.sleep(TOLD_S)
-        sys.stderr.flush()
-        comm.Abort(1)
-    sys.exit(0)
+    def arguments(parser: Parser) -> None:
+        add_arguments(parser)
+        add_progress(parser)
+
+    def started(options: argparse.Namespace) -> Answer:
+        with shown(MPI.COMM_WORLD, options):
+            return Answer(*main(MPI.COMM_WORLD, options))
+
+    return Command(name, "apps", text, "mpiexec -n 4 {}", arguments, started, ranks=True)
 
 
-def say(comm: MPI.Intracomm, text: str) -> None:
-    """Print on rank 0's stderr."""
-    if comm.rank == 0:
-        print(text, file=sys.stderr, flush=True)
+def run(command: Command) -> NoReturn:
+    """Run an app, and exit, as every command does."""
+    sys.exit(execute(command, sys.argv[1:], f"python -m apps.{command.name}"))

@@ -1,7 +1,7 @@
 """Diffusion of load as Jin and Wang describe it, on real ranks: each rank is a node, and knows its neighbours only.
 
 mpiexec -n 25 python -m apps.diffusion --graph mesh:5x5
-mpiexec -n 25 python -m apps.diffusion --graph mesh:5x5 --scheme sos --tolerance 0.01 --picture mesh.svg
+mpiexec -n 25 python -m apps.diffusion --graph mesh:5x5 --scheme sos --tolerance 0.01
 mpiexec -n 4 python -m apps.diffusion --graph ring:4 --scheme cg --json
 mpiexec -n 4 python -m apps.diffusion --graph 2/1,3/2,4/3 nodes.txt
 
@@ -12,16 +12,17 @@ gives the flow over each edge, and the work is transferred.  Steps and flow are 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from apps.command import Parser, run
+from apps.command import app, run
 from lb_mpi.checks import integer, number
-from lb_mpi.cli.balance import STEPPING, add_options, answer, describe, finish, read_ranks
-from lb_mpi.cli.dispatch import GRAPH
+from lb_mpi.cli.balance import STEPPING, add_options, describe, figures, read_ranks
+from lb_mpi.cli.run.options import GRAPH
 from lb_mpi.diffusion.diffusion import Balance, cancel_cycles, edges_at, scheme_of
 from lb_mpi.diffusion.setup import OneRank, Setup, Value, prepare
 from lb_mpi.graph import Floats, Ints, most_square_mesh
@@ -29,8 +30,6 @@ from lb_mpi.graph_files import as_graph
 from lb_mpi.mpi.common.collective import agree, allgather, bcast
 from lb_mpi.mpi.common.communicator import Presence, duplicate, presence_of, wait
 from lb_mpi.mpi.common.tags import Tag
-
-PROG = "python -m apps.diffusion"
 
 
 class _Ends(OneRank):
@@ -121,18 +120,14 @@ def _merged(setup: Setup, flows: list[Floats]) -> Floats:
     return whole
 
 
-def parser() -> Parser:
-    """Make the command line."""
-    parser = Parser(prog=PROG, description="Diffusion of load between neighbours, on real ranks; each rank is a node.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the app."""
     parser.add_argument("--graph", help=f"the process graph: {GRAPH} (default: the most square mesh of all ranks)")
     add_options(parser, STEPPING)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    return parser
 
 
-def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Level the ranks, and show what moved."""
-    options = parser().parse_args()
     name = options.graph or "mesh:{}x{}".format(*most_square_mesh(comm.size))
 
     def begin() -> tuple[Setup, Floats, Floats] | None:
@@ -151,9 +146,11 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     found = diffuse(comm, setup, float(loads[comm.rank]), float(mean[comm.rank]), options.tolerance, options.steps)
     flows, after = allgather(comm, found.flow), allgather(comm, float(found.loads[0]))
     whole = Balance(found.steps, found.converged, found.imbalance, _merged(setup, flows), np.array(after))
-    result = agree(comm, lambda: finish(options, answer(name, setup, loads, whole)) if comm.rank == 0 else {})
+    result = figures(name, setup, loads, whole)
     return result, describe(result) if comm.rank == 0 else []
 
 
+COMMAND = app("diffusion", "diffusion of load between neighbours, on real ranks; each rank is a node", add_arguments, main)
+
 if __name__ == "__main__":
-    run(main, PROG)
+    run(COMMAND)

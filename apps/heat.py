@@ -14,6 +14,7 @@ number of ranks with any distribution, for a vertex adds up its neighbours in th
 
 from __future__ import annotations
 
+import argparse
 import time
 import zlib
 from collections.abc import Callable
@@ -23,9 +24,10 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
+from apps.command import add_changes, all_speeds, app, as_slow, compile_once, run
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.speeds import seconds_for
+from lb_mpi.cli.run.options import add_seed, add_slow_ranks
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.kernels import njit
@@ -39,7 +41,6 @@ from lb_mpi.mpi.graph.rebalance import load_kernels
 from lb_mpi.saving.rows import Arrays
 from lb_mpi.table import counted
 
-PROG = "python -m apps.heat"
 AIR, HOTTEST = 0.25, 1.0  # temperatures
 LEFT = 0.01  # imbalance that a rebalancing leaves: vertices are small, and one move lasts for many steps
 RADIATION = 0.01  # of the fourth power of a temperature, in a step
@@ -48,9 +49,8 @@ BLOCK_SUBSTEPS = (
 )
 
 
-def parser() -> Parser:
-    """Make the command line."""
-    parser = Parser(prog=PROG, description="Heat on an unstructured graph, whose vertices are distributed over the ranks.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the app."""
     parser.add_argument(
         "graph",
         nargs="?",
@@ -73,16 +73,14 @@ def parser() -> Parser:
         help="allowed imbalance of the partition (default: %(default)s)")
     group.add_argument("--effort", choices=("fast", "good", "best"), default="good",
         help="effort of the partition (default: %(default)s)")
-    group.add_argument("--seed", type=int, default=0, help="seed of the partition (default: %(default)s)")
+    add_seed(group, "the partition")
     group.add_argument("--machine", metavar="FILE",
         help="use the speeds in this file of `info --measure -o` (default: measure them)")
     group.add_argument("--rebalance", action="store_true",
         help="move vertices between neighbouring ranks during the run, where it saves time")
-    add_speeds(group)
+    add_slow_ranks(group)
     add_changes(group)
     add_save_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    return parser
 
 
 def tasks(graph: Graph, work: int) -> Graph:
@@ -193,9 +191,8 @@ def simulate(
     return heat[:n], slow.cpu_s
 
 
-def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Deal out the graph, simulate, and say how the time was spent."""
-    options = parser().parse_args()
     speeds = all_speeds(comm, options)
     speed = speeds[comm.rank]
     for name, least in (("steps", 1), ("work", 1), ("seed", 0)):
@@ -285,5 +282,7 @@ def compile_kernels(*, rebalance: bool = False) -> None:
         load_kernels()
 
 
+COMMAND = app("heat", "heat on an unstructured graph, whose vertices are distributed over the ranks", add_arguments, main)
+
 if __name__ == "__main__":
-    run(main, PROG)
+    run(COMMAND)

@@ -4,9 +4,9 @@ Otherwise the tests would, some of them at the same time, and seem to hang on a 
 """
 
 from apps import heat, maze_search, maze_tiles, particles, weather_physics
-from lb_mpi.cli.info import compile_all
+from lb_mpi.cli.info import warmup
 
 if __name__ == "__main__":
-    compile_all()
+    warmup(None)
     for app in (maze_search, maze_tiles, weather_physics, heat, particles):
         app.compile_kernels()

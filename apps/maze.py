@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
+from apps.command import add_search_options, app, compile_once, figures, lines, run, search
 from apps.lockstep import compare_on
 from apps.maze_kernel import SENT
 from apps.maze_search import (
@@ -40,21 +40,19 @@ from apps.maze_tiles import TiledMazeSearch, usual_tile
 from apps.maze_tiles import compile_kernels as compile_tile_kernels
 from apps.trace import Trace
 from lb_mpi.checks import integer
+from lb_mpi.cli.run.options import add_seed
 from lb_mpi.mpi.common.collective import agree, barrier
 from lb_mpi.table import counted
 
-PROG = "python -m apps.maze"
 
-
-def parser() -> Parser:
-    """Make the command line."""
-    parser = Parser(prog=PROG, description="Search a maze on all ranks, depth first, balanced by drafting.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the app."""
     maze = parser.add_argument_group("maze", "from a file, or random")
     maze.add_argument("file", nargs="?", help="rows of 0 (free) and 1 (blocked) within a wall of 2")
     maze.add_argument("--dim", type=int, default=1024, help="random maze: number of rows and columns (default: %(default)s)")
     maze.add_argument("--free", type=float, default=0.7,
         help="random maze: probability that a cell is free (default: %(default)s)")
-    maze.add_argument("--seed", type=int, default=0, help="random maze: seed (default: %(default)s)")
+    add_seed(maze, "a random maze")
     maze.add_argument(
         "--walled", action="store_true", help="wall the exit in, so that all reachable cells are searched"
     )
@@ -73,12 +71,10 @@ def parser() -> Parser:
         help="print a line for each DRAFTING, REJECT, ADMISSION and split, on few ranks as in the paper; states: also "
         "for each change of a rank's state")
     add_search_options(parser, threshold=0.125, split_rules=("alternate", "half", "one"))
-    return parser
 
 
-def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Make the maze, search it, verify what was found."""
-    options = parser().parse_args()
     maze = agree(comm, lambda: read(comm, options))
     dim = agree(comm, lambda: check_maze_parameters(options.dim, options.free, options.seed, options.walled))
     if options.lockstep is not None:
@@ -200,5 +196,7 @@ def find_path(
     return path if comm.rank == 0 else np.empty(length, np.int64)
 
 
+COMMAND = app("maze", "search a maze on all ranks, depth first, balanced by drafting", add_arguments, main)
+
 if __name__ == "__main__":
-    run(main, PROG)
+    run(COMMAND)

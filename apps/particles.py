@@ -12,6 +12,7 @@ the last bit at the end, on any number of ranks, with and without rebalancing.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import time
 from typing import Any, NamedTuple
@@ -20,10 +21,11 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run, shape_of
+from apps.command import add_changes, all_speeds, app, as_slow, compile_once, run, shape_of
 from apps.heat import checksum, scramble
 from apps.speeds import Varying, seconds_for
 from lb_mpi.checks import integer
+from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.kernels import njit
 from lb_mpi.mpi.common.collective import agree, barrier
@@ -33,7 +35,6 @@ from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import load_kernels
 from lb_mpi.table import counted
 
-PROG = "python -m apps.particles"
 NUMBER, ROW, COLUMN = range(3)  # columns of the particles
 BLOCK_SUBSTEPS = 50_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
 TAG = Tag.HALO  # of particles: on this communicator, no plan uses it
@@ -47,9 +48,8 @@ class Times(NamedTuple):
     imbalance: float  # mean over the steps, of the numbers of particles; the same on all ranks
 
 
-def parser() -> Parser:
-    """Make the command line."""
-    parser = Parser(prog=PROG, description="Particles in the cells of a mesh, whose numbers drift.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the app."""
     parser.add_argument("--shape", type=shape_of, default=(40, 60), metavar="RxC", help="cells (default: 40x60)")
     parser.add_argument("--particles", type=int, default=100_000, metavar="N", help="number of particles (default: 100000)")
     parser.add_argument("--steps", type=int, default=60, help="number of time steps (default: %(default)s)")
@@ -57,10 +57,8 @@ def parser() -> Parser:
     group = parser.add_argument_group("balancing")
     group.add_argument("--rebalance", action="store_true",
         help="move cells between neighbouring ranks during the run, where it saves time")
-    add_speeds(group)
+    add_slow_ranks(group)
     add_changes(group)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    return parser
 
 
 def cells(shape: tuple[int, int]) -> Graph:
@@ -190,9 +188,8 @@ def compile_kernels(*, rebalance: bool = False) -> None:
         load_kernels()
 
 
-def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Simulate, and say how the time was spent."""
-    options = parser().parse_args()
     speeds = all_speeds(comm, options)
     speed = speeds[comm.rank]
     shape = options.shape
@@ -249,5 +246,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     ]
 
 
+COMMAND = app("particles", "particles in the cells of a mesh, whose numbers drift", add_arguments, main)
+
 if __name__ == "__main__":
-    run(main, PROG)
+    run(COMMAND)

@@ -30,17 +30,13 @@ def add_progress(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def shown(comm: MPI.Intracomm) -> Iterator[None]:
-    """Collective: show how the run goes while the block runs, if the command line asks for it.
+def shown(comm: MPI.Intracomm, asked: argparse.Namespace) -> Iterator[None]:
+    """Collective: show how the run goes while the block runs, if the options ask for it.
 
     It is read from records.  Where nobody wants to keep them they go to a folder that is removed afterwards: one of
     temporary files on one machine, of several the folder from which it was started.
     OSError on all ranks when that can't be made.
     """
-    parser = argparse.ArgumentParser(add_help=False)
-    add_progress(parser)
-    parser.add_argument("--json", action="store_true")
-    asked, _ = parser.parse_known_args()
     one_machine = on_one_machine(comm)
     usual = one_machine and not asked.json and SHOWN not in os.environ
     if not (usual if asked.progress is None else asked.progress):

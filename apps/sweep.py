@@ -11,6 +11,7 @@ done at mu = 10,000.  The results are the same to the last bit on any number of 
 
 from __future__ import annotations
 
+import argparse
 import io
 import math
 import os
@@ -24,13 +25,13 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 import lb_mpi
-from apps.command import Parser, add_speeds, own_speed, run
+from apps.command import app, own_speed, run
 from lb_mpi import checks
+from lb_mpi.cli.run.options import add_seed, add_slow_ranks
 from lb_mpi.files import write_whole
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
 
-PROG = "python -m apps.sweep"
 DECADES = 4.0  # of mu, from 1 on
 STEPS_A_PERIOD = 40  # about, in units of what a task costs at least
 
@@ -47,22 +48,19 @@ class Motion(NamedTuple):
     evaluations: int  # of the right-hand side
 
 
-def parser() -> Parser:
-    """Make the command line."""
-    parser = Parser(prog=PROG, description="Solve a stiff differential equation for many parameters, on all ranks.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the app."""
     parser.add_argument("--tasks", type=int, default=2000, metavar="N", help="number of parameters (default: 2000)")
     parser.add_argument("--until", type=float, default=50.0, metavar="T",
         help="time until which the oscillator is computed (default: 50)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the parameters (default: 0)")
+    add_seed(parser, "the parameters")
     parser.add_argument("--output", metavar="FILE.npz", help="write parameters and results to this file")
     parser.add_argument("--checkpoint", metavar="FILE",
         help="save the results of finished tasks in FILE; a later run with this FILE computes only the others")
     group = parser.add_argument_group("balancing")
     group.add_argument("--costs", action="store_true",
         help="predict the cost of each task, and start the largest tasks first")
-    add_speeds(group)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    return parser
+    add_slow_ranks(group)
 
 
 def stiffnesses(n: int, seed: int) -> Floats:
@@ -109,9 +107,8 @@ def write(path: str, mu: Floats, motions: Sequence[Motion]) -> None:
     write_whole(path, file.getvalue())
 
 
-def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Solve for all mu, write what was found, and say how the time was spent."""
-    options = parser().parse_args()
     speed = own_speed(comm, options.speeds)
     until = checks.number("--until", options.until, above=0.0)
     mu = stiffnesses(checks.integer("--tasks", options.tasks, least=1), checks.integer("--seed", options.seed, least=0))
@@ -143,5 +140,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     return answer, [str(report), f"{answer['evaluations']:,} evaluations; lower bound / time {share:.3f}"]
 
 
+COMMAND = app("sweep", "solve a stiff differential equation for many parameters, on all ranks", add_arguments, main)
+
 if __name__ == "__main__":
-    run(main, PROG)
+    run(COMMAND)

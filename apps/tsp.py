@@ -11,6 +11,7 @@ each rank knows its own best tour only (--private), four ranks search about twic
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import random
@@ -21,11 +22,10 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_search_options, figures, lines, run, search
+from apps.command import add_search_options, app, figures, lines, run, search
 from lb_mpi.checks import integer, seed
+from lb_mpi.cli.run.options import add_seed
 from lb_mpi.mpi.common.collective import agree
-
-PROG = "python -m apps.tsp"
 
 Point = tuple[float, float]
 
@@ -159,13 +159,12 @@ def random_cities(n: int, seed: int) -> list[Point]:
     return [(draw.random(), draw.random()) for _ in range(n)]
 
 
-def parser() -> Parser:
-    """Make the command line."""
-    parser = Parser(prog=PROG, description="Find the shortest tour through some cities on all ranks: branch and bound.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the app."""
     cities = parser.add_argument_group("cities")
     cities.add_argument("--cities", type=int, default=14,
         help="number of cities, at random places in a square (default: %(default)s)")
-    cities.add_argument("--seed", type=int, default=0, help="seed of the places (default: %(default)s)")
+    add_seed(cities, "the places")
     parser.add_argument(
         "--private", action="store_true", help="share no bound: each rank knows only its own best tour (for comparison)"
     )
@@ -175,12 +174,10 @@ def parser() -> Parser:
     parser.add_argument("--limit-s", type=float, default=math.inf, metavar="SECONDS",
         help="end after so long with the best tour so far (default: when no shorter one is left)")
     add_search_options(parser, threshold=1.0, split_rules=("alternate", "half"))
-    return parser
 
 
-def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Search, check the tour that was found, compare the nodes."""
-    options = parser().parse_args()
     cities = agree(comm, lambda: random_cities(integer("--cities", options.cities, 3), seed(options.seed, "--seed")))
     nodes_alone = None
     if options.compare:
@@ -230,5 +227,7 @@ def check_tour(cities: list[Point], best: Found) -> None:
         raise AssertionError(f"{best} is no tour through {cities}")
 
 
+COMMAND = app("tsp", "find the shortest tour through some cities on all ranks: branch and bound", add_arguments, main)
+
 if __name__ == "__main__":
-    run(main, PROG)
+    run(COMMAND)

@@ -8,21 +8,19 @@ The counts are exact: they are the proof that no work is lost or done twice.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from typing import Any
 
 from mpi4py import MPI
 
-from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
+from apps.command import add_search_options, app, compile_once, figures, lines, run, search
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.searching.uts import PUBLISHED, TREES, Tree, UnbalancedTreeSearch, compile_kernels
 
-PROG = "python -m apps.uts"
 
-
-def parser() -> Parser:
-    """Make the command line."""
-    parser = Parser(prog=PROG, description="Count the nodes of an unbalanced tree on all ranks, balanced by drafting.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the app."""
     tree = parser.add_argument_group("tree", "a published one, or with other parameters; T1 if nothing is given")
     tree.add_argument("--tree", choices=sorted(TREES), help="a published tree; the options below change it")
     tree.add_argument("--type", choices=("geometric", "binomial", "hybrid"), help="how numbers of children are drawn")
@@ -34,12 +32,10 @@ def parser() -> Parser:
     tree.add_argument("--q", type=float, help="binomial tree: probability that a node has children")
     tree.add_argument("--m", type=int, help="binomial tree: number of children of such a node")
     add_search_options(parser, threshold=16.0)
-    return parser
 
 
-def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Count, and check the count where it is known."""
-    options = parser().parse_args()
     changes = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(Tree)
@@ -64,5 +60,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     )
 
 
+COMMAND = app("uts", "count the nodes of an unbalanced tree on all ranks, balanced by drafting", add_arguments, main)
+
 if __name__ == "__main__":
-    run(main, PROG)
+    run(COMMAND)

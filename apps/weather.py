@@ -14,6 +14,7 @@ columns are lent to where they are computed soonest.  The last field is the same
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import itertools
 import time
@@ -24,11 +25,12 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run, shape_of
+from apps.command import add_changes, all_speeds, app, as_slow, compile_once, run, shape_of
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.speeds import Varying, seconds_for
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
 from lb_mpi.checks import number
+from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
@@ -37,23 +39,19 @@ from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.record.events import Phase
 
-PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end
 TOLERANCE = 0.03  # imbalance that is good enough
 SETTLED = 0.15  # imbalance at which a step counts as balanced, when it's asked how soon
 
 
-def parser() -> Parser:
-    """Make the command line."""
-    parser = Parser(
-        prog=PROG, description="Weather on a grid: a stencil on a fixed mesh of ranks, and balanced physics."
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the app."""
     parser.add_argument(
         "--shape", type=shape_of, default=(128, 256), metavar="RxC", help="latitudes x longitudes (default: 128x256)"
     )
     parser.add_argument("--levels", type=int, default=32, help="levels of the atmosphere (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=50, help="number of time steps (default: %(default)s)")
-    add_speeds(parser)
+    add_slow_ranks(parser)
     add_changes(parser)
     parser.add_argument(
         "--balance", choices=("none", AUTO, *ROWS_SCHEMES), default=AUTO,
@@ -65,8 +63,6 @@ def parser() -> Parser:
         "(default: if that is expected to save more than it costs)",
     )
     add_save_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    return parser
 
 
 class Block:
@@ -210,9 +206,8 @@ def steps_of_plans(steps: Sequence[int]) -> str:
     return f"{len(made)} plans by diffusion; steps of each: {' '.join(map(str, made)) or '-'}"
 
 
-def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Simulate, and say how the time was spent."""
-    options = parser().parse_args()
     speeds = all_speeds(comm, options)
     speed = speeds[comm.rank]
     if options.steps < 1:
@@ -294,5 +289,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     ]
 
 
+COMMAND = app("weather", "weather on a grid: a stencil on a fixed mesh of ranks, and balanced physics", add_arguments, main)
+
 if __name__ == "__main__":
-    run(main, PROG)
+    run(COMMAND)

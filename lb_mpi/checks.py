@@ -133,5 +133,11 @@ def comma_list(name: str, text: str, size: int | None = None) -> list[float]:
     return found
 
 
+def emulated_speeds(text: str | None, size: int, names: Sequence[str] = ()) -> list[float]:
+    """Return the `size` speeds of --speeds "0.8,0.4", which ranks (or the hosts `names`) emulate; None: full speed."""
+    found = [1.0] * size if text is None else comma_list("--speeds", text, size)
+    return [emulated_speed(one, f"--speeds: {names[k] if names else f'rank {k}'}") for k, one in enumerate(found)]
+
+
 def _is_bool(value: object) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")

@@ -6,6 +6,7 @@ A rank with speed s_i (units of work per second) and load w_i (units of work) ne
 from __future__ import annotations
 
 import numbers
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +15,24 @@ from lb_mpi.checks import show
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Efficiency(NamedTuple):
+    """The metrics of the POP project (https://pop-coe.eu/node/69) of P ranks in T seconds, with useful seconds u_r of each.
+
+    They count seconds, regardless of a rank's speed.  NaN: there was nothing to do.
+    """
+
+    parallel: float  # mean u / T = load balance * communication efficiency
+    balance: float  # load balance: mean u / max u
+    communication: float  # communication efficiency: max u / T
+
+    @classmethod
+    def of(cls, useful_s: Floats, seconds: float) -> Efficiency:
+        """Compute them from the (P,) useful seconds and the time of the run."""
+        mean, most = float(useful_s.mean()), float(useful_s.max())
+        parts = ((mean, seconds), (mean, most), (most, seconds))
+        return cls(*(one / whole if whole > 0.0 else float("nan") for one, whole in parts))
 
 
 def first_true(flags: NDArray[np.bool_]) -> int | None:

@@ -1,6 +1,6 @@
 """The command `balance`: diffusion on paper, step by step, with the figure of Jin and Wang.
 
-`apps.diffusion` runs the same on ranks, with the options, the answer and the pictures of this file.
+`apps.diffusion` runs the same on ranks, with the options and the answer of this file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from lb_mpi import checks
 from lb_mpi.checks import show
-from lb_mpi.cli.dispatch import GRAPH, Command, deliver, draw, output
-from lb_mpi.cli.report.page import label
+from lb_mpi.cli.run.command import Answer
+from lb_mpi.cli.run.options import GRAPH, add_seed, add_speeds, draw
 from lb_mpi.diffusion.diffusion import Balance, balance
 from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
 from lb_mpi.graph import Floats
@@ -27,7 +27,6 @@ from lb_mpi.table import Table, counted
 STEPPING = tuple(scheme for scheme in SCHEMES if scheme != "direct")
 SHOWN = 20  # lines of the curve, and of the table of ranks
 MOST_BOXES = 8  # in a row of the figure as text
-MOST_DRAWN = 144  # boxes of the picture
 
 
 def add_options(parser: argparse.ArgumentParser, schemes: tuple[str, ...]) -> None:
@@ -35,21 +34,18 @@ def add_options(parser: argparse.ArgumentParser, schemes: tuple[str, ...]) -> No
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE", help="speed and time of each rank, one rank a line (default: drawn)")
     others = "; direct: by solving a linear system; auto: the usual one for the graph" if "auto" in schemes else ""
-    add("--scheme", choices=schemes, default="fos", help="what computes the work that moves over each edge: fos, sos: "
-        "diffusion of first and second order; chebyshev, ops, cg: fewer steps; dimension_exchange: with one neighbour at "
-        f"a time{others}")
+    add("--scheme", choices=schemes, default="fos", metavar="NAME",
+        help="what computes the work that moves over each edge: fos, sos: diffusion of first and second order; chebyshev, "
+        f"ops, cg: fewer steps; dimension_exchange: with one neighbour at a time{others}")
     add("--tau", choices=TAU_RULES,
         help="weights of the edges: Jin and Wang's, the same times the best factor, or all equal (default: as usual for the "
         "scheme)")
     add("--tolerance", type=float, default=0.05, metavar="X",
         help="imbalance at which the steps end (default: 0.05, that is 5 %%)")
     add("--steps", type=int, default=100_000, metavar="N", help="end after so many steps at the latest")
-    add("--speeds", default="uniform:4:16", metavar="X,X,...",
-        help="speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,...")
+    add_speeds(parser, "ranks", "uniform:4:16")
     add("--times", default="uniform:5:15", metavar="X,X,...", help="seconds that each rank needs before, given as --speeds")
-    add("--seed", type=int, default=0, help="seed of the drawn numbers")
-    add("--picture", type=output, metavar="FILE.svg",
-        help="draw the ranks and what moves between them, and the imbalance of each step")
+    add_seed(parser, "the drawn numbers")
 
 
 class Ranks(NamedTuple):
@@ -88,7 +84,7 @@ def _read(path: str, n: int) -> Floats:
     return np.array(rows)
 
 
-def answer(name: str, setup: Setup, loads: Floats, found: Balance) -> dict[str, Any]:
+def figures(name: str, setup: Setup, loads: Floats, found: Balance) -> dict[str, Any]:
     """Return all numbers, ready for JSON; (P,) loads before.
 
     `imbalance` I_m before each step and after the last; `flow` a list of [from, to, work], `times` before and `times_after`;
@@ -193,129 +189,21 @@ def _boxes(result: dict[str, Any], rows: int, columns: int) -> list[str]:
     return lines
 
 
-# --- the picture ------------------------------------------------------------------------------------------------------
-
-BOX = (104.0, 62.0)  # pixels
-APART = (180.0, 112.0)  # between the centres of two boxes
-CURVE = (640.0, 220.0)
-LEFT, BELOW = 60.0, 44.0  # margins of the curve
-STYLE = (
-    "text{font:13px sans-serif;fill:#1c2430}.soft{fill:#5b6675;font-size:12px}.move{fill:#0b5cad}"
-    ".link{stroke:#c3cad3}.arrow{stroke:#0b5cad;marker-end:url(#tip)}.axis{stroke:#5b6675;fill:none}"
-    ".curve{stroke:#d55e00;stroke-width:2;fill:none}"
-)
-
-
-def picture(result: dict[str, Any]) -> str:
-    """Draw the ranks, coloured by their times before, with what moves between them; and I_m over the steps.  SVG."""
-    parts: list[str] = []
-    width, height = CURVE[0] + LEFT + 20.0, 0.0
-    if result["ranks"] <= MOST_DRAWN:
-        spots = _places(result)
-        low, high = spots.min(axis=0) - np.array(BOX) / 2 - 16, spots.max(axis=0) + np.array(BOX) / 2 + 16
-        width = max(width, float(high[0] - low[0]))
-        height = float(high[1] - low[1]) + 34.0
-        spots = spots - low + np.array([(width - float(high[0] - low[0])) / 2, 34.0])
-        title = f"{result['graph']}, {result['scheme']}: time before and after, speed; arrows: units of work that move"
-        parts += [label(width / 2, 22, title), *_links(result, spots), *_nodes(result, spots)]
-    parts += _curve_drawn(result["imbalance"], height)
-    height += CURVE[1] + BELOW + 40.0
-    tip = (
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" orient="auto" '
-        'markerUnits="userSpaceOnUse"><path d="M0 0L10 5L0 10z" fill="#0b5cad"/></marker></defs>'
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}"><style>{STYLE}</style>{tip}'
-        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
-    )
-
-
-def _places(result: dict[str, Any]) -> Floats:
-    """(P, 2) centres of the boxes: a mesh as it is, all others on a circle."""
-    n, shape = result["ranks"], _mesh(result["graph"])
-    if shape is not None:
-        return np.array([(k % shape[1] * APART[0], k // shape[1] * APART[1]) for k in range(n)])
-    radius = 0.0 if n == 1 else max(180.0, n * APART[0] / (2 * math.pi))
-    angles = 2 * math.pi * np.arange(n) / n
-    return np.stack([radius * np.sin(angles), -radius * np.cos(angles)], axis=1)
-
-
-def _nodes(result: dict[str, Any], spots: Floats) -> list[str]:
-    times = np.array(result["times"])
-    high = max(float(times.max()), 1e-300)
-    parts = []
-    for k, (x, y) in enumerate(spots.tolist()):
-        shade = 245 - round(90 * float(times[k]) / high)
-        parts += [
-            f'<rect x="{x - BOX[0] / 2:.1f}" y="{y - BOX[1] / 2:.1f}" width="{BOX[0]:g}" height="{BOX[1]:g}" rx="6" '
-            f'fill="rgb(255,{shade},{shade - 40})" stroke="#5b6675"/>',
-            label(x, y - 15, f"rank {k}", kind="soft"),
-            label(x, y + 3, f"{times[k]:.2f} → {result['times_after'][k]:.2f}"),
-            label(x, y + 21, f"speed {result['speeds'][k]:.2f}", kind="soft"),
-        ]
-    return parts
-
-
-def _links(result: dict[str, Any], spots: Floats) -> list[str]:
-    """Draw each edge from border to border, with the arrow of what moves and its amount."""
-    parts = []
-    for giver, taker, amount in result["flow"]:
-        from_, to = spots[giver], spots[taker]
-        way = to - from_
-        share = min(half / abs(one) if one else math.inf for half, one in zip(np.array(BOX) / 2 + 3, way, strict=True))
-        (x1, y1), (x2, y2) = (from_ + share * way).tolist(), (to - share * way).tolist()
-        kind = "arrow" if amount > 0.0 else "link"
-        wide = f"{min(4.0, 1.0 + amount / 20.0):.1f}"
-        parts.append(
-            f'<line class="{kind}" stroke-width="{wide}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-        )
-        if amount > 0.0:
-            across = np.array([-way[1], way[0]]) / float(np.hypot(*way))
-            across = across if (-across[1], across[0]) > (0.0, 0.0) else -across  # up, or to the right
-            x, y = ((from_ + to) / 2 + (11.0 + 11.0 * abs(float(across[0]))) * across + np.array([0.0, 4.0])).tolist()
-            parts.append(label(x, y, f"{amount:.1f}", kind="move"))
-    return parts
-
-
-def _curve_drawn(imbalance: list[float], top: float) -> list[str]:
-    wide, high = CURVE
-    most, last = max(*imbalance, 1e-300), max(1, len(imbalance) - 1)
-    y0 = top + 30.0 + high
-    points = " ".join(f"{LEFT + wide * k / last:.1f},{y0 - high * one / most:.1f}" for k, one in enumerate(imbalance))
-    steps = sorted({0, last // 4, last // 2, 3 * last // 4, last})
-    return [
-        f'<path class="axis" d="M{LEFT:g} {top + 30:.1f}V{y0:.1f}H{LEFT + wide:g}"/>'
-        f'<polyline class="curve" points="{points}"/>',
-        label(LEFT + wide / 2, y0 + 36, "steps"),
-        label(LEFT + wide / 2, top + 22, "imbalance I_m, %, before each step and after the last"),
-        *(label(LEFT + wide * k / last, y0 + 18, f"{k}", kind="soft") for k in steps),
-        *(label(LEFT - 26, y0 - p * high + 4, f"{100 * p * most:.3g}", kind="soft") for p in (0.0, 0.5, 1.0)),
-    ]
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `balance`."""
     parser.add_argument("graph", metavar="GRAPH", help=GRAPH)
     add_options(parser, (*SCHEMES, AUTO))
 
 
-def _run(options: argparse.Namespace) -> dict[str, Any]:
+def level(options: argparse.Namespace) -> Answer:
+    """Level the ranks as the options say; ValueError for odd values, OSError for the file."""
     graph = as_graph(options.graph)
     ranks, scheme = read_ranks(options, graph.n), chosen_scheme(graph, options.scheme)
     setup = assemble(graph, check_speeds(ranks.speeds, graph.n), scheme, tau_rule(scheme, options.tau))
     found = balance(graph, ranks.loads, ranks.speeds, scheme=setup.scheme, tau=setup.tau_rule,
         tolerance=options.tolerance, max_steps=options.steps)
-    return finish(options, answer(options.graph, setup, ranks.loads, found))
-
-
-def finish(options: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
-    """Draw the picture that is asked for; return the result."""
-    if options.picture is not None:
-        deliver(options.picture, picture(result))
-    return result
-
-
-COMMANDS = {"balance": Command(_add_arguments, _run, describe)}
+    result = figures(options.graph, setup, ranks.loads, found)
+    return Answer(result, describe(result))

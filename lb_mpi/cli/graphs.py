@@ -13,8 +13,9 @@ from lb_mpi import checks
 from lb_mpi.arranging import METHODS as ARRANGE_METHODS
 from lb_mpi.arranging import OBJECTIVES
 from lb_mpi.checks import comma_list
-from lb_mpi.cli.dispatch import GRAPH, PATIENCE_S, Command, deliver, draw, output, written
+from lb_mpi.cli.run.command import Answer
 from lb_mpi.cli.run.hosts import format_hosts, read_hosts
+from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_seed, add_speeds, deliver, draw, output, written
 from lb_mpi.distributing.allocation import METHODS as ALLOCATION_METHODS
 from lb_mpi.distributing.allocation import allocate
 from lb_mpi.graph import Graph, Ints
@@ -39,7 +40,8 @@ def _some(values: Sequence[object], unit: str) -> str:
 # --- partition --------------------------------------------------------------------------------------------------------
 
 
-def _add_partition(parser: argparse.ArgumentParser) -> None:
+def add_partition(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `partition`."""
     add = parser.add_argument
     add("graph", metavar="GRAPH", help=GRAPH)
     add("-k", type=int, required=True, metavar="K", help="number of parts")
@@ -53,8 +55,8 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     add("--imbalance", type=float, default=0.03, metavar="X",
         help="fraction by which a part may exceed its target; 0.03 is 3 %%")
     add("--effort", choices=EFFORTS, default="good", help="a higher effort needs more time and cuts fewer edges")
-    add("--seed", type=int, default=0, help="seed of the random numbers")
-    add("--method", choices=METHODS, default="multilevel",
+    add_seed(parser)
+    add("--method", choices=METHODS, default="multilevel", metavar="NAME",
         help="multilevel: the method of this library; the others are for comparison: multilevel-spectral, that of a course; "
         "spectral: by the Fiedler vector v_2 of the whole graph alone")
     add("--coarsening", choices=COARSENINGS, default="groups",
@@ -68,7 +70,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
         help="write the part of each vertex to this file, one per line; -: to standard output")
 
 
-def _partition(options: argparse.Namespace) -> dict[str, Any]:
+def partition_graph(options: argparse.Namespace) -> Answer:
     """Partition as the options say; ValueError for odd values and malformed files.
 
     `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
@@ -87,7 +89,7 @@ def _partition(options: argparse.Namespace) -> dict[str, Any]:
     cost = figures.cost
     if options.output is not None:
         deliver(options.output, parts_text(parts))
-    return {
+    result = {
         "graph": options.graph,
         "vertices": graph.n,
         "edges": graph.n_edges,
@@ -101,6 +103,7 @@ def _partition(options: argparse.Namespace) -> dict[str, Any]:
         **(_shown(graph, parts, options.k) if options.show else {}),
         **({} if options.output is None else {"file": options.output}),
     }
+    return Answer(result, _describe_partition(result))
 
 
 def _shown(graph: Graph, parts: Ints, k: int) -> dict[str, Any]:
@@ -133,7 +136,8 @@ def _describe_partition(result: dict[str, Any]) -> list[str]:
 # --- allocate ---------------------------------------------------------------------------------------------------------
 
 
-def _add_allocate(parser: argparse.ArgumentParser) -> None:
+def add_allocate(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `allocate`."""
     add = parser.add_argument
     add("--tasks", type=int, required=True, metavar="N", help="the number of tasks")
     add("--time", required=True, metavar="S,S,...", help="expected seconds of one task on each node")
@@ -148,8 +152,8 @@ def _add_allocate(parser: argparse.ArgumentParser) -> None:
         help="exact: the optimum in whole tasks; paper: the method of Chen et al., rounded, for comparison")
 
 
-def _allocate(options: argparse.Namespace) -> dict[str, Any]:
-    """Allocate as the options say; return a dictionary ready for JSON.  ValueError for odd values.
+def allocate_tasks(options: argparse.Namespace) -> Answer:
+    """Allocate as the options say; ValueError for odd values.
 
     `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time.
     """
@@ -157,8 +161,9 @@ def _allocate(options: argparse.Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {name: _same(comma_list(name, getattr(options, name))) for name in names}
     given["cap"] = None if options.cap is None else _same(comma_list("cap", options.cap))
     how = {**given, "edge_probability": options.edge_probability, "method": options.method}
-    result = allocate(options.tasks, comma_list("time", options.time), **how)
-    return {**vars(result), "counts": result.counts.tolist()}
+    found = allocate(options.tasks, comma_list("time", options.time), **how)
+    result = {**vars(found), "counts": found.counts.tolist()}
+    return Answer(result, _describe_allocation(result))
 
 
 def _same(values: list[float]) -> list[float] | float:
@@ -175,15 +180,14 @@ def _describe_allocation(result: dict[str, Any]) -> list[str]:
 # --- arrange ----------------------------------------------------------------------------------------------------------
 
 
-def _add_arrange(parser: argparse.ArgumentParser) -> None:
+def add_arrange(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `arrange`."""
     add = parser.add_argument
     add("--graph", required=True, help=GRAPH)
     nodes = parser.add_mutually_exclusive_group()
-    nodes.add_argument("--speeds", metavar="X,X,...",
-                       help="speeds of the nodes: drawn from uniform:LOW:HIGH, or a list 1,2,... with one per vertex "
-                       "(default: uniform:1:10)")
+    add_speeds(nodes, "nodes", "uniform:1:10", ", with one for each vertex")
     nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
-    add("--seed", type=int, default=0, help="seed of the drawn speeds and of anneal")
+    add_seed(parser, "the drawn speeds and of anneal")
     add("--objective", choices=OBJECTIVES, default="uniform",
         help="which diffusion should converge fast: with equal edge weights (uniform), or with those of Jin and Wang, which "
         "are smaller at slow nodes (paper)")
@@ -192,8 +196,8 @@ def _add_arrange(parser: argparse.ArgumentParser) -> None:
         "anneal: each is better and slower than the one before")
 
 
-def _arrange(options: argparse.Namespace) -> dict[str, Any]:
-    """Arrange as the options say; return a dictionary ready for JSON.  ValueError for odd values, OSError for files.
+def arrange_nodes(options: argparse.Namespace) -> Answer:
+    """Arrange as the options say; ValueError for odd values, OSError for files.
 
     `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T,
     and `p_before`; `steps_predicted` of fos to the tolerance; `note` says why nothing was gained, if so; `hosts` is the list
@@ -207,7 +211,7 @@ def _arrange(options: argparse.Namespace) -> dict[str, Any]:
     rng = np.random.default_rng(checks.seed(options.seed))
     if hosts and len(hosts) != graph.n:
         raise ValueError(f"{options.hosts}: {counted(len(hosts), 'host')}: expected {graph.n}, one for each vertex")
-    given = [host.slots * host.speed for host in hosts] or draw("speeds", options.speeds or "uniform:1:10", graph.n, rng)
+    given = [host.slots * host.speed for host in hosts] or draw("speeds", options.speeds, graph.n, rng)
     speeds = check_speeds(given, graph.n)
     settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
     with StatusLine(PATIENCE_S) as line:
@@ -230,7 +234,7 @@ def _arrange(options: argparse.Namespace) -> dict[str, Any]:
         result["place"] = {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
     if hosts:
         result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
-    return result
+    return Answer(result, _describe_arrangement(result))
 
 
 def _describe_arrangement(result: dict[str, Any]) -> list[str]:
@@ -253,10 +257,3 @@ def _describe_arrangement(result: dict[str, Any]) -> list[str]:
     if "hosts" not in result:
         return [*lines, "ranks at vertices 0, 1, ...: " + " ".join(map(str, result["positions"]))]
     return [*(f"# {line}" for line in lines), *result["hosts"]]  # which is a host list, too
-
-
-COMMANDS = {
-    "partition": Command(_add_partition, _partition, _describe_partition),
-    "allocate": Command(_add_allocate, _allocate, _describe_allocation),
-    "arrange": Command(_add_arrange, _arrange, _describe_arrangement),
-}

@@ -1,4 +1,5 @@
-"""The commands on an installation: `info`, its versions and, with --measure, the speed of the machine; `warmup`.
+"""The commands on an installation: `info`, its versions and, with --measure, the speed of the machine; `warmup`;
+`slurm-script`.
 
 `info` is the only one that mpiexec may start; without an MPI it prints the versions, and that there is none.
 """
@@ -9,13 +10,14 @@ import argparse
 import contextlib
 import platform
 import time
-from importlib import metadata
+from importlib import metadata, resources
 from typing import Any
 
 import numpy as np
 
 from lb_mpi import __version__
-from lb_mpi.cli.dispatch import STDOUT, Command, output, written
+from lb_mpi.cli.run.command import STDOUT, Answer, needs_mpi, speaks
+from lb_mpi.cli.run.options import add_slow_ranks, output, written
 from lb_mpi.machine import FIELDS, WAITS, Machine
 from lb_mpi.table import Table, counted, named_ranks
 from lb_mpi.threads import crowded
@@ -24,34 +26,35 @@ LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
 MOST_LINES = 64  # of ranks
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `info`."""
     parser.add_argument("--measure", action="store_true",
         help="measure the speeds of the ranks, and the latency and bandwidth of messages")
     parser.add_argument("-o", dest="output", type=output, metavar="FILE",
         help="write the measured machine to FILE, for partition --machine")
-    parser.add_argument("--speeds", metavar="F,F,...",
-        help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank")
+    add_slow_ranks(parser)
 
 
-def _run(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the facts on rank 0; None on the others, which exit with code 2 if it raises ValueError or OSError."""
+def info(options: argparse.Namespace) -> Answer:
+    """Collective if there is an MPI: return the facts."""
     if options.output == STDOUT:
         raise ValueError("-o -: expected a file")
     versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
     try:
-        from lb_mpi.mpi.graph import info
-    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
-        reason = str(error).splitlines()[0]
+        facts = needs_mpi("lb_mpi.mpi.graph.info").facts
+    except ValueError as error:
         if options.measure:
-            raise ValueError(f"--measure needs MPI: {reason}") from None
-        return {"versions": versions, "mpi": None, "reason": reason}
-    return info.run(versions, options.measure, options.speeds, options.output)
+            raise
+        answer = {"versions": versions, "mpi": None, "reason": str(error)}
+    else:
+        answer = facts(versions, options.measure, options.speeds, options.output)
+    return Answer(answer, _describe(answer) if speaks() else [])
 
 
 def _describe(answer: dict[str, Any]) -> list[str]:
     lines = [", ".join(f"{name} {version}" for name, version in answer["versions"].items())]
     if answer["mpi"] is None:
-        return [*lines, f"no MPI: {answer['reason']}"]
+        return [*lines, answer["reason"]]
     size, hosts = answer["ranks"], answer["hosts"]
     n_hosts = len(set(hosts))
     lines += [
@@ -100,7 +103,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def compile_all() -> dict[str, float]:
+def warmup(_options: object) -> Answer:
     """Compile or load the kernels of the library; return the `seconds` that this took."""
     from lb_mpi.arranging.arrange import arrange
     from lb_mpi.machine import Machine
@@ -117,14 +120,12 @@ def compile_all() -> dict[str, float]:
     compile_kernels()
     arrange("mesh:2x2", [1, 2, 3, 4])
     uts.compile_kernels()
-    return {"seconds": time.perf_counter() - began}
+    seconds = time.perf_counter() - began
+    lines = [f"all kernels are compiled ({seconds:.1f} s); later runs read them from the cache"]
+    return Answer({"seconds": seconds}, lines)
 
 
-def _describe_kernels(answer: dict[str, Any]) -> list[str]:
-    return [f"all kernels are compiled ({answer['seconds']:.1f} s); later runs read them from the cache"]
-
-
-COMMANDS = {
-    "info": Command(_add_arguments, _run, _describe),
-    "warmup": Command(lambda _parser: None, lambda _options: compile_all(), _describe_kernels),
-}
+def slurm_script(_options: object) -> Answer:
+    """Return a batch script that starts a program with `run` on the nodes of a job."""
+    script = resources.files("lb_mpi.cli").joinpath("slurm.sbatch").read_text()
+    return Answer({"script": script}, [script.rstrip("\n")])

@@ -11,17 +11,19 @@ from typing import Any, TypeVar
 
 from lb_mpi.cli.advise.advice import Advice, collapsed, conclude
 from lb_mpi.cli.advise.replay import gain, predictions
-from lb_mpi.cli.dispatch import PATIENCE_S, Command, deliver, output
 from lb_mpi.cli.report.page import page
 from lb_mpi.cli.report.run import Settings, gather, headline, of_ranks, times
 from lb_mpi.cli.report.trace import trace
+from lb_mpi.cli.run.command import Answer
+from lb_mpi.cli.run.options import PATIENCE_S, deliver, output
 from lb_mpi.status import StatusLine
 from lb_mpi.table import Table
 
 T = TypeVar("T")
 
 
-def _add_report(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `report`."""
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="folder of the record, as given to run --record or in LB_MPI_RECORD")
     add("-o", dest="output", type=output, default="report.html", metavar="FILE",
@@ -29,7 +31,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     add("--trace", type=output, metavar="FILE", help="also write a trace for Perfetto or chrome://tracing")
 
 
-def _report(options: argparse.Namespace) -> dict[str, Any]:
+def report(options: argparse.Namespace) -> Answer:
     """Write the page; return the numbers of the headline (None: unknown), and notes on missing data."""
     began = time.process_time()
     found = gather(Path(options.folder))
@@ -42,7 +44,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     deliver(options.output, text)
     if options.trace is not None:
         deliver(options.trace, json.dumps(trace(found), separators=(",", ":")))
-    return {
+    figures = {
         "ranks": found.size,
         "recorded": len(found.ranks),
         **{name: _known(value) for name, value in head._asdict().items()},
@@ -54,6 +56,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
         "bytes": len(text.encode()),
         "cpu_seconds": time.process_time() - began,
     }
+    return Answer(figures, _describe_report(figures))
 
 
 def _describe_report(answer: dict[str, Any]) -> list[str]:
@@ -127,8 +130,3 @@ def _known(value: T) -> T | None:
 
 def _part(one: float, whole: float, digits: str, unit: str) -> str:
     return f"{one / whole:{digits}}{unit}" if whole else ""
-
-
-COMMANDS = {
-    "report": Command(_add_report, _report, _describe_report),
-}

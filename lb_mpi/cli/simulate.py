@@ -11,16 +11,17 @@ import argparse
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import SimulatedCall, SimulatedRows
 from lb_mpi.checks import bandwidth, choice, comma_list, integer, number, virtual_s
-from lb_mpi.cli.dispatch import GRAPH, PATIENCE_S, Command, add_route, draw
+from lb_mpi.cli.run.command import Answer
+from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_route, add_seed, add_speeds, draw
 from lb_mpi.cli.run.progress import remove_records
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
@@ -45,33 +46,38 @@ MOST_RANKS = 1 << 16  # of simulated rows
 SHOWN = 20  # lines of a table in the text output
 
 
+class Subject(NamedTuple):
+    """What can be simulated."""
+
+    text: str  # a line of help
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], dict[str, Any]]  # figures, ready for JSON
+    describe: Callable[[dict[str, Any]], list[str]]  # the figures, for people
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a parser for each subject."""
     subjects = parser.add_subparsers(dest="subject", required=True, metavar="SUBJECT", title="subjects")
-    for name, (text, subject) in SUBJECTS.items():
-        subject.add_arguments(subjects.add_parser(name, strict=True, help=text, description=f"{text[0].upper()}{text[1:]}."))
+    for name, one in SUBJECTS.items():
+        description = f"{one.text[0].upper()}{one.text[1:]}."
+        one.add_arguments(subjects.add_parser(name, strict=True, help=one.text, description=description))
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def simulate(options: argparse.Namespace) -> Answer:
     """Simulate as the options say; ValueError for odd values.  Returns the subject's answer, and its name."""
-    return {"subject": options.subject, **SUBJECTS[options.subject][1].run(options)}
-
-
-def describe(answer: dict[str, Any]) -> list[str]:
-    """Return the answer as lines for people."""
-    return SUBJECTS[answer["subject"]][1].describe(answer)
+    subject = SUBJECTS[options.subject]
+    found = subject.run(options)
+    return Answer({"subject": options.subject, **found}, subject.describe(found))
 
 
 # --- common to all subjects -------------------------------------------------------------------------------------------
 
 
 def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
-    parser.add_argument("--speeds", default=speeds,
-        metavar="X,X,...", help="relative speeds of the ranks: drawn from uniform:LOW:HIGH, or a list 1,2,..., which is "
-        "repeated if it has fewer numbers than there are ranks")
+    add_speeds(parser, "ranks", speeds, ", which is repeated if it has fewer numbers than there are ranks")
     parser.add_argument("--latency", type=float, default=latency_s, metavar="S",
         help=f"seconds that a message{between} takes")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers")
+    add_seed(parser)
     parser.add_argument("--record", metavar="FOLDER", help="write a record to FOLDER, for python -m lb_mpi report FOLDER")
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead of text")
 
@@ -430,15 +436,14 @@ def _describe_graph(answer: dict[str, Any]) -> list[str]:
 
 
 SUBJECTS = {
-    "search": ("an unbalanced tree search, message by message", Command(_add_search, _search, _describe_search)),
-    "rows": ("calls of Balancer.map_rows, with and without balancing", Command(_add_rows, _rows, _describe_rows)),
-    "tasks": (
+    "search": Subject("an unbalanced tree search, message by message", _add_search, _search, _describe_search),
+    "rows": Subject("calls of Balancer.map_rows, with and without balancing", _add_rows, _rows, _describe_rows),
+    "tasks": Subject(
         "maps of a pool, compared with a fixed distribution and with a shared counter",
-        Command(_add_tasks, _tasks, _describe_tasks),
+        _add_tasks, _tasks, _describe_tasks,
     ),
-    "graph": (
+    "graph": Subject(
         "steps on a mesh or graph whose ranks or vertices become slow, with and without plan.rebalance",
-        Command(_add_graph, _graph, _describe_graph),
+        _add_graph, _graph, _describe_graph,
     ),
 }
-COMMANDS = {"simulate": Command(add_arguments, run, describe)}

@@ -23,10 +23,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
-from lb_mpi.checks import comma_list, emulated_speed
+from lb_mpi.checks import comma_list, emulated_speed, emulated_speeds
 from lb_mpi.cli.run import limit
-from lb_mpi.cli.run.arguments import Parser
+from lb_mpi.cli.run.command import Mistake, Parser
 from lb_mpi.cli.run.host import TICK_S, descendants, read_at_once
+from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.cli.run.rank import FORWARDED, NUMBER, become, end_as, number, prctl, take_priority
 from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.table import counted
@@ -257,7 +258,7 @@ def _wait(program: Program, seconds: float) -> None:
 
 def own_speed(text: str, variables: Mapping[str, str]) -> float:
     """Return this rank's speed of "0.8,0.4,0.2"; ValueError unless each rank has a valid speed."""
-    speeds = [emulated_speed(speed, f"--speeds: rank {k}") for k, speed in enumerate(comma_list("--speeds", text))]
+    speeds = emulated_speeds(text, len(text.split(",")))
     found = number(variables)
     if not (found.isascii() and found.isdigit()):
         raise ValueError(
@@ -296,23 +297,26 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
     end_as(os.waitstatus_to_exitcode(program.status))
 
 
-def main(arguments: Sequence[str], prog: str) -> NoReturn:
-    """./launch/throttle."""
-    parser = Parser(prog=prog,
-        usage="mpiexec -n 4 %(prog)s --speeds 0.8,0.4,0.2,0.2 PROGRAM [ARGUMENTS]\n"
-        "       %(prog)s --speed 0.4 PROGRAM [ARGUMENTS]",
-        description="Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that "
-        "with its threads and child processes it uses at most the fraction SPEED of one core. This needs Linux, but no "
-        "privileges. Signals are passed to the program; the exit code is that of the program.", allow_abbrev=False)
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments of `throttle`."""
+    parser.usage = "mpiexec -n 4 %(prog)s --speeds F,F,... PROGRAM\n       %(prog)s --speed F PROGRAM [ARGUMENTS]"
+    parser.description = (
+        "Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that with its "
+        "threads and child processes it uses at most the fraction SPEED of one core. This needs Linux, but no privileges. "
+        "Signals are passed to the program; the exit code is that of the program."
+    )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--speeds", metavar="F,F,...", help="the speed of each rank, above 0 and at most 1")
+    add_slow_ranks(which)
     which.add_argument("--speed", metavar="F", help="one speed for all ranks")
     parser.add_argument("--report", action="store_true", help="print the CPU time used, on stderr, at the end")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGUMENTS]", help="program to run")
-    options = parser.parse_args(arguments)
+
+
+def main(options: argparse.Namespace) -> NoReturn:
+    """Run `throttle`."""
     argv = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not argv:
-        parser.error("no PROGRAM: expected a program to run")
+        raise ValueError("no PROGRAM: expected a program to run")
     try:
         throttled()  # a throttle around this one
         if options.speeds is not None:
@@ -321,7 +325,5 @@ def main(arguments: Sequence[str], prog: str) -> NoReturn:
             speed = emulated_speed(comma_list("--speed", options.speed, 1)[0], "--speed")
     except ValueError as error:
         hint = "; did you mean --speeds?" if "," in (options.speed or "") else ""
-        # On each rank: this one may be the only one that knows.
-        print(f"{parser.prog}: error: {error}{hint}", file=sys.stderr)
-        sys.exit(2)
+        raise Mistake(f"{error}{hint}", anywhere=True) from None
     run(argv, speed, report=options.report)

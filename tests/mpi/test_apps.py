@@ -30,7 +30,7 @@ def run(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[
     monkeypatch.setattr(sys, "argv", ["app", *arguments])
     out, err = io.StringIO(), io.StringIO()
     with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        command.run(app.main, app.PROG)
+        command.run(app.COMMAND)
     code = ended.value.code
     assert COMM.allgather(code) == [code] * COMM.size
     return code, *COMM.bcast((out.getvalue(), err.getvalue()))
@@ -173,8 +173,8 @@ def test_what_ranks_say_to_each_other_is_told_in_order(monkeypatch: pytest.Monke
         (maze, ["--threshold", "nan"], "threshold"),
         (maze, ["--quantum", "0"], "quantum = 0"),
         (maze, ["--speeds", "0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5"], "--speeds has 9 numbers"),
-        (maze, ["--speeds", ",".join(["nan"] * COMM.size)], "--speeds: nan for rank 0"),
-        (maze, ["--speeds", ",".join(["0"] * COMM.size)], "--speeds: 0.0 for rank 0"),
+        (maze, ["--speeds", ",".join(["nan"] * COMM.size)], "--speeds: rank 0 = nan"),
+        (maze, ["--speeds", ",".join(["0"] * COMM.size)], "--speeds: rank 0 = 0.0"),
         (maze, ["--speeds", "fast"], "--speeds"),
         (maze, ["--split-rule", "all"], "--split-rule"),
         (maze, ["--tile", "3"], "--tile = 3: expected"),
@@ -224,18 +224,21 @@ def test_compiling_that_fails_on_one_rank_is_an_error_of_all(monkeypatch: pytest
         if COMM.rank == who:
             raise OSError("no room for the cache")
 
-    app = types.SimpleNamespace(PROG="app", main=lambda comm: command.compile_once(comm, compile_kernels))
-    code, out, err = run(app, monkeypatch)
+    def main(comm: MPI.Intracomm, _options: object) -> None:
+        command.compile_once(comm, compile_kernels)
+
+    own = types.SimpleNamespace(COMMAND=command.app("own", "fail", lambda parser: None, main))
+    code, out, err = run(own, monkeypatch)
     assert (code, out) == (2, "")
-    assert err == f"app: error: {'' if who == 0 else f'rank {who}: '}no room for the cache\n"
+    assert err == f"python -m apps.own: error: {'' if who == 0 else f'rank {who}: '}no room for the cache\n"
 
 
 def test_a_failure_of_an_app_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def main(comm: MPI.Intracomm) -> None:
+    def main(comm: MPI.Intracomm, _options: object) -> None:
         raise lb_mpi.BalanceError("rank 0: rows are gone")
 
-    code, out, err = run(types.SimpleNamespace(PROG="app", main=main), monkeypatch)
-    assert (code, out, err) == (1, "", "app: failed: rank 0: rows are gone\n")
+    code, out, err = run(types.SimpleNamespace(COMMAND=command.app("own", "fail", lambda parser: None, main)), monkeypatch)
+    assert (code, out, err) == (1, "", "python -m apps.own: error: rank 0: rows are gone\n")
 
 
 def test_help_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:

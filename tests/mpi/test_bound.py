@@ -112,5 +112,5 @@ MISTAKES = [("--cities", "2"), ("--seed", "-1"), ("--cities", "many"), ("--limit
 def test_mistakes(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
     code, _, err = run(tsp, monkeypatch, option, value)
     assert code == 2
-    assert option.strip("-").replace("-", "_") in err
+    assert option in err
     assert err.count("\n") == 1

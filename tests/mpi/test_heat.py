@@ -3,7 +3,6 @@
 import json
 import pathlib
 import re
-import sys
 from functools import partialmethod
 
 import numpy as np
@@ -46,11 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def alone(*arguments: str) -> dict[str, object]:
     """What one rank finds."""
     compile_once(COMM, heat.compile_kernels)
-    given, sys.argv = sys.argv, ["app", *arguments, "--balance", "block"]
-    try:
-        return heat.main(MPI.COMM_SELF)[0]
-    finally:
-        sys.argv = given
+    return heat.main(MPI.COMM_SELF, heat.COMMAND.parser("app").parse_args([*arguments, "--balance", "block"]))[0]
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:
@@ -208,7 +203,7 @@ def test_checksums_tell_what_is_where() -> None:
         (["--machine", "nosuch.json"], "nosuch.json"),
         (["--machine", "{files}/broken.json"], "broken.json:3:"),
         (["--machine", "{files}/bigger.json"], f"machine of {COMM.size + 1} ranks: expected {COMM.size}"),
-        (["--speeds", ",".join(["2"] * COMM.size)], "--speeds: 2.0 for rank 0"),
+        (["--speeds", ",".join(["2"] * COMM.size)], "--speeds: rank 0 = 2.0"),
         (["--speeds", ",".join(["1"] * (COMM.size + 1))], f"--speeds has {COMM.size + 1} numbers"),
         (["--unknown"], "--unknown"),
     ],

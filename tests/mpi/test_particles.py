@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -19,11 +18,7 @@ pytestmark = pytest.mark.mpi
 
 def alone(*arguments: str) -> dict[str, object]:
     compile_once(COMM, particles.compile_kernels)
-    given, sys.argv = sys.argv, ["app", *arguments]
-    try:
-        return particles.main(MPI.COMM_SELF)[0]
-    finally:
-        sys.argv = given
+    return particles.main(MPI.COMM_SELF, particles.COMMAND.parser("app").parse_args(arguments))[0]
 
 
 @pytest.mark.one_mpi

@@ -13,6 +13,7 @@ import pytest
 from lb_mpi.cli.cluster import cluster as cluster_commands
 from lb_mpi.cli.cluster.cluster import EmulatedCluster, wanted_hosts
 from lb_mpi.cli.cluster.network import Switch
+from lb_mpi.cli.run import commands
 from lb_mpi.cli.run.hosts import Host
 from tests.process.emulation import HERE, NAME, ROOT, cluster, kill_host, leftovers, needs_mpiexec, needs_root, status
 from tests.process.lab import until
@@ -53,7 +54,7 @@ def test_hosts_are_numbered() -> None:
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("name", ["", "../x", "a b", "A", "-x", "h" * 21])
 def test_names_that_will_not_do(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cluster_commands.main([f"--name={name}", "down"], "cluster") == 2
+    assert commands.main("cluster", [f"--name={name}", "down"], "cluster") == 2
     assert "--name" in capsys.readouterr().err
 
 

@@ -1,6 +1,5 @@
 """The public names, and what is alike at every door: graphs in any shape, numpy's numbers, words for what is wrong."""
 
-import importlib
 import inspect
 import math
 import pydoc
@@ -17,8 +16,6 @@ from scipy import sparse
 
 import lb_mpi
 from lb_mpi import checks
-from lb_mpi.__main__ import COMMANDS
-from lb_mpi.cli.run.commands import FOR_PEOPLE
 from lb_mpi.graph import Graph, mesh
 from tools.environment import here
 
@@ -113,16 +110,6 @@ def test_options_are_given_by_name() -> None:
     for name, most in allowed.items():
         kinds = [parameter.kind for parameter in inspect.signature(getattr(lb_mpi, name)).parameters.values()]
         assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == most, name
-
-
-def test_every_command_has_its_module_and_every_module_its_command() -> None:
-    folder = Path(lb_mpi.__file__).parent / "cli"
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "dispatch", "programs", "throttle", "uts"}
-    entries = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
-    own = {name: entry.module for name, entry in entries.items() if entry.module}
-    assert set(own.values()) == modules
-    assert set(entries) - set(FOR_PEOPLE) - {"pool", "profile"} == set(own)
-    assert all(name in importlib.import_module(f"lb_mpi.cli.{module}").COMMANDS for name, module in own.items())
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

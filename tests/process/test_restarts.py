@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import limit, start, watch
+from lb_mpi.cli.run import commands, limit, watch
 from lb_mpi.cli.run.host import children
 from lb_mpi.record.record import read
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until
@@ -152,7 +152,7 @@ def test_a_host_that_dies_is_left_out_until_it_answers_again(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(watch, "ASK_S", 0.1)
     program = [sys.executable, "-c", DYING, str(tmp_path)]
-    code = start.main(lab.arguments("one two", "--restarts", "5", "--", *program), "run")
+    code = commands.main("run", lab.arguments("one two", "--restarts", "5", "--", *program), "run")
     out, err = capfd.readouterr()
     assert (code, out) == (0, "done\n"), err
     lines = err.splitlines()

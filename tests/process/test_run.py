@@ -152,7 +152,7 @@ def test_a_host_that_does_not_answer_is_named(
 ) -> None:
     monkeypatch.setattr(watch, "REACH_S", 3.0)
     monkeypatch.setattr(watch, "CLOSE_S", 0.5)
-    assert start.main(lab.arguments("one mute", "--check"), "run") == 1
+    assert commands.main("run", lab.arguments("one mute", "--check"), "run") == 1
     assert "host mute: no answer within 3 s" in capsys.readouterr().err
 
 
@@ -240,7 +240,7 @@ def test_a_host_that_falls_silent_ends_the_run_and_is_named(
     stop = (
         f"import os, signal, time; os.kill(int(open({str(lab.pids / 'two')!r}).read()), signal.SIGSTOP); time.sleep(60)"
     )
-    assert start.main(lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop), "run") == 1
+    assert commands.main("run", lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop), "run") == 1
     assert "host two is gone: no sign of life for 4 s" in capfd.readouterr().err
 
 
@@ -268,7 +268,7 @@ def test_this_machine_is_not_gone_when_it_is_silent(
     monkeypatch.setattr(watch, "SIGN_S", 1.0)
     monkeypatch.setattr(watch, "ASK_S", 0.1)
     arguments = lab.arguments(socket.gethostname(), "--restarts", restarts, "--", sys.executable, "-c", STOPS_HERE)
-    code = start.main(arguments, "run")
+    code = commands.main("run", arguments, "run")
     err = capfd.readouterr().err
     assert code == 0, err
     assert " is gone: " not in err

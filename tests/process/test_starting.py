@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from lb_mpi.cli.run import hangs, limit, start
+from lb_mpi.cli.commands import COMMANDS
+from lb_mpi.cli.run import commands, hangs, limit, start
 from lb_mpi.cli.run.lines import RankState
 from tests.process.lab import ROOT, script
 from tests.protocol.mutate import mutated
@@ -131,7 +132,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
 
     def call(how: str, *options: str, python: str = sys.executable) -> tuple[int, str, str]:
         program = [python, str(ROOT / "tests" / "programs" / "late.py"), how]
-        code = start.main(["-n", "3", *options, "--", *program], "run")
+        code = commands.main("run", ["-n", "3", *options, "--", *program], "run")
         return code, *capfd.readouterr()
 
     yield call
@@ -156,7 +157,7 @@ def test_a_folder_of_records_that_someone_still_writes_to_changes_no_exit_code(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(start, "MpiJob", Job)
     monkeypatch.setattr(start, "followed", lambda _: contextlib.nullcontext())
-    assert start.run(start.parser("run").parse_args(["--progress", "true"]), ["true"]) == 75
+    assert start.run(COMMANDS["run"].parser("run").parse_args(["--progress", "true"]), ["true"]) == 75
     assert [*tmp_path.glob("*/*")] == []
 
 

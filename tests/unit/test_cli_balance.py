@@ -1,7 +1,6 @@
-"""The command `balance`: its numbers are those of the function; the figure, the curve, the picture and the mistakes."""
+"""The command `balance`: its numbers are those of the function; the figure, the curve and the mistakes."""
 
 import json
-import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -49,18 +48,6 @@ def test_a_small_mesh_is_drawn_as_in_figure_2(capsys: pytest.CaptureFixture[str]
     assert "   0  300.000%  ########################################" in out
     assert "the diagonal of M is positive (at least 0.3333), the graph is bipartite" in out
     assert "least eigenvalue of M -0.3333, largest but 1 in absolute value 0.3333: fos converges" in out
-
-
-@pytest.mark.parametrize(("graph", "boxes"), [("mesh:3x4", 12), ("torus:3x3", 9), ("mesh:1x1", 1), ("mesh:13x13", 0)])
-def test_the_picture_has_a_box_for_each_rank(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, graph: str, boxes: int
-) -> None:
-    picture = tmp_path / "it.svg"
-    found = json.loads(printed(capsys, graph, "--picture", str(picture), "--json"))
-    drawn = xml.etree.ElementTree.parse(picture).getroot()
-    kinds = [one.tag.rpartition("}")[2] for one in drawn.iter()]
-    assert kinds.count("rect") == 1 + boxes
-    assert kinds.count("line") == (found["edges"] if boxes else 0)
 
 
 def test_long_lists_are_shortened(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lb_mpi.__main__ import COMMANDS
-from lb_mpi.cli.run.arguments import Parser
 from tools import figures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,10 +47,7 @@ def check_command(text: str) -> None:
     words = words[words.index("python") + 2 :]
     options = [word for word in words if word.startswith("--")]
     if words[0] == "lb_mpi":
-        entry = {name: one for group in COMMANDS.values() for name, one in group.items()}[words[1]]
-        parser = Parser()
-        importlib.import_module(f"lb_mpi.cli.{entry.module}").COMMANDS[words[1]].add_arguments(parser)
-        known = parser.format_help()
+        known = COMMANDS[words[1]].parser("lb_mpi").format_help()
     else:
         path = ROOT / Path(*words[0].split("."))
         file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__main__.py"

@@ -30,11 +30,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from lb_mpi.checks import comma_list, emulated_speed
+from lb_mpi.checks import emulated_speeds
 from lb_mpi.cli.cluster.network import MTU, need, run, say_ready, start_daemon
 from lb_mpi.cli.run import commands, limit
-from lb_mpi.cli.run.arguments import Parser, say
+from lb_mpi.cli.run.command import Parser, say
 from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
+from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.errors import ClusterError
 
 NETNS, RUN = Path("/run/netns"), Path("/run")
@@ -264,7 +265,7 @@ def missing(settings: Path) -> str:
     return ""
 
 
-def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
+def keep(_arguments: Sequence[str]) -> NoReturn:
     """Be a keeper."""
     for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # the cluster has its own shared memory
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", folder], check=True)
@@ -280,25 +281,23 @@ def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
     """Return the hosts h1, h2 ...; ValueError for unusable numbers."""
     if not 1 <= n_hosts <= MOST_HOSTS:
         raise ValueError(f"--hosts {n_hosts}: expected 1 to {MOST_HOSTS}")
-    given = [1.0] * n_hosts if speeds is None else comma_list("--speeds", speeds, n_hosts)
-    return [
-        Host(f"h{k}", slots, emulated_speed(speed, f"--speeds: host h{k}")) for k, speed in enumerate(given, start=1)
-    ]
+    names = [f"h{k}" for k in range(1, n_hosts + 1)]
+    given = emulated_speeds(speeds, n_hosts, [f"host {name}" for name in names])
+    return [Host(name, slots, speed) for name, speed in zip(names, given, strict=True)]
 
 
-def parser(prog: str) -> argparse.ArgumentParser:
-    """Make the command line."""
-    top = Parser(prog=prog,
-        description="Create virtual hosts on this machine, each with a name, an address and a speed, and TCP between them.",
-        epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python program.py; %(prog)s down",
-        allow_abbrev=False)
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments of `cluster`."""
+    parser.description = (
+        "Create virtual hosts on this machine, each with a name, an address and a speed, and TCP between them."
+    )
     name: Any = {"metavar": "NAME", "help": "name of the cluster, if there are several"}
-    top.add_argument("--name", default="lab", **name)
-    parsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    parser.add_argument("--name", default="lab", **name)
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     up = parsers.add_parser("up", help="create the cluster", strict=True)
     up.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts; their names are h1, h2, ...")
     up.add_argument("--slots", type=int, default=1, metavar="N", help="number of ranks on each host")
-    up.add_argument("--speeds", metavar="F,F,...", help="speeds of the hosts, above 0 and at most 1 (default: 1)")
+    add_slow_ranks(up, "the hosts")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS",
         help="delay of each frame between two hosts, in milliseconds (default: 0)")
     run = parsers.add_parser("run", help="start a program there: options of `run`, --, the program", add_help=False,
@@ -307,7 +306,6 @@ def parser(prog: str) -> argparse.ArgumentParser:
     parsers.add_parser("list", help="print the names of the clusters of this machine", strict=True)
     for one in (up, run, down):
         one.add_argument("--name", default=argparse.SUPPRESS, **name)
-    return top
 
 
 def up(cluster: EmulatedCluster, options: argparse.Namespace) -> None:
@@ -319,36 +317,34 @@ def up(cluster: EmulatedCluster, options: argparse.Namespace) -> None:
     print(f"cluster {cluster.name}: {', '.join(host.name for host in hosts)} in {cluster.folder}/hosts.txt")
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """./launch/cluster."""
-    top = parser(prog)
-    given = list(arguments)
+def n_own(arguments: Sequence[str]) -> int:
+    """Return the number of arguments before those of `run`, after --."""
     at = 0  # of the command
-    while given[at : at + 1] and given[at].startswith("-"):
-        at += 2 if given[at] == "--name" else 1
-    end = given.index("--") if "--" in given else at + 1  # of the options for this command, or for launch/run
-    mine = end if given[at : at + 1] == ["run"] else len(given)
-    options, rest = top.parse_known_args(given[:mine])
+    while arguments[at : at + 1] and arguments[at].startswith("-"):
+        at += 2 if arguments[at] == "--name" else 1
+    if list(arguments[at : at + 1]) != ["run"]:
+        return len(arguments)
+    return arguments.index("--") if "--" in arguments else at + 1
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run `cluster`."""
     cluster = EmulatedCluster(options.name)
-    with limit.interruptible(f"{top.prog}: "):
+    if not re.fullmatch("[a-z0-9]{1,20}", options.name):
+        raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")
+    if options.command == "list":
+        return say("".join(f"{name}\n" for name in names()))
+    with limit.interruptible("cluster: "):
+        check()
         try:
-            if not re.fullmatch("[a-z0-9]{1,20}", options.name):
-                raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")
-            if options.command == "list":
-                return say("".join(f"{name}\n" for name in names()))
-            check()
             if os.geteuid() != 0:
-                return act_as_user(options.name, options.command, given)
+                return act_as_user(options.name, options.command, options.given)
             if options.command == "up":
                 up(cluster, options)
             elif options.command == "run":
-                cluster.run([*rest, *given[mine:]])
+                cluster.run(options.passed_on)
             else:
                 cluster.down()
-        except ValueError as error:
-            print(f"{top.prog}: error: {error}", file=sys.stderr)
-            return 2
-        except (ClusterError, OSError) as error:
-            print(f"{top.prog}: error: {error}", file=sys.stderr)
-            return 1
+        except OSError as error:
+            raise ClusterError(str(error)) from None
     return 0

@@ -126,7 +126,7 @@ def open_tap(namespace: str) -> int:
     return device
 
 
-def switch(arguments: Sequence[str], _prog: str) -> NoReturn:
+def switch(arguments: Sequence[str]) -> NoReturn:
     """Carry frames until the process is ended, which stays in the namespace HOME."""
     delay, home, *namespaces = arguments
     devices = [open_tap(namespace) for namespace in namespaces]

@@ -1,11 +1,8 @@
 """A profile: how each rank spent its time, the POP metrics, and the possible gain of balancing; as a table and as JSON.
 
 A rank's time is useful (outside of MPI), waiting (for a certain rank) or communication (the rest of the time in MPI).  The
-program's time is that of the rank that ran longest; ranks that end earlier wait for it.
-
-    load balance              mean useful time / longest useful time
-    communication efficiency  longest useful time / the program's time
-    parallel efficiency       the product of both: mean useful time / the program's time
+program's time is that of the rank that ran longest; ranks that end earlier wait for it.  The metrics are those of POP
+(`lb_mpi.metrics.Efficiency`).
 
 If a line takes time on one rank only, while the others wait, it may be a serial part, which no balancing makes shorter
 (`Profile.serial_lines`).
@@ -14,8 +11,6 @@ The code that times a call passes it to `Calls.add` at its end.  A blocking call
 In a collective, the awaited rank is known only when all ranks have reported their arrival times: each collective call is
 kept in the `Stream` of its ranks, and split at the end of the run (`lateness`).  Times are whole nanoseconds of the rank's
 own clock.  Ranks are those of the whole program, whatever the communicator.
-
-Source: POP Standard Metrics for Parallel Performance Analysis, https://pop-coe.eu/node/69.
 """
 
 from __future__ import annotations
@@ -28,13 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Ints
-from lb_mpi.metrics import Floats, check_speeds
+from lb_mpi.metrics import Efficiency, Floats, check_speeds
 from lb_mpi.table import Table, counted
 
 END = "(the program's end)"
 MOST_RANKS, MOST_LINES, MOST_NAMES, MOST_NAMES_OF_SPEEDS = 32, 10, 3, 8
-_TIMES = ("seconds", "serial_s", "balanced_s", "balanced_rest_s")
-_METRICS = (*_TIMES, "load_balance", "communication_efficiency", "parallel_efficiency")
+_METRICS = ("seconds", "serial_s", "balanced_s", "balanced_rest_s")
 _SUMS = ("waiting_s", "communication_s")
 _EXPLAINED = (
     "useful: time outside of MPI;",
@@ -53,8 +47,8 @@ SOMEBODY = -2  # a wait for an unknown rank
 INSIDE = "lb_mpi."  # how the name of a call of lb_mpi begins
 MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
 
-# The kinds of a collective; 2 + k: waits for list k of `Stream.needs`; -1: the rank had not come when it was stopped.
-TOGETHER, PARTLY, NEIGHBOURS, ABSENT = 0, 1, 2, -1
+# The kinds of a collective; -1: the rank had not come when it was stopped.
+TOGETHER, PARTLY, ABSENT = 0, 1, -1
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -105,7 +99,6 @@ class Stream:
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members  # ascending
-        self.needs: list[tuple[int, ...]] = []  # ranks that neighbourhood collectives wait for
         # One entry per call, in order.
         self.kinds = array("h")  # TOGETHER, ..
         self.posted = array("q")  # when this rank arrived: from then on, the others don't wait for it
@@ -115,13 +108,6 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self.kinds)
-
-    def kind_of(self, neighbours: Sequence[int]) -> int:
-        """Return the kind of a collective that waits for these ranks."""
-        ranks = tuple(sorted(set(neighbours)))
-        if ranks not in self.needs:
-            self.needs.append(ranks)
-        return NEIGHBOURS + self.needs.index(ranks)
 
     def waited(self, index: int, entered: int, left: int, place: int) -> None:
         """Record the wait, at `place`, for the earlier call `index`."""
@@ -201,27 +187,20 @@ class ClockModel(NamedTuple):
         return common
 
 
-def lateness(
-    row: int, members: Sequence[int], calls: Ints, needs: Sequence[Sequence[int]]
-) -> tuple[Ints, Ints]:
+def lateness(row: int, members: Sequence[int], calls: Ints) -> tuple[Ints, Ints]:
     """Compute how long one of P ranks waited in each of K collective calls, in ns, and for whom: two (K,) arrays.
 
     A rank waits from its entry until the last rank that it needs has arrived, or until it leaves, if that is earlier.  It
-    needs all ranks if none can leave before all have arrived (TOGETHER; barrier, allreduce); its NEIGHBOURS in those
-    collectives; otherwise (PARTLY; bcast, scan) the ranks that arrived before it left.  The rest is communication.
+    needs all ranks if none can leave before all have arrived (TOGETHER; barrier, allreduce); otherwise (PARTLY; bcast, scan)
+    the ranks that arrived before it left.  The rest is communication.
 
-    row : the rank is members[row]; members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock;
-    needs : the rank's lists of neighbours.
+    row : the rank is members[row]; members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock.
     If ranks report different kinds for a call, it has no waits: NOBODY, 0.  An ABSENT rank had not come when it was posted.
     """
     kinds, posted, entered, left = calls
     ranks = np.asarray(members, dtype=np.int64)
-    same = (np.minimum(kinds, NEIGHBOURS) == np.minimum(kinds[row], NEIGHBOURS)) | (kinds == ABSENT)
-    same = same.all(axis=0)
-    needed = np.broadcast_to(kinds[row] == TOGETHER, posted.shape).copy()
-    needed |= (kinds[row] == PARTLY) & (posted <= left[row])
-    for k, neighbours in enumerate(needs):
-        needed |= (kinds[row] == NEIGHBOURS + k) & np.isin(ranks, neighbours)[:, None]
+    same = ((kinds == kinds[row]) | (kinds == ABSENT)).all(axis=0)
+    needed = (kinds[row] == TOGETHER) | ((kinds[row] == PARTLY) & (posted <= left[row]))
     came = np.where(needed, posted, _NEVER)
     last = came.argmax(axis=0)
     until = np.minimum(came.max(axis=0), left[row])
@@ -276,19 +255,9 @@ class Profile:
         return max(rank.seconds for rank in self.ranks)
 
     @property
-    def load_balance(self) -> float:
-        """Mean useful time / longest useful time."""
-        return _ratio(self._useful.mean(), self._useful.max())
-
-    @property
-    def communication_efficiency(self) -> float:
-        """Longest useful time / the program's time."""
-        return _ratio(self._useful.max(), self.seconds)
-
-    @property
-    def parallel_efficiency(self) -> float:
-        """Mean useful time / the program's time."""
-        return _ratio(self._useful.mean(), self.seconds)
+    def efficiency(self) -> Efficiency:
+        """The metrics of POP."""
+        return Efficiency.of(self._useful, self.seconds)
 
     @property
     def most_waited_for(self) -> tuple[int, float]:
@@ -395,6 +364,8 @@ class Profile:
             for rank in self.ranks
         ]
         metrics = {name: getattr(self, name) for name in _METRICS}
+        names = ("parallel_efficiency", "load_balance", "communication_efficiency")
+        metrics |= dict(zip(names, self.efficiency, strict=True))
         own = {**asdict(self), "speeds": list(self.speeds), "notes": list(self.notes), "ranks": ranks}
         own["serial_lines"] = [{"rank": rank, **busy._asdict()} for rank, busy in self.serial_lines]
         return {**own, **metrics, "most_waited_for": most, "waited_for_part": part}
@@ -429,14 +400,14 @@ def _ratio(part: float, whole: float) -> float:
 
 def table(profile: Profile) -> list[str]:
     """Return a summary, the ranks, the lines with most waiting, what the awaited rank did meanwhile, and metrics."""
-    size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
+    size, hosts, efficiency = len(profile.ranks), len({rank.host for rank in profile.ranks}), profile.efficiency
     head = f"profile of {profile.program}: {counted(size, 'rank')} on {counted(hosts, 'host')}, {profile.seconds:.2f} s"
     return [
         head, *summary(profile), "", *_of_ranks(profile).fitted().splitlines(), "", *_of_lines(profile), "",
         *_of_awaited(profile), *_EXPLAINED, "",
-        f"load balance              {profile.load_balance:6.1%}   mean useful / longest useful",
-        f"communication efficiency  {profile.communication_efficiency:6.1%}   longest useful / time of the program",
-        f"parallel efficiency       {profile.parallel_efficiency:6.1%}   the product: mean useful / time of the program",
+        f"load balance              {efficiency.balance:6.1%}   mean useful / longest useful",
+        f"communication efficiency  {efficiency.communication:6.1%}   longest useful / time of the program",
+        f"parallel efficiency       {efficiency.parallel:6.1%}   the product: mean useful / time of the program",
         *(f"note: {note}" for note in profile.notes),
     ]  # fmt: skip
 
@@ -458,7 +429,7 @@ def summary(profile: Profile) -> list[str]:
 def _of_neighbours(profile: Profile) -> list[str]:
     """Name plan.rebalance if ranks wait again and again for the same few ranks, which compute for unequal times."""
     counts = [len(ranks) for ranks in profile.neighbours]
-    if profile.load_balance > 1.0 - GAIN or min(counts) < 1 or max(counts) > MOST_NEIGHBOURS:
+    if profile.efficiency.balance > 1.0 - GAIN or min(counts) < 1 or max(counts) > MOST_NEIGHBOURS:
         return []
     few = f"{min(counts)} to {max(counts)} others" if min(counts) < max(counts) else counted(max(counts), "other")
     return [

@@ -326,7 +326,7 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tu
     for piece in np.array_split(mine, range(PIECE // members.size + 1, n, PIECE // members.size + 1), axis=1):
         every = np.empty((members.size, *piece.shape), dtype=np.int64)
         members.Allgather(np.ascontiguousarray(piece), every)
-        found.append(lateness(members.rank, stream.members, every.transpose(1, 0, 2), stream.needs))
+        found.append(lateness(members.rank, stream.members, every.transpose(1, 0, 2)))
     members.Free()
     group.Free()
     waits, whom = (np.concatenate(parts) for parts in zip(*found, strict=True))

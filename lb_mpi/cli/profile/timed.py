@@ -39,7 +39,7 @@ import mpi4py
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.cli.profile.profile import INSIDE, NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
+from lb_mpi.cli.profile.profile import INSIDE, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
 from lb_mpi.mpi.common.waiting import Nap
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
@@ -56,7 +56,6 @@ class Known(NamedTuple):
 
     peers: tuple[int, ...]  # rank in the program of each of its (remote) ranks; NOBODY: of another program
     stream: Stream | None  # of its collectives; None: there is nobody to wait for
-    neighbours: int = 0  # the kind of its neighbourhood collectives in this stream
 
 
 def _is_of_the_program(file: str) -> bool:
@@ -173,10 +172,7 @@ class Recorder:
         own = peers = self._in_world(comm.Get_group())
         if comm.Is_inter():
             peers = self._in_world(comm.Get_remote_group())  # type: ignore[attr-defined]
-        stream = self.calls.stream(own if peers is own else own + peers)
-        if stream is None or not isinstance(comm, MPI.Topocomm):
-            return Known(peers, stream)
-        return Known(peers, stream, stream.kind_of([peers[rank] for rank in comm.inedges if rank >= 0]))
+        return Known(peers, self.calls.stream(own if peers is own else own + peers))
 
     def _in_world(self, group: MPI.Group) -> tuple[int, ...]:
         ranks: Sequence[int] = group.Translate_ranks(None, self._world)
@@ -199,7 +195,6 @@ class Posted:
     whom: int = NOBODY  # the rank for which it waits
     anybody: MPI.Comm | None = None  # of this communicator: the status names the rank
     stream: Stream | None = None  # of a collective
-    kind: int = 0  # of the collective
     index: int = -1  # of the collective in the stream
 
 
@@ -346,19 +341,21 @@ class TimedMethods:
 
     def collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int) -> None:
         """Begin a blocking collective; the awaited rank is determined at the end of the run."""
-        _, stream, neighbours = self.recorder.known(args[0])
-        if stream is not None:
-            its, at, calls = neighbours if kind == NEIGHBOURS else kind, call.entered, self.recorder.calls
-            call.left = lambda left: calls.join(stream, its, call.number, at, at, left)
+        if (stream := self.recorder.known(args[0]).stream) is not None:
+            at, calls = call.entered, self.recorder.calls
+            call.left = lambda left: calls.join(stream, kind, call.number, at, at, left)
 
-    def begin_collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, persistent: bool) -> None:
+    def begin_collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int) -> None:
         """Begin a nonblocking collective; its request waits."""
-        _, stream, neighbours = self.recorder.known(args[0])
-        posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
+        posted, at, calls = Posted(stream=self.recorder.known(args[0]).stream), call.entered, self.recorder.calls
         # Idup also returns a communicator
         call.came = lambda result: setattr(result[1] if isinstance(result, tuple) else result, "_posted", posted)
-        if not persistent:
-            call.left = lambda _left: self._join(posted, call)
+
+        def left(_left: int) -> None:
+            if posted.stream is not None:
+                posted.index = calls.join(posted.stream, kind, call.number, at, at, at)
+
+        call.left = left
 
     def wait(self, call: TimedCall, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Begin a wait for one request."""
@@ -388,16 +385,6 @@ class TimedMethods:
         call.came = came
         return args, kwargs
 
-    def restart(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
-        """Begin a start of persistent requests: of one, or of a list."""
-        every = [_posted(request) for request in (args if isinstance(args[0], MPI.Request) else args[0])]
-
-        def left(_left: int) -> None:
-            for posted in every:
-                self._join(posted, call)
-
-        call.left = left
-
     def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None, asleep: int = 0) -> None:
         """Note that the call waits, or has waited, for a posted operation, also in `asleep` ns before."""
         call.whom = posted.whom
@@ -407,11 +394,6 @@ class TimedMethods:
         if stream is not None and posted.index >= 0:
             index, posted.index = posted.index, -1
             call.left = lambda left: stream.waited(index, call.entered - asleep, left, call.number)
-
-    def _join(self, posted: Posted, call: TimedCall) -> None:
-        if posted.stream is not None:
-            at = call.entered
-            posted.index = self.recorder.calls.join(posted.stream, posted.kind, call.number, at, at, at)
 
 
 def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
@@ -467,17 +449,13 @@ RECEIVES = {  # positions of source and status
 }
 STARTS = {  # position and name of the argument that names the other rank
     **dict.fromkeys(("isend", "issend", "ibsend", "Isend", "Issend", "Ibsend", "Irsend"), (1, "dest")),
-    **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), (1, "dest")),
-    **dict.fromkeys(("irecv", "Irecv", "Recv_init"), (1, "source")),
-    "Psend_init": (2, "dest"),
-    "Precv_init": (2, "source"),
+    **dict.fromkeys(("irecv", "Irecv"), (1, "source")),
     "Isendrecv": (4, "source"),
     "Isendrecv_replace": (3, "source"),
 }
 COLLECTIVES = {
     TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
     PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
-    NEIGHBOURS: "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
 }
 MAKES_TOGETHER = (
     *("Dup", "Clone", "Dup_with_info", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
@@ -485,9 +463,10 @@ MAKES_TOGETHER = (
 )
 MAKES_ALONE = ("Create_group", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect")
 RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
-PROBES = {"probe": "mprobe", "Probe": "Mprobe", "iprobe": "improbe", "Iprobe": "Improbe"}  # of Message and Comm
 QUESTIONS = ("iprobe", "Iprobe", "improbe", "Improbe")
 BUFFERS = ("Attach_buffer", "Detach_buffer", "Flush_buffer")
+# Of neighbourhood collectives, and of persistent and partitioned operations, it is not found who is awaited: "other MPI".
+OTHERS = [word for word in dir(MPI.Topocomm) if re.fullmatch(r"I?[Nn]eighbor_.*|.*_init", word)]
 UNSEEN = {
     "Win": ("one-sided communication (MPI.Win)", ("Create", "Allocate", "Allocate_shared", "Create_dynamic")),
     "File": ("files (MPI.File)", ("Open",)),
@@ -542,9 +521,7 @@ class Installed(TimedMethods):
             own[word] = self.method(word, getattr(plain, word), begins[word])
         for word in {*RETURN_BY_CLASS} & plain.__dict__.keys():
             own[word] = self._by_class(getattr(plain, word))
-        if name == "Message":
-            own |= {word: _probe(same) for word, same in PROBES.items()}
-        elif name == "Comm":
+        if name == "Comm":
             own |= {"__reduce__": _pickled(plain.__reduce__), "free": _kept(plain.free)}  # type: ignore[attr-defined]
         return own
 
@@ -557,20 +534,19 @@ class Installed(TimedMethods):
         for kind, words in COLLECTIVES.items():
             for word in words.split():
                 begins[word] = begins[word.lower()] = partial(self.collective, kind=kind)
-                begins[f"I{word.lower()}"] = partial(self.begin_collective, kind=kind, persistent=False)
-                begins[f"{word}_init"] = partial(self.begin_collective, kind=kind, persistent=True)
+                begins[f"I{word.lower()}"] = partial(self.begin_collective, kind=kind)
         begins |= dict.fromkeys(MAKES_TOGETHER, partial(self.collective, kind=TOGETHER))
         begins |= dict.fromkeys(("Free", "Disconnect"), partial(self.collective, kind=PARTLY))
-        dup = partial(self.begin_collective, kind=TOGETHER, persistent=False)
+        dup = partial(self.begin_collective, kind=TOGETHER)
         begins |= dict.fromkeys(("Idup", "Idup_with_info"), dup)
         begins |= dict.fromkeys(QUESTIONS, self.ask)
-        return begins | dict.fromkeys((*MAKES_ALONE, *BUFFERS), self.call)
+        return begins | dict.fromkeys((*MAKES_ALONE, *BUFFERS, *OTHERS), self.call)
 
     def _of_messages(self, name: str) -> dict[str, Begin]:
         if name == "Message":
             return {"recv": self.receive_message, "Recv": self.receive_message, "irecv": self.call, "Irecv": self.call}
         if name == "Prequest":
-            return {"Start": self.restart, "Startall": self.restart}
+            return {"Start": self.call, "Startall": self.call}
         begins: dict[str, Begin] = {"wait": self.wait, "waitall": self.wait_all}
         begins |= {"waitany": partial(self.wait_some, one=True), "waitsome": partial(self.wait_some, one=False)}
         begins |= dict.fromkeys(("test", "testall"), self.test) | dict.fromkeys(("testany", "testsome"), self.call)
@@ -589,11 +565,6 @@ class Installed(TimedMethods):
             return classmethod(method)
 
         return {word: noting(word) for word in words if word in plain.__dict__}
-
-
-def _probe(same: str) -> classmethod[Any, Any, Any]:
-    """Return Message.probe(comm, ..) as comm.mprobe(..)."""
-    return classmethod(lambda cls, comm, *args, **kwargs: getattr(comm, same)(*args, **kwargs))
 
 
 def _pickled(plain: Any) -> Callable[..., Any]:

@@ -1,14 +1,8 @@
 """A recorded run: the records of all its ranks on one clock, with their numbers and words.   (pure)
 
 Useful time is the time in the user's work, including the rests of an emulated slow rank (a real slow rank would compute).
-With P ranks, T the longest time that a rank spent in lb_mpi, and u_r the useful time of rank r, the metrics of the POP
-project (https://pop-coe.eu) are
-
-    parallel efficiency      mean u / T  =  load balance * communication efficiency
-    load balance             mean u / max u
-    communication efficiency max u / T
-
-They count seconds, regardless of a rank's speed.  The lower bound also counts speeds: work / sum of the ranks' speeds.
+The metrics of the POP project (`lb_mpi.metrics.Efficiency`) are of the longest time that a rank spent in lb_mpi.  They count
+seconds, regardless of a rank's speed.  The lower bound also counts speeds: work / sum of the ranks' speeds.
 """
 
 from __future__ import annotations
@@ -23,6 +17,7 @@ import scipy
 
 from lb_mpi.checks import show
 from lb_mpi.graph import Floats
+from lb_mpi.metrics import Efficiency
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import N_PHASES, Rows, Stored, coarser, read
 from lb_mpi.table import Table, counted, named_ranks
@@ -225,16 +220,13 @@ def headline(run: Run, gain: float = math.nan, doubt: str = "", advice: str = ""
     inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
     useful = totals[:, list(USEFUL)].sum(axis=1)
     inside_s, bound_s = float(inside.max()), lower_bound(run)
-    mean, most = float(useful.mean()), float(useful.max())
     words, cause = _words(run, totals, inside)
     head = Headline(
         seconds=run.seconds,
         inside_s=inside_s,
         bound_s=bound_s,
         ratio=_part(inside_s, bound_s),
-        parallel=_part(mean, inside_s),
-        balance=_part(mean, most),
-        communication=_part(most, inside_s),
+        **Efficiency.of(useful, inside_s)._asdict(),
         gain=gain,
         words=words,
         next_step="",

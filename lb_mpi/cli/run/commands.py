@@ -9,8 +9,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-# The functions that run them.
-FOR_PEOPLE = {"run": "run.start.main", "cluster": "cluster.cluster.main", "throttle": "throttle.main"}
+# The functions of the commands that no user calls.
 INTERNAL = {
     "host": "run.host.main",
     "rank": "run.rank.main",
@@ -21,8 +20,12 @@ INTERNAL = {
 
 def main(name: str, arguments: Sequence[str], prog: str) -> int:
     """Run the command `name`, called `prog` in its messages; return its exit code."""
-    module, _, function = (FOR_PEOPLE | INTERNAL)[name].rpartition(".")
-    code: int = getattr(importlib.import_module(f"lb_mpi.cli.{module}"), function)(arguments, prog)
+    if name in INTERNAL:
+        module, _, function = INTERNAL[name].rpartition(".")
+        code: int = getattr(importlib.import_module(f"lb_mpi.cli.{module}"), function)(arguments)
+    else:
+        table = importlib.import_module("lb_mpi.cli.commands")
+        code = table.execute(table.COMMANDS[name], arguments, prog)
     return code
 
 

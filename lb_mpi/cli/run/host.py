@@ -410,7 +410,7 @@ def serve(side: Side, from_ranks: socket.socket) -> None:
             return
 
 
-def main(_arguments: Sequence[str], _prog: str) -> int:
+def main(_arguments: Sequence[str]) -> int:
     """Answer, then end all remaining processes."""
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
         with open(0, "rb", buffering=0, closefd=False) as file:  # keeps the lines after the first one for later

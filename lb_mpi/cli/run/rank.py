@@ -120,7 +120,7 @@ def take_priority() -> None:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
-def main(argv: Sequence[str], _prog: str) -> NoReturn:
+def main(argv: Sequence[str]) -> NoReturn:
     """Run `argv`, words of `written`, and end as it ends."""
     argv = [word.removeprefix("\\") if _COLON.fullmatch(word) else word for word in argv]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD, ORPHANED})

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.cli.run import commands, limit
-from lb_mpi.cli.run.arguments import Parser, explained
+from lb_mpi.cli.run.command import NOT_FOUND, Mistake, Parser
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, FirstSigns, Hang, stopped
 from lb_mpi.cli.run.host import is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
@@ -115,7 +115,6 @@ def command(
     return [*argv, "-n", str(len(ranks))]
 
 
-NOT_FOUND = 127  # as of env and timeout
 DEATH_S = 10.0  # time for mpiexec to end the other ranks after a death
 STACK_S = 5.0
 NEWEST_S = 0.4  # for the ranks' last reports: after Ctrl-C all is over within a second
@@ -310,51 +309,45 @@ def find(what: str) -> str:
     return os.path.abspath(found)
 
 
-def parser(prog: str) -> argparse.ArgumentParser:
-    """Make the command line."""
-    top = Parser(prog=prog,
-        usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
-        description="Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI. Before the "
-        "start, this command checks that mpiexec and mpi4py belong together, and that each host can be reached, has the "
-        "same versions, and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and "
-        "ends the program, or starts it again (--restarts).",
-        epilog="example: %(prog)s -n 4 -- python program.py. Exit codes: that of mpiexec; 75: the program was asked to "
-        "stop, and has saved; 124: a rank hung; 127: no such program; 2: a mistake in the command line.",
-        allow_abbrev=False)
-    top.add_argument("--hosts", metavar="FILE",
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments of `run`."""
+    parser.usage = "%(prog)s [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check"
+    parser.description = (
+        "Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI. Before the start, this "
+        "command checks that mpiexec and mpi4py belong together, and that each host can be reached, has the same versions, "
+        "and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and ends the "
+        "program, or starts it again (--restarts). The exit code is that of mpiexec; 75: the program was asked to stop, and "
+        "has saved; 124: a rank hung; 127: no such program."
+    )
+    parser.add_argument("--hosts", metavar="FILE",
         help="hostfile, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
-    top.add_argument("-n", type=int, metavar="N",
+    parser.add_argument("-n", type=int, metavar="N",
         help="number of ranks (default: all slots; without a hostfile, one for each core)")
-    top.add_argument("--restarts", type=int, default=0, metavar="N",
+    parser.add_argument("--restarts", type=int, default=0, metavar="N",
         help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times. "
         "If nothing was saved since the start: not after a hang, and not if the same rank dies twice by the same signal. "
         "Never if the program itself fails")
-    top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
+    parser.add_argument("--hang-s", type=float, default=60.0, metavar="S",
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run (default: 60; 0: "
         "never). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, has "
         "reached its end or is cut off from MPI's network, or if its program does not begin for S seconds (at least 30). "
         f"One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
-    top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
+    parser.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues")
-    top.add_argument("-q", "--quiet", action="store_true",
+    parser.add_argument("-q", "--quiet", action="store_true",
         help="print only what goes wrong: no hosts, versions, command line")
-    top.add_argument("--check", action="store_true", help="only check the hosts")
-    top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
-    top.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
-    top.add_argument("--emulated", action="store_true",
+    parser.add_argument("--check", action="store_true", help="only check the hosts")
+    parser.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
+    parser.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
+    parser.add_argument("--emulated", action="store_true",
         help="the hosts are virtual ones, made by `cluster`: emulate their speeds, and use TCP")
-    top.add_argument("--record", metavar="FOLDER",
+    parser.add_argument("--record", metavar="FOLDER",
         help="write a record of the run to FOLDER, after restarts of the last start, for python -m lb_mpi report FOLDER")
-    top.add_argument("--progress", action="store_true",
+    parser.add_argument("--progress", action="store_true",
         help="show during the run how much is done, and how busy the ranks are, in a line that changes; without a terminal, "
         "print a line every ten seconds")
-    top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
-    return top
-
-
-class NoProgramError(ValueError):
-    """The program was not found."""
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
 
 
 class MpiJob:
@@ -373,7 +366,7 @@ class MpiJob:
         try:
             self.program = [find(program[0]), *program[1:]] if program else []
         except ValueError as error:
-            raise NoProgramError(str(error)) from None
+            raise Mistake(str(error), NOT_FOUND) from None
         self.python = interpreter(self.program)
         self.options = options
         self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
@@ -495,17 +488,10 @@ def link_to(ssh: str) -> Iterator[Path]:
         yield link
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
-    """./launch/run."""
-    top = parser(prog)
-    options = top.parse_args(arguments)
+def main(options: argparse.Namespace) -> int:
+    """Run `run`."""
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if bool(program) == options.check:
-        top.error("expected a PROGRAM, or --check")
+        raise ValueError("expected a PROGRAM, or --check")
     with limit.interruptible("run: "):
-        try:
-            return run(options, program)
-        except (ValueError, OSError) as error:
-            own = arguments[: len(arguments) - len(options.program)]
-            print(f"{top.prog}: error: {explained(error, own)}", file=sys.stderr)
-            return NOT_FOUND if isinstance(error, NoProgramError) else 2
+        return run(options, program)

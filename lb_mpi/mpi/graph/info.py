@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
-import traceback
 from typing import Any
 
 from mpi4py import MPI
 
-from lb_mpi.checks import comma_list
+from lb_mpi.checks import emulated_speeds
 from lb_mpi.machine import as_json, write_machine
 from lb_mpi.mpi.common.collective import agree, agree_on
 from lb_mpi.mpi.common.waiting import N_CORES
@@ -24,33 +22,12 @@ THREAD_LEVELS = {
 }
 
 
-def run(versions: dict[str, str], measured: bool, speeds: str | None, output: str | None) -> dict[str, Any]:
-    """Collective over all ranks: return the answer on rank 0, ready for JSON; nothing on the others.
-
-    ValueError or OSError on rank 0 for a user's mistake; the other ranks then exit with code 2.
-    """
+def facts(versions: dict[str, str], measured: bool, speeds: str | None, output: str | None) -> dict[str, Any]:
+    """Collective over all ranks: return the answer, ready for JSON; ValueError or OSError on all for a user's mistake."""
     comm = MPI.COMM_WORLD
-    try:
-        answer = _tell(comm, versions, measured, speeds, output)
-    except (ValueError, OSError):
-        if comm.rank == 0:
-            raise
-        sys.exit(2)
-    except KeyboardInterrupt:
-        comm.Abort(130)
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
-        comm.Abort(1)
-    return answer if comm.rank == 0 else {}
-
-
-def _tell(
-    comm: MPI.Intracomm, versions: dict[str, str], measured: bool, speeds: str | None, output: str | None
-) -> dict[str, Any]:
     if not measured and (output or speeds):
         raise ValueError(f"{'-o' if output else '--speeds'} without --measure: expected both")
-    speed = 1.0 if speeds is None else comma_list("--speeds", speeds, comm.size)[comm.rank]
+    speed = emulated_speeds(speeds, comm.size)[comm.rank]
     agree_on(comm, versions=versions)
     hosts = comm.allgather(MPI.Get_processor_name())
     answer: dict[str, Any] = {
