@@ -22,6 +22,7 @@ from lb_mpi.cli.report.page import (
     square,
     strip,
     strip_pixels,
+    ticks,
 )
 from lb_mpi.cli.report.run import NAMES, NO_CORE, assemble, headline, matrix, spent, steps, timeline
 from lb_mpi.cli.report.trace import trace
@@ -157,7 +158,7 @@ def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
     parts = ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: scheme fos: 1.2 times as fast.")
     gained, cause, todo = (text.index(words) for words in parts)
     assert gained < cause < todo < text.index('<div class="cards">')
-    assert "<b>-</b><span>times as fast" in page(run)
+    assert '<div class="card gain"><b>6.00 s</b><span>from start to end' in page(run)
 
 
 @pytest.mark.parametrize(
@@ -256,16 +257,18 @@ class Reader(html.parser.HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.views: list[dict[str, object]] = []
         self.outside: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         for name, value in attributes:
-            if name == "data-view":
-                self.views.append(json.loads(value or ""))
-            if name in ("src", "href") and not (value or "").startswith("data:"):
+            if name in ("src", "href") and not (value or "").startswith(("data:", "#")):
                 self.outside.append(f"{tag} {value}")
+
+
+def test_the_calls_of_an_axis_are_round_numbers() -> None:
+    assert [ticks(last) for last in (1, 4, 10, 20)] == [[1], [1, 2, 3, 4], [1, 5, 10], [1, 5, 10, 15, 20]]
+    assert ticks(100) == [1, 50, 100]
 
 
 def test_an_axis_ends_near_the_largest_value() -> None:
@@ -277,10 +280,11 @@ def test_the_page_stands_alone() -> None:
     reader = Reader(text)
     assert reader.outside == []
     assert not re.search(r"https?://", text.replace("https://pop-coe.eu", ""))
-    strip_of, loans = reader.views
-    assert strip_of["hosts"] == [["node0", 0], ["node1", 2]]
-    assert loans["values"] == (15 * np.roll(np.eye(4, dtype=int), 1, axis=1)).tolist()
-    assert 'aria-label="imbalance of each call"' in text
+    for rank in range(4):
+        assert f"<title>from {rank} to {(rank + 1) % 4}: 15 rows</title>" in text
+        assert f">rank {rank}</text>" in text
+    assert {*re.findall(r'<use href="#(\w+)"', text)} == {*re.findall(r'<image id="(\w+)"', text)} != set()
+    assert text.count('aria-label="imbalance of each call"') == 2, "for a wide page and for a phone"
     assert "<b>program" not in text
     assert "program.py --x &lt;b&gt;" in text
     assert "the plan &lt;stays&gt;" in text

@@ -1,19 +1,19 @@
 """The page of a run: one self-contained HTML file; and its figures.   (pure)
 
-Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; everything else is SVG. The
-PNG encoder has ten lines, since no package that lb_mpi needs has one.  On the page, page.js shows rasters on a canvas with
-zoom and axes.  The page's numbers are those of `run`.
+Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; they stand in drawings in
+SVG, each of which is drawn twice, for a wide page and for a phone.  The PNG encoder has ten lines, since no package that
+lb_mpi needs has one.  The page's numbers are those of `run`.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import math
 import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -67,6 +67,9 @@ MOST_POINTS, MOST_MARKS, LINES = 100, 30, 20  # of a curve; of the table of call
 SMOOTH = 200  # time slices if calls are short
 LEVELS = 15  # of a matrix, besides nothing
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
+PHONE, PHONE_HEIGHT = 366, 200  # of a curve on a phone
+RANK, MOST_STRIPS = (18.0, 5.0), 560.0  # height of a rank's strip; of all
+CELLS, MOST_NUMBERS = 440.0, 12  # width of a matrix; ranks of one with numbers in it
 TIMES = [("time of a call", "var(--now)"), ("ideal time", "var(--soft)")]
 CURVES = [("imbalance without lending", "var(--soft)"), ("actual imbalance", "var(--now)")]
 CHANGE = ("distribution changed for the following calls", "var(--act)")
@@ -84,9 +87,24 @@ class Picture(NamedTuple):
     each: int = 1  # ranks per row of pixels; 1 if each rank has at least one row
 
     @property
+    def name(self) -> str:
+        """Its id in the page."""
+        return f"p{zlib.crc32(self.png)}"
+
+    @property
     def url(self) -> str:
-        """Return the picture as a data URL."""
+        """The picture as a data URL."""
         return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+
+    @property
+    def stored(self) -> str:
+        """The raster, of the width and height 1, for the drawings in which it is `placed`."""
+        image = f'<image id="{self.name}" href="{self.url}" width="1" height="1" preserveAspectRatio="none"/>'
+        return f'<svg class="stored" width="0" height="0"><defs>{image}</defs></svg>'
+
+    def placed(self, x: float, y: float, width: float, height: float) -> str:
+        """Return the raster as a part of a drawing."""
+        return f'<use href="#{self.name}" transform="translate({x:g} {y:g}) scale({width:g} {height:g})"/>'
 
 
 def strip(parts: Floats) -> Picture:
@@ -181,7 +199,9 @@ def imbalance(calls: Rows, reasons: list[str]) -> str:
         if acted
     ]
     changes = changes if len(changes) <= MOST_MARKS else []
-    return drawn(table["n"], curves, changes, lambda value, most: f"{value:.{0 if most >= 0.08 else 1}%}", "imbalance")
+    return twice(lambda width: drawn(
+        table["n"], curves, changes, lambda value, most: f"{value:.{0 if most >= 0.08 else 1}%}", "imbalance", width
+    ))  # fmt: skip
 
 
 def durations(run: Run, calls: Rows) -> str:
@@ -194,14 +214,16 @@ def durations(run: Run, calls: Rows) -> str:
     if len(each) < 2:
         return ""
     curves = {"now": 1e3 * spans(run, calls) / each, "home": 1e3 * bounds(calls) / each}
-    return drawn(calls[0]["n"], curves, [], lambda value, _: f"{value:.3g} ms", "time of a call")
+    return twice(
+        lambda width: drawn(calls[0]["n"], curves, [], lambda value, _: f"{value:.3g} ms", "time of a call", width)
+    )
 
 
 def drawn(
     n: Any, curves: Mapping[str, Floats], changes: Iterable[tuple[int, float, str]], write: Callable[[float, float], str],
-    what: str,
+    what: str, width: float = WIDTH,
 ) -> str:
-    """Draw curves over calls; "" if nothing is known.
+    """Draw curves over calls, `width` pixels wide; "" if nothing is known.
 
     n : (K,) calls in each entry; curves : (K,) values by style; changes : entries with a mark, its height and its words;
     write(value, most) : the label of a value.  Many calls are drawn as means of neighbours, since curves of hundreds of
@@ -214,19 +236,20 @@ def drawn(
     smooth = {name: _means(values, each) for name, values in curves.items()}
     shown = np.concatenate([*smooth.values()])
     most, last = ceiling(float(np.nanmax(shown))), int(numbers[-1])
+    height, right = HEIGHT if width == WIDTH else PHONE_HEIGHT, width - RIGHT
 
     def x(call: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (call - 1) / max(1, last - 1)
+        return LEFT + (right - LEFT) * (call - 1) / max(1, last - 1)
 
     def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
+        return height - BOTTOM - (height - TOP - BOTTOM) * value / most
 
-    parts = [label((WIDTH + LEFT) / 2, HEIGHT - 4, "call" + (f" (means of {each})" if each > 1 else ""))]
+    parts = [label((width + LEFT) / 2, height - 4, "call" + (f" (means of {each})" if each > 1 else ""))]
     for level in (most * k / 4 for k in range(5)):
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
         parts.append(label(LEFT - 6, y(level) + 4, write(level, most), "end"))
-    for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
-        parts.append(label(x(call), HEIGHT - BOTTOM + 22, f"{call:,}"))
+    for call in ticks(last):
+        parts.append(label(x(call), height - BOTTOM + 22, f"{call:,}"))
     for name, values in smooth.items():
         middles = numbers[np.minimum(np.arange(len(values)) * each + each // 2, len(numbers) - 1)]
         known = [(call, value) for call, value in zip(middles, values, strict=True) if math.isfinite(value)]
@@ -235,7 +258,24 @@ def drawn(
     for k, value, words in changes:
         at = f"{x(numbers[k]):.1f} {y(min(most, value)) - 4:.1f}"
         parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {numbers[k]}: {escape(words)}</title></path>')
-    return drawing(WIDTH, HEIGHT, parts, f"{what} of each call")
+    return drawing(width, height, parts, f"{what} of each call")
+
+
+def twice(draw: Callable[[float], str]) -> str:
+    """Draw for a wide page, and for a phone, of which the style shows one; "" if nothing is drawn."""
+    return f'<div class="desk">{wide}</div><div class="phone">{draw(PHONE)}</div>' if (wide := draw(WIDTH)) else ""
+
+
+def ticks(last: int) -> list[int]:
+    """Return the labelled numbers of an axis from 1 to `last`: 1, 5, 10, ..."""
+    step = round_up(max(1.0, last / 5), (1, 5, 10))
+    return [1, *range(step, last + 1, step)] if step > 1 else [*range(1, last + 1)]
+
+
+def round_up(value: float, digits: Sequence[int]) -> int:
+    """Return the next of these numbers times a power of ten; `value` is at least 1."""
+    power = int(10 ** math.floor(math.log10(value)))
+    return next(power * k for k in (*digits, 10) if power * k >= value * 0.999)
 
 
 def _means(values: Floats, each: int) -> Floats:
@@ -271,6 +311,7 @@ def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = ""
 
 MOST_LINES = 200  # of a table
 MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
+LIGHT = 0.3  # of the largest value: smaller ones have a light colour
 
 
 def page(run: Run, head: Headline | None = None, settings: Sequence[Settings] = ()) -> str:
@@ -299,14 +340,16 @@ def _head(run: Run, head: Headline) -> str:
     about = run.ranks[0].about
     when = "virtual time" if about.virtual else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.wall_s))
     hosts = counted(len(run.hosts), "host")
+    known_gain = np.isfinite(head.gain)
+    whole = seconds(head.seconds), "from start to end"
     cards = [
-        (seconds(head.seconds), "from start to end"),
-        (f"{head.ratio:.2f}" if np.isfinite(head.ratio) else "-", "time / ideal time"),
+        *([whole] if known_gain else []),
+        (f"{head.ratio:.2f}" if np.isfinite(head.ratio) else "not known", "time / ideal time"),
         (percent(head.parallel), "parallel efficiency"),
         (percent(head.balance), "load balance"),
         (percent(head.communication), "communication efficiency"),
     ]
-    predicted = "predicted" if np.isfinite(head.gain) else "not predicted from this record"
+    first = (times(head.gain), "times as fast as without balancing (predicted)") if known_gain else whole
     known = spent(run)
     parts = {name: known[name] for name in BAR if known.get(name)}
     bar = "".join(
@@ -316,7 +359,7 @@ def _head(run: Run, head: Headline) -> str:
     return (
         f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{of_ranks(len(run.ranks), run.size)} on {hosts}, '
         f"{when}</p>{notes}"
-        + _card(times(head.gain), f"times as fast as without balancing ({predicted})", " gain")
+        + _card(*first, " gain")
         + f'<p class="big">{escape(head.words)}</p>'
         + (f'<p class="big">Next: {escape(head.next_step)}</p>' if head.next_step else "")
         + f'<div class="cards">{"".join(_card(value, name) for value, name in cards)}</div>'
@@ -341,18 +384,6 @@ def _strips(run: Run, parts: Floats) -> str:
     key = _key((NAMES[phase], COLOURS[phase]) for phase in Phase if totals[:, phase].any())
     picture = strip(parts)
     each = picture.each
-    shown = run.ranks[::each]
-    firsts = [
-        (name, next(k for k, one in enumerate(run.ranks) if one.about.host == name) // each) for name in run.hosts
-    ]
-    data = {
-        "time": run.seconds,
-        "rows": len(shown),
-        "each": each,
-        "names": [one.about.rank for one in shown],
-        "hosts": firsts if len(run.hosts) > 1 else [],
-        "phases": {colour: NAMES[phase] for phase, colour in COLOURS.items()},
-    }
     how = (
         "One line per rank, in the colour of its longest phase in that time slice"
         if len(run.ranks) > MOST_ROWS // 4
@@ -361,7 +392,34 @@ def _strips(run: Run, parts: Floats) -> str:
     caption = f"{how}. Ranks are grouped by host; {picture.width} time slices."
     caption += f" Each line stands for {each} ranks." if each > 1 else ""
     caption += f" Work includes the time {NO_CORE}." if NO_CORE in spent(run) else ""
-    return f"<h2>What each rank did when</h2>{key}{_figure(picture, data, caption)}"
+    chart = picture.stored + twice(lambda width: _drawn_strips(run, picture, width))
+    return f"<h2>What each rank did when</h2>{key}<figure>{chart}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _drawn_strips(run: Run, picture: Picture, width: float) -> str:
+    """Draw the strips with their ranks, or hosts if there are too many ranks, and the time below."""
+    n, left = len(run.ranks), LEFT + 10
+    height = min(MOST_STRIPS, n * RANK[0]) if n * RANK[1] < MOST_STRIPS else MOST_STRIPS
+    across = width - left - RIGHT
+    parts = [picture.placed(left, 0.0, across, height)]
+    firsts = [next(k for k, one in enumerate(run.ranks) if one.about.host == name) for name in run.hosts]
+    edges = [height * k / n for k in (*firsts, n)]
+    parts += [f'<line class="grid" x1="0" x2="{width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>' for at in edges[1:-1]]
+    every = 1 if height / n >= 12.0 else n if len(firsts) > 1 else round_up(max(1.0, 12.0 * n / height), (1, 2, 5))
+    named = {(begin + end) / 2: name[:9] for name, begin, end in zip(run.hosts, edges, edges[1:], strict=False)}
+    if every < n or n == 1:
+        named = {height * (k + 0.5) / n: f"rank {run.ranks[k].about.rank}" for k in range(0, n, every)}
+    last = -99.0
+    for at, name in named.items():
+        if at - last >= 12.0:
+            parts.append(label(left - 6, at + 4, name, "end"))
+            last = at
+    unit, per_s = ("us", 1e6) if run.seconds < 2e-3 else ("ms", 1e3) if run.seconds < 2.0 else ("s", 1.0)
+    step = ceiling(run.seconds * per_s * 110.0 / across)
+    for k in range(int(run.seconds * per_s / step) + 1):
+        at = left + across * k * step / (run.seconds * per_s or 1.0)
+        parts.append(label(at, height + 18, f"{k * step:.6g} {unit}", "middle" if at < width - 40 else "end"))
+    return drawing(width, height + 24, parts, "what each rank did when")
 
 
 def _calls(run: Run, calls: Rows) -> str:
@@ -426,14 +484,44 @@ def _moves(moves: Mapping[Way, Any]) -> str:
         if not moved.nnz:
             continue
         picture, (words, unit) = square(moved), WAYS[way]
-        data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": unit}
-        if moved.shape[0] <= MOST_VALUES:
-            data["values"] = moved.toarray().astype(int).tolist()
         caption = f"{moved.sum():,.0f} {words}, at most {binned(moved)[0].max():,.0f} in a cell; blank: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
-        parts.append(_figure(picture, data, caption, "paper"))
+        chart = picture.stored + twice(partial(_matrix, picture, moved, unit))
+        parts.append(f'<figure class="matrix">{chart}<figcaption>{escape(caption)}</figcaption></figure>')
     return "".join(parts) if len(parts) > 1 else ""
+
+
+def _matrix(picture: Picture, moved: Any, unit: str, width: float) -> str:
+    """Draw a matrix with the numbers of its ranks, of its cells if they are few, and a scale; inverted in the dark."""
+    n, size, left, top = moved.shape[0], min(CELLS, width - 100.0), 46.0, 4.0
+    cell, sums = size / n, binned(moved)[0]
+    cells = [picture.placed(left, top, size, size)]
+    for row, column in zip(*np.nonzero(sums), strict=True) if len(sums) <= MOST_VALUES else ():
+        amount, side = float(sums[row, column]), size / len(sums)
+        x, y = left + side * column, top + side * row
+        words = f"from {row} to {column}: {amount:,.0f} {unit}"
+        cells.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"><title>{words}</title></rect>')
+        if n <= MOST_NUMBERS:
+            light = amount <= LIGHT * float(sums.max())
+            cells.append(label(x + side / 2, y + side / 2 + 4, f"{amount:,.0f}", kind="dark" if light else "light"))
+    colours, at, most = _ramp(), left + size + 14.0, float(sums.max(initial=0.0))
+    each = size / len(colours)
+    cells += [
+        f'<rect x="{at:g}" y="{top + each * k:.1f}" width="12" height="{each + 0.5:.1f}" style="fill:{colour}"/>'
+        for k, colour in enumerate(colours)
+    ]
+    scale = (("0", size), (f"{most / 4:,.0f}", size / 2 + 4), (f"{most:,.0f}", 10.0))  # the colours show square roots
+    parts = [label(at + 16, top + down, amount, "start") for amount, down in scale]
+    step = round_up(max(1.0, 24.0 / cell), (1, 2, 5))
+    for k in range(0, n, step):
+        parts.append(label(left - 6, top + cell * (k + 0.5) + 4, f"{k}", "end"))
+        parts.append(label(left + cell * (k + 0.5), top + size + 16, f"{k}"))
+    parts.append(label(left + size / 2, top + size + 32, "to rank"))
+    parts.append(f'<g transform="translate(10 {top + size / 2:g}) rotate(-90)">{label(0, 0, "from rank")}</g>')
+    frame = f'<rect class="frame" x="{left:g}" y="{top:g}" width="{size:g}" height="{size:g}"/>'
+    parts = [f'<g class="cells">{"".join(cells)}</g>', frame, *parts]
+    return drawing(width, top + size + 38, parts, f"{unit} moved between ranks")
 
 
 def _ranks(run: Run, moves: Mapping[Way, Any]) -> str:
@@ -499,15 +587,6 @@ def _machine(run: Run) -> str:
         ("resolution", f"bins of {seconds(max(one.width_s for one in run.ranks))}"),
     ]
     return "<h2>The machine</h2><dl>" + "".join(f"<dt>{name}<dd>{escape(text)}" for name, text in rows) + "</dl>"
-
-
-def _figure(picture: Picture, data: dict[str, Any], caption: str, kind: str = "") -> str:
-    """Return a picture that page.js shows with `data`."""
-    packed = escape(json.dumps(data, separators=(",", ":")), quote=True)
-    return (
-        f'<figure class="{kind}" data-view="{packed}"><div class="tools"></div>'
-        f'<img alt="{escape(caption)}" src="{picture.url}"><figcaption>{escape(caption)}</figcaption></figure>'
-    )
 
 
 def _key(entries: Iterable[tuple[str, str]]) -> str:
