@@ -285,8 +285,9 @@ class Dispatcher(PoolActor):
             wait_s = LEAVE_S
             self._break_all(error)
         self._own.end(wait_s)
-        for given in self._open.values():  # after a failure
+        for given in self._open.values():  # after a failure, or before a map
             given.arrays.close()
+            given.queue.freed.clear()
         ranks.end()
         dispatchers.remove(self)
         if self._closes:
