@@ -76,6 +76,8 @@ class Rests(throttle):
 class Nobody:
     """A presence of which no other rank wants anything."""
 
+    attend_at = 0.0
+
     def answer(self, _waited_s: float) -> None:
         pass
 

@@ -118,7 +118,7 @@ def carry(
     """
     measures, meter, yielding_s = meter is not None, meter or Meter(), quick_s
     nap, idle_since, interrupted, settled = Nap(), 0.0, False, False
-    records, attend_at = record is not OFF, 0.0
+    records = record is not OFF
     outcome: list[tuple[int, M]] = []  # what a job sends: it leaves when an emulated slow rank has rested
     spent, before = meter.waited, time.perf_counter()
     with Events(actor, start) as events:
@@ -147,8 +147,8 @@ def carry(
                     yielding_s = quick_s if now < idle_since + quick_s else 0.5 * yielding_s
                 idle_since = 0.0
             waited_s = now - idle_since if idle_since else 0.0
-            if now >= attend_at:
-                attend_at = now + ATTEND_S
+            if now >= presence.attend_at:
+                presence.attend_at = now + ATTEND_S
                 signs.turn()
                 try:
                     presence.answer(waited_s)

@@ -98,6 +98,7 @@ class Presence:
         self.speeds: SpeedSources = SpeedSources() if anchor is None else anchor.speeds  # of these ranks, from all doors
         self._questions: Questions = Questions(comm) if anchor is None else anchor._questions
         self._look_at = 0.0
+        self.attend_at = 0.0  # when a loop on this communicator next looks what others ask: short ones follow each other
 
     @property
     def failed(self) -> bool:

@@ -32,7 +32,7 @@ from lb_mpi.mpi.common.communicator import bind
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import N_CORES, interrupts
+from lb_mpi.mpi.common.waiting import N_CORES, Interrupts, interrupts
 from lb_mpi.mpi.pool.arguments import (
     CheckedOptions,
     Progress,
@@ -158,7 +158,7 @@ class RootTasks(Member):
         """Begin it on all ranks."""
 
     @abstractmethod
-    def _results(self) -> Iterator[tuple[int, Any]]:
+    def _results(self, *, indexed: bool, ordered: bool) -> Iterator[Any]:
         """Yield once to begin, and then what `each` returns."""
 
     @abstractmethod
@@ -235,9 +235,12 @@ class RootTasks(Member):
             self.failure = failure._replace(task=self.task_at(failure.task) if failure.task >= 0 else -1)
         self.failed = self.failed or error
 
-    def each(self) -> Iterator[tuple[int, Any]]:
-        """Work on the map while results are requested; return an iterator of (index of the item, result) as they arrive."""
-        results = self._results()
+    def each(self, *, indexed: bool, ordered: bool) -> Iterator[Any]:
+        """Work on the map while results are requested; return an iterator of them, as they arrive or `ordered` as the items.
+
+        indexed : return (index of the item, result).
+        """
+        results = self._results(indexed=indexed, ordered=ordered)
         next(results)  # a generator that has not begun would not end the map when it is dropped
         return results
 
@@ -271,11 +274,11 @@ class RootTasks(Member):
     def complete_for_others(self) -> bool:
         """True if it can leave the ranks: it is complete, or has failed, or nothing of it is under way."""
 
-    def work(self, *, calls: bool = True) -> None:
+    def work(self, interrupts: Interrupts | None = None, *, calls: bool = True) -> None:
         """Work until there is something for the caller, which `calls`; or until the map can leave the ranks."""
         self._thread, self.calls = threading.get_ident(), calls
         try:
-            self.carry(MAP)
+            self.carry(MAP, interrupts)
         finally:
             self._thread, self.calls = 0, True
 
@@ -501,22 +504,30 @@ class RootMap(RootTasks):
                 self._found.report_progress()
         super()._finish(results)
 
-    def _results(self) -> Iterator[tuple[int, Any]]:
-        self._one_by_one = True
+    def _results(self, *, indexed: bool, ordered: bool) -> Iterator[Any]:
+        self._one_by_one, early, n = True, dict[int, Any](), 0
         with self._ending():
-            yield -1, None
+            yield
             while True:
                 if self._dropped:
                     raise Error("the pool was closed during a map: expected a loop over all its results before")
                 for tasks, values in self._taken():
-                    yield from zip(tasks, values, strict=True)
-                with self.ranks.lock, in_call(""), self._ending():
+                    if indexed:
+                        yield from zip(tasks, values, strict=True)
+                    elif not ordered:
+                        yield from values
+                    else:
+                        early.update(zip(tasks, values, strict=True))
+                        while n in early:
+                            yield early.pop(n)
+                            n += 1
+                with self.ranks.lock, in_call(MAP, watched=True) as held, self._ending():
                     if self._found.has_fresh or self._dropped:  # another map has completed this one meanwhile
                         continue
                     if self.complete_for_others:
                         self._finish()
                         return
-                    self.work()
+                    self.work(held)
 
     def _taken(self) -> Iterator[tuple[Sequence[int], list[Any]]]:
         """Yield (tasks, values) of results that have arrived; call the caller's functions."""
@@ -569,9 +580,9 @@ class RootMap(RootTasks):
         self._due = wanted or found.due(now, idle=idle)
         return []
 
-    def work(self, *, calls: bool = True) -> None:
+    def work(self, interrupts: Interrupts | None = None, *, calls: bool = True) -> None:
         """See `RootTasks`; write results: a failure of that ends the map."""
-        super().work(calls=calls)
+        super().work(interrupts, calls=calls)
         self._due = False
         self._write()
 

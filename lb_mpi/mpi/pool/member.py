@@ -12,6 +12,7 @@ import pickle
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts
+from lb_mpi.mpi.common.waiting import Interrupts, interrupts
 from lb_mpi.mpi.pool.arguments import ReceivedItems
 from lb_mpi.mpi.pool.messages import (
     NO_MAP,
@@ -115,10 +116,13 @@ class PoolActor(Port[PoolMessage, Any]):
         ranks = self.ranks
         return not (ranks.parcels.under_way or ranks.stealer.sees_tasks or ranks.parcels.news())
 
-    def carry(self, call: str = "") -> None:
-        """Receive messages and work until it is over; `call`: its name, if all ranks must reach it."""
+    def carry(self, call: str = "", interrupts: Interrupts | None = None) -> None:
+        """Receive messages and work until it is over; `call`: its name, if all ranks must reach it.
+
+        interrupts : of the call that this thread is in; None: it begins one.
+        """
         ranks, before = self.ranks, self.ranks.record.phase
-        with in_call(call, watched=True) as interrupts:
+        with in_call(call, watched=True) if interrupts is None else nullcontext(interrupts) as interrupts:
             try:
                 carry(
                     self, self, ranks.presence, ranks.record, ranks.throttle, interrupts, meter=ranks.meter, quick_s=QUICK_S
@@ -408,10 +412,10 @@ class Worker(Member):
             raise error
         return results
 
-    def each(self) -> Iterator[tuple[int, Any]]:
+    def each(self, **_how: bool) -> Iterator[Any]:
         """Complete the map; return a generator of nothing, since only the root gets results one by one."""
         self.collect()
-        nothing: list[tuple[int, Any]] = []
+        nothing: list[Any] = []
         return (result for result in nothing)
 
     def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:

@@ -233,19 +233,19 @@ class Pool:
             `concurrent.futures.Executor.map`; None: 32 per rank, or more if tasks are short.  Any items are then read as
             tasks begin.  No argument of `map` and `starmap`.
         """
-        return self._each(function, items, options, ordered=False)
+        return self._each(function, items, options, indexed=True, ordered=False)
 
     def imap_unordered(
         self, function: Callable[..., T], *items: Any, **options: Unpack[MapOptions]
     ) -> Iterator[T]:
         """Yield function(item) on the root as results arrive; see `imap_indexed`."""
-        return (value for _, value in self._each(function, items, options, ordered=False))
+        return self._each(function, items, options, indexed=False, ordered=False)
 
     def imap(
         self, function: Callable[..., T], *items: Any, **options: Unpack[MapOptions]
     ) -> Iterator[T]:
         """Yield function(item) on the root, in the order of the items; see `imap_indexed`."""
-        return _in_order(self._each(function, items, options, ordered=True))
+        return self._each(function, items, options, indexed=False, ordered=True)
 
     def apply(self, function: Callable[..., T], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> T:
         """Return function(*args, **kwds), computed on some rank."""
@@ -404,12 +404,12 @@ class Pool:
                     self.close()
 
     def _each(
-        self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, ordered: bool
-    ) -> Iterator[tuple[int, Any]]:
+        self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, indexed: bool, ordered: bool
+    ) -> Iterator[Any]:
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        with self._begun(function, items, options, star=len(items) > 1, lazy=True, ordered=ordered) as begun:
-            return begun.each()
+        with self._begun(function, items, options, star=len(items) > 1, lazy=True) as begun:
+            return begun.each(indexed=indexed, ordered=ordered)
 
     def _collect(
         self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool
@@ -420,12 +420,11 @@ class Pool:
 
     @contextmanager
     def _begun(
-        self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool, lazy: bool = False,
-        ordered: bool = False,
-    ) -> Iterator[RootTasks | Worker]:  # fmt: skip
+        self, function: Callable[..., Any], items: tuple[Any, ...], options: MapOptions, *, star: bool, lazy: bool = False
+    ) -> Iterator[RootTasks | Worker]:
         """Begin a map on all ranks, for a block with Ctrl-C held back; if an argument is wrong on any, all that call raise.
 
-        `lazy`: results are taken one by one, so items may be read while tasks run; `ordered`: in the order of the items.
+        `lazy`: results are taken one by one, so items may be read while tasks run.
         """
         ranks, opened = self._ranks, ExitStack()  # closed if not all ranks begin the map
 
@@ -435,7 +434,7 @@ class Pool:
                 if not ranks.is_root:
                     return None
                 if lazy and reads_lazily(items, checked):
-                    return RootStream(self._maps, items, checked, ordered=ordered)
+                    return RootStream(self._maps, items, checked)
                 return RootMap(self._maps, items, checked, opened)
 
         self._check_open()
@@ -495,16 +494,6 @@ def _setting(result: Any, futures: list[Future[Any]]) -> AsyncResult[Any]:
     for k, future in enumerate(futures):
         future.add_done_callback(partial(done, k))
     return result  # type: ignore[no-any-return]
-
-
-def _in_order(pairs: Iterator[tuple[int, T]]) -> Iterator[T]:
-    early: dict[int, T] = {}
-    n = 0
-    for index, value in pairs:
-        early[index] = value
-        while n in early:
-            yield early.pop(n)
-            n += 1
 
 
 def _no_wait() -> NoReturn:

@@ -25,6 +25,7 @@ from lb_mpi.mpi.pool.maps import PoolMaps, RootTasks
 from lb_mpi.mpi.pool.member import Arrived, PoolMessage, PoolSend
 from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
 from lb_mpi.mpi.pool.orders import Order
+from lb_mpi.mpi.pool.ranks import MAP
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import Wish
 from lb_mpi.pooling.scheduler import BATCH_BYTES, Batch, Scheduler, Task, TaskQueue
@@ -33,15 +34,12 @@ ROOM = 32  # items for each rank, if the user gives no buffersize; more if tasks
 
 
 class RootStream(RootTasks):
-    """A stream on its root; the payload of a task: its position, and its item, pickled.
+    """A stream on its root; the payload of a task: its position, and its item, pickled."""
 
-    `ordered`: results are taken in the order of the items.
-    """
-
-    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: CheckedOptions, *, ordered: bool) -> None:
+    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: CheckedOptions) -> None:
         super().__init__(maps, options.call)
         ranks = self.ranks
-        self._options, self._ordered = options, ordered
+        self._options, self._ordered = options, False
         self._items: Iterator[Any] | None = iterate(items)  # None: all are read
         self._scheduler = Scheduler(
             ranks.size, ranks.root, maps.knowledge, name_of(options.call.function), blocks=True
@@ -65,25 +63,27 @@ class RootStream(RootTasks):
         """Begin it on all ranks, or go on after a pause."""
         self.send_start([0] * (self.ranks.size + 1), [], chunksize=self._options.chunksize, lazy=True)
 
-    def _results(self) -> Iterator[tuple[int, Any]]:
+    def _results(self, *, indexed: bool, ordered: bool) -> Iterator[Any]:
+        self._ordered = ordered
         with self._ending():
-            yield -1, None
+            yield
             while True:
                 self._deliver()
                 while self._fresh:
                     self._n_taken += 1
-                    yield self._fresh.popleft()
+                    position, value = self._fresh.popleft()
+                    yield (position, value) if indexed else value
                 if self.failure is not None or (not self.under_way and self._is_complete):  # in this order
                     self._finish()
                     return
                 self._read()
-                with self._claimed(), in_call(""), self._ending():
+                with self._claimed(), in_call(MAP, watched=True) as held, self._ending():
                     if self._undelivered or self.failure is not None:  # another thread's map has made it pause meanwhile
                         continue
                     if not self.under_way:
                         self.pickle_function()
                         self.begin_all()
-                    self.work()
+                    self.work(held)
                     if self._is_complete:
                         self.end()
 
