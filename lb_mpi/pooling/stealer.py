@@ -146,7 +146,7 @@ class Stealer:
         self._rest: Interval | None = None  # stolen, not yet in the word
         self._given: list[Interval] = []  # by other hosts, not yet begun
         self._asks: list[tuple[int, float]] = []  # (thief, its speed), from other hosts
-        self._swap: Swap | None = None  # proposed
+        self.swap: Swap | None = None  # proposed
         self._answering = False  # it answers the first of the asks
         self._sends: list[Send] = []
 
@@ -167,7 +167,7 @@ class Stealer:
     def end(self) -> None:
         """End the map; see `EndMap`.  A chunk that was taken just before, and does not run yet, is dropped."""
         self.epoch = -1
-        self._swap = self.chunk = None
+        self.swap = self.chunk = None
 
     @property
     def over(self) -> bool:
@@ -177,7 +177,7 @@ class Stealer:
     @property
     def job(self) -> Swap | Interval | None:
         """A swap, or else a chunk to run."""
-        return self._swap or self.chunk
+        return self.swap or self.chunk
 
     @property
     def wake_at(self) -> float:
@@ -195,7 +195,7 @@ class Stealer:
         """Process the messages, and choose the next job; return the messages to send."""
         for source, message in arrived:
             self._receive(source, message)
-        self._swap = self._propose(now)
+        self.swap = self._propose(now)
         return self._take_sends()
 
     def done(self, job: Swap | Interval, result: float, own_s: float | None = None) -> list[Send]:
@@ -204,7 +204,7 @@ class Stealer:
         `own_s`: the seconds of a chunk that tell the rank's speed; None: all of them.
         """
         if isinstance(job, Swap):
-            self._swap = None
+            self.swap = None
             if result:
                 self._swapped(job)
         elif job == self.chunk:
@@ -345,6 +345,7 @@ class Stealer:
 # --- chunks -------------------------------------------------------------------------------------------------------------
 
 SHORTEST_S, LONGEST_S = 1e-3, 8e-3  # of a chunk
+AT_ONCE_S = 0.1e-3  # of a chunk after which the next one may be four times as long
 PART = 3  # of the tasks that a rank owns, it begins one in so many together
 
 
@@ -361,7 +362,7 @@ class Pace:
     def __init__(self, fixed: int = 0) -> None:
         self._fixed = fixed
         self._task_s = math.inf  # of a task
-        self._most = 1  # twice as many as the longest chunk had
+        self._most = 1  # twice as many as the longest chunk had, or four times if it was over at once
 
     def n(self, owned: int) -> int:
         """Return how many of the tasks that a rank owns are its next chunk."""
@@ -373,7 +374,7 @@ class Pace:
     def observe(self, n: int, seconds: float) -> None:
         """Observe a chunk of n tasks."""
         self._task_s = max(1e-9, min(seconds / n, 2 * self._task_s))
-        self._most = max(self._most, 2 * n)
+        self._most = max(self._most, n * (4 if seconds < AT_ONCE_S else 2))
 
 
 def share(n: int, mine: float, theirs: float) -> int:

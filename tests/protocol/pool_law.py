@@ -229,7 +229,7 @@ class Maps(Exploration):
         if isinstance(actor, Account):
             return actor.number, bytes(actor.collector._done), actor.left, actor.abandons
         w, asked = actor, frozenset(actor._hosts.asked)
-        return w.epoch, w.chunk, w._swap, w._rest, tuple(w._given), tuple(w._asks), w._answering, asked
+        return w.epoch, w.chunk, w.swap, w._rest, tuple(w._given), tuple(w._asks), w._answering, asked
 
     def law(self, state: State) -> None:
         *stealers, account = state.actors

@@ -64,6 +64,7 @@ def test_chunks_grow_and_get_shorter_towards_the_end() -> None:
     assert lengths(Pace(), 64, 1e-3) == [1, 2, 4, 8, 8, 8, 8, 8, 5, 4, 2, 2, 1, 1, 1, 1]
     assert lengths(Pace(), 6, 1e-3) == [1] * 6
     assert set(lengths(Pace(), 6000, LONGEST_S)) == {1}
+    assert lengths(Pace(), 16, 1e-6) == [1, 4, 11]
     many = lengths(Pace(), 100_000, 10e-6)
     assert max(many) * 10e-6 <= LONGEST_S * 1.001
     assert sum(n * 10e-6 < 0.99 * SHORTEST_S for n in many) <= 8  # the first ones, which grow, and the last one

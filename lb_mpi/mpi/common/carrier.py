@@ -117,7 +117,7 @@ def carry(
     A ProtocolError names the last events in a note.
     """
     measures, meter, yielding_s = meter is not None, meter or Meter(), quick_s
-    nap, idle_since, interrupted, settled = Nap(), 0.0, False, False
+    nap, idle_since, interrupted, settled = None, 0.0, False, False
     records = record is not OFF
     outcome: list[tuple[int, M]] = []  # what a job sends: it leaves when an emulated slow rank has rested
     spent, before = meter.waited, time.perf_counter()
@@ -183,6 +183,7 @@ def carry(
                 asleep = time.perf_counter()
                 if records:
                     record.enter(Phase.WAITING, asleep)
+                nap = nap or Nap()
                 if not idle_since:
                     idle_since = asleep
                     nap.reset()

@@ -64,6 +64,7 @@ from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.checkpoint import is_storable
 from lb_mpi.pooling.learning import Memory
 from lb_mpi.pooling.plan import ChunkRun, MapPlan
+from lb_mpi.record.record import OFF
 from lb_mpi.record.report import Report
 from lb_mpi.threads import crowded, n_threads
 
@@ -173,7 +174,8 @@ class RootTasks(Member):
         `costs`: they are known.  `items` are removed, since what is sent is not kept here, too.
         """
         ranks, call, knowledge, (function, digest) = self.ranks, self.call, self._maps.knowledge, self._function
-        ranks.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": knowledge.speeds})
+        if ranks.record is not OFF:
+            ranks.record.use("pool", {"costs": costs, "chunksize": chunksize, "speeds": knowledge.speeds})
         known = knowledge.numbers()
         self._began, self._epoch = time.perf_counter(), ranks.next_map()
         start = Start(self._epoch, chunksize, costs, lazy, len(function), digest)

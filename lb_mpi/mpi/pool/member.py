@@ -47,7 +47,7 @@ from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.intervals import Interval, synchronizes
 from lb_mpi.pooling.scheduler import BATCH_S
-from lb_mpi.pooling.stealer import StealMessage, Swap
+from lb_mpi.pooling.stealer import StealMessage
 from lb_mpi.record.record import OFF
 
 FLUSH_S = 20e-3  # how long results wait for others to be sent along, or written to the checkpoint
@@ -254,12 +254,12 @@ class Member(PoolActor):
         if ranks.throttle.rests and ranks.throttle.due():
             return sends
         if self.may_begin:
-            while isinstance(swap := stealer.job, Swap):
+            while (swap := stealer.swap) is not None:
                 sends += stealer.done(swap, ranks.intervals.swap(swap))
                 sends += stealer.turn(now, ())
         if stealer.steals:
             ranks.account.stole(stealer.steals)
-        return sends + self.flush(now, idle=stealer.job is None)
+        return sends + self.flush(now, idle=stealer.chunk is None and stealer.swap is None)
 
     def run(self, job: Any) -> Any:
         """Run a chunk or a batch, up to the first task that raises; or unpickle results, which may be the user's code."""
