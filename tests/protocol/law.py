@@ -1,6 +1,6 @@
 """The law of drafting, of termination and of the bound, as a check of one global state (searchers, messages under way)."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from lb_mpi.searching import saves
@@ -113,9 +113,9 @@ def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
 
 def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     """One token per source; one promise per rank, answered once; WORK and NOWORK only to who is ready to accept."""
-    tokens: Counter[int] = Counter()  # DRAFTING under way, by source
-    held: Counter[tuple[int, int, int]] = Counter()  # (rank, source, seq): the promise is in a token, or being answered
-    admitted: Counter[tuple[int, int]] = Counter()  # (source, seq): admission, or its answer, under way
+    tokens = defaultdict[int, int](int)  # DRAFTING under way, by source
+    held = defaultdict[tuple[int, int, int], int](int)  # (rank, source, seq): the promise is in a token, or being answered
+    admitted = defaultdict[tuple[int, int], int](int)  # (source, seq): admission, or its answer, under way
     for destination, message in in_flight:
         draft = (message.source, message.seq)
         if message.kind is Kind.DRAFTING:

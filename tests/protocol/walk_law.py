@@ -1,6 +1,6 @@
 """The law of walking drafts and of their termination, as a check of one global state."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from lb_mpi.searching import walking
@@ -11,8 +11,8 @@ from lb_mpi.searching.termination import Scholten
 
 def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active: Sequence[bool]) -> None:
     """The law as it stands in `lb_mpi.searching.walking`; `active`: who has work in hand, or kept."""
-    walks: Counter[int] = Counter()  # by source: DRAFTING under way or queued, or its WORK under way
-    stands: Counter[tuple[int, int]] = Counter()  # (source, neighbour): STAND under way or kept, or its WORK under way
+    walks = defaultdict[int, int](int)  # by source: DRAFTING under way or queued, or its WORK under way
+    stands = defaultdict[tuple[int, int], int](int)  # (source, neighbour): STAND under way or kept, or its WORK under way
     for to, message in in_flight:
         if message.kind is Kind.DRAFTING:
             walks[message.source] += 1
@@ -23,8 +23,10 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
             walks[to] += message.seq > 0
             stands[to, message.pid] += message.seq == 0
     for searcher in searchers:
-        walks.update(draft.source for draft in searcher.drafting.drafts.walks)
-        stands.update((draft.source, searcher.rank) for draft in searcher.drafting.drafts.standing)
+        for draft in searcher.drafting.drafts.walks:
+            walks[draft.source] += 1
+        for draft in searcher.drafting.drafts.standing:
+            stands[draft.source, searcher.rank] += 1
     n_standing = 0
     for searcher in searchers:
         rank, drafting = searcher.rank, searcher.drafting
@@ -42,7 +44,7 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
             assert not drafting.out, f"{name} with a walk out"
             unborn = not drafting.received and rank and drafting.stood == {walking.parent(rank)}
             assert unborn or drafting.stood == set(others) or drafting.terms.once, f"{name}, stood {drafting.stood}"
-    assert n_standing == stands.total(), "a draft stands with who is no neighbour"
+    assert n_standing == sum(stands.values()), "a draft stands with who is no neighbour"
     work = Counter(message.pid for _, message in in_flight if message.kind in MOVES)
     acks: Counter[int] = Counter()
     for to, message in in_flight:
