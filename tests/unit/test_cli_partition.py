@@ -26,16 +26,9 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert given["connected"] == (given["disconnected"] == []) == bool(figures.connected.all())
 
 
-def test_the_example_of_the_course_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["partition", "3,5/4,6/1,5,4/2,6,3/1,3/2,4", "-k", "2", "--method", "spectral", "--show"]
-    assert main(line) == 0
-    assert capsys.readouterr().out.splitlines()[-4:] == [
-        "lambda_2 = 0.4384",
-        "v_2 = 0.4647, -0.4647, 0.2610, -0.2610, 0.4647, -0.4647",
-        "part 0: vertices 2, 4, 6",
-        "part 1: vertices 1, 3, 5",
-    ]
-    assert main([*line, "--threshold", "mean", "--json"]) == 0
+def test_the_parts_of_the_course_by_the_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "3,5/4,6/1,5,4/2,6,3/1,3/2,4 -k 2 --method spectral --threshold mean --show --json"
+    assert main(["partition", *line.split()]) == 0
     given = json.loads(capsys.readouterr().out)
     assert (given["parts"], given["cut"], given["method"]) == ([[2, 4, 6], [1, 3, 5]], 1.0, "spectral")
 
@@ -130,14 +123,6 @@ def test_parts_are_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str
     assert main([*line, "/dev/full"]) == 2
     assert capsys.readouterr().err == "python -m lb_mpi partition: error: -o /dev/full: No space left on device\n"
     assert Path("/dev/full").is_char_device()
-
-
-def test_the_six_vertices_of_the_course(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two triangles joined by an edge."""
-    line = ["3,5/4,6/1,4,5/2,3,6/1,3/2,4", "-k", "2", "--method", "multilevel-spectral"]
-    assert main(["partition", *line]) == 0
-    out = capsys.readouterr().out
-    assert "cut 1, volume 2, imbalance 0.00%, every part is in one piece" in out
 
 
 def test_the_least_time_is_an_aim(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

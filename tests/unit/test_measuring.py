@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import measuring
 from benchmarks.__main__ import benchmarks
 from tools import others
 
@@ -43,25 +42,6 @@ def test_a_watch_asks_from_one_time_to_the_next(tmp_path: Path, monkeypatch: pyt
     assert watch.others() == 0.0
     (tmp_path / "stat").unlink()
     assert math.isnan(watch.others())
-
-
-def test_much_is_marked_and_nothing_known_is_said() -> None:
-    assert [measuring.percent(value) for value in (0.0, 0.05, 0.06, 1.0, math.nan)] == [
-        "  0 % ",
-        "  5 % ",
-        "  6 %*",
-        "100 %*",
-        "    - ",
-    ]
-    assert measuring.words(0.02) == "others took 2% of this machine's cores"
-    assert measuring.words(0.2) == "others took 20% of this machine's cores  * above 5%: figures say less"
-    assert "no /proc/stat" in measuring.words(math.nan)
-
-
-def test_ratios_have_a_spread() -> None:
-    assert measuring.ratio([2.0, 3.0, 4.0], [1.0, 2.0, 1.0]) == measuring.Ratio(3.0, 1.5, 4.0)
-    with pytest.raises(ValueError, match="zip"):
-        measuring.ratio([1.0], [])
 
 
 def test_the_list_names_each_benchmark_that_the_documents_name() -> None:

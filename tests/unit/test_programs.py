@@ -8,8 +8,6 @@ import pytest
 
 from benchmarks.programs.__main__ import (
     HERE,
-    Figures,
-    Round,
     Tasks,
     achievable,
     changed,
@@ -92,11 +90,3 @@ def test_serial_parts_need_the_time_of_rank_0_and_calls_do_not_overlap() -> None
     assert achievable(alone, [0.5, 1.0], 1.0) == pytest.approx(0.5 / 0.5 + 2.0 + 3.0)
     assert achievable(alone, [0.5, 1.0], 2.0) == pytest.approx(0.5 / 0.5 + 4.0 + 6.0)  # tasks only
     assert alone.seconds / alone.mean_s == pytest.approx(3.0)
-
-
-def test_figures_are_a_row() -> None:
-    rounds = [Round(2.0, 2.0, 1.0, 4.0, 2.0), Round(2.0, 2.0, 1.25, 8.0, 2.5), Round(2.0, 2.0, 1.0, 6.0, 2.0)]
-    row = str(Figures("a", 3, False, rounds, 0.01))
-    assert "NO" in row
-    assert "3.00 (2.00..4.00)" in row
-    assert "3.00 (2.00..3.20)" in row
