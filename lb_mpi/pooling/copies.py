@@ -18,7 +18,7 @@ class Copies:
         self._hosts: dict[str, dict[int, bool]] = {}  # by key: hosts that have it; False: it is on its way
         self._users: dict[str, set[int]] = {}  # by key: ranks other than the root that may have it
         self._needed = Counter[str]()  # by key: tasks that are not done
-        self._ended = set[str]()  # keys of calls that have ended
+        self.ended = set[str]()  # keys of calls that have ended
 
     def __contains__(self, key: str) -> bool:
         return key in self._hosts
@@ -37,7 +37,7 @@ class Copies:
 
     def end_call(self, keys: Iterable[str]) -> None:
         """Note the end of a call: no further task will need these arrays."""
-        self._ended.update(keys)
+        self.ended.update(keys)
 
     def missing(self, keys: Iterable[str], host: int) -> str | None:
         """Return an array that this host does not have; None if it has them all."""
@@ -70,11 +70,11 @@ class Copies:
 
         Return their keys, and by rank the keys of those that other ranks must forget.
         """
-        freed = [*self._hosts] if all_calls else sorted(key for key in self._ended if self._needed[key] <= 0)
+        freed = [*self._hosts] if all_calls else sorted(key for key in self.ended if self._needed[key] <= 0)
         by_rank: dict[int, list[str]] = {}
         for key in freed:
             del self._needed[key], self._hosts[key]
             for rank in sorted(self._users.pop(key)):
                 by_rank.setdefault(rank, []).append(key)
-        self._ended.difference_update(freed)
+        self.ended.difference_update(freed)
         return freed, by_rank

@@ -182,6 +182,8 @@ class TaskQueue:
 
     def free(self, *, all_calls: bool = False) -> None:
         """Let all ranks forget arrays (see `Copies.free`)."""
+        if not (all_calls or self.copies.ended):
+            return
         freed, by_rank = self.copies.free(all_calls=all_calls)
         self.freed += freed
         for rank, keys in by_rank.items():

@@ -1,5 +1,7 @@
 """Many ranks that wait on one host leave it most of its cores."""
 
+import os
+
 import pytest
 
 from lb_mpi.mpi.common import waiting
@@ -26,3 +28,18 @@ def test_polling_never_fills_the_cores(monkeypatch: pytest.MonkeyPatch, name: st
     monkeypatch.setenv(name, str(n_ranks))
     nap = Nap()
     assert n_ranks * POLL_S / nap.longest_s <= 2 * POLLING * (1 + 1e-12)
+
+
+def test_two_threads_that_end_the_same_clocks_close_their_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks, closed, close = waiting.Clocks(), list[int](), os.close
+    clocks.begin()
+
+    def meanwhile(file: int) -> None:
+        closed.append(file)
+        if len(closed) == 1:
+            clocks.end()  # as the other thread does
+        close(file)
+
+    monkeypatch.setattr(os, "close", meanwhile)
+    clocks.end()
+    assert len(closed) == 1

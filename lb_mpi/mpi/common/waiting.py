@@ -240,10 +240,10 @@ class Clocks:
         return gave_up, 1e-9 * int(os.pread(self._queue, 100, 0).split()[1]), others_s  # ns on a core, in a queue; slices
 
     def end(self) -> None:
-        """Stop reading."""
-        if self._queue is not None:
-            os.close(self._queue)
-        self._queue, self._thread = None, 0
+        """Stop reading; two threads may do so at once, when a pool is closed while a task is left behind after Ctrl-C."""
+        queue, self._queue, self._thread = self._queue, None, 0
+        if queue is not None:
+            os.close(queue)
 
 
 def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: float | None) -> float:

@@ -53,6 +53,7 @@ from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
 from lb_mpi.pooling.scheduler import Batch, BatchKind, Scheduler, Task, TaskQueue
 from lb_mpi.record.events import Phase
+from lb_mpi.record.record import OFF
 from lb_mpi.table import named_ranks
 
 INTERRUPTED = 130  # the exit code of a program that ends by Ctrl-C
@@ -121,7 +122,8 @@ class Submissions:
         if not self.began:
             self.began = self.ended = time.perf_counter()
         number = self._ranks.number(len(batch.tasks))
-        places = self.arrays.paths({key for task in batch.tasks for key in task.arrays}, self.queue.hosts[rank])
+        keys = {key for task in batch.tasks for key in task.arrays}
+        places = self.arrays.paths(keys, self.queue.hosts[rank]) if keys else {}
         return TaskBatch(number, [task.payload.data for task in batch.tasks], places)
 
     def count(self, rank: int, done: RankTasks) -> None:
@@ -382,7 +384,8 @@ class Dispatcher(PoolActor):
         if isinstance(job, Resolve):
             resolve(job, self.of(job.batch))
             return
-        self.ranks.record.enter(Phase.OUTSIDE, time.perf_counter())
+        if self.ranks.record is not OFF:
+            self.ranks.record.enter(Phase.OUTSIDE, time.perf_counter())
         with self.changed:
             self.changed.wait_for(lambda: self.news, job.longest_s)
         self.ranks.presence.raise_failure()
@@ -493,12 +496,14 @@ class OwnTasks:
                 _late.append(self.thread)
 
     def _work(self) -> None:
-        record = self._ranks.record
+        record, records = self._ranks.record, self._ranks.record is not OFF
         try:
             while (batch := self._batches.get()) is not None:
-                record.hold(Phase.OWN, time.perf_counter())
+                if records:
+                    record.hold(Phase.OWN, time.perf_counter())
                 ran = run_submitted(self._ranks, batch)
-                record.release(Phase.PROTOCOL, time.perf_counter())
+                if records:
+                    record.release(Phase.PROTOCOL, time.perf_counter())
                 self._take(ran)
                 del batch, ran
         except BaseException as error:
