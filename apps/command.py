@@ -15,7 +15,7 @@ import lb_mpi
 from apps.progress import add_progress, shown
 from apps.speeds import Change, Varying, change_of, seconds_for
 from lb_mpi.checks import emulated_speeds
-from lb_mpi.cli.run.command import Answer, Command, Parser, execute
+from lb_mpi.cli.run.command import Command, Output, Parser, execute
 from lb_mpi.cli.run.options import add_route, add_slow_ranks
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
@@ -194,9 +194,9 @@ def app(
         add_arguments(parser)
         add_progress(parser)
 
-    def started(options: argparse.Namespace) -> Answer:
+    def started(options: argparse.Namespace) -> Output:
         with shown(MPI.COMM_WORLD, options):
-            return Answer(*main(MPI.COMM_WORLD, options))
+            return Output(*main(MPI.COMM_WORLD, options))
 
     return Command(name, "apps", text, "mpiexec -n 4 {}", arguments, started, ranks=True)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+from lb_mpi.cli.run.limit import stat as stat_of
 from lb_mpi.cli.run.progress import SHOWN, followed, scratch
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.recorder import VARIABLE
@@ -75,11 +76,10 @@ def terminal() -> str | None:
     pid = os.getppid()
     with contextlib.suppress(OSError, ValueError):
         while pid > 1:
-            process = Path("/proc") / str(pid)
-            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
-            if name.startswith(("mpiexec", "mpirun", "prterun", "prun")):
+            process, about = Path("/proc") / str(pid), stat_of(pid)
+            if about.name.startswith(("mpiexec", "mpirun", "prterun", "prun")):
                 mode = os.stat(process / "fd" / "2")
                 is_one = stat.S_ISCHR(mode.st_mode) and mode.st_rdev != os.stat(os.devnull).st_rdev
                 return os.readlink(process / "fd" / "2") if is_one else None
-            pid = int(rest.split()[1])
+            pid = about.parent
     return os.ttyname(sys.stderr.fileno()) if sys.stderr.isatty() else None

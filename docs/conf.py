@@ -30,6 +30,7 @@ pygments_style = "default"  # colours both lines of a diff
 html_title = "lb_mpi"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sphinx = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -98,3 +99,18 @@ def named_ranks(ranks: Sequence[int]) -> str:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8:,} more" if len(ranks) > 8 else "")
     return f"rank{'s' * (len(ranks) > 1)} {named}"
+
+
+def percent(value: float, unknown: str = "?") -> str:
+    """Format a ratio as a percentage with one digit; NaN: `unknown`."""
+    return f"{value:.1%}" if math.isfinite(value) else unknown
+
+
+def shown_seconds(value: float) -> str:
+    """Format seconds in a suitable unit."""
+    if not math.isfinite(value):
+        return "not known"
+    if value < 1e-3:
+        return f"{1e6 * value:.0f} us"
+    number, unit = (value, "s") if value >= 1.0 else (1e3 * value, "ms")
+    return f"{number:,.{0 if number >= 100 else 1 if number >= 10 else 2}f} {unit}"

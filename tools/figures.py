@@ -25,7 +25,7 @@ STYLE = (
     ".line{stroke:#5b6675;fill:none}.flow{stroke:#0b5cad;stroke-width:2;fill:none;marker-end:url(#tip)}"
     ".box{fill:#fff;stroke:#5b6675}.water{fill:#9cc9ee}.dash{stroke:#d55e00;stroke-dasharray:5 4;fill:none}"
     ".curve{stroke:#0b5cad;stroke-width:2;fill:none}.cut{stroke:#d55e00;stroke-width:3}.tip{fill:#0b5cad}.page{fill:#fff}"
-    "@media (prefers-color-scheme:dark){text{fill:#e6eaef}.soft{fill:#a8b3c1}.line{stroke:#a8b3c1}.page{fill:#0d1117}"
+    "@media (prefers-color-scheme:dark){text{fill:#e6eaef}.soft{fill:#a8b3c1}.line{stroke:#a8b3c1}.page{fill:none}"
     ".box{fill:#0d1117;stroke:#a8b3c1}.water{fill:#1f5f99}.flow,.curve{stroke:#58a6ff}.tip,.after{fill:#58a6ff}}"
 )
 TIP = (

@@ -156,7 +156,7 @@ def hero(path: Path) -> None:
     path.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {HERO_WIDTH} {y + 12:g}" role="img" aria-label="{HERO_TEXT}">'
         f"<style>text{{font:{FONT}px system-ui,sans-serif;fill:#1c2430}}.title{{font-weight:600}}.page{{fill:#fff}}"
-        "@media (prefers-color-scheme:dark){text{fill:#e6eaef}.page{fill:#0d1117}}</style>"
+        "@media (prefers-color-scheme:dark){text{fill:#e6eaef}.page{fill:none}}</style>"
         f'<rect class="page" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
     )
 
@@ -197,11 +197,12 @@ def standalone(svg: str) -> str:
     """Make a drawing a separate file, with the styles it needs."""
     width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
     lines = resources.files("lb_mpi.cli.report").joinpath("page.css").read_text().splitlines()
-    css = "".join([*lines[:2], *(line for line in lines if line.startswith("svg"))])  # light and dark
+    css = "".join([*lines[:2], *(line for line in lines if line.startswith("svg"))])  # light; dark, on a transparent ground
+    css = ".page{fill:var(--bg)}" + css.replace("--bg:#14181e", "--bg:none")
     head, _, drawn = svg.removeprefix("<svg").partition(">")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"{head}><style>{css}</style>'
-        f'<rect width="100%" height="100%" style="fill:var(--bg)"/>{drawn}\n'
+        f'<rect class="page" width="100%" height="100%"/>{drawn}\n'
     )
 
 

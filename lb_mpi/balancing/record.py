@@ -13,8 +13,8 @@ from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.history import History
 from lb_mpi.record.record import OFF, Record
-from lb_mpi.record.report import RankWork, Report, percent
-from lb_mpi.table import Table
+from lb_mpi.record.report import RankWork, Report
+from lb_mpi.table import Table, percent
 
 
 @dataclass(frozen=True)

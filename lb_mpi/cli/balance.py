@@ -15,7 +15,7 @@ import numpy as np
 
 from lb_mpi import checks
 from lb_mpi.checks import show
-from lb_mpi.cli.run.command import Answer
+from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import GRAPH, add_seed, add_speeds, draw
 from lb_mpi.diffusion.diffusion import Balance, balance
 from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
@@ -198,7 +198,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, (*SCHEMES, AUTO))
 
 
-def level(options: argparse.Namespace) -> Answer:
+def level(options: argparse.Namespace) -> Output:
     """Level the ranks as the options say; ValueError for odd values, OSError for the file."""
     graph = as_graph(options.graph)
     ranks, scheme = read_ranks(options, graph.n), chosen_scheme(graph, options.scheme)
@@ -206,4 +206,4 @@ def level(options: argparse.Namespace) -> Answer:
     found = balance(graph, ranks.loads, ranks.speeds, scheme=setup.scheme, tau=setup.tau_rule,
         tolerance=options.tolerance, max_steps=options.steps)
     result = figures(options.graph, setup, ranks.loads, found)
-    return Answer(result, describe(result))
+    return Output(result, describe(result))

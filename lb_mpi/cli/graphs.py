@@ -13,7 +13,7 @@ from lb_mpi import checks
 from lb_mpi.arranging import METHODS as ARRANGE_METHODS
 from lb_mpi.arranging import OBJECTIVES
 from lb_mpi.checks import comma_list
-from lb_mpi.cli.run.command import Answer
+from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.hosts import format_hosts, read_hosts
 from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_seed, add_speeds, deliver, draw, output, written
 from lb_mpi.distributing.allocation import METHODS as ALLOCATION_METHODS
@@ -70,7 +70,7 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
         help="write the part of each vertex to this file, one per line; -: to standard output")
 
 
-def partition_graph(options: argparse.Namespace) -> Answer:
+def partition_graph(options: argparse.Namespace) -> Output:
     """Partition as the options say; ValueError for odd values and malformed files.
 
     `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
@@ -103,7 +103,7 @@ def partition_graph(options: argparse.Namespace) -> Answer:
         **(_shown(graph, parts, options.k) if options.show else {}),
         **({} if options.output is None else {"file": options.output}),
     }
-    return Answer(result, _describe_partition(result))
+    return Output(result, _describe_partition(result))
 
 
 def _shown(graph: Graph, parts: Ints, k: int) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def add_allocate(parser: argparse.ArgumentParser) -> None:
         help="exact: the optimum in whole tasks; paper: the method of Chen et al., rounded, for comparison")
 
 
-def allocate_tasks(options: argparse.Namespace) -> Answer:
+def allocate_tasks(options: argparse.Namespace) -> Output:
     """Allocate as the options say; ValueError for odd values.
 
     `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time.
@@ -163,7 +163,7 @@ def allocate_tasks(options: argparse.Namespace) -> Answer:
     how = {**given, "edge_probability": options.edge_probability, "method": options.method}
     found = allocate(options.tasks, comma_list("time", options.time), **how)
     result = {**vars(found), "counts": found.counts.tolist()}
-    return Answer(result, _describe_allocation(result))
+    return Output(result, _describe_allocation(result))
 
 
 def _same(values: list[float]) -> list[float] | float:
@@ -196,7 +196,7 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
         "anneal: each is better and slower than the one before")
 
 
-def arrange_nodes(options: argparse.Namespace) -> Answer:
+def arrange_nodes(options: argparse.Namespace) -> Output:
     """Arrange as the options say; ValueError for odd values, OSError for files.
 
     `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T,
@@ -234,7 +234,7 @@ def arrange_nodes(options: argparse.Namespace) -> Answer:
         result["place"] = {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
     if hosts:
         result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
-    return Answer(result, _describe_arrangement(result))
+    return Output(result, _describe_arrangement(result))
 
 
 def _describe_arrangement(result: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi import __version__
-from lb_mpi.cli.run.command import STDOUT, Answer, needs_mpi, speaks
+from lb_mpi.cli.run.command import STDOUT, Output, needs_mpi, speaks
 from lb_mpi.cli.run.options import add_slow_ranks, output, written
 from lb_mpi.machine import FIELDS, WAITS, Machine
 from lb_mpi.table import Table, counted, named_ranks
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_slow_ranks(parser)
 
 
-def info(options: argparse.Namespace) -> Answer:
+def info(options: argparse.Namespace) -> Output:
     """Collective if there is an MPI: return the facts."""
     if options.output == STDOUT:
         raise ValueError("-o -: expected a file")
@@ -48,7 +48,7 @@ def info(options: argparse.Namespace) -> Answer:
         answer = {"versions": versions, "mpi": None, "reason": str(error)}
     else:
         answer = facts(versions, options.measure, options.speeds, options.output)
-    return Answer(answer, _describe(answer) if speaks() else [])
+    return Output(answer, _describe(answer) if speaks() else [])
 
 
 def _describe(answer: dict[str, Any]) -> list[str]:
@@ -103,7 +103,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def warmup(_options: object) -> Answer:
+def warmup(_options: object) -> Output:
     """Compile or load the kernels of the library; return the `seconds` that this took."""
     from lb_mpi.arranging.arrange import arrange
     from lb_mpi.machine import Machine
@@ -122,10 +122,10 @@ def warmup(_options: object) -> Answer:
     uts.compile_kernels()
     seconds = time.perf_counter() - began
     lines = [f"all kernels are compiled ({seconds:.1f} s); later runs read them from the cache"]
-    return Answer({"seconds": seconds}, lines)
+    return Output({"seconds": seconds}, lines)
 
 
-def slurm_script(_options: object) -> Answer:
+def slurm_script(_options: object) -> Output:
     """Return a batch script that starts a program with `run` on the nodes of a job."""
     script = resources.files("lb_mpi.cli").joinpath("slurm.sbatch").read_text()
-    return Answer({"script": script}, [script.rstrip("\n")])
+    return Output({"script": script}, [script.rstrip("\n")])

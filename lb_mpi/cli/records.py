@@ -14,7 +14,7 @@ from lb_mpi.cli.advise.replay import gain, predictions
 from lb_mpi.cli.report.page import page
 from lb_mpi.cli.report.run import Settings, gather, headline, of_ranks, times
 from lb_mpi.cli.report.trace import trace
-from lb_mpi.cli.run.command import Answer
+from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import PATIENCE_S, deliver, output
 from lb_mpi.status import StatusLine
 from lb_mpi.table import Table
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trace", type=output, metavar="FILE", help="also write a trace for Perfetto or chrome://tracing")
 
 
-def report(options: argparse.Namespace) -> Answer:
+def report(options: argparse.Namespace) -> Output:
     """Write the page; return the numbers of the headline (None: unknown), and notes on missing data."""
     began = time.process_time()
     found = gather(Path(options.folder))
@@ -56,7 +56,7 @@ def report(options: argparse.Namespace) -> Answer:
         "bytes": len(text.encode()),
         "cpu_seconds": time.process_time() - began,
     }
-    return Answer(figures, _describe_report(figures))
+    return Output(figures, _describe_report(figures))
 
 
 def _describe_report(answer: dict[str, Any]) -> list[str]:

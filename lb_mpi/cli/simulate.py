@@ -20,7 +20,7 @@ import numpy as np
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import SimulatedCall, SimulatedRows
 from lb_mpi.checks import bandwidth, choice, comma_list, integer, number, virtual_s
-from lb_mpi.cli.run.command import Answer
+from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_route, add_seed, add_speeds, draw
 from lb_mpi.cli.run.progress import remove_records
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
@@ -32,11 +32,10 @@ from lb_mpi.pooling import simulate as pools
 from lb_mpi.rebalancing import simulate as meshes
 from lb_mpi.rebalancing.slabs import slabs
 from lb_mpi.record.record import Record, virtual_files
-from lb_mpi.record.report import percent
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
 from lb_mpi.status import StatusLine
-from lb_mpi.table import Table, counted
+from lb_mpi.table import Table, counted, percent
 from lb_mpi.virtual import Network, check_span
 
 THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
@@ -47,7 +46,7 @@ SHOWN = 20  # lines of a table in the text output
 
 
 class Subject(NamedTuple):
-    """What can be simulated."""
+    """A subject of a simulation."""
 
     text: str  # a line of help
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -63,11 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_arguments(subjects.add_parser(name, strict=True, help=one.text, description=description))
 
 
-def simulate(options: argparse.Namespace) -> Answer:
+def simulate(options: argparse.Namespace) -> Output:
     """Simulate as the options say; ValueError for odd values.  Returns the subject's answer, and its name."""
     subject = SUBJECTS[options.subject]
     found = subject.run(options)
-    return Answer({"subject": options.subject, **found}, subject.describe(found))
+    return Output({"subject": options.subject, **found}, subject.describe(found))
 
 
 # --- common to all subjects -------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from typing import NamedTuple, NoReturn
 from lb_mpi.checks import comma_list, emulated_speed, emulated_speeds
 from lb_mpi.cli.run import limit
 from lb_mpi.cli.run.command import Mistake, Parser
-from lb_mpi.cli.run.host import TICK_S, descendants, read_at_once
+from lb_mpi.cli.run.host import descendants
 from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.cli.run.rank import FORWARDED, NUMBER, become, end_as, number, prctl, take_priority
 from lb_mpi.emulate import THROTTLED, Stops, throttled
@@ -136,9 +136,9 @@ class Program:
         reaped_s = used.ru_utime + used.ru_stime
         for pid in {*descendants(os.getpid())} - {self._guard}:
             with contextlib.suppress(OSError):
-                fields = read_at_once(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+                children_cpu_s = limit.stat(pid).children_cpu_s
                 found[pid] = self._cpu_s.get(pid, 0.0)
-                reaped_s += (int(fields[13]) + int(fields[14])) * TICK_S  # cutime, cstime
+                reaped_s += children_cpu_s
         self._cpu_s, self._reaped_s = found, reaped_s
 
 

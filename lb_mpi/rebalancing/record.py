@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from lb_mpi.balancing.deciding import BalanceReason, Decision
 from lb_mpi.balancing.record import history_lines
 from lb_mpi.record.history import History
-from lb_mpi.record.report import percent
-from lb_mpi.table import Table
+from lb_mpi.table import Table, percent
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from html import escape
 
 from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver
-from lb_mpi.table import Table, counted
+from lb_mpi.table import Table, counted, percent
 
 COLUMNS = {
     Driver.SEARCH: {"done": "units", "received": "parts received", "messages": "messages"},
@@ -103,8 +103,3 @@ class Report:
 
     def _repr_html_(self) -> str:
         return self.table.html() + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-
-
-def percent(value: float) -> str:
-    """Format a ratio as a percentage with one digit; "?" if it is unknown."""
-    return f"{value:.1%}" if math.isfinite(value) else "?"

@@ -72,19 +72,14 @@ def test_a_rank_that_is_blocked_in_mpi_is_late_then_hangs(tmp_path: Path, mark: 
     assert "in main" in err.partition("run: Python stack of rank 2:\n")[2]
 
 
-WATCHED = f"rank [012] on host {HOST} hangs: (rank.py|hydra_pmi_proxy|prterun|mpiexec), which watches it, is stopped for "
-
-
 @needs_mpiexec
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("STOP-1", WATCHED),  # rank.py
-        ("STOP-2", f"{WATCHED}|mpiexec on host {HOST} hangs: stopped for "),
         ("KILL-2", f"hydra_pmi_proxy on host {HOST}, the process of MPI that watches rank [012], has died|mpiexec died by"),
     ],
 )
-def test_a_stopped_or_dead_process_that_watches_ranks_is_named_and_the_run_goes_on(
+def test_a_dead_process_that_watches_ranks_is_named_and_the_run_goes_on(
     tmp_path: Path, mark: dict[str, str], what: str, words: str
 ) -> None:
     code, out, err = run(f"watcher-SIG{what}", tmp_path, mark, "--restarts", "1", "--hang-s", "2")

@@ -24,7 +24,7 @@ import numpy as np
 
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Efficiency, Floats, check_speeds
-from lb_mpi.table import Table, counted
+from lb_mpi.table import Table, counted, shown_seconds
 
 END = "(the program's end)"
 MOST_RANKS, MOST_LINES, MOST_NAMES, MOST_NAMES_OF_SPEEDS = 32, 10, 3, 8
@@ -504,7 +504,7 @@ def _of_lines(profile: Profile) -> list[str]:
     header = ("line", "calls", "waiting", "mean", "other MPI", "for")
     lines = [
         (_name(line), f"{line.calls:,}", f"{line.waiting_s:.2f} s",
-         "" if line.call.startswith(INSIDE) else _short(line.waiting_s / line.calls),
+         "" if line.call.startswith(INSIDE) else shown_seconds(line.waiting_s / line.calls),
          f"{line.communication_s:.2f} s", _whom(line.waited_s, line.waiting_s))
         for line in found
     ]  # fmt: skip
@@ -533,9 +533,3 @@ def _whom(waited_s: Mapping[int, float], whole: float) -> str:
         if seconds >= 0.005 * whole > 0
     ]
     return ", ".join(named[:MOST_NAMES]) + (", .." if len(named) > MOST_NAMES else "")
-
-
-def _short(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"

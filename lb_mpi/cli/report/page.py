@@ -45,7 +45,7 @@ from lb_mpi.cli.report.run import (
 from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import Rows
-from lb_mpi.table import Table, counted
+from lb_mpi.table import Table, counted, percent, shown_seconds
 
 # Colours of Okabe and Ito, for the colour-blind; computing is blue, losses are warm colours.
 COLOURS = {
@@ -341,13 +341,13 @@ def _head(run: Run, head: Headline) -> str:
     when = "virtual time" if about.virtual else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.wall_s))
     hosts = counted(len(run.hosts), "host")
     known_gain = np.isfinite(head.gain)
-    whole = seconds(head.seconds), "from start to end"
+    whole = shown_seconds(head.seconds), "from start to end"
     cards = [
         *([whole] if known_gain else []),
         (f"{head.ratio:.2f}" if np.isfinite(head.ratio) else "not known", "time / ideal time"),
-        (percent(head.parallel), "parallel efficiency"),
-        (percent(head.balance), "load balance"),
-        (percent(head.communication), "communication efficiency"),
+        (percent(head.parallel, "-"), "parallel efficiency"),
+        (percent(head.balance, "-"), "load balance"),
+        (percent(head.communication, "-"), "communication efficiency"),
     ]
     first = (times(head.gain), "times as fast as without balancing (predicted)") if known_gain else whole
     known = spent(run)
@@ -365,9 +365,9 @@ def _head(run: Run, head: Headline) -> str:
         + f'<div class="cards">{"".join(_card(value, name) for value, name in cards)}</div>'
         + f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
         + _key([(f"{name} {percent(part)}", BAR[name]) for name, part in parts.items()])
-        + f'<p class="soft">Time in lb_mpi, longest rank: {seconds(head.inside_s)}. Ideal time for the same work at '
-        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The time without balancing is predicted by a replay of "
-        "the record. The efficiencies are the metrics of the POP "
+        + f'<p class="soft">Time in lb_mpi, longest rank: {shown_seconds(head.inside_s)}. Ideal time for the same work at '
+        f"the ranks' speeds (lower bound): {shown_seconds(head.bound_s)}. The time without balancing is predicted by "
+        "a replay of the record. The efficiencies are the metrics of the POP "
         "project. They count seconds, whatever the speed of a rank. Useful time is time in the user's work, including "
         "the rests "
         "of an emulated slow rank. The record begins with the first call of lb_mpi; a program's own clock may also count "
@@ -464,7 +464,7 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
         n, amount = done[:, some].sum(dtype=float), moved[:, some].sum(dtype=float)
         lines.append([
             f"{begin:,}" if begin == end else f"{begin:,}\N{EN DASH}{end:,}",
-            name, seconds(span), seconds(bound), f"{span / bound:.2f}" if bound else "-",
+            name, shown_seconds(span), shown_seconds(bound), f"{span / bound:.2f}" if bound else "-",
             f"{n:,.0f} {unit}" if n else "-", f"{amount:,.0f} {what}" if amount else "-",
             _mean(first["before"][some]), _mean(first["after"][some]), words,
         ])  # fmt: skip
@@ -584,7 +584,7 @@ def _machine(run: Run) -> str:
         ("hosts", ", ".join(named) + more),
         ("software", "; ".join(versions[:4])),
         ("clocks", run.clock),
-        ("resolution", f"bins of {seconds(max(one.width_s for one in run.ranks))}"),
+        ("resolution", f"bins of {shown_seconds(max(one.width_s for one in run.ranks))}"),
     ]
     return "<h2>The machine</h2><dl>" + "".join(f"<dt>{name}<dd>{escape(text)}" for name, text in rows) + "</dl>"
 
@@ -595,20 +595,5 @@ def _key(entries: Iterable[tuple[str, str]]) -> str:
     return f'<ul class="key">{items}</ul>'
 
 
-def seconds(value: float) -> str:
-    """Write seconds in a suitable unit."""
-    if not np.isfinite(value):
-        return "not known"
-    if value < 1e-3:
-        return f"{1e6 * value:.0f} us"
-    number, unit = (value, "s") if value >= 1.0 else (1e3 * value, "ms")
-    return f"{number:,.{0 if number >= 100 else 1 if number >= 10 else 2}f} {unit}"
-
-
-def percent(value: float) -> str:
-    """Write a fraction in percent."""
-    return f"{value:.1%}" if np.isfinite(value) else "-"
-
-
 def _mean(values: Floats) -> str:
-    return percent(float(_means(values, len(values))[0]))
+    return percent(float(_means(values, len(values))[0]), "-")

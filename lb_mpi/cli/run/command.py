@@ -1,6 +1,6 @@
 """One `Command` for each command of `python -m lb_mpi NAME` and each app, and `execute`, which runs any of them.
 
-A command adds its arguments to a `Parser`, and returns an `Answer` for machines and people, an exit code, or the user's
+A command adds its arguments to a `Parser`, and returns an `Output`, an exit code, or the user's
 program to be called.  A mistake in the command line is one line and exit code 2; so is a failure, with code 1.
 Any other exception is a bug, and keeps its traceback.  Only the standard library is imported here.
 """
@@ -39,8 +39,8 @@ STDOUT = "-"
 DEATH_S = 0.5  # MPI fails where another rank has just died: `run` shall learn of that first
 
 
-class Answer(NamedTuple):
-    """What a command has found."""
+class Output(NamedTuple):
+    """The figures that a command has found, and the same for people."""
 
     figures: Any  # ready for JSON
     lines: Sequence[str]  # for people
@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser):
         return ""
 
 
-Result = Answer | int | Callable[[], int] | None  # of a command: its answer, its exit code, or the user's program to call
+Result = Output | int | Callable[[], int] | None  # of a command: its answer, its exit code, or the user's program to call
 
 
 class Command(NamedTuple):
@@ -122,7 +122,7 @@ class Command(NamedTuple):
     example: str  # a call, in which {} is the command
     arguments: Callable[[Parser], object]  # adds them
     run: Callable[[argparse.Namespace], Result]  # ValueError, OSError for a mistake; Error for a failure
-    answers: bool = True  # it has an Answer, also as JSON
+    answers: bool = True  # it has an Output, also as JSON
     ranks: bool = False  # all of mpiexec's run it, and rank 0 prints; otherwise rank 0 alone
     n_own: Callable[[Sequence[str]], int] = len  # of the arguments; the rest, and unknown ones, are `options.passed_on`
 
@@ -178,7 +178,7 @@ def execute(command: Command, arguments: Sequence[str], prog: str) -> int:
         raise
     if result is None or isinstance(result, int):
         return result or 0
-    if not isinstance(result, Answer):
+    if not isinstance(result, Output):
         return result()
     if not speaks():
         return 0

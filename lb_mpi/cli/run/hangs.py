@@ -1,6 +1,6 @@
 """Detect ranks that hang: stopped, at their start, or while all other ranks wait for them.   (pure)
 
-A rank hangs if its program, or a process that watches it, has been stopped (SIGSTOP) for `hang_s`.  The other rules:
+A rank hangs if its program has been stopped (SIGSTOP) for `hang_s`.  The other rules:
 
 A start
 -------
@@ -45,7 +45,6 @@ class Hang(NamedTuple):
     where: str = ""  # or ", in a search"
     how: str = NEITHER
     cut_off: bool = False  # from the network of MPI
-    watched: bool = True  # False: a process that watches it is stopped, and the rank may go on
 
     def __str__(self) -> str:
         return f"rank {self.rank} on host {self.host} hangs: {self.how} for {self.seconds:.0f} s{self.where}"
@@ -56,13 +55,12 @@ class Hang(NamedTuple):
 
 
 def stopped(states: Sequence[RankState], hang_s: float) -> list[Hang]:
-    """Return the ranks that have been stopped, or whose watchers have, for `hang_s` seconds (0: never)."""
+    """Return the ranks that have been stopped for `hang_s` seconds (0: never)."""
     found = []
     for state in states:
         if 0 < hang_s <= state.stopped_s:
-            how = f"{state.watcher}, which watches it, is stopped" if state.watcher else "stopped"
             where = f", in {state.phase}" if state.phase else ""
-            found.append(Hang(state.rank, state.host, state.stopped_s, where, how, watched=not state.watcher))
+            found.append(Hang(state.rank, state.host, state.stopped_s, where, "stopped"))
     return found
 
 

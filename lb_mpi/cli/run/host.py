@@ -48,9 +48,7 @@ ASLEEP = 0.5  # of the time: a rank that sleeps longer is waiting
 QUIET_S = 2.0  # shorter times of a rank are not reported
 LOOK_S = 0.2  # minimum time between two looks, for a meaningful share
 STACK_S = 2.0  # for writing a stack
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_STOPPED = (b"T", b"t")
+_STOPPED = ("T", "t")
 _MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 
@@ -129,17 +127,16 @@ class Rank:
         seen, used = self._seen(), _used(self._pid)
         now = time.monotonic()
         idle_s = self._idle.idle_s(now, seen, used)
-        watcher = _stopped_watcher(self._pid)
-        stopped_s = self._stopped.constant_s(now, (used.stopped, watcher))
+        stopped_s = self._stopped.constant_s(now, used.stopped)
         times = {
             "idle_s": idle_s,
             "away_s": self._turns.constant_s(now, seen.turns),
             "waits_s": self._waiting.waits_s(now, seen),
-            "stopped_s": stopped_s if watcher else min(stopped_s, idle_s) if used.stopped else 0.0,
+            "stopped_s": min(stopped_s, idle_s) if used.stopped else 0.0,
         }
         return RankState(
             self.number, self._host, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
-            at_end=seen.at_end, stopped=used.stopped, watcher=watcher, answered=seen.answered, n_silent=seen.n_silent,
+            at_end=seen.at_end, stopped=used.stopped, answered=seen.answered, n_silent=seen.n_silent,
             **{name: float(round(one)) if one >= QUIET_S else 0.0 for name, one in times.items()},
         )  # fmt: skip
 
@@ -187,25 +184,12 @@ def _kill_main_thread(pid: int, number: int) -> None:
     ctypes.CDLL(None).tgkill(pid, pid, number)  # glibc has it, since 2.30; Python's os doesn't
 
 
-def read_at_once(path: str) -> bytes:
-    """Return the content of a file in /proc, at half the price of `Path`: a throttle reads many."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        found = more = os.read(file, _PAGE)
-        while len(more) > _PAGE // 2:  # of a long list, a read returns the lines or numbers that fit in a page
-            more = os.read(file, _PAGE)
-            found += more
-        return found
-    finally:
-        os.close(file)
-
-
 def children(pid: int) -> list[int]:
     """Return the children of `pid`; OSError if it has ended."""
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):
-            found += map(int, read_at_once(f"/proc/{pid}/task/{thread}/children").split())
+            found += map(int, limit.read_at_once(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
@@ -225,45 +209,13 @@ def _used(pid: int) -> Used:
     cpu_s, moved_bytes, states, tree = 0.0, 0, set(), descendants(pid)
     for one in tree:
         with contextlib.suppress(OSError):
-            stat = _stat(one)
+            stat = limit.stat(one)
             states.add(stat.state)
-            cpu_s += stat.cpu_s
+            cpu_s += stat.cpu_s + stat.children_cpu_s
             # by the program (rchar, wchar), and by a disk while a call of the program lasts (read_bytes, write_bytes)
             lines = Path(f"/proc/{one}/io").read_bytes().splitlines()
             moved_bytes += sum(int(line.split()[1]) for line in lines if line.partition(b":")[0] in _MOVED)
-    return Used(cpu_s, not states.isdisjoint(_STOPPED), not tree, moved_bytes, b"D" in states)
-
-
-def _stopped_watcher(pid: int) -> str:
-    """Return the name of a stopped process among `pid`, which is rank.py, and its parent, a process of MPI; "": none."""
-    if is_stopped(pid):
-        return "rank.py"
-    with contextlib.suppress(OSError):
-        parent = _stat(_stat(pid).parent)
-        return parent.name if parent.state in _STOPPED else ""
-    return ""
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by SIGSTOP; False if it has ended."""
-    with contextlib.suppress(OSError):
-        return _stat(pid).state in _STOPPED
-    return False
-
-
-class _Stat(NamedTuple):
-    name: str
-    state: bytes
-    parent: int
-    cpu_s: float
-
-
-def _stat(pid: int) -> _Stat:
-    """Return what the system says about a process, CPU time with that of its ended children; OSError if it has ended."""
-    name, _, rest = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
-    fields = rest.split()
-    cpu_s = sum(map(int, fields[11:15])) * TICK_S
-    return _Stat(name.partition(b"(")[2].decode(errors="replace"), fields[0], int(fields[1]), cpu_s)
+    return Used(cpu_s, not states.isdisjoint(_STOPPED), not tree, moved_bytes, "D" in states)
 
 
 LOST_S = 20.0
@@ -308,7 +260,7 @@ def receive(from_ranks: socket.socket) -> tuple[int, int, bytes, list[int]]:
 
 
 class Side:
-    """Answer launch/run, and keep the state of this host's ranks, which bear `mark`."""
+    """Output launch/run, and keep the state of this host's ranks, which bear `mark`."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
@@ -335,7 +287,7 @@ class Side:
     def _begin(self, number: str, pid: int, file: int) -> None:
         self._pids.add(pid)
         with contextlib.suppress(OSError):
-            self.parents.add(_stat(pid).parent)
+            self.parents.add(limit.stat(pid).parent)
         self._ranks[number] = Rank(number, pid, file)
         with contextlib.suppress(OSError):  # it has ended, or the kernel is older than Linux 5.3
             self.alive[os.pidfd_open(pid)] = number
@@ -399,7 +351,7 @@ def readable(files: Iterable[int], wait_s: float) -> list[int]:
 
 
 def serve(side: Side, from_ranks: socket.socket) -> None:
-    """Answer until the other side is gone."""
+    """Output until the other side is gone."""
     while found := readable([0, from_ranks.fileno(), *side.alive], LOST_S):
         ended = [file for file in found if file in side.alive]
         if ended or from_ranks.fileno() in found:  # the reports of ranks come first
@@ -411,7 +363,7 @@ def serve(side: Side, from_ranks: socket.socket) -> None:
 
 
 def main(_arguments: Sequence[str]) -> int:
-    """Answer, then end all remaining processes."""
+    """Output, then end all remaining processes."""
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
         with open(0, "rb", buffering=0, closefd=False) as file:  # keeps the lines after the first one for later
             mark, _, word = file.readline().decode().strip().partition(" ")

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: after Ctrl-C, all is over within a second
@@ -33,6 +34,8 @@ LEFT_S = 5.0  # a process that survives SIGKILL this long hangs in the kernel, f
 MARK = "LB_MPI_LAUNCH"
 _UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _FOLDER = Path("/dev/shm")
 _NAMES = re.compile(  # of shared memory: MPICH's, Open MPI's with host, job and number, and UCX's
     r"mpich_shm_[0-9a-f]+_\d+|mpich_shar_tmp\w{6}|(?:vader_segment|sm_segment|osc_sm|osc_rdma)\..+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+"
@@ -119,9 +122,11 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
     found = set()
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended meanwhile, or another user's
-            state, _, _, of = _state(path)
+            one = stat(path.name)
             named = word and path.stat().st_uid == os.geteuid() and word.encode() in (path / "cmdline").read_bytes()
-            if state not in "ZX" and (named or int(of) == session or mark in _marks((path / "environ").read_bytes())):
+            if one.state in "ZX":
+                continue
+            if named or one.session == session or mark in _marks((path / "environ").read_bytes()):
                 found.add(int(path.name))
     return found
 
@@ -129,13 +134,41 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
 def is_alive(pid: int) -> bool:
     """Return whether a process exists; one that is dead but not yet reaped does not."""
     with contextlib.suppress(OSError):
-        return _state(_PROC / str(pid))[0] not in "ZX"
+        return stat(pid).state not in "ZX"
     return False
 
 
-def _state(process: Path) -> list[str]:
-    """Return state, parent, group and session of the process at /proc/PID; OSError if it has ended."""
-    return (process / "stat").read_text().rpartition(")")[2].split()[:4]
+class Stat(NamedTuple):
+    """The facts about a process in /proc/PID/stat."""
+
+    name: str
+    state: str
+    parent: int
+    session: int
+    cpu_s: float  # to 10 ms, as the next
+    children_cpu_s: float  # of those that have ended, and were waited for
+
+
+def stat(pid: int | str) -> Stat:
+    """Return what the system says about a process; OSError if it has ended."""
+    name, _, rest = read_at_once(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")
+    fields = rest.split()
+    user, system, theirs, their_system = (int(ticks) * TICK_S for ticks in fields[11:15])
+    parent, session = int(fields[1]), int(fields[3])
+    return Stat(name.partition("(")[2], fields[0], parent, session, user + system, theirs + their_system)
+
+
+def read_at_once(path: str) -> bytes:
+    """Return the content of a file in /proc, at half the price of `Path`: a throttle reads many."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        found = more = os.read(file, _PAGE)
+        while len(more) > _PAGE // 2:  # of a long list, a read returns the lines or numbers that fit in a page
+            more = os.read(file, _PAGE)
+            found += more
+        return found
+    finally:
+        os.close(file)
 
 
 def may_bear(pid: int, mark: str) -> bool:

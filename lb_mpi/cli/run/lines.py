@@ -57,8 +57,7 @@ class RankState(NamedTuple):
     waits_s: float = 0.0  # time mostly asleep in lb_mpi, in calls or in none
     at_end: bool = False  # it has reached the end of its program
     stopped: bool = False  # by SIGSTOP
-    watcher: str = ""  # the name of a process that watches it, rank.py or one of MPI, and is stopped; "": none
-    stopped_s: float = 0.0  # for how long it has been stopped, or the watcher
+    stopped_s: float = 0.0  # for how long it has been stopped
     answered: int = 0  # the last question about the others that it has answered
     n_silent: int = 0  # how many ranks did not answer it then
 

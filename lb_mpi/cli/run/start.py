@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from typing import NamedTuple
 from lb_mpi.cli.run import commands, limit
 from lb_mpi.cli.run.command import NOT_FOUND, Mistake, Parser
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, FirstSigns, Hang, stopped
-from lb_mpi.cli.run.host import is_stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import WATCHER, End
 from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
@@ -147,8 +145,6 @@ class _Run:
         self._gone: list[str] = []
         self._hung: list[Hang] = []
         self._late: set[str] = set()  # ranks that were named as late
-        self._here = {"mpiexec": process.pid, "host.py": watch.here.pid}  # processes of this machine, which may be stopped
-        self._stopped_at: dict[str, float] = {}  # of these: when each was first seen stopped
         self._start = FirstSigns(hosts, self._hang_s)
         self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.tell(f"ask {question}"))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
@@ -170,21 +166,9 @@ class _Run:
         at_start = self._start.stuck(now, states)
         self._hung = stopped(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
         self._warn_of_late()
-        if self._hang_s:
-            self._wrong = self._stopped_here(now)
-            if self._n_regular == len(self._hosts) and now > self._last_s + self._hang_s and not self._wrong:
-                self._wrong = [f"all ranks have ended, but mpiexec has not for {now - self._last_s:.0f} s"]
+        if self._hang_s and self._n_regular == len(self._hosts) and now > self._last_s + self._hang_s:
+            self._wrong = [f"all ranks have ended, but mpiexec has not for {now - self._last_s:.0f} s"]
         return not self._hung and not self._wrong
-
-    def _stopped_here(self, now: float) -> list[str]:
-        found = []
-        for name, pid in self._here.items():
-            stopped_s = now - self._stopped_at.setdefault(name, now)
-            if not is_stopped(pid):
-                del self._stopped_at[name]
-            elif stopped_s >= self._hang_s:
-                found.append(f"{name} on host {socket.gethostname()} hangs: stopped for {stopped_s:.0f} s")
-        return found
 
     def _warn_of_late(self) -> None:
         for hang in self._awaited.late:
@@ -195,9 +179,6 @@ class _Run:
     def outcome(self) -> Outcome:
         """Return how it ended, after all hosts have reported."""
         code = self._process.poll()
-        if is_stopped(self._watch.here.pid):  # it has reports of the ranks
-            os.kill(self._watch.here.pid, signal.SIGCONT)
-            say("host.py was stopped, and has been continued")
         if code is not None:
             self._gone = self._watch.silent()  # Open MPI's mpiexec may exit with 0 after a host has died
         else:
@@ -205,7 +186,7 @@ class _Run:
         self._hear()
         seconds = time.monotonic() - self._began
         say(*self._gone, *self._hung, *self._wrong)
-        for rank in [hang.rank for hang in self._hung if hang.watched][:MOST_STACKS]:
+        for rank in [hang.rank for hang in self._hung][:MOST_STACKS]:
             stack = self._watch.stack(rank, STACK_S).rstrip().splitlines()
             say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
         if code and not self._came:
