@@ -219,6 +219,12 @@ def test_one_validator_for_each_kind(kind: str) -> None:
             check(value)
 
 
+def test_a_list_says_how_many_numbers_it_has_and_should_have() -> None:
+    for text, size, says in (("1", 2, "x has 1 number: expected 2"), ("a", 1, "x = 'a': expected a number")):
+        with pytest.raises(ValueError, match=f"^{says}$"):
+            checks.comma_list("x", text, size)
+
+
 def test_values_without_a_repr_are_refused_with_a_message() -> None:
     class Unspeakable:
         def __repr__(self) -> str:
