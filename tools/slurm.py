@@ -43,6 +43,7 @@ CredType=cred/munge
 AuthInfo=socket={folder}/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
+TmpFS={folder}/tmp-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -90,7 +91,8 @@ def up(hosts: Sequence[Host]) -> None:
         nodes = "".join(node(host, addresses[host.name]) for host in hosts)
         (FOLDER / "slurm.conf").write_text(CONFIGURATION.format(folder=FOLDER, first=hosts[0].name) + nodes)
         for host in hosts:
-            (FOLDER / f"spool-{host.name}").mkdir()
+            for use in ("spool", "tmp"):  # where PMIx has a folder of the same name on each node
+                (FOLDER / f"{use}-{host.name}").mkdir()
         (FOLDER / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         _start_munge(hosts[0].name)
         on(hosts[0].name, "slurmctld", "-f", f"{FOLDER}/slurm.conf")
