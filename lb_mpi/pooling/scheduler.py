@@ -287,6 +287,7 @@ class Scheduler:
         if not self.at[rank]:
             raise ProtocolError(f"results from rank {rank}, which has no batch")
         batch = self.at[rank].popleft()
+        self._first.pop(rank, None)  # which would keep its results
         queue = batch.queue
         queue.n_sent -= 1
         if batch.kind == BatchKind.STORE:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
@@ -119,8 +120,13 @@ def test_tasks_run_on_all_ranks_and_come_in_order() -> None:
         assert executor.submit(pow, 2, exp=5).result() == 32
         assert {*executor.map(slow_rank, range(4 * SIZE))} == {*range(SIZE)}
         large = np.arange(300_000.0)
-        for result in executor.map(np.negative, [large] * SIZE):
-            assert np.array_equal(result, -large)
+        for unordered in (False, True):
+            for result in executor.map(np.negative, [large] * SIZE, unordered=unordered):
+                assert np.array_equal(result, -large)
+                alive = weakref.ref(result)
+                del result  # as in CPython's suite: the iterator keeps no reference
+                assert executor.submit(abs, 1).result() == 1  # the dispatcher has left the frame that gave the result
+                assert alive() is None
 
     on_root(use)
 

@@ -374,14 +374,16 @@ def _resolved(
         if unordered:
             for future in concurrent.futures.as_completed(set(futures), left_s()):
                 futures.remove(future)
-                yield future.result()
+                results = [future.result()]
+                del future  # which keeps its result
+                yield results.pop()
         while futures:
-            result = futures[0].result(left_s())
+            results = [futures[0].result(left_s())]
             futures.popleft()
             if (still := executor()) is not None and (args := next(more, None)) is not None:
                 futures.append(still.submit(fn, *args))
             del still
-            yield result
+            yield results.pop()  # no reference is kept while the caller has it
     finally:
         for future in futures:
             future.cancel()
