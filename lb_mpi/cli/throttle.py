@@ -28,7 +28,7 @@ from lb_mpi.cli.run import limit
 from lb_mpi.cli.run.command import Mistake, Parser
 from lb_mpi.cli.run.host import descendants
 from lb_mpi.cli.run.options import add_slow_ranks
-from lb_mpi.cli.run.rank import FORWARDED, NUMBER, become, end_as, number, prctl, take_priority
+from lb_mpi.cli.run.rank import FORWARDED, NUMBER, become, end_as, number, prctl, raise_priority
 from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.table import counted
 
@@ -227,7 +227,7 @@ def hold_back(program: Program, speed: float, stops: Stops) -> str:
     run_s = slice_s(speed)
     account, watch = RestAccount(speed), UsageWatch(program)
     stopped_s, n_stops = 0.0, 0
-    take_priority()
+    raise_priority()
     while not program.ended():
         _wait(program, run_s)
         rest_s = account.rest(*watch.look(stopped_s, n_stops))

@@ -30,15 +30,15 @@ A, B, ALL = b"\x02aaaaa", b"\x02bbbbb", b"\xff" * 6
 def test_the_switch_holds_every_frame_back_and_learns() -> None:
     switch = Switch(3, 1e-3)
     assert switch.due(0.0) is None
-    switch.take(0.0, 0, ALL + A + b"who is B?")
-    switch.take(0.4e-3, 1, A + B + b"I am")
+    switch.receive(0.0, 0, ALL + A + b"who is B?")
+    switch.receive(0.4e-3, 1, A + B + b"I am")
     assert switch.due(0.5e-3) == pytest.approx(0.5e-3)
-    assert switch.give(0.9e-3) == []
-    assert switch.give(1.0e-3) == [(1, ALL + A + b"who is B?"), (2, ALL + A + b"who is B?")]
-    assert switch.give(5.0e-3) == [(0, A + B + b"I am")]
-    switch.take(6e-3, 2, B + b"\x02ccccc" + b"first")
-    switch.take(6e-3, 2, b"\x02ddddd" + b"\x02ccccc" + b"to nobody known")
-    assert [port for port, _ in switch.give(1.0)] == [1, 0, 1]
+    assert switch.send(0.9e-3) == []
+    assert switch.send(1.0e-3) == [(1, ALL + A + b"who is B?"), (2, ALL + A + b"who is B?")]
+    assert switch.send(5.0e-3) == [(0, A + B + b"I am")]
+    switch.receive(6e-3, 2, B + b"\x02ccccc" + b"first")
+    switch.receive(6e-3, 2, b"\x02ddddd" + b"\x02ccccc" + b"to nobody known")
+    assert [port for port, _ in switch.send(1.0)] == [1, 0, 1]
     assert switch.due(1.0) is None
 
 

@@ -93,10 +93,10 @@ MUTANTS = [
     ("FirstSigns.__init__", "max(hang_s, START_S) if hang_s", "START_S if hang_s"),
     ("FirstSigns.stuck", "missing_s < self._limit_s", "False"),
     ("FirstSigns.stuck", "missing_s < self._limit_s", "missing_s <= self._limit_s"),
-    ("FirstSigns.stuck", "now - self._came_s", "now"),
+    ("FirstSigns.stuck", "now - self._begun_s", "now"),
     ("FirstSigns.stuck", "len(states), now\n", "len(states), 0.0\n"),
-    ("FirstSigns.stuck", "self._n_came, self._came_s = len(states), now", "self._came_s = now"),
-    ("FirstSigns.stuck", "if rank not in came]", "if rank in came]"),
+    ("FirstSigns.stuck", "self._n_begun, self._begun_s = len(states), now", "self._begun_s = now"),
+    ("FirstSigns.stuck", "if rank not in begun]", "if rank in begun]"),
     ("FirstSigns.stuck", "Hang(*one, missing_s", "Hang(*one[::-1], missing_s"),
     ("FirstSigns.stuck", "Hang(*one, missing_s", "Hang(*one, now"),
 ]

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from lb_mpi.cli.run.rank import take_priority
+from lb_mpi.cli.run.rank import raise_priority
 from lb_mpi.errors import ClusterError
 
 
@@ -95,7 +95,7 @@ class Switch:
         self._port_of: dict[bytes, int] = {}  # by Ethernet address
         self._under_way: deque[DelayedFrame] = deque()
 
-    def take(self, now: float, port: int, data: bytes) -> None:
+    def receive(self, now: float, port: int, data: bytes) -> None:
         """Receive a frame."""
         self._port_of[data[6:12]] = port
         self._under_way.append(DelayedFrame(now + self._delay_s, port, data))
@@ -104,7 +104,7 @@ class Switch:
         """Return the seconds until the next frame leaves, None without frames under way."""
         return max(self._under_way[0].due - now, 0.0) if self._under_way else None
 
-    def give(self, now: float) -> list[tuple[int, bytes]]:
+    def send(self, now: float) -> list[tuple[int, bytes]]:
         """Return the frames that leave now, with their ports: all others if the address is unknown, or a group's."""
         out = []
         while self._under_way and self._under_way[0].due <= now:
@@ -135,7 +135,7 @@ def switch(arguments: Sequence[str]) -> NoReturn:
     frames = Switch(len(devices), float(delay))
     port_of = {device: port for port, device in enumerate(devices)}
     say_ready()
-    take_priority()  # a frame that waits for a core would be late
+    raise_priority()  # a frame that waits for a core would be late
     while True:
         ready, _, _ = select.select(devices, [], [], frames.due(time.monotonic()))
         for device in ready:
@@ -144,7 +144,7 @@ def switch(arguments: Sequence[str]) -> NoReturn:
                     data = os.read(device, MTU + 18)
                 except OSError:  # no more frames, or the device is down
                     break
-                frames.take(time.monotonic(), port_of[device], data)
-        for port, data in frames.give(time.monotonic()):
+                frames.receive(time.monotonic(), port_of[device], data)
+        for port, data in frames.send(time.monotonic()):
             with contextlib.suppress(OSError):  # a host that is down loses its frames
                 os.write(devices[port], data)

@@ -201,9 +201,9 @@ def lateness(row: int, members: Sequence[int], calls: Ints) -> tuple[Ints, Ints]
     ranks = np.asarray(members, dtype=np.int64)
     same = ((kinds == kinds[row]) | (kinds == ABSENT)).all(axis=0)
     needed = (kinds[row] == TOGETHER) | ((kinds[row] == PARTLY) & (posted <= left[row]))
-    came = np.where(needed, posted, _NEVER)
-    last = came.argmax(axis=0)
-    until = np.minimum(came.max(axis=0), left[row])
+    arrived = np.where(needed, posted, _NEVER)
+    last = arrived.argmax(axis=0)
+    until = np.minimum(arrived.max(axis=0), left[row])
     late = same & (until > entered[row]) & (last != row)
     return np.where(late, until - entered[row], 0), np.where(late, ranks[last], NOBODY)
 

@@ -208,7 +208,7 @@ class TimedCall:
     number: int  # its place in the program
     entered: int
     whom: int = NOBODY  # the rank for which it waits
-    came: Callable[[Any], object] | None = None  # called with the result
+    returned: Callable[[Any], object] | None = None  # called with the result
     left: Callable[[int], object] | None = None  # called with the end of the call
 
 
@@ -239,8 +239,8 @@ class TimedMethods:
                 args, kwargs = begin(call, args, kwargs) or (args, kwargs)
                 recorder.current = call
                 result = adopt(plain(*args, **kwargs))
-                if call.came is not None:
-                    call.came(result)
+                if call.returned is not None:
+                    call.returned(result)
                 return result
             finally:
                 recorder.leave(call)
@@ -281,13 +281,13 @@ class TimedMethods:
         if rank == MPI.ANY_SOURCE:
             args, kwargs, asked = with_status(recorder, args, kwargs, status + 1)
 
-        def came(result: Any) -> None:
+        def returned(result: Any) -> None:
             if asked is not None:
                 call.whom = recorder.peer(comm, asked.source)
             if isinstance(result, MPI.Message):
                 result._posted = Posted(call.whom)  # type: ignore[attr-defined]
 
-        call.came = came
+        call.returned = returned
         return args, kwargs
 
     def ask(self, call: TimedCall, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
@@ -295,14 +295,14 @@ class TimedMethods:
         recorder, comm = self.recorder, args[0]
         args, kwargs, asked = with_status(recorder, args, kwargs, 3)
 
-        def came(result: Any) -> None:
+        def returned(result: Any) -> None:
             if result:
                 whom = recorder.peer(comm, asked.source)
                 recorder.woken(whom)
                 if isinstance(result, MPI.Message):
                     result._posted = Posted(whom)  # type: ignore[attr-defined]
 
-        call.came = came
+        call.returned = returned
         return args, kwargs
 
     def test(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
@@ -313,7 +313,7 @@ class TimedMethods:
         requests = [args[0]] if isinstance(args[0], MPI.Request) else args[0]
         every = [_posted(request) for request in requests]
 
-        def came(result: Any) -> None:
+        def returned(result: Any) -> None:
             collective = next((posted for posted in reversed(every) if posted.stream is not None), None)
             if not (result[0] if isinstance(result, tuple) else result):
                 if collective is None:
@@ -326,7 +326,7 @@ class TimedMethods:
                 recorder.slept.clear()
                 self._waits(call, collective, None, asleep)
 
-        call.came = came
+        call.returned = returned
 
     def receive_message(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a receive of a probed message: it waits for the sender."""
@@ -337,7 +337,7 @@ class TimedMethods:
         position, word = peer
         rank = argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)
         posted = Posted(self.recorder.peer(args[0], rank), args[0] if rank == MPI.ANY_SOURCE else None)
-        call.came = lambda request: setattr(request, "_posted", posted)
+        call.returned = lambda request: setattr(request, "_posted", posted)
 
     def collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int) -> None:
         """Begin a blocking collective; the awaited rank is determined at the end of the run."""
@@ -349,7 +349,7 @@ class TimedMethods:
         """Begin a nonblocking collective; its request waits."""
         posted, at, calls = Posted(stream=self.recorder.known(args[0]).stream), call.entered, self.recorder.calls
         # Idup also returns a communicator
-        call.came = lambda result: setattr(result[1] if isinstance(result, tuple) else result, "_posted", posted)
+        call.returned = lambda result: setattr(result[1] if isinstance(result, tuple) else result, "_posted", posted)
 
         def left(_left: int) -> None:
             if posted.stream is not None:
@@ -362,7 +362,7 @@ class TimedMethods:
         posted, asked = _posted(args[0]), None
         if posted.anybody is not None:
             args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
-        call.came = lambda _result: self._waits(call, posted, asked)
+        call.returned = lambda _result: self._waits(call, posted, asked)
         call.whom = posted.whom
         return args, kwargs
 
@@ -376,13 +376,13 @@ class TimedMethods:
         if one and any(_posted(request).anybody is not None for request in requests):
             args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
 
-        def came(result: Any) -> None:
+        def returned(result: Any) -> None:
             found = result[0] if isinstance(result, tuple) else result  # the pickled ones also return messages
             index = found if isinstance(found, int) else found[0] if found else -1
             if 0 <= index < len(requests):
                 self._waits(call, _posted(requests[index]), asked)
 
-        call.came = came
+        call.returned = returned
         return args, kwargs
 
     def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None, asleep: int = 0) -> None:

@@ -73,18 +73,18 @@ class FirstSigns:
     def __init__(self, hosts: Sequence[str], hang_s: float) -> None:
         self._hosts = {str(rank): host for rank, host in enumerate(hosts)}
         self._limit_s = max(hang_s, START_S) if hang_s else float("inf")
-        self._n_came, self._came_s = 0, 0.0
+        self._n_begun, self._begun_s = 0, 0.0
 
     def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
         """Return the ranks that hang before their programs, `now` seconds after the start began."""
-        if len(states) != self._n_came:
-            self._n_came, self._came_s = len(states), now
-        came, missing_s = {state.rank for state in states}, now - self._came_s
+        if len(states) != self._n_begun:
+            self._n_begun, self._begun_s = len(states), now
+        begun, missing_s = {state.rank for state in states}, now - self._begun_s
         if missing_s < self._limit_s or any(state.spoke for state in states):
             return []
-        if not came <= self._hosts.keys():  # another kind of mpiexec numbers its ranks differently
+        if not begun <= self._hosts.keys():  # another kind of mpiexec numbers its ranks differently
             return []
-        missing = [(rank, host) for rank, host in self._hosts.items() if rank not in came]
+        missing = [(rank, host) for rank, host in self._hosts.items() if rank not in begun]
         return [Hang(*one, missing_s, ", in its start, before its program") for one in missing]
 
 

@@ -195,17 +195,17 @@ def held() -> Iterator[list[int]]:
 
     The list contains the signals that arrived; a caller that has handled them removes them.
     """
-    came: list[int] = []
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_UNWINDING)}
     before = {number: handler for number, handler in before.items() if callable(handler)}  # an ignored one stays so
     for number in before:
-        signal.signal(number, lambda one, _frame: came.append(one))
+        signal.signal(number, lambda one, _frame: received.append(one))
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for one in dict.fromkeys(came):
+        for one in dict.fromkeys(received):
             signal.raise_signal(one)
 
 

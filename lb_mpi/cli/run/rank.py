@@ -114,7 +114,7 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def take_priority() -> None:
+def raise_priority() -> None:
     """Let this process, not its children, have a core as soon as it wakes; do nothing without the privilege."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -148,13 +148,13 @@ def main(argv: Sequence[str]) -> NoReturn:
     asked = False
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
         about = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD, ORPHANED})
-        if (came := about.si_signo) == ORPHANED:
+        if (received := about.si_signo) == ORPHANED:
             if not asked and by_name not in ("", *MPIEXEC) and os.getppid() != by:  # else only a thread of it has ended
                 report(-signal.SIGKILL, parent=by_name)
-        elif came != signal.SIGCHLD:
+        elif received != signal.SIGCHLD:
             asked = asked or about.si_pid in (0, by)  # by MPI; a signal of others is the end of the rank
             with contextlib.suppress(OSError):
-                os.killpg(child, came)
+                os.killpg(child, received)
     code = os.waitstatus_to_exitcode(ended[1])
     seen = signs.read(os.pread(file, signs.BYTES, 0))
     failed = code != 0 or not (seen.at_end or not seen.mpi_pid)

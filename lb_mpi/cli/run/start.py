@@ -127,15 +127,15 @@ def say(*lines: object) -> None:
 
 
 class _Run:
-    """A run under way: mpiexec is `process`, `hosts` are those of the ranks, and `came` are the signals received.
+    """A run under way: mpiexec is `process`, `hosts` are those of the ranks, and `signals` are the signals received.
 
     It prints what dies or hangs.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], came: list[int], job: MpiJob
+        self, process: subprocess.Popen[bytes], watch: Watch, hosts: Sequence[str], signals: list[int], job: MpiJob
     ) -> None:
-        self._process, self._watch, self._hosts, self._came = process, watch, hosts, came
+        self._process, self._watch, self._hosts, self._signals = process, watch, hosts, signals
         self._hang_s, self._grace_s = job.options.hang_s, job.options.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []  # except regular ones
@@ -158,7 +158,7 @@ class _Run:
         now = time.monotonic() - self._began
         if self._process.poll() is not None or self._gone:
             return False
-        if self._came and not self._goes_on_to_save(now):
+        if self._signals and not self._goes_on_to_save(now):
             return False
         if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
@@ -189,7 +189,7 @@ class _Run:
         for rank in [hang.rank for hang in self._hung][:MOST_STACKS]:
             stack = self._watch.stack(rank, STACK_S).rstrip().splitlines()
             say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
-        if code and not self._came:
+        if code and not self._signals:
             alone = "" if self._ends or self._lost else ", and no rank has reported why"
             say(f"mpiexec ended with exit code {code}{alone}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
@@ -216,7 +216,7 @@ class _Run:
             for one in found.unreported[:MOST_NAMED]:
                 say(f"rank {one} on host {self._hosts[one]} has not reported its end, but mpiexec has ended with code 0")
         if how(found) in (How.STOPPED, How.DONE):  # it has saved, or ended meanwhile
-            self._came.clear()
+            self._signals.clear()
         return found
 
     def _hear(self) -> None:
@@ -241,20 +241,20 @@ class _Run:
         if self._asked is None:
             self._watch.hear(NEWEST_S)
             if not any(state.saves for state in self._watch.states()):
-                if set(self._came) != {SAVE_SIGNAL}:
+                if set(self._signals) != {SAVE_SIGNAL}:
                     return False
                 say(f"{SAVE_SIGNAL.name}: the program continues, since it cannot save at a signal (lb_mpi.asked_to_stop)")
-                self._came.clear()
+                self._signals.clear()
                 return True
             say(f"the program has {self._grace_s:g} s to save and stop; a second signal ends it at once")
             self._n_saved = sum(state.n_saved for state in self._watch.states())
             self._watch.tell("save")
-            self._asked = now, len(self._came)
-        asked_s, n_came = self._asked
+            self._asked = now, len(self._signals)
+        asked_s, n_signals = self._asked
         if now > asked_s + self._grace_s:
             say(f"the program has not stopped within {self._grace_s:g} s")
             return False
-        return len(self._came) == n_came
+        return len(self._signals) == n_signals
 
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
@@ -389,13 +389,13 @@ class MpiJob:
                 say(shlex.join([*self.argv(ranks, env), *self.program]))
             process = None
             try:
-                with limit.held() as came:
+                with limit.held() as signals:
                     argv = [*self.argv(ranks, env, link), *map(written, self.program)]
                     if "LB_MPI_RECORD" in self.recording:
                         remove_records(self.recording["LB_MPI_RECORD"])
                     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
                     hosts = [self.hosts[index].name for index in ranks]
-                    run = _Run(process, watch, hosts, came, self)
+                    run = _Run(process, watch, hosts, signals, self)
                     while run.goes_on():
                         time.sleep(LOOK_S)
                     outcome = run.outcome()

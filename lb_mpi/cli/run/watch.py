@@ -99,7 +99,7 @@ class Connection:
         *lines, self._text = self._text.split(b"\n")
         for line in lines:
             try:
-                self._take(line.decode())
+                self._process_line(line.decode())
             except ValueError:
                 self._hear_others(line)
             else:
@@ -109,7 +109,7 @@ class Connection:
         if said := line.decode(errors="replace").strip():
             self.said.append(printable(said))
 
-    def _take(self, line: str) -> None:
+    def _process_line(self, line: str) -> None:
         """Process a line of host.py; ValueError for other lines, like those of a login shell."""
         by, _, said = line.partition(" ")
         what, _, about = said.partition(" ")
