@@ -19,6 +19,7 @@ Seconds are a rank's own: in tasks, without the time in which it waited for a co
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -41,6 +42,8 @@ VARIATION_OF_COSTS = 0.01  # of seconds for a unit of cost, where costs are know
 LEAST_S, LONGEST_S = 1e-9, 1e12  # seconds of work below, and above, which nothing is learned
 SLOWEST = math.log(sys.float_info.min)
 KEPT = 4  # functions
+USUAL, LEAST = 5, 3  # calls over which the median of a rank's speed is taken; those that it needs to be known
+JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 DOORS = 8  # of a communicator
 
 
@@ -97,6 +100,28 @@ class RankSpeed(NamedTuple):
         mean = (before * self.log + n * log) / (before + n)
         prior, unsure = (0.0, 1.0) if extra and self.unsure else (self.prior, self.unsure)  # it was wrong
         return RankSpeed(prior, unsure, mean, min(MEMORY, before + n))
+
+
+class MeasuredSpeeds(deque[float]):
+    """The speeds of a rank in its last calls, work per second."""
+
+    def __init__(self, speeds: Iterable[float] = ()) -> None:
+        super().__init__(speeds, USUAL)
+
+    def add(self, speed: float) -> None:
+        """Add a speed; the second one in a row that is far from the usual one becomes the median at once."""
+        usual, n, last = self.usual(), len(self), self[-1] if self else speed
+        self.append(speed)
+        if n >= LEAST and (max(last, speed) * JUMP < usual or min(last, speed) > JUMP * usual):
+            self.extend([speed] * (USUAL // 2))
+
+    def moved(self) -> MeasuredSpeeds:
+        """Return what is left of these speeds when vertices have moved: the usual one, as a single measurement."""
+        return MeasuredSpeeds([self.usual()] if self else [])
+
+    def usual(self, least: int = 1) -> float:
+        """Return the median; NaN: there are fewer than `least`."""
+        return statistics.median(self) if len(self) >= least else math.nan
 
 
 class KnownSpeeds(NamedTuple):

@@ -45,13 +45,12 @@ from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
 from lb_mpi.balancing.ways import Choice, Stay, Ways
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.knowledge import WEAK, KnownSpeeds
+from lb_mpi.knowledge import USUAL, WEAK, KnownSpeeds, MeasuredSpeeds
 from lb_mpi.metrics import above
 from lb_mpi.reduction import UNIT, Reduction, halves, joined, units
 
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 DENSE = 256  # ranks up to which the fit is solved as a dense system
-USUAL = 5  # rounds over which the median of seconds per tick is taken
 ROOT = 0
 
 
@@ -102,7 +101,7 @@ class Decider:
         self.ways = Ways(trigger.tolerance, auto=trigger.when == "auto" and size > 1)
         self._knowledge, self._size = knowledge, size
         self._seen: dict[int, tuple[float, float]] = {}  # by rank q: weight, and weight * log(k_q / k of this rank)
-        self._tick_s: deque[float] = deque(maxlen=USUAL)  # seconds per tick in the last rounds
+        self._tick_rates = MeasuredSpeeds()  # ticks per second in the last rounds
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
         self._began_s = self._planned_s = 0.0
 
@@ -126,7 +125,7 @@ class Decider:
 
     @property
     def _speed(self) -> float:
-        return self._tick_work / (sorted(self._tick_s)[(len(self._tick_s) - 1) // 2] if self._tick_s else 1.0)
+        return self._tick_work * (self._tick_rates.usual() if self._tick_rates else 1.0)
 
     def report(self, report: RankReport) -> Reduction:
         """Learn from this rank's report, unless it is of a quick call; return what all ranks learn of it."""
@@ -135,7 +134,7 @@ class Decider:
         if home:  # waiting for a core is mostly noise, no reason to lend; that of calls which are not in busy_s counts, too
             own_s = max(report.ticks, report.busy_s - report.coreless_s)
         if report.ticks > 0.0 and not self.quick.left:
-            self._tick_s.append(own_s / report.ticks)
+            self._tick_rates.add(report.ticks / own_s)
         if report.observed:
             self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
             for place, weight, log_ratio in report.observed:

@@ -21,6 +21,9 @@ rank r is s_r = k_r / g_r units of work per second.
 - If rank r measures rows after rank q, then ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of the
   logarithms of all such ratios (`decider.fit`); recent ones weigh more.  Ranks that never computed each other's rows
   are assumed equal; the first rows lent to such a rank correct that.
+- Rows that come home from a borrower have often been chosen by chance.  They count only if the borrower has needed much
+  more or less time for its rows than before, which may be due to the rows or to the borrower, and all of them say that it
+  was the borrower.
 - A tick is a second of the function's own time: CPU time, and the time in which the function itself waits (it sleeps,
   or waits for a file, a subprocess, another thread or a GPU).  Time in which other programs had the core is not a
   property of the rows.  The carrier separates the two in each call (`lb_mpi.mpi.common.waiting.own_time_s`), so that
@@ -47,7 +50,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi.balancing.deciding import FORGET, UP, Decided, Observation, RankReport
 from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, count, cut, numbers, shortest_s
@@ -64,6 +67,7 @@ HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/
 KEPT_S = 16 * BLOCK_S  # minimum time of the kept part on its borrower; the owner may be slow, with long blocks
 BLURRED = 0.05  # of a block whose rows tell a ratio: the part that third ranks have measured, at most
 BLIND = 0.25  # part of the first planned loans that stays at home for dry ranks, if speeds are known from elsewhere only
+SEVERAL, CLEAR = 2, math.log(1.5)  # blocks that come home, and by how much each is off, if the borrower's speed has changed
 FAINT = 0.1  # weight of a ratio of different rows, in that of the same ones
 FEWEST = 2.0**-60  # seconds; no measured time is 0
 
@@ -98,6 +102,7 @@ class RowCosts:
         self.ticks = np.full(n, np.nan)
         self.measured_by = np.full(n, rank, dtype=np.int64)
         self._parts = np.zeros(n)  # of a call, in the ticks of each row
+        self._suspected = set[int]()  # borrowers that have needed much longer or shorter for the same rows
 
     def __len__(self) -> int:
         return len(self.ticks)
@@ -123,7 +128,8 @@ class RowCosts:
 
         `tick_work`: (P,) work of a tick of each rank.  A block's ticks are spread over its rows in proportion to their known
         costs.  Returns observations of the work of other ranks' ticks, from blocks where most of the rows were last
-        measured here, and hardly any by third ranks; and the (P,) work of a tick with these observations.
+        measured here, or by another rank and now here, and hardly any by third ranks; and the (P,) work of a tick with
+        these observations.
         """
         known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
         if not known:
@@ -138,19 +144,36 @@ class RowCosts:
         total = np.add.reduceat(before, starts)
         usable = np.isfinite(total) & (total > 0.0)
         total[~usable] = 1.0
-        own = np.add.reduceat(np.where(measured_by == self.rank, before, 0.0), starts)
+
+        def expected(rank: int, same: Floats | float) -> tuple[NDArray[np.bool_], Floats, Floats]:
+            """Blocks of which this rank has measured most rows, beside `same`; ticks that it expects, and that it took."""
+            its = np.add.reduceat(np.where(measured_by == rank, before, 0.0), starts)
+            took = ticks - (total - its)
+            return usable & (its > 0.5 * total) & (its + same > (1.0 - BLURRED) * total) & (took > 0.0), its, took
+
         same = np.add.reduceat(np.where(measured_by == np.repeat(by, counts), before, 0.0), starts)
-        remeasured = ticks - (total - own)  # of the rows that were last measured here, by the other rank
-        clear = (own > 0.5 * total) & (own + same > (1.0 - BLURRED) * total) & (remeasured > 0.0)
-        tells = usable & (by != self.rank) & clear
+        clear, own, took = expected(self.rank, same)
+        tells = clear & (by != self.rank)
+        ratios = np.log(tick_work / tick_work[self.rank])
+        weight = ticks * tick_work[by]
         observed = [
-            Observation(
-                int(by[k]),
-                float(ticks[k] * tick_work[by[k]]),
-                math.log(tick_work[by[k]] / tick_work[self.rank]) + math.log(own[k] / remeasured[k]),
-            )
+            Observation(int(by[k]), float(weight[k]), float(ratios[by[k]]) + math.log(own[k] / took[k]))
             for k in np.flatnonzero(tells).tolist()
         ]
+        for rank in self._suspected & set(measured_by.tolist()):  # its rows have come home
+            clear, its, took = expected(rank, own)
+            came = clear & (by == self.rank)
+            excess = np.log(took[came] / its[came])
+            if len(excess) >= SEVERAL and (excess.min() > CLEAR or excess.max() < -CLEAR):
+                tells |= came
+                self._suspected.discard(rank)
+                came_back = zip(weight[came].tolist(), (ratios[rank] + excess).tolist(), strict=True)
+                observed += [Observation(rank, *one) for one in came_back]
+        again = usable & (by != self.rank) & (same > (1.0 - BLURRED) * total)
+        for rank in set(by[again].tolist()):
+            its = again & (by == rank)
+            off = abs(math.log(ticks[its].sum() / total[its].sum())) > CLEAR
+            self._suspected = self._suspected | {rank} if off else self._suspected - {rank}
         if observed:  # weigh with them the rows of one block that different ranks have measured
             tick_work = _as_observed(tick_work, self.rank, observed)
             before = self.ticks[index] * tick_work[measured_by] / np.repeat(tick_work[by], counts)

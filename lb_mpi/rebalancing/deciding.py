@@ -18,21 +18,16 @@ with an interval of sqrt(4 T call_s / step_s) calls, where `step_s` is the time 
 from __future__ import annotations
 
 import math
-import statistics
-from collections import deque
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running, smooth
 from lb_mpi.graph import Floats
+from lb_mpi.knowledge import JUMP
 from lb_mpi.reduction import UNIT, Reduction, halves, joined
 from lb_mpi.reduction import units as in_units
 
-USUAL = 5  # calls over which the median of a rank's speed is taken
-LEAST = 3  # speeds that "auto" needs to decide
-JUMP = 1.25  # two calls that differ by this factor from the usual speed are a change, not noise
 USUAL_STEPS = 250  # from one change to the next
 HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, until another move, from the new homes,
 HEAVY_PART = 0.02  # of the time of a step: an assumption, by which another move pays after fifty times its cost
@@ -46,28 +41,6 @@ NOISE = 0.01  # of the time of a step: a move that is expected to save less, or 
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
 MOST = 2**42  # a number in a sum: that of a million ranks does not overflow
-
-
-class MeasuredSpeeds(deque[float]):
-    """The speeds of a rank in its last calls, work per second."""
-
-    def __init__(self, speeds: Iterable[float] = ()) -> None:
-        super().__init__(speeds, USUAL)
-
-    def add(self, speed: float) -> None:
-        """Add a speed; the second one in a row that is far from the usual one becomes the median at once."""
-        usual, n, last = self.usual(), len(self), self[-1] if self else speed
-        self.append(speed)
-        if n >= LEAST and (max(last, speed) * JUMP < usual or min(last, speed) > JUMP * usual):
-            self.extend([speed] * (USUAL // 2))
-
-    def moved(self) -> MeasuredSpeeds:
-        """Return what is left of these speeds when vertices have moved: the usual one, as a single measurement."""
-        return MeasuredSpeeds([self.usual()] if self else [])
-
-    def usual(self, least: int = 1) -> float:
-        """Return the median; NaN: there are fewer than `least`."""
-        return statistics.median(self) if len(self) >= least else math.nan
 
 
 class RankLoad(NamedTuple):

@@ -17,9 +17,10 @@ import scipy
 from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.knowledge import MeasuredSpeeds
 from lb_mpi.partitioning.quality import cut
 from lb_mpi.rebalancing.actor import FLOW_PART
-from lb_mpi.rebalancing.deciding import NOISE, ROUNDS, MeasuredSpeeds, Opportunities, totals_from
+from lb_mpi.rebalancing.deciding import NOISE, ROUNDS, Opportunities, totals_from
 from lb_mpi.rebalancing.slabs import best_ends
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record

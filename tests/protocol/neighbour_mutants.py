@@ -43,5 +43,5 @@ MUTANTS = [
     (neighbours, "NeighbourPlanner._pass_on", "np.argsort(-flow[below]", "np.argsort(flow[below]"),
     (decider, "Decider.report", "(FORGET * weight, FORGET * total)", "(weight, total)"),
     (decider, "Decider.report", "            -self._began_s,\n", "            self._began_s,\n"),
-    (decider, "Decider.decide", "min(float(np.median(self._late_s)), balanced_s)", "float(np.median(self._late_s))"),
+    (decider, "Decider.decide", "min(median(self._late_s), balanced_s)", "median(self._late_s)"),
 ]  # fmt: skip

@@ -77,6 +77,26 @@ test_known_wrong_variants_of_second_doors_are_caught = rejects(
 )
 
 
+def find_fault_after_changes() -> None:
+    """Speeds are known again soon after they have changed, also of a borrower that has become slow and keeps its rows."""
+    for seed in range(4):
+        cluster = ranks(4, 1000.0 * np.array([1.0, 0.1, 0.1, 0.1]), noise=0.02, seed=seed)
+        rows = [np.ones(64)] * 4
+        ratios(cluster, rows, 12)
+        cluster.speeds[0] /= 10.0
+        found = ratios(cluster, rows, 10)
+        assert np.mean(found[3:]) < 1.08, (seed, found)
+
+
+test_known_wrong_variants_after_changes_are_caught = rejects(
+    find_fault_after_changes,
+    [
+        (rows_knowledge, "RowCosts.observe", "{rank} if off else", "{rank} if False else"),
+        (rows_knowledge, "RowCosts.observe", "ratios[rank] + excess", "ratios[rank] - excess"),
+    ],
+)
+
+
 @pytest.mark.parametrize("scheme", ["fos", "sos", "direct"])
 def test_any_scheme_levels_the_ranks(scheme: str) -> None:
     speeds = 1000.0 * np.array([4.0, 1.0, 2.0, 1.0, 3.0, 1.0])

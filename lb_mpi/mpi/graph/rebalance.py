@@ -21,6 +21,7 @@ from lb_mpi.columns import Chunk, Reader, chunks_of, packed
 from lb_mpi.distributing.halo import GraphPart, Piece, part_of
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Ints
+from lb_mpi.knowledge import LEAST, MeasuredSpeeds
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
@@ -48,9 +49,7 @@ from lb_mpi.rebalancing.actor import (
     Undo,
 )
 from lb_mpi.rebalancing.deciding import (
-    LEAST,
     GraphTotals,
-    MeasuredSpeeds,
     Opportunities,
     Promise,
     RankLoad,
