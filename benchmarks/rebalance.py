@@ -140,7 +140,7 @@ def rebalanced(graph: Graph, first: Ints, parts: Ints, event: Event) -> Ints:
     size = len(event.speeds)
     heavy, last = HEAVY * cut(graph, first, size), math.inf
     while True:
-        parts = rebalance(graph, parts, event.speeds, costs=event.costs)
+        parts = rebalance(graph, parts, event.speeds, costs=event.costs, lighter=True)
         now = cut(graph, parts, size)
         if now <= heavy or now >= LIGHTER * last:
             return parts

@@ -6,11 +6,12 @@ in two halves, so that sums of days over a million ranks do not overflow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lb_mpi.actor import ALL, Await
 from lb_mpi.graph import Floats, Ints
 
 UNIT = 2.0**-30  # of real numbers
@@ -22,6 +23,18 @@ class Reduction(NamedTuple):
 
     sums: Ints = np.zeros(0, dtype=np.int64)
     maxima: Floats = np.zeros(0)
+
+
+def reduce(sums: Iterable[int] = (), maxima: Iterable[float] = ()) -> Generator[Await, Any, Reduction]:
+    """Reduce numbers over all ranks: a part of a story (`lb_mpi.actor`)."""
+    numbers = Reduction(np.array([*sums], dtype=np.int64), np.array([*maxima], dtype=float))
+    answer: Reduction = (yield Await((ALL,), ((ALL, numbers),)))[ALL]
+    return answer
+
+
+def reduced(everyone: Sequence[Reduction]) -> Reduction:
+    """Reduce the numbers of all ranks in one process."""
+    return Reduction(np.sum([one.sums for one in everyone], axis=0), np.max([one.maxima for one in everyone], axis=0))
 
 
 def units(value: float) -> int:

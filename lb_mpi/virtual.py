@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Generic, NamedTuple
 
-from lb_mpi.actor import Actor, J, M
+from lb_mpi.actor import ALL, Actor, J, M, Story, T_co
 from lb_mpi.checks import bandwidth, integer, number, show, virtual_s
+from lb_mpi.errors import ProtocolError
+from lb_mpi.reduction import reduced
 
 Span = tuple[float, float]
 
@@ -215,6 +218,52 @@ class Virtual(Generic[M, J]):
         self._number += 1
         self._ranks[rank].alarm = self._number
         heappush(self._heap, (at, self._number, rank))
+
+
+class Stories(Virtual[Any, Any]):
+    """Ranks that follow stories together; what all have sent to ALL is reduced, on a tree.  Jobs take no time."""
+
+    def __init__(self, stories: Sequence[Story[Any]], network: Network) -> None:
+        slowest_s = network.latency_s[1]
+        super().__init__(stories, Network((slowest_s, slowest_s), None, network.bytes_per_s), random.Random(0))
+        self.sent_to = defaultdict[int, dict[int, Any]](dict)  # by target: what ranks have sent, until all have
+
+    def begin(self, rank: int, job: Any) -> float:
+        """Begin a job."""
+        return 0.0
+
+    def post(self, source: int, destination: int, message: Any) -> None:
+        """Send to a rank, or to all."""
+        if destination >= 0:
+            super().post(source, destination, message)
+            return
+        sent = self.sent_to[destination]
+        sent[source] = message
+        if len(sent) == len(self.actors):
+            answers, seconds = self.answer(destination, [sent.pop(rank) for rank in range(len(self.actors))])
+            for rank, answer in enumerate(answers):
+                self.deliver(destination, rank, answer, self.now + seconds)
+
+    def answer(self, target: int, everyone: Sequence[Any]) -> tuple[Sequence[Any], float]:
+        """Return what each rank gets when all have sent to the target, and the seconds that it takes."""
+        assert target == ALL
+        return [reduced(everyone)] * len(everyone), 2 * collective_s(self.network, len(everyone))
+
+
+def run_together(world: Stories, stories: Sequence[Story[T_co]]) -> list[T_co]:
+    """Run all ranks to their ends; return what the stories return."""
+    for rank in range(len(stories)):
+        world.start(rank)
+    while world.step():
+        pass
+    if not all(story.over for story in stories):
+        raise ProtocolError("ranks wait for each other for ever")
+    return [story.value for story in stories]
+
+
+def collective_s(network: Network, size: int) -> float:
+    """Seconds of one half of a reduction of a few numbers, on a tree."""
+    return (size - 1).bit_length() * network.latency_s[1]
 
 
 class _Links:

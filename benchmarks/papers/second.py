@@ -25,14 +25,14 @@ from benchmarks import convergence
 from benchmarks.papers import allocation
 from benchmarks.papers.page import OURS, Item, Run, Section, claim
 from lb_mpi import graph as graphs
+from lb_mpi.actor import Story
 from lb_mpi.arranging import arrange as arranging
 from lb_mpi.balancing import neighbours
 from lb_mpi.balancing.decider import Planned
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.planning import NEAR as TO_NEIGHBOURS
-from lb_mpi.balancing.planning import Planning
-from lb_mpi.balancing.simulate import in_step
+from lb_mpi.balancing.neighbours import NEAR as TO_NEIGHBOURS
+from lb_mpi.balancing.simulate import plan_together
 from lb_mpi.diffusion import diffusion
 from lb_mpi.partitioning import quality, spectral
 from lb_mpi.searching import drafting
@@ -578,10 +578,10 @@ def _close(one: Floats, other: Floats, near: float) -> bool:
     return one.shape == other.shape and bool((np.abs(one - other) <= near).all())
 
 
-class _Noted(Planning[Planned]):
+class _Noted(Story[Planned]):
     """Notes the numbers that a rank sends to its neighbours."""
 
-    def turn(self, now: float, arrived: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    def turn(self, now: float, arrived: Iterable[tuple[int, Any]] = ()) -> list[tuple[int, Any]]:
         sends = super().turn(now, arrived)
         self.sent = [*getattr(self, "sent", ()), *(numbers.copy() for to, numbers in sends if to == TO_NEIGHBOURS)]
         return sends
@@ -600,7 +600,7 @@ def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) ->
     loads = speeds * times
     given = zip(deciders, loads, strict=True)
     making = [_Noted(one._plan(float(load))) for one, load in given]
-    plans = [plan for plan, _ in in_step(making, graph, NETWORK)[0]]
+    plans = [plan for plan, _ in plan_together(making, graph, NETWORK)[0]]
     sent = [one.sent for one in making]
     for rank, plan in enumerate(plans):
         loads[rank] -= plan.of(rank).amounts.sum()

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from lb_mpi.actor import Await, Story
 from lb_mpi.balancing.deciding import (
     FORGET,
     UNKNOWN,
@@ -39,7 +40,6 @@ from lb_mpi.balancing.deciding import (
     failure,
 )
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.planning import Next, Planning, reduce
 from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
 from lb_mpi.balancing.ways import Choice, Stay, Ways
@@ -47,7 +47,7 @@ from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.knowledge import USUAL, WEAK, KnownSpeeds, MeasuredSpeeds
 from lb_mpi.metrics import above
-from lb_mpi.reduction import UNIT, Reduction, halves, joined, units
+from lb_mpi.reduction import UNIT, Reduction, halves, joined, reduce, units
 
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 DENSE = 256  # ranks up to which the fit is solved as a dense system
@@ -59,7 +59,7 @@ class RootFailed(Error):
 
 
 Planned = tuple[Plan, int]  # the transfers, of all ranks or of this one; and the number of steps
-Story = Generator[Next, Any, Planned]
+Plot = Generator[Await, Any, Planned]
 
 
 class _Sums(NamedTuple):
@@ -204,7 +204,7 @@ class Decider:
         self.quick.decided(decided)
         return decided
 
-    def begin(self, n: int) -> Planning[Planned] | None:
+    def begin(self, n: int) -> Story[Planned] | None:
         """Plan the first round, in which this rank has `n` rows, if speeds are known from elsewhere; see `begun`."""
         return None
 
@@ -245,30 +245,30 @@ class Decider:
         gain_s = abs(choice.home_s - choice.lending_s) * choice.n_calls
         return Decision(BalanceReason[choice.way.name], gain_s, 0 if self.ways.home else decision.quick, str(choice))
 
-    def levels(self, load: float) -> Planning[Levels]:
+    def levels(self, load: float) -> Story[Levels]:
         """Find the levels of the loads of all ranks; NaN: they have no finite sum."""
-        return Planning(self._levels(load))
+        return Story(self._levels(load))
 
-    def plan(self, moving: float | None = None) -> Planning[Planned]:
+    def plan(self, moving: float | None = None) -> Story[Planned]:
         """Plan the transfers that level the ranks, for the next rounds.
 
         `moving`: this rank's work, in any unit, if rows change their owner.
         """
-        return Planning(self._plan(moving))
+        return Story(self._plan(moving))
 
-    def _plan(self, moving: float | None) -> Story:
+    def _plan(self, moving: float | None) -> Plot:
         raise NotImplementedError
 
-    def _levels(self, load: float) -> Generator[Next, Any, Levels]:
+    def _levels(self, load: float) -> Generator[Await, Any, Levels]:
         most_s, total, total_speed = yield from self._totals(load, self._speed)
         return Levels(above(most_s, total / total_speed), most_s, balanced_s=total / total_speed)
 
-    def _totals(self, load: float, speed: float) -> Generator[Next, Any, tuple[float, float, float]]:
+    def _totals(self, load: float, speed: float) -> Generator[Await, Any, tuple[float, float, float]]:
         """Seconds of the slowest rank, sum of the loads, sum of the speeds.  The sums are in units of the largest number."""
-        most = yield reduce(Reduction(maxima=np.array([load / speed, load, speed])))
+        most = yield from reduce(maxima=[load / speed, load, speed])
         most_s, *of = (UNIT * most.maxima).tolist()
         parts = [round(each / unit) if 0.0 < unit < math.inf else 0 for each, unit in zip((load, speed), of, strict=True)]
-        sums = (yield reduce(Reduction(np.array(parts)))).sums
+        sums = (yield from reduce(parts)).sums
         total, total_speed = (n * unit for n, unit in zip(sums.tolist(), of, strict=True))
         return most_s / UNIT, total, total_speed
 
@@ -283,7 +283,7 @@ class RootPlanner(Decider):
         self._prior = np.array(known.speeds) if known is not None and used else None  # (P,) until the first round is over
         self._observed = set[int]()  # ranks, on the root
 
-    def begin(self, n: int) -> Planning[Planned] | None:
+    def begin(self, n: int) -> Story[Planned] | None:
         """See `Decider`: each row counts as a unit of work."""
         if self._prior is None:
             return None
@@ -326,7 +326,7 @@ class RootPlanner(Decider):
         decision = Decision(BalanceReason.GAIN, about="the first plan was made without the costs of rows")
         return decided._replace(speeds=measured, decision=decision)
 
-    def _plan(self, moving: float | None) -> Story:
+    def _plan(self, moving: float | None) -> Plot:
         knowledge, size = self._knowledge, self._size
         seen, late = np.zeros((0, 4)), 0.0
         if moving is None:
@@ -337,18 +337,18 @@ class RootPlanner(Decider):
         if knowledge.rank == ROOT:
             everyone = [mine]
             for other in range(1, size):
-                everyone.append((yield Next(awaited=other)))
+                everyone.append((yield Await((other,)))[other])
             numbers, answer = np.array([one[:4] for one in everyone]).T, np.zeros(0)
             failed = None
             try:
                 answer = self._solve(numbers, np.concatenate([one[4:] for one in everyone]))
             except BaseException as error:  # the others wait for an answer, an empty one
                 failed = error
-            yield Next(tuple((other, answer) for other in range(1, size)))
+            yield Await(sends=[(other, answer) for other in range(1, size)])
             if failed is not None:
                 raise RootFailed from failed
         else:
-            answer = yield Next(((ROOT, mine),), ROOT)
+            answer = (yield Await((ROOT,), ((ROOT, mine),)))[ROOT]
             if not len(answer):
                 raise RootFailed
         knowledge.tick_work, knowledge.speeds = answer[:size].copy(), answer[size : 2 * size].copy()

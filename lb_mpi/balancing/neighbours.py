@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.decider import PRIOR, Decider, Story
+from lb_mpi.actor import ALL, Await
+from lb_mpi.balancing.decider import PRIOR, Decider, Plot
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.planning import ALL, Next, exchange
 from lb_mpi.balancing.transfers import Lots, Plan, take
 from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import OneRank, ThreeTerm, spectrum
@@ -48,6 +48,7 @@ MOMENTUM = 0.6  # of a change, added to the next: fewer sweeps are needed, and t
 NOTHING = 1e-13  # of the work of all ranks: smaller flows are rounding errors
 STALLED, PATIENCE = 0.005, 4  # stop when the imbalance has not fallen by this part in so many answers
 LOT = 2  # numbers: owner, work
+NEAR = -1  # instead of a rank: the neighbours
 
 
 class _Placed(NamedTuple):
@@ -60,6 +61,15 @@ class _Placed(NamedTuple):
     speed: float
     time: float  # of the borrower, as planned, in seconds
     n_owners: float  # that lend to the borrower
+
+
+def exchange(numbers: Floats) -> Generator[Await, Any, Floats]:
+    """Send numbers to the neighbours, and return theirs: (deg, n), row k from neighbour k.
+
+    (n,) numbers go to each neighbour; of (deg, n), row k goes to neighbour k.
+    """
+    theirs: Floats = (yield Await((NEAR,), ((NEAR, numbers),)))[NEAR]
+    return theirs
 
 
 def momentum(graph: Graph, scheme: str) -> float:
@@ -85,13 +95,13 @@ class NeighbourPlanner(Decider):
         """The neighbours in the arrays of `Knowledge`."""
         return slice(1, 1 + len(self.neighbours))
 
-    def _plan(self, moving: float | None) -> Story:
+    def _plan(self, moving: float | None) -> Plot:
         knowledge, near, size = self._knowledge, len(self._knowledge.neighbours), self._size
         if moving is None:
             yield from self._relax()
         late, work = (self._late, knowledge.work_of_rows) if moving is None else (0.0, moving)
         speed, load, degree = self._speed, work + late, float(near)
-        theirs = yield exchange(np.array([speed, degree]))
+        theirs = yield from exchange(np.array([speed, degree]))
         speeds = knowledge.speeds.copy()
         speeds[0], speeds[self._near] = speed, theirs[:, 0]
         knowledge.speeds = speeds
@@ -105,41 +115,41 @@ class NeighbourPlanner(Decider):
         tolerance = EVEN * self.policy.trigger.tolerance
         while True:
             excess = math.inf if scheme.time < 0.0 else above(scheme.time, mean)
-            yield Next(((ALL, Reduction(maxima=np.array([excess]))),))
+            yield Await(sends=[(ALL, Reduction(maxima=np.array([excess])))])
             for _ in range(period):
-                ends.received = (yield exchange(np.array([scheme.time])))[:, 0]
+                ends.received = (yield from exchange(np.array([scheme.time])))[:, 0]
                 scheme.step()
             steps += period
-            worst = float((yield Next(awaited=ALL)).maxima[0])
+            worst = float((yield Await((ALL,)))[ALL].maxima[0])
             waited = 0 if worst < (1.0 - STALLED) * best or worst == math.inf else waited + 1
             best = min(best, worst)
             if worst <= tolerance or waited == PATIENCE or steps >= MAX_STEPS:
                 break
-        ends.received = (yield exchange(np.array([scheme.potential])))[:, 0]
+        ends.received = (yield from exchange(np.array([scheme.potential])))[:, 0]
         kept = yield from self._pass_on(scheme.flow(), work, scheme.time, nothing=NOTHING * total)
         if moving is None:
             self._meet([_Placed(*row) for row in kept.tolist() if row[0] == knowledge.rank])
         return self._transfers(kept, scheme.time), steps
 
-    def _relax(self) -> Generator[Next, Any, None]:
+    def _relax(self) -> Generator[Await, Any, None]:
         """Fit the work of a tick of this rank, and learn that of its neighbours."""
         knowledge, near = self._knowledge, len(self._knowledge.neighbours)
         seen = np.array([self._seen.get(rank, (0.0, 0.0)) for rank in knowledge.known[1:]]).reshape(-1, 2)
-        theirs = yield exchange(seen[:near])
+        theirs = yield from exchange(seen[:near])
         weight, ratio = seen[:, 0].copy(), float(seen[:, 1].sum() - theirs[:, 1].sum())
         weight[:near] += theirs[:, 0]
         whole = float(weight.sum()) * (1.0 + PRIOR)
         logs, before = np.log(knowledge.tick_work), math.log(knowledge.tick_work[0])
         for _ in range(SWEEPS * (self._size - 1).bit_length()):
-            logs[self._near] = (yield exchange(np.array([logs[0]])))[:, 0]
+            logs[self._near] = (yield from exchange(np.array([logs[0]])))[:, 0]
             if whole > 0.0:
                 mean = (float(weight @ logs[1:]) - ratio) / whole
                 logs[0], before = mean + MOMENTUM * (logs[0] - before), logs[0]
         tick_work = np.exp(logs)
-        tick_work[self._near] = (yield exchange(np.array([tick_work[0]])))[:, 0]
+        tick_work[self._near] = (yield from exchange(np.array([tick_work[0]])))[:, 0]
         knowledge.tick_work = tick_work
 
-    def _pass_on(self, flow: Floats, work: float, time: float, *, nothing: float) -> Generator[Next, Any, Floats]:
+    def _pass_on(self, flow: Floats, work: float, time: float, *, nothing: float) -> Generator[Await, Any, Floats]:
         """Turn the (deg,) flow from this rank into transfers; (n, 7) each a `_Placed`, of which it is owner or borrower.
 
         `time`: seconds that this rank needs afterwards.
@@ -149,13 +159,13 @@ class NeighbourPlanner(Decider):
         lots: Lots = deque()
         via: dict[int, int] = {}  # by owner: a neighbour that has passed on its work
         for k in above.tolist():
-            for owner, amount in (yield Next(awaited=near[k])).reshape(-1, LOT).tolist():
+            for owner, amount in (yield Await((near[k],)))[near[k]].reshape(-1, LOT).tolist():
                 lots.append((owner, amount))
                 via.setdefault(owner, k)
         if work > nothing:
             lots.append((knowledge.rank, work))  # the rest of it stays at home
         for k in below[np.argsort(-flow[below], kind="stable")].tolist():
-            yield Next(((near[k], np.array(take(lots, float(flow[k]), nothing)).reshape(-1, LOT)),))
+            yield Await(sends=[(near[k], np.array(take(lots, float(flow[k]), nothing)).reshape(-1, LOT))])
         staying: dict[int, float] = {}
         for owner, amount in lots:
             if owner != knowledge.rank:
@@ -165,10 +175,10 @@ class NeighbourPlanner(Decider):
         kept = [_Placed(owner, knowledge.rank, amount, *mine) for owner, amount in staying.items()]
         table = np.array(kept).reshape(-1, len(_Placed._fields))
         for k in below.tolist():
-            table = np.concatenate([table, (yield Next(awaited=near[k])).reshape(-1, len(_Placed._fields))])
+            table = np.concatenate([table, (yield Await((near[k],)))[near[k]].reshape(-1, len(_Placed._fields))])
         through = np.array([via.get(owner, -1) for owner in table[:, 0].tolist()])
         for k in above.tolist():
-            yield Next(((near[k], table[through == k]),))
+            yield Await(sends=[(near[k], table[through == k])])
         return np.asarray(table[(table[:, :2] == knowledge.rank).any(axis=1)])
 
     def _meet(self, kept: Sequence[_Placed]) -> None:

@@ -12,14 +12,14 @@ import gc
 import itertools
 import math
 import random
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lb_mpi.actor import Story, T_co
 from lb_mpi.balancing.decider import Decider, RootPlanner
 from lb_mpi.balancing.deciding import (
     BalanceReason,
@@ -31,8 +31,7 @@ from lb_mpi.balancing.deciding import (
     end_s,
 )
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
-from lb_mpi.balancing.planning import ALL, NEAR, Planning
+from lb_mpi.balancing.neighbours import NEAR, NeighbourPlanner, momentum
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
     Arrival,
@@ -56,10 +55,8 @@ from lb_mpi.knowledge import KnownSpeeds
 from lb_mpi.metrics import check_speeds
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
-from lb_mpi.reduction import Reduction
-from lb_mpi.virtual import Network, Virtual
-
-T_co = TypeVar("T_co", covariant=True)
+from lb_mpi.reduction import reduced
+from lb_mpi.virtual import Network, Stories, Virtual, collective_s, run_together
 
 
 class SimulatedCall(NamedTuple):
@@ -147,11 +144,6 @@ class World(Virtual[RoundMessage, Job | Packing | Unpacking]):
         if len(self.reported_s) == len(self.rounds):
             for rank in range(len(self.rounds)):
                 self.deliver(destination, rank, RoundMessage(RoundKind.OVER), self.now + self._answer_s)
-
-
-def collective_s(network: Network, size: int) -> float:
-    """Seconds of one half of a reduction of a few numbers, on a tree."""
-    return (size - 1).bit_length() * network.latency_s[1]
 
 
 PLANNING_S = 20e-6  # of the root for each rank, measured on 10,000 ranks
@@ -286,7 +278,7 @@ class Cluster:
         making = [decider.begin(len(mine)) for decider, mine in zip(self.deciders, costs, strict=True)]
         if (begun := [one for one in making if one is not None]) != making:
             return 0.0
-        made, seconds = in_step(begun, self.graph, self.network)
+        made, seconds = plan_together(begun, self.graph, self.network)
         for decider, (plan, _) in zip(self.deciders, made, strict=True):
             decider.begun(plan)
         return seconds + self.graph.n * PLANNING_S
@@ -317,7 +309,7 @@ class Cluster:
             for knowledge in self.known_by:
                 knowledge.follow(None)
             return 0.0
-        made, seconds = in_step([decider.plan() for decider in self.deciders], self.graph, self.network)
+        made, seconds = plan_together([decider.plan() for decider in self.deciders], self.graph, self.network)
         seconds += self.graph.n * PLANNING_S * (self.scheme == "direct")
         for decider, knowledge, (plan, _) in zip(self.deciders, self.known_by, made, strict=True):
             decider.changed(lending=True, seconds=seconds)
@@ -325,61 +317,31 @@ class Cluster:
         return seconds
 
 
-def reduced(numbers: Sequence[Reduction]) -> Reduction:
-    """Reduce the numbers of all ranks."""
-    return Reduction(*(of([getattr(one, name) for one in numbers], axis=0)
-        for name, of in (("sums", np.sum), ("maxima", np.max))))
+class PlanWorld(Stories):
+    """All ranks of a plan.  Numbers to the neighbours arrive everywhere when all ranks have sent theirs."""
+
+    def __init__(self, making: Sequence[Story[Any]], graph: Graph, network: Network) -> None:
+        super().__init__(making, network)
+        self._graph = graph
+        self._back = np.lexsort((np.repeat(np.arange(graph.n), graph.degrees), graph.indices))  # edge j to i
+        self._places = [slice(*ends) for ends in itertools.pairwise(graph.indptr.tolist())]
+
+    def n_bytes(self, message: Any) -> int:
+        """Count the numbers of a table."""
+        return int(message.nbytes)
+
+    def answer(self, target: int, everyone: Sequence[Any]) -> tuple[Sequence[Any], float]:
+        """See `Stories`."""
+        if target != NEAR:
+            return super().answer(target, everyone)
+        rows = np.array(everyone)[self._graph.indices] if everyone[0].ndim == 1 else np.concatenate(everyone)[self._back]
+        return [rows[place] for place in self._places], self.network.latency_s[1]
 
 
-def in_step(making: Sequence[Planning[T_co]], graph: Graph, network: Network) -> tuple[list[T_co], float]:
-    """Run the exchanges of all ranks; return what each has found, and the seconds that this takes.
-
-    Numbers to NEAR and to ALL arrive everywhere when all ranks have sent theirs, and tables as soon as they can.
-    """
-    back = np.lexsort((np.repeat(np.arange(graph.n), graph.degrees), graph.indices))  # for edge i to j, edge j to i
-    places = [slice(*ends) for ends in itertools.pairwise(graph.indptr.tolist())]
-    latency_s, tree_s = network.latency_s[1], 2 * collective_s(network, graph.n)
-    clock = [0.0] * graph.n
-    together: dict[int, dict[int, Any]] = {NEAR: {}, ALL: {}}  # by target: what each rank has sent, until all have
-    wires = defaultdict[tuple[int, int], deque[tuple[float, Any]]](deque)  # (source, rank): what arrives, and when
-    ready = deque(range(graph.n))  # ranks that may go on
-
-    def post(rank: int, target: int, message: Any) -> None:
-        if target not in together:
-            arrives = clock[rank] + latency_s + message.nbytes / network.bytes_per_s
-            wires[rank, target].append((arrives, message))
-            ready.append(target)
-            return
-        together[target][rank] = message
-        if len(together[target]) < graph.n:
-            return
-        numbers = [together[target].pop(each) for each in range(graph.n)]
-        replies: Sequence[Any]
-        if target == ALL:
-            replies, arrives = [reduced(numbers)] * graph.n, max(clock) + tree_s
-        else:
-            theirs = np.array(numbers)[graph.indices] if numbers[0].ndim == 1 else np.concatenate(numbers)[back]
-            replies, arrives = [theirs[place] for place in places], max(clock) + latency_s
-        for each, reply in enumerate(replies):
-            wires[target, each].append((arrives, reply))
-            ready.append(each)
-
-    while ready:
-        rank = ready.popleft()
-        actor, arrived = making[rank], list[tuple[int, Any]]()
-        if actor.over:
-            continue
-        if (source := actor.awaited) is not None:
-            if not wires[source, rank]:
-                continue
-            at, message = wires[source, rank].popleft()
-            clock[rank], arrived = max(clock[rank], at), [(source, message)]
-        for target, message in actor.turn(clock[rank], arrived):
-            post(rank, target, message)
-        ready.append(rank)
-    if not all(one.over for one in making) or any(wires.values()):
-        raise ProtocolError("ranks that plan together wait for ever, or do not fetch what was sent to them")
-    return [one.value for one in making], max(clock)
+def plan_together(making: Sequence[Story[T_co]], graph: Graph, network: Network) -> tuple[list[T_co], float]:
+    """Make the plans of all ranks; return what each has found, and the seconds that this takes."""
+    world = PlanWorld(making, graph, network)
+    return run_together(world, making), world.now
 
 
 class _Clock:

@@ -19,13 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import ArrayLike
-
-from lb_mpi.graph import Floats, Graph
-from lb_mpi.metrics import check_loads, check_speeds
 
 TOLERANCE = 0.02  # imbalance at which the steps end
 THRESHOLD = 0.75  # of the tolerance: T is so far above the mean
@@ -99,41 +92,3 @@ class Flow:
     @property
     def _excess(self) -> float:
         return max(self.time - self._threshold, 0.0)
-
-
-class Levelled(NamedTuple):
-    """The flows that `level` has found."""
-
-    flows: Floats  # (E,) work from the tail to the head of each edge of the quotient graph; < 0: from head to tail
-    steps: int  # exchanges between neighbours, without the first one
-    residual: float  # the imbalance after the flow
-
-
-def level(
-    quotient: Graph, loads: ArrayLike, speeds: ArrayLike, *, tolerance: float = TOLERANCE, max_steps: int = MAX_STEPS
-) -> Levelled:
-    """Compute the flows of all ranks in one process, with the same bits as one `Flow` on each rank.
-
-    quotient : the graph of P ranks; its weights don't matter.  loads, speeds (P,) as for `lb_mpi.balance`.  The steps end
-    when the imbalance is at most `tolerance`, or after `max_steps`.
-    """
-    size = quotient.n
-    work, speed = check_loads(loads, size), check_speeds(speeds, size)
-    mean = float(work.sum() / speed.sum())
-    threshold = (1.0 + THRESHOLD * tolerance) * mean
-    here = np.repeat(np.arange(size), quotient.degrees)  # each edge from both ends, in the order of Flow.flows
-    there = quotient.indices
-    most = speed / (quotient.degrees + 1.0)
-    tau = np.minimum(most[here], most[there])
-    time, flows, last, steps = work / speed, np.zeros(len(here)), np.zeros(len(here)), 0
-    while (residual := _above(time, mean)) > tolerance and steps < max_steps:
-        excess, weight = np.maximum(time - threshold, 0.0), momentum(steps, size)
-        last = (1.0 + weight) * (tau * (excess[here] - excess[there])) + weight * last
-        flows += last
-        time = time - np.bincount(here, last, size) / speed
-        steps += 1
-    return Levelled(flows[here < there], steps, residual)
-
-
-def _above(time: Floats, mean: float) -> float:
-    return max(0.0, float(time.max()) / mean - 1.0) if mean > 0.0 else 0.0

@@ -14,20 +14,16 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections import defaultdict, deque
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
+from lb_mpi.actor import JobFailed
 from lb_mpi.graph import Ints
-from lb_mpi.partitioning.compiled import random_state
-from lb_mpi.rebalancing.actor import Arrays, ChoiceStep, Links
-from lb_mpi.rebalancing.choose import AHEAD, LAYERS, Shard, answer, ask, home_of
+from lb_mpi.rebalancing.choose import AHEAD, Shard, home_of
+from lb_mpi.rebalancing.jobs import Ask, Choose
+from lb_mpi.rebalancing.messages import Links, RebalanceKind, Steps, exchange
 
 PASSES = 2
 STAY = 0.05  # of the mean weight of an edge: the tie of a vertex of mean cost to its home
-
-Choosing = Generator[ChoiceStep, Mapping[int, Arrays], None]
-Choice = Generator[ChoiceStep, Mapping[int, Arrays], Ints]
 
 
 def pair_number(rank: int, other: int) -> int:
@@ -35,10 +31,11 @@ def pair_number(rank: int, other: int) -> int:
     return zlib.crc32(struct.pack("<qq", min(rank, other), max(rank, other)))
 
 
-def choose(rank: int, shard: Shard, labels: Ints, links: Links) -> Choice:
-    """Choose: a generator that yields a `ChoiceStep`, gets its messages by rank, and returns (n_local,) labels.
+def choose(rank: int, shard: Shard, labels: Ints, links: Links) -> Steps:
+    """Choose: a part of a story (`lb_mpi.actor`), which returns (n_local,) labels.
 
     labels (n_local + n_ghosts,) : the ranks that own the vertices at first: of stray ones, another rank than their home.
+    Raises JobFailed if this rank fails, or another one of a pair has given up.
     """
     chooser = _Chooser(rank, shard, labels.copy(), links)
     for _ in range(PASSES):
@@ -61,59 +58,41 @@ class _Chooser:
         usual = float(graph.weights.mean()) if len(graph.weights) else 0.0
         self._stay = STAY * usual * shard.n_local / work if work > 0.0 else 0.0
 
-    def choose(self) -> Choosing:
+    def choose(self) -> Steps:
         """Make a pass over the pairs of this rank, the first one over all."""
         self._passes += 1
         for other in self._order:
             yield from self._host(other) if other in self._hosted else self._visit(other)
         self._order = [other for other in self._order if other in self._carrying]
 
-    def _visit(self, other: int) -> Choosing:
+    def _visit(self, other: int) -> Steps:
         """Let the other rank choose for both."""
         home = home_of(self._shard, self.labels, self._rank, other)
-        found, message = ask(home, LAYERS, AHEAD * self._left[other], 0.5 * self._room)
-        (reply,) = (yield ChoiceStep({other: (message,)}, (other,)))[other]
-        self.labels[found] = reply[2 : 2 + len(found)]
-        self.labels[home.start : home.stop] = reply[2 + len(found) :]
-        self._record(other, *reply[:2].view(float).tolist())
+        found, message = yield Ask(home, AHEAD * self._left[other], 0.5 * self._room)
+        reply = _heard((yield from exchange(RebalanceKind.PAIR, {other: message}, (other,))))
+        labels = self.labels.copy()
+        labels[found] = reply[2 : 2 + len(found)]
+        labels[home.start : home.stop] = reply[2 + len(found) :]
+        self._record(other, labels, *reply[:2].view(float).tolist())
 
-    def _host(self, other: int) -> Choosing:
+    def _host(self, other: int) -> Steps:
         """Choose for both ranks."""
-        (message,) = (yield ChoiceStep({}, (other,)))[other]
-        state = random_state(pair_number(self._rank, other) + self._passes)
-        home = home_of(self._shard, self.labels, self._rank, other)
-        reply, *moved = answer(home, message, LAYERS, self._stay, self._left[other], 0.5 * self._room, state)
-        yield ChoiceStep({other: (reply,)})
-        self._record(other, *moved)
+        message = _heard((yield from exchange(RebalanceKind.PAIR, {}, (other,))))
+        home, seed = home_of(self._shard, self.labels, self._rank, other), pair_number(self._rank, other) + self._passes
+        chosen = yield Choose(home, message, self._stay, self._left[other], 0.5 * self._room, seed)
+        yield from exchange(RebalanceKind.PAIR, {other: chosen.reply}, ())
+        self._record(other, chosen.labels, chosen.given, chosen.left)
 
-    def _record(self, other: int, given: float, left: float) -> None:
+    def _record(self, other: int, labels: Ints, given: float, left: float) -> None:
         """Record that work was given to the other rank, and how much of the flow is left."""
+        self.labels = labels
         self._room += given + left - self._left[other]
         self._left[other] = left
 
 
-def choose_together(choices: Sequence[Choice]) -> list[Ints]:
-    """Let all ranks choose, in one process; return the labels of each one's vertices."""
-    labels: list[Any] = [None] * len(choices)
-    wires: dict[tuple[int, int], deque[Arrays]] = defaultdict(deque)
-    waiting: dict[int, Sequence[int]] = {}
-
-    def go_on(rank: int, received: Mapping[int, Arrays] | None) -> bool:
-        try:
-            sends, waiting[rank] = choices[rank].send(received)  # type: ignore[arg-type]
-        except StopIteration as end:
-            labels[rank] = end.value
-            waiting.pop(rank, None)
-            return False
-        for other, message in sends.items():
-            wires[rank, other].append(message)
-        return True
-
-    for rank in range(len(choices)):
-        go_on(rank, None)
-    while waiting:
-        for rank in list(waiting):
-            while all(wires[source, rank] for source in waiting[rank]):
-                if not go_on(rank, {source: wires[source, rank].popleft() for source in waiting[rank]}):
-                    break
-    return labels
+def _heard(received: Mapping[int, Ints | None]) -> Ints:
+    """Return the only message; JobFailed if its sender has given up."""
+    (message,) = received.values()
+    if message is None:
+        raise JobFailed
+    return message

@@ -1,7 +1,7 @@
 """A graph on virtual ranks, whose parts are rebalanced from step to step.   (pure)
 
-The parts are rebalanced as a whole, by the steps that the ranks take with their neighbours (`lb_mpi.rebalancing.rebalance`).
-Each step ends with a decision, as that of `plan.rebalance`.  The times of exchanges and rebalancings are those of a model.
+Each step ends with a decision, and the ranks rebalance, as in `plan.rebalance` (`lb_mpi.rebalancing.rebalance`).  The
+times of exchanges and rebalancings are those of a model.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.knowledge import MeasuredSpeeds
 from lb_mpi.partitioning.quality import cut
-from lb_mpi.rebalancing.actor import FLOW_PART
-from lb_mpi.rebalancing.deciding import NOISE, ROUNDS, Opportunities, totals_from
-from lb_mpi.rebalancing.slabs import best_ends
+from lb_mpi.rebalancing.deciding import ROUNDS, Opportunities, totals_from
+from lb_mpi.rebalancing.rebalance import move
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network
@@ -116,9 +115,11 @@ class SimulatedGraph:
             decided = self._opportunities.decide(totals_from(loads, usual, spent_s), self._size)
             act, reason = decided.act, decided.decision.words
         if act:
-            self.parts = self._rebalanced(state.costs, usual)
-            if not self._is_better(loads, state, usual, decided.decision.reason):
-                self.parts = old
+            self.parts, outcome = move(
+                self._graph, old, state.costs, usual, decided, imbalance=IMBALANCE, slabs=self._slabs
+            )
+            if not outcome.moved and decided.decision.reason is not BalanceReason.CUT:
+                self._opportunities.promises.breach(outcome.before_s)
             moved, n_bytes, moving_s = self._moved(old)
             self._opportunities.trigger.paid(moving_s)
             self._exchange_s = self._exchanged_s(self.parts) if moved else self._exchange_s
@@ -133,25 +134,6 @@ class SimulatedGraph:
         if self.records:
             self._record(times, at, spent_s, old)
         self.now += self.steps[-1].seconds
-
-    def _rebalanced(self, costs: Floats, speeds: Floats) -> Ints:
-        """Return the new parts, for vertices with these costs."""
-        if not self._slabs:
-            from lb_mpi.rebalancing.rebalance import rebalance  # late: needs numba
-
-            return rebalance(self._graph, self.parts, speeds, costs=costs, tolerance=IMBALANCE)
-        ends = best_ends(costs, np.bincount(self.parts, minlength=self._size), speeds, FLOW_PART * IMBALANCE)
-        return np.searchsorted(ends, np.arange(self._graph.n), side="right")
-
-    def _is_better(self, loads: Floats, state: GraphState, speeds: Floats, reason: BalanceReason) -> bool:
-        """Return whether the new parts make the slowest rank faster; a move for a lighter cut need not."""
-        if reason is BalanceReason.CUT:
-            return True
-        before_s = float((loads / speeds).max())
-        better = bool((self._loads(self.parts, state) / speeds).max() < (1.0 - NOISE) * before_s)
-        if not better:
-            self._opportunities.promises.breach(before_s)
-        return better
 
     def close(self) -> list[Record]:
         """Return the records of all ranks."""

@@ -11,6 +11,7 @@ overtake others, and what an actor reads beside messages.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -18,7 +19,10 @@ from enum import Enum
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from lb_mpi.balancing.planning import ALL
+import numpy as np
+
+from lb_mpi.actor import ALL
+from lb_mpi.errors import ProtocolError
 from tests.protocol.reach import Reached, reach
 
 ANY = -1  # instead of a source: messages that keep no order.  ALL answers all ranks when each has sent it a message
@@ -227,6 +231,38 @@ class Exploration:
                 if batch[0][0] == ANY:
                     yield rank, batch[::-1], rest
 
+    # One order.
+
+    def play(
+        self, actors: Sequence[Any], choose: Callable[[int], int], fails: Callable[[Any], bool] = lambda _: False
+    ) -> None:
+        """Run the actors themselves to their end, under the law.  `choose` one of n events, again and again."""
+        state = State(tuple(actors), {}, 0)
+        for rank in range(len(actors)):
+            state = self.post(state, rank, actors[rank].turn(0.0, []))
+        while not self.is_end(state):
+            busy = [rank for rank, actor in enumerate(actors) if actor.job is not None]
+            wires = [pair for pair, wire in state.wires.items() if wire and pair[1] != ALL]
+            if not busy and not wires:
+                raise ProtocolError(f"ranks {[rank for rank, actor in enumerate(actors) if not actor.over]} wait for ever")
+            k = choose(len(busy) + len(wires))
+            if k < len(busy):
+                rank, actor = busy[k], actors[busy[k]]
+                if fails(actor.job):
+                    sends = actor.fail(ZeroDivisionError())
+                else:
+                    ((outcome, state),) = self.run(state, rank, actor.job)
+                    sends = actor.done(actor.job, outcome)
+                state = self.post(state, rank, sends)
+                arrived = list[tuple[int, Any]]()
+            else:
+                source, rank = wires[k - len(busy)]
+                message, *rest = state.wires[source, rank]
+                state, arrived = state._replace(wires={**state.wires, (source, rank): tuple(rest)}), [(source, message)]
+            state = self.post(state, rank, actors[rank].turn(0.0, arrived))
+            self.law(state)
+        assert not any(state.wires.values()), "messages are left"
+
     # All states.
 
     def key(self, state: State) -> Hashable:
@@ -249,8 +285,63 @@ class Exploration:
         return reach([first], bounded, key=self.key, look=self.look, most_states=most_states)
 
 
+class Replayed:
+    """A `Story`, which can't be copied: a clone is a new one to which the same happens."""
+
+    def __init__(self, make: Callable[[], Any], events: tuple[Callable[[Any], Any], ...] = ()) -> None:
+        self._make, self._events, self._actor, self._read = make, events, make(), list[Hashable]()
+        plain = self._actor._go_on
+
+        def go_on(resume: Any, outcome: Any) -> Any:  # what it does depends on what it has read, and on nothing else
+            self._read.append((self._actor.failed, bytes_of(outcome)))
+            return plain(resume, outcome)
+
+        self._actor._go_on = go_on
+        for event in events:
+            event(self._actor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._actor, name)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for actors that can't be told apart."""
+        early = [(source, *map(bytes_of, wire)) for source, wire in sorted(self._inbox.items()) if wire]
+        return tuple(self._read), tuple(early), self.failed
+
+    def clone(self) -> Replayed:
+        return Replayed(self._make, self._events)
+
+    def turn(self, now: float, arrived: Arrived) -> Sends:
+        return self._do(lambda actor: actor.turn(now, arrived))
+
+    def done(self, job: Any, outcome: Any) -> Sends:
+        return self._do(lambda actor: actor.done(job, outcome))
+
+    def fail(self, error: BaseException) -> Sends:
+        return self._do(lambda actor: actor.fail(error))
+
+    def _do(self, event: Callable[[Any], Any]) -> Sends:
+        self._events = (*self._events, event)
+        sends: Sends = event(self._actor)
+        return sends
+
+
+def bytes_of(thing: Any) -> Hashable:
+    """Equal for equal messages and outcomes."""
+    if isinstance(thing, np.ndarray):
+        return thing.dtype.str, thing.tobytes()
+    if isinstance(thing, dict):
+        return tuple((key, bytes_of(value)) for key, value in thing.items())
+    if dataclasses.is_dataclass(thing):
+        return tuple(bytes_of(getattr(thing, field.name)) for field in dataclasses.fields(thing))
+    return tuple(map(bytes_of, thing)) if isinstance(thing, tuple | list) else repr(thing)
+
+
 def clone(thing: Any, known: dict[int, Any] | None = None) -> Any:
     """A copy that shares nothing that changes."""
+    if isinstance(thing, Replayed):
+        return thing.clone()
     known = {} if known is None else known
     if id(thing) in known:
         return known[id(thing)]

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from lb_mpi.actor import ALL
 from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
-from lb_mpi.balancing.planning import ALL
 from lb_mpi.distributing.halo import GraphPart, Pieces, part_of
 from lb_mpi.graph import Graph, Ints
-from lb_mpi.rebalancing.actor import (
-    Build,
-    Built,
-    Choose,
-    Pack,
-    RebalanceKind,
-    RebalanceMessage,
-    Rebalancing,
-    Repair,
-    Stage,
-    Undo,
-)
-from lb_mpi.rebalancing.choose import shard_of, stray
+from lb_mpi.rebalancing.actor import Rebalancing, Undo
 from lb_mpi.rebalancing.deciding import (
     GraphTotals,
     Promise,
@@ -37,13 +26,14 @@ from lb_mpi.rebalancing.deciding import (
     report,
     totals_of,
 )
-from lb_mpi.rebalancing.moving import joined, rows_of
-from lb_mpi.rebalancing.pairs import choose
+from lb_mpi.rebalancing.jobs import Ask, Choose, run
+from lb_mpi.rebalancing.messages import RebalanceKind
+from lb_mpi.rebalancing.pairs import PASSES
 from lb_mpi.rebalancing.rebalance import quotient_graph
-from lb_mpi.reduction import Reduction
-from tests.protocol.explore import Exploration, State
+from lb_mpi.reduction import Reduction, reduced
+from tests.protocol.explore import Exploration, Replayed, State, bytes_of
 
-Sends = Sequence[tuple[int, RebalanceMessage]]
+Sends = Sequence[tuple[int, Any]]
 
 
 class Case(NamedTuple):
@@ -82,14 +72,18 @@ class Case(NamedTuple):
 
     def actors(self, when: Any = "always") -> list[Any]:
         """All ranks at the start, if they decide that vertices move."""
+        return [make() for make in self.makers(when)]
+
+    def makers(self, when: Any = "always") -> list[Callable[[], Rebalancing]]:
+        """Functions that make the actors."""
         pieces, (totals, decided) = Pieces(self.graph, self.owners, self.size), self.decide(when)
         if not decided.act:
             return []
         parts = [part_of(pieces[rank], rank) for rank in range(self.size)]
         how = {"connected": self.connected, "slabs": self.graph.n * self.slabs}
         return [
-            Rebalancing(
-                rank, self.size, part, self.costs[part.vertices], load, totals, decided, Trigger(when),
+            partial(
+                Rebalancing, rank, self.size, part, self.costs[part.vertices], load, totals, decided, Trigger(when),
                 undo=self.undo(rank, part), **how,
             )
             for rank, (part, load) in enumerate(zip(parts, self.loads(), strict=True))
@@ -105,27 +99,11 @@ class Case(NamedTuple):
     def connected(self) -> bool:
         return self.graph.components()[0] == 1
 
-    def outcome(self, actor: Any, job: Any, choices: PairChoices) -> Any:
-        """The outcome of a job, with payloads that are rows of the graph."""
-        part, rank = actor.part, actor.rank
-        costs = self.costs[part.vertices]
-        if isinstance(job, Repair):
-            labels = stray(shard_of(part, costs), rank) if self.connected else np.full(part.n_local, rank)
-            return labels, {other: costs[labels == other].sum() for other in set(labels.tolist()) - {rank}}
-        if isinstance(job, Choose):
-            return choices.step(rank, shard_of(part, costs), job)
-        if isinstance(job, Pack):
-            return {other: rows_of(part, costs, job.owners, index) for other, index in job.leaving.items()}
-        assert isinstance(job, Build)
-        kept = rows_of(part, costs, job.owners, np.flatnonzero(job.owners.local == rank))
-        (piece, new_costs), _ = joined([kept, *(job.arrived[other] for other in sorted(job.arrived))])
-        return Built(part_of(piece, rank), float(new_costs.sum()), 0)
-
     def check(self, actors: Sequence[Any]) -> None:
         """Hold the law against any state."""
         over = [actor for actor in actors if actor.over]
         assert len({(actor.outcome.failed, actor.committed) for actor in over}) < 2, "some ranks move, and others do not"
-        at_commit = [actor for actor in actors if actor.stage is Stage.CUT]
+        at_commit = [actor for actor in actors if actor.ready and not actor.over]
         assert not at_commit or not any(actor.outcome.failed for actor in over)
 
     def components(self) -> list[int]:
@@ -170,7 +148,7 @@ class Case(NamedTuple):
             fresh = part_of(pieces[rank], rank)
             for field in dataclasses.fields(fresh):
                 assert np.array_equal(getattr(actor.built.part, field.name), getattr(fresh, field.name)), field.name
-            assert actor.built.load == self.costs[owners == rank].sum(), "costs that do not move with their vertices"
+            assert actor.built.costs.sum() == self.costs[owners == rank].sum(), "costs that do not move with their vertices"
         tails, heads = self.graph.edges()
         cut = self.graph.edge_weights()[owners[tails] != owners[heads]].sum()
         assert actors[0].outcome.cut == cut
@@ -203,12 +181,12 @@ class Case(NamedTuple):
 
     def check_flows(self, actors: Sequence[Any], tolerance: float) -> None:
         """Flows are antisymmetric to the bit, and level the times of all ranks, unless only stray pieces join some."""
-        flows = [actor._flow.flows for actor in actors]
+        flows = [actor.links.flows for actor in actors]
         for rank, theirs in enumerate(flows):
             for other, flow in theirs.items():
                 assert flow == -flows[other][rank]
         speeds = np.where(np.isnan(self.speeds), np.nanmean(self.speeds), self.speeds)
-        loads = np.array([actor._load for actor in actors])  # stray pieces are with others already
+        loads = np.array([actor.links.load for actor in actors])  # stray pieces are with others already
         assert loads.sum() == self.costs.sum()
         after = (loads - [sum(theirs.values()) for theirs in flows]) / speeds
         edges = np.array([(rank, other) for rank, theirs in enumerate(flows) for other in theirs if rank < other], int)
@@ -232,67 +210,33 @@ def least_time(costs: np.ndarray, owners: Ints, speeds: Sequence[float]) -> floa
     return float(best[n])
 
 
-class PairChoices:
-    """The choices of all ranks, in steps; one that has been made before, in another order, must be the same again."""
-
-    def __init__(self) -> None:
-        self._running: dict[int, Any] = {}
-        self._steps: dict[int, list[tuple[Hashable, Any]]] = {}  # by rank: what has arrived, and the outcome
-
-    def step(self, rank: int, shard: Any, job: Any) -> Any:
-        arrived = tuple(sorted((source, _bytes_of(arrays)) for source, arrays in (job.received or {}).items()))
-        steps = self._steps.setdefault(rank, [])
-        if job.step < len(steps):
-            assert steps[job.step][0] == arrived, "the choice depends on the order of arrivals"
-            return steps[job.step][1]
-        if job.step == 0:
-            self._running[rank] = choose(rank, shard, np.concatenate(job.repaired), job.links)
-        try:
-            outcome = self._running[rank].send(job.received)
-        except StopIteration as end:
-            outcome = end.value
-        steps.append((arrived, outcome))
-        return outcome
-
-
-def reduced(everyone: Sequence[Reduction]) -> Reduction:
-    """The answer of a reduction."""
-    return Reduction(sum(one.sums for one in everyone), np.max([one.maxima for one in everyone], axis=0))
-
-
 class Explored(Exploration):
     """All orders of deliveries, turns and jobs of a case, `rest` of which may fail."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.case, self.choices, self.components = case, PairChoices(), case.components()
+        self.case, self.components = case, case.components()
+        self._chosen: dict[tuple[int, int], set[Hashable]] = {}  # what pairs choose among, by rank and other
 
     def key_of(self, actor: Any) -> Hashable:
-        flow = None if actor._flow is None else (actor._flow.time, tuple(actor._flow.flows.items()))
-        inbox = tuple(
-            sorted(
-                (source, tuple(self.key_of_message(message) for other, message in actor._inbox if other == source))
-                for source in {source for source, _ in actor._inbox}
-            )
-        )
-        labels = tuple(one.tobytes() for one in actor.owners)
-        built = None if actor.built is None else actor.built.part.vertices.tobytes()
-        state = actor.stage, type(actor.job), actor.failed, repr(actor.error), actor._rounds, actor._asked, actor._number
-        state = *state, actor._step, actor._component, actor._grown, actor._greetings
-        return (*state, flow, inbox, labels, built, repr(actor.outcome), actor._began)
+        return actor.key
 
-    def key_of_message(self, message: RebalanceMessage) -> Hashable:
-        return message.kind, _bytes_of(message.payload)
+    def key_of_message(self, message: Any) -> Hashable:
+        return bytes_of(message)
 
-    def answer(self, everyone: Sequence[RebalanceMessage]) -> RebalanceMessage:
-        return RebalanceMessage(RebalanceKind.REDUCE, reduced([one.payload for one in everyone]))
+    def answer(self, everyone: Sequence[Reduction]) -> Reduction:
+        return reduced(everyone)
 
     def post(self, state: State, source: int, sends: Sends) -> State:
         self.case.check_sends(state.actors, source, sends, self.components)
         return super().post(state, source, sends)
 
     def run(self, state: State, rank: int, job: Any) -> Iterator[tuple[Any, State]]:
-        yield self.case.outcome(state.actors[rank], job, self.choices), state
+        if isinstance(job, Ask | Choose):
+            among = self._chosen.setdefault((rank, job.home.other), set())
+            among.add(bytes_of((job.home.labels, getattr(job, "message", None))))
+            assert len(among) <= PASSES, "the choice depends on the order of arrivals"
+        yield run(job), state
         if state.rest:
             yield ZeroDivisionError(), state._replace(rest=state.rest - 1)
 
@@ -303,52 +247,25 @@ class Explored(Exploration):
 
     def explore(self, failures: int = 0, most_states: int = 200_000) -> tuple[int, int]:
         """Hold the law against every state; return how many there are, and how many ends."""
-        found = self.reach(State(tuple(self.case.actors()), {}, failures), most_states)
+        found = self.reach(State(tuple(map(Replayed, self.case.makers())), {}, failures), most_states)
         return found.states, found.ends
 
 
-def _bytes_of(payload: Any) -> Hashable:
-    if isinstance(payload, np.ndarray):
-        return payload.dtype.str, payload.tobytes()
-    return tuple(map(_bytes_of, payload)) if isinstance(payload, tuple) else payload
+def play(
+    case: Case, rng: np.random.Generator, *, when: Any = "always", chance: float = 0.0,
+    first: Sequence[tuple[int, int, Any]] = (),
+) -> list[Any]:  # fmt: skip
+    """Run all ranks in a drawn order of deliveries, turns and jobs; each job fails with this chance.  []: nothing moves.
 
+    `first`: rank, source and message of what has arrived at the start.
+    """
+    actors = case.actors(when)
 
-def play(case: Case, rng: np.random.Generator, *, when: Any = "always", chance: float = 0.0) -> list[Any]:
-    """Run all ranks in a drawn order of deliveries, turns and jobs; each job fails with this chance.  []: nothing moves."""
-    actors, choices, components = case.actors(when), PairChoices(), case.components()
-    wires: dict[tuple[int, int], list[RebalanceMessage]] = {}
-    asked: list[list[Reduction]] = [[] for _ in actors]
+    for rank, *arrived in first:
+        actors[rank].turn(0.0, [tuple(arrived)])
 
-    def post(source: int, sends: Sends) -> None:
-        sends = list(sends)
-        case.check_sends(actors, source, sends, components)
-        for destination, message in sends:
-            if destination != ALL:
-                wires.setdefault((source, destination), []).append(message)
-                continue
-            asked[source].append(message.payload)
-            n = len(asked[source])
-            if all(len(theirs) >= n for theirs in asked):
-                answer = RebalanceMessage(RebalanceKind.REDUCE, reduced([theirs[n - 1] for theirs in asked]))
-                for rank in range(case.size):
-                    wires.setdefault((ALL, rank), []).append(answer)
+    def fails(job: Any) -> bool:
+        return bool(rng.random() < (chance / 5 if isinstance(job, Ask | Choose) else chance))  # of many
 
-    for rank in rng.permutation(len(actors)).tolist():
-        post(rank, actors[rank].turn(0.0, []))
-    while not all(actor.over for actor in actors):
-        busy = [rank for rank, actor in enumerate(actors) if actor.job is not None]
-        under_way = [pair for pair, wire in wires.items() if wire]
-        k = int(rng.integers(len(busy) + len(under_way)))
-        if k < len(busy):
-            actor, job = actors[busy[k]], actors[busy[k]].job
-            failed = rng.random() < (chance / 5 if isinstance(job, Choose) else chance)  # of many steps
-            post(busy[k], actor.fail(ZeroDivisionError()) if failed else actor.done(job, case.outcome(actor, job, choices)))
-            post(busy[k], actor.turn(0.0, []))
-        else:
-            source, rank = under_way[k - len(busy)]
-            post(rank, actors[rank].turn(0.0, [(source, wires[source, rank].pop(0))]))
-        case.check(actors)
-    assert not any(wires.values()), "messages are left"
-    case.check_end(actors)
-    assert not math.isnan(chance)
+    Explored(case).play(actors, lambda n: int(rng.integers(n)), fails)
     return actors

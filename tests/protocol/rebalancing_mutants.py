@@ -4,8 +4,8 @@ from lb_mpi.rebalancing import actor, deciding, moving, pairs, slabs
 
 MUTANTS = [
     # labels
-    (actor, "Rebalancing._pack", "self.owners = self.owners._replace(ghosts=", "self.owners._replace(ghosts="),  # a stale owner of a ghost
-    (actor, "Rebalancing._label", "labels_for(self.part, labels, other)", "labels_for(self.part, np.full_like(labels, self.rank), other)"),
+    (actor, "Rebalancing._move", "Owners(labels, np.concatenate([*ghosts, np.zeros(0, dtype=np.int64)]).astype(np.int64)), {}", "Owners(labels, owners_now(self.part, self.rank).ghosts), {}"),  # a stale owner of a ghost
+    (actor, "Rebalancing._move", "labels_for(self.part, labels, other)", "labels_for(self.part, np.full_like(labels, self.rank), other)"),
     (moving, "rows_of", "part.vertices[index], indptr, numbers[heads], labels[heads]", "part.vertices[index], indptr, numbers[heads], np.concatenate(owners_now(part, int(owners.local.min())))[heads]"),
     (moving, "labels_for", "labels[part.send[part.send_indptr[place] : part.send_indptr[place + 1]]]", "labels[: part.send_indptr[place + 1] - part.send_indptr[place]]"),
     # rows
@@ -14,26 +14,26 @@ MUTANTS = [
     (moving, "joined", "np.concatenate([one.costs for one in parts])[order]", "np.resize(parts[0].costs, len(order))"),
     (moving, "rows_of", "part.weights[entries], part.vertex_weights[index]", "part.weights[entries], part.vertex_weights[: len(index)]"),
     (moving, "joined", "np.concatenate([getattr(one, name) for one in pieces])[entries]", "np.concatenate([getattr(one, name) for one in pieces])"),
-    (actor, "Rebalancing._send_rows", "payloads.get(other, nothing)", "nothing"),  # lost
-    (actor, "Rebalancing._build", "for other, payload in received.items() if len(payload)}", "for other, payload in list(received.items())[:1] if len(payload)}"),
+    (actor, "Rebalancing._move", "payloads.get(other, nothing)", "nothing"),  # lost
+    (actor, "Rebalancing._move", "for other, payload in arrived.items() if len(payload)}", "for other, payload in list(arrived.items())[:1] if len(payload)}"),
     # the commit
-    (actor, "Rebalancing._commit", "        if failed:\n            return self._end(self.outcome._replace(failed=True))\n", ""),
-    (actor, "Rebalancing._ask_commit", "maxima=[self.failed, 0.0, 0.0, 0.0, 0.0]", "maxima=[False, 0.0, 0.0, 0.0, 0.0]"),
-    (actor, "Rebalancing.fail", "            return self._give_up()\n        if isinstance(job, Pack)", "            return []\n        if isinstance(job, Pack)"),  # nobody is told
-    (actor, "Rebalancing.fail", "return [] if job is None else self._ask_commit()", "return []"),
+    (actor, "Rebalancing._commit", "        if failed:\n            self.outcome = self.outcome._replace(failed=True)\n            return\n", ""),
+    (actor, "Rebalancing._commit", "[float(self.failed), 0.0, 0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0, 0.0, 0.0]"),
+    (actor, "Rebalancing._choose", "            self.failed, labels = True, own\n", "            self.failed, labels = True, own\n            return labels, links\n"),  # nobody is told
+    (actor, "Rebalancing.fail", "self.failed = True", "pass"),
     # the flow
-    (actor, "Rebalancing._begin_flow", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load, 1.0,"),  # an old speed
-    (actor, "Rebalancing._begin_flow", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load / 2.0, speed,"),
-    (actor, "Rebalancing._begin_flow", "if int(component) != self._component}", "if False}"),  # a rank without vertices never gets any
-    (actor, "Rebalancing._begin_flow", "if int(component) != self._component}", "if int(component) > self._component}"),  # one end only
-    (actor, "Rebalancing._begin_flow", "if int(component) != self._component}", "if True}"),  # to ranks that do not touch
-    (actor, "Rebalancing._spread", "        if not grown:\n            return self._begin_flow()\n", "        return self._begin_flow()\n"),  # too early
-    (actor, "Rebalancing._begin_flow", "- sum(self._repairs.values())", ""),  # stray pieces count on both ranks
+    (actor, "Rebalancing._choose", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load, 1.0,"),  # an old speed
+    (actor, "Rebalancing._choose", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load / 2.0, speed,"),
+    (actor, "Rebalancing._greet", "if int(theirs) != component}", "if False}"),  # a rank without vertices never gets any
+    (actor, "Rebalancing._greet", "if int(theirs) != component}", "if int(theirs) > component}"),  # one end only
+    (actor, "Rebalancing._greet", "if int(theirs) != component}", "if True}"),  # to ranks that do not touch
+    (actor, "Rebalancing._greet", "                    grown = False\n                    continue\n", "                    pass\n"),  # too early
+    (actor, "Rebalancing._choose", "- sum(stray.values())", ""),  # stray pieces count on both ranks
     # the choice
-    (actor, "Rebalancing._give_up", "sends = [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in self._links]", "sends = []"),  # nobody learns of it
-    (actor, "Rebalancing._pair", "return self._give_up() if self.failed or len(known) < len(received) else", "return"),
+    (actor, "Rebalancing._choose", "yield Await((), [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in links])", "pass"),  # nobody learns of it
+    (pairs, "_heard", "        raise JobFailed\n", "        pass\n"),
     (pairs, "_Chooser.__init__", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
-    (actor, "Rebalancing._check", "if residual > self._tolerance and", "if residual > 10.0 * self._tolerance and"),
+    (actor, "Rebalancing._level", "residual > tolerance and", "residual > 10.0 * tolerance and"),
     # the opportunities
     (deciding, "Opportunities.skips", "self._skipped = max(0, self._skipped - 1)", "pass"),  # never again
     (deciding, "Opportunities.decide", "self.trigger.when == \"auto\" and", ""),
@@ -43,14 +43,14 @@ MUTANTS = [
     (slabs, "_Ranges.within", "here + self._least[k]", "here"),  # an empty range
     (slabs, "_Ranges.__init__", "self.ends - counts, np.append(self.ends[1:], self.ends[-1])", "0 * self.ends, 0 * self.ends + self.ends[-1]"),  # too far
     (slabs, "best_ends", "found is None", "found is None or most < 1.3 * ranges.mean"),  # not the best
-    (actor, "Rebalancing._ask_loads", "speeds[self.rank] = ", "speeds[(self.rank + 1) % self.size] = "),  # of another rank
+    (actor, "Rebalancing._ends", "speeds[self.rank] = ", "speeds[(self.rank + 1) % self.size] = "),  # of another rank
     (actor, "Rebalancing.__init__", "{rank + 1, rank - 1} & {*range(size)} if slabs else", ""),  # slabs on a ring
     # promises
-    (actor, "Rebalancing._is_better", "after_s < before_s", "True"),  # a move that is worse is committed
-    (actor, "Rebalancing._is_better", "after_s < (1.0 - NOISE) * before_s", "True"),
-    (actor, "Rebalancing._is_better", "after_s <= max(before_s, (1.0 + self._imbalance) * self._mean_s)", "True"),
-    (actor, "Rebalancing._finish", "is BalanceReason.CUT and cut >= old", "is BalanceReason.CUT and False"),
-    (actor, "Rebalancing._ask_commit", "self.mine.load / self.mine.speed, load", "load / self.mine.speed, load"),
+    (actor, "is_better", "return after_s < before_s", "return True"),  # a move that is worse is committed
+    (actor, "is_better", "after_s < (1.0 - NOISE) * before_s", "True"),
+    (actor, "is_better", "after_s <= max(before_s, level_s)", "True"),
+    (actor, "may_cut", "reason is not BalanceReason.CUT or new < old", "True"),
+    (actor, "Rebalancing._commit", "(self.mine.load, float(self.built.costs.sum()))", "2 * (float(self.built.costs.sum()),)"),
     (actor, "Rebalancing.__init__", "{*undo.owners.tolist(), *undo.ranks} - {rank}", "{*undo.owners.tolist()} - {rank}"),  # one end only
     (deciding, "Promises.breach", "self._broken += 1", "pass"),  # a failed promise is forgotten
     (deciding, "Promises.breach", "self.part = max(0.5 * self.part, LEAST_PART)", "pass"),

@@ -11,9 +11,10 @@ from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.balancing.deciding import LOAN_S, Decided, RankReport, RoundProblem, Trigger, failure
 from lb_mpi.balancing.knowledge import KEPT_S, Knowledge, kept
 from lb_mpi.balancing.round import Timed, count, numbers
-from lb_mpi.balancing.simulate import Cluster, reduced, row_costs, simulate
+from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.balancing.transfers import plan
 from lb_mpi.graph import mesh, most_square_mesh, parse
+from lb_mpi.reduction import reduced
 from lb_mpi.virtual import Network
 from tests.protocol.mutate import rejects
 

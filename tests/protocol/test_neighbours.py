@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,19 +13,19 @@ import pytest
 from lb_mpi.balancing import neighbours as module
 from lb_mpi.balancing.deciding import Decided, Observation, RankReport, RoundProblem, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, RowCosts
-from lb_mpi.balancing.neighbours import momentum
-from lb_mpi.balancing.planning import ALL, NEAR
-from lb_mpi.balancing.simulate import Cluster, in_step, reduced, row_costs, simulate
+from lb_mpi.balancing.neighbours import NEAR, momentum
+from lb_mpi.balancing.simulate import Cluster, plan_together, row_costs, simulate
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
-from lb_mpi.reduction import Reduction
+from lb_mpi.reduction import Reduction, reduced
 from lb_mpi.virtual import Network
+from tests.protocol.explore import Exploration, State, bytes_of
 from tests.protocol.mutate import rejects
 from tests.protocol.neighbour_mutants import MUTANTS
 
 QUICK = Network((1e-7, 1e-7))
-Ready = Callable[[list[int]], int]  # chooses the rank that goes on
+Ready = Callable[[int], int]  # chooses one of n events
 
 
 class Ranks(NamedTuple):
@@ -65,57 +65,48 @@ def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
     return Ranks(graph, known_by, deciders, (load / tick_work).tolist())
 
 
+class Drawn(Exploration):
+    """Ranks that plan together; numbers to NEAR arrive when those of all neighbours have."""
+
+    def __init__(self, near: Sequence[Sequence[int]]) -> None:
+        super().__init__()
+        self.near, self.rows = near, defaultdict[tuple[int, int], deque[Any]](deque)
+        self.widths = [0] * len(near)  # numbers in the last message to the neighbours
+
+    def key_of_message(self, message: Any) -> Hashable:
+        return bytes_of(message)
+
+    def answer(self, everyone: Sequence[Reduction]) -> Reduction:
+        return reduced(everyone)
+
+    def law(self, state: State) -> None:
+        for rank, near in enumerate(self.near):
+            assert all(len(self.rows[other, rank]) <= 2 for other in near), "a rank is ahead by more than a step"
+
+    def post(self, state: State, source: int, sends: Any) -> State:
+        for message in [message for target, message in sends if target == NEAR]:
+            self.widths[source] = message.shape[-1]
+            numbers = np.broadcast_to(message, (len(self.near[source]), message.shape[-1]))
+            for row, other in zip(numbers, self.near[source], strict=True):
+                self.rows[source, other].append(row.copy())
+        state = super().post(state, source, [(target, message) for target, message in sends if target != NEAR])
+        for rank in {source, *self.near[source]}:
+            wires = [self.rows[other, rank] for other in self.near[rank]]
+            if state.actors[rank].awaited == (NEAR,) and not state.wires.get((NEAR, rank)) and all(wires):
+                theirs = np.array([wire.popleft() for wire in wires]).reshape(len(wires), self.widths[rank])
+                state = state._replace(wires={**state.wires, (NEAR, rank): (theirs,)})
+        return state
+
+
+def first_of(_n: int) -> int:
+    """Return 0: the ranks go on in their order."""
+    return 0
+
+
 def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
     """Run the plans of all ranks, one turn at a time, in the chosen order; ProtocolError if they wait for ever."""
-    graph, size = all_ranks.graph, all_ranks.graph.n
-    near = [graph.neighbours(rank).tolist() for rank in range(size)]
     making = [decider.plan() for decider in all_ranks.deciders]
-    wires: defaultdict[tuple[int, int], deque[Any]] = defaultdict(deque)
-    summands: list[list[Any]] = [[] for _ in range(size)]  # what each rank has sent to all, in order
-    n_sums, widths = [0] * size, [0] * size  # sums taken, and numbers in the last message to the neighbours
-
-    def arrived(rank: int) -> list[Any]:
-        """What the rank waits for, if it is there."""
-        source = making[rank].awaited
-        if source == ALL:
-            n_sums[rank] += (there := all(len(one) > n_sums[rank] for one in summands))
-            return [reduced([one[n_sums[rank] - 1] for one in summands])] if there else []
-        if source == NEAR:
-            if not all(wires[other, rank] for other in near[rank]):
-                return []
-            numbers = [wires[other, rank].popleft() for other in near[rank]]
-            return [np.array(numbers).reshape(len(numbers), widths[rank])]
-        return [wires[source, rank].popleft()] if wires[source, rank] else []
-
-    def turn(rank: int, *messages: Any) -> None:
-        for target, message in making[rank].turn(0.0, [(making[rank].awaited, each) for each in messages]):
-            if target == ALL:
-                summands[rank].append(message)
-            elif target == NEAR:
-                widths[rank] = message.shape[-1]
-                numbers = np.broadcast_to(message, (len(near[rank]), widths[rank]))
-                for row, other in zip(numbers, near[rank], strict=True):
-                    wires[rank, other].append(row.copy())
-                    assert len(wires[rank, other]) <= 2, "a rank is ahead of a neighbour by more than a step"
-            else:
-                wires[rank, target].append(message.copy())
-
-    going = set(range(size))
-    for rank in range(size):
-        turn(rank)
-    while going:
-        can = sorted(going)
-        while True:
-            if not can:
-                raise ProtocolError(f"ranks {sorted(going)} wait for ever")
-            rank = choose(can)
-            if messages := arrived(rank):
-                break
-            can.remove(rank)
-        turn(rank, *messages)
-        if making[rank].over:
-            going.remove(rank)
-    assert not any(wires.values()), "messages are left"
+    Drawn([all_ranks.graph.neighbours(rank).tolist() for rank in range(all_ranks.graph.n)]).play(making, choose)
     return [one.value for one in making]
 
 
@@ -174,10 +165,10 @@ GRAPHS = ("mesh:1x2", "mesh:1x3", "ring:4", "complete:4", "mesh:3x3", "mesh:1x8"
 def test_any_order_gives_the_same_lawful_plans(name: str, scheme: str) -> None:
     graph = parse(name)
     for seed in range(3):
-        first = drive(drawn := ranks(graph, seed, scheme=scheme), min)
+        first = drive(drawn := ranks(graph, seed, scheme=scheme), first_of)
         check_plans(drawn, first)
         rng = random.Random(seed)
-        orders: list[Ready] = [max, rng.choice, lambda can, rng=rng: rng.choice(can[:2])]  # type: ignore[misc]
+        orders: list[Ready] = [lambda n: n - 1, rng.randrange, lambda n, rng=rng: rng.randrange(min(2, n))]  # type: ignore[misc]
         for choose in orders:
             other = drive(ranks(graph, seed, scheme=scheme), choose)
             assert repr([(plan.table().tolist(), steps) for plan, steps in other]) == repr(
@@ -190,7 +181,7 @@ def test_every_order_of_two_ranks() -> None:
     graph, found = mesh(1, 2), set[str]()
     for number in range(2**8):
         choices = iter([number >> k & 1 for k in range(8)])
-        plans = drive(ranks(graph, 3), lambda can, choices=choices: can[next(choices, 0) % len(can)])  # type: ignore[misc]
+        plans = drive(ranks(graph, 3), lambda n, choices=choices: next(choices, 0) % n)  # type: ignore[misc]
         found.add(repr([(plan.table().tolist(), steps) for plan, steps in plans]))
     assert len(found) == 1
 
@@ -198,7 +189,7 @@ def test_every_order_of_two_ranks() -> None:
 def test_ranks_without_neighbours_plan_nothing() -> None:
     for graph in (Graph.from_edges(3, [], []), Graph.from_edges(3, [0], [2]), mesh(1, 1)):
         drawn = ranks(graph, 0)
-        check_plans(drawn, drive(drawn, min))
+        check_plans(drawn, drive(drawn, first_of))
 
 
 def test_worths_are_found_along_the_edges() -> None:
@@ -207,7 +198,7 @@ def test_worths_are_found_along_the_edges() -> None:
     drawn = ranks(graph, 5)
     tick_work = np.exp(np.random.default_rng(5).uniform(-1.5, 0.0, graph.n))
     for _ in range(6):
-        drive(drawn, min)
+        drive(drawn, first_of)
     found = np.array([knowledge.tick_work[knowledge.place] for knowledge in drawn.known_by])
     assert np.abs(np.log(found / tick_work) - np.log(found / tick_work).mean()).max() < 0.05
 
@@ -262,7 +253,7 @@ def test_what_a_rank_reports_and_what_follows() -> None:
     for decider in deciders:
         decider._knowledge.costs = RowCosts(decider._knowledge.rank, 1)
         decider._knowledge.costs.ticks[:] = 4.0
-    in_step([decider.plan() for decider in deciders], mesh(1, 2), QUICK)
+    plan_together([decider.plan() for decider in deciders], mesh(1, 2), QUICK)
     assert abs(np.log(deciders[0]._knowledge.tick_work[1] / deciders[0]._knowledge.tick_work[0])) < 0.5
     largest = module.NeighbourPlanner(Knowledge(4, [4, 7, 9], [7, 9]), 10, Trigger())._pass_on(
         np.array([1.0, 3.0]), 5.0, 1.0, nothing=0.0
@@ -277,7 +268,7 @@ def find_fault() -> None:
     for name in GRAPHS:
         test_any_order_gives_the_same_lawful_plans(name, "fos")
     test_any_order_gives_the_same_lawful_plans(GRAPHS[-1], "sos")
-    check_plans(drawn := ranks(mesh(1, 16), 1, scheme="sos"), drive(drawn, min))
+    check_plans(drawn := ranks(mesh(1, 16), 1, scheme="sos"), drive(drawn, first_of))
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, ValueError, IndexError, RuntimeWarning, right=False)
@@ -334,7 +325,7 @@ def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:
     assert decided.imbalance_after == pytest.approx(0.0, abs=1e-9)
 
 
-def test_ranks_that_are_not_in_step_are_noticed() -> None:
+def test_ranks_that_are_not_plan_together_are_noticed() -> None:
     drawn = ranks(mesh(1, 2), 0)
     with pytest.raises(ProtocolError):
-        in_step([drawn.deciders[0].plan(), drawn.deciders[1].levels(1.0)], drawn.graph, QUICK)
+        plan_together([drawn.deciders[0].plan(), drawn.deciders[1].levels(1.0)], drawn.graph, QUICK)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.deciding import BalanceReason, Trigger
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
-from lb_mpi.rebalancing.actor import RebalanceKind, RebalanceMessage
+from lb_mpi.rebalancing.actor import is_better, may_cut
 from lb_mpi.rebalancing.deciding import (
     GraphTotals,
     Opportunities,
@@ -22,9 +22,11 @@ from lb_mpi.rebalancing.deciding import (
     report,
     totals_of,
 )
-from lb_mpi.reduction import Reduction
+from lb_mpi.rebalancing.jobs import run
+from lb_mpi.rebalancing.messages import RebalanceKind, RebalanceMessage
+from lb_mpi.reduction import reduced
 from tests.protocol.mutate import rejects
-from tests.protocol.rebalancing_law import Case, Explored, play, reduced
+from tests.protocol.rebalancing_law import Case, Explored, play
 from tests.protocol.rebalancing_mutants import MUTANTS
 
 PATH = mesh(1, 6)
@@ -76,7 +78,7 @@ def play_drawn(seed: int, slabs: bool, chance: float) -> int:
     actors = play(case, rng, chance=chance)
     if not actors:
         return 0
-    if actors[0]._flow is not None and case.graph.components()[0] == 1:
+    if actors[0].links is not None and case.graph.components()[0] == 1:
         case.check_flows(actors, 0.02)
     assert actors[0].outcome.failed == any(actor.error for actor in actors)
     return int(actors[0].outcome.moved)
@@ -106,20 +108,18 @@ def test_ranks_that_have_not_been_timed_wait() -> None:
     assert case.decide()[1].decision.reason is BalanceReason.UNMEASURED
 
 
-def test_an_unexpected_message_is_refused() -> None:
-    case = SMALL["a path of three"]
+def test_an_unexpected_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     message = RebalanceMessage(RebalanceKind.LABEL, np.zeros(0, dtype=np.int64))
-    big = Case(mesh(1, 12), np.arange(12) // 2, np.ones(12), np.arange(1.0, 7.0))
-    with pytest.raises(ProtocolError, match="of rank 3"):
-        big.actors()[0].turn(0.0, [(3, message)])
-    actor = case.actors()[0]
-    actor.stage, actor._began = actor_module.Stage.HELLO, True
+    actor = SMALL["a path of three"].actors()[0]
+    actor.turn(0.0, [(1, message), (2, message)])  # which may be early
     with pytest.raises(ProtocolError, match="expected HELLO"):
-        actor.turn(0.0, [(1, message), (2, message)])
-    one = case.actors()[0]
-    one._links, one.owners = [1], one.owners._replace(local=np.full(4, 2))
+        actor.done(actor.job, run(actor.job))
+    case = Case(mesh(1, 12), np.arange(12) // 2, np.ones(12), np.arange(1.0, 7.0))
+    with pytest.raises(ProtocolError, match=r"messages of \[3\] at the end"):
+        play(case, np.random.default_rng(1), first=[(0, 3, message)])
+    monkeypatch.setattr(actor_module, "best_ends", lambda *_: np.array([0, 0, 6]))
     with pytest.raises(ProtocolError, match="not its neighbours"):
-        one._pack({1: np.array([1])})
+        play(SMALL["slabs"], np.random.default_rng(1))
 
 
 def after_moves(*measured: tuple[float, float, float]) -> tuple[list[str], Promises]:
@@ -154,19 +154,14 @@ def test_a_move_that_does_not_hold_its_promise_twice_is_damped_and_one_that_make
 
 def test_a_move_counts_as_better_by_its_own_numbers() -> None:
     """A perfect balance takes 2 s; 3 % of imbalance may be left."""
-    actor = SMALL["two"].actors()[0]
     always, gain, cut = BalanceReason.ALWAYS, BalanceReason.GAIN, BalanceReason.CUT
     for reason, before_s, after_s, better in (
         (always, 3.0, 2.999, True), (always, 3.0, 3.0, False), (gain, 3.0, 2.9, True), (gain, 3.0, 2.98, False),
         (BalanceReason.BOUND, 3.0, 3.1, False), (BalanceReason.UNDONE, 2.1, 2.2, False), (cut, 2.01, 2.05, True),
         (cut, 2.01, 2.07, False), (cut, 2.1, 2.1, True),
     ):  # fmt: skip
-        actor.outcome = actor.outcome._replace(decision=Decision(reason), moved=4)
-        assert actor._is_better(before_s, after_s) == better, (reason, before_s, after_s)
-    for reason, cuts, moved in ((cut, (7, 7), 0), (cut, (6, 7), 4), (gain, (8, 7), 4)):
-        actor.outcome = actor.outcome._replace(decision=Decision(reason), moved=4)
-        actor._finish(Reduction(np.array(cuts)))
-        assert actor.outcome.moved == moved
+        assert is_better(reason, before_s, after_s, 1.03 * 2.0) == better, (reason, before_s, after_s)
+    assert [may_cut(*each) for each in ((cut, 7, 7), (cut, 6, 7), (gain, 8, 7))] == [False, True, True]
 
 
 @pytest.mark.parametrize(("lighter", "moves"), [

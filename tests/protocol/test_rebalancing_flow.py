@@ -7,7 +7,8 @@ import pytest
 
 from lb_mpi.graph import Floats, Graph, parse
 from lb_mpi.rebalancing import flow as module
-from lb_mpi.rebalancing.flow import TOLERANCE, Flow, level
+from lb_mpi.rebalancing.flow import TOLERANCE, Flow
+from tests.diffusing import level
 from tests.protocol.mutate import mutated
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 
 from lb_mpi.graph import Floats, Graph, parse
-from lb_mpi.rebalancing.flow import TOLERANCE, Flow, Levelled, level
-from tests.diffusing import cases
+from lb_mpi.rebalancing.flow import TOLERANCE, Flow
+from tests.diffusing import Levelled, cases, level
 
 
 def run_flows(graph: Graph, loads: Floats, speeds: Floats, steps: int) -> list[Flow]:

@@ -7,18 +7,18 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
+from lb_mpi.actor import ALL
 from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
-from lb_mpi.balancing.planning import ALL
 from lb_mpi.checks import number, show
 from lb_mpi.columns import Chunk, Reader, chunks_of, packed
-from lb_mpi.distributing.halo import GraphPart, Piece, part_of
+from lb_mpi.distributing.halo import GraphPart, Piece
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.knowledge import LEAST, MeasuredSpeeds
@@ -34,20 +34,7 @@ from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.graph.values import Rows, Values
-from lb_mpi.rebalancing.actor import (
-    Build,
-    Built,
-    ChoiceStep,
-    Choose,
-    Job,
-    Pack,
-    RebalanceKind,
-    RebalanceMessage,
-    RebalanceOutcome,
-    Rebalancing,
-    Repair,
-    Undo,
-)
+from lb_mpi.rebalancing.actor import RebalanceOutcome, Rebalancing, Undo
 from lb_mpi.rebalancing.deciding import (
     GraphTotals,
     Opportunities,
@@ -57,7 +44,9 @@ from lb_mpi.rebalancing.deciding import (
     report,
     totals_of,
 )
-from lb_mpi.rebalancing.moving import Moving, joined, owners_now, rows_of
+from lb_mpi.rebalancing.jobs import Ask, Build, Built, Choose, Job, Pack, Repair, run
+from lb_mpi.rebalancing.messages import RebalanceKind, RebalanceMessage
+from lb_mpi.rebalancing.moving import Moving
 from lb_mpi.rebalancing.record import Rebalanced, reason_of, rebalances
 from lb_mpi.record.record import Record
 
@@ -316,7 +305,7 @@ def rebalance(
             comm.rank, comm.size, part, balance.costs, mine, totals, decided, balance.opportunities.trigger,
             imbalance=left, connected=connected, slabs=slabs, undo=undo,
         )
-        port = RebalancePort(comm, actor, balance.costs, moving, connected)
+        port = RebalancePort(comm, actor, moving)
         try:
             carry(actor, port, presence, record, slow, held, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
@@ -335,14 +324,16 @@ def rebalance(
             acted, reason_of(outcome.decision, outcome.moved), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
             outcome.cut if acted else cut, outcome.steps, seconds,
         ))  # fmt: skip
-        if not acted or port.moved is None:
+        if not acted or actor.built is None:
             if isinstance(actor.error, Warning):  # of a late rank, after this one has agreed
                 raise actor.error
             if decided.decision.reason is not BalanceReason.CUT:
                 promises.breach(outcome.before_s)
             return None
-        balance.moved(port.moved, outcome, comm.rank)
-        return port.moved._replace(n_ghosts=outcome.n_ghosts, cut=outcome.cut)
+        part, costs, origin, *_ = actor.built
+        moved = Moved(part, costs, port.values, port.given, origin, outcome.n_ghosts, outcome.cut)
+        balance.moved(moved, outcome, comm.rank)
+        return moved
 
 
 _loaded = list[bool]()
@@ -393,26 +384,22 @@ def _given(arguments: Arguments, values: Values, costs: Floats | None) -> dict[s
     return {"costs": "None" if costs is None else "an array", **named, "values": values.words}
 
 
-class RebalancePort(Port[RebalanceMessage, Job]):
+class RebalancePort(Port[Any, Job]):
     """The messages and jobs of one call on a rank."""
 
-    def __init__(
-        self, comm: MPI.Intracomm, actor: Rebalancing, costs: Floats, values: Values, connected: bool
-    ) -> None:  # fmt: skip
-        self._comm, self._actor, self._part, self._costs, self._values = comm, actor, actor.part, costs, values
-        self._connected = connected
-        self._choice: Generator[ChoiceStep, Any, Ints] | None = None
+    def __init__(self, comm: MPI.Intracomm, actor: Rebalancing, values: Values) -> None:
+        self._comm, self._actor, self._values = comm, actor, values
         self._parcels = Parcels(comm, Tag.REBALANCE)
         self._reducing: deque[Reducing] = deque()
         self.failed: Failed | None = None  # an error of the user's functions
-        self.moved: Moved | None = None  # valid once all have committed
+        self.given = dict[int, int]()  # number of vertices that leave, by rank
+        self.values: tuple[Any, ...] = ()  # of the new part
 
-    def arrived(self) -> list[tuple[int, RebalanceMessage]]:
+    def arrived(self) -> list[tuple[int, Any]]:
         """See `Port`."""
-        found = [(source, _read(buffer)) for source, _, buffer in self._parcels.take()]
+        found: list[tuple[int, Any]] = [(source, _read(buffer)) for source, _, buffer in self._parcels.take()]
         while self._reducing and self._reducing[0].done():
-            answer = self._reducing.popleft().answer
-            found.append((ALL, RebalanceMessage(RebalanceKind.REDUCE, answer)))
+            found.append((ALL, self._reducing.popleft().answer))
         return found
 
     commits = True
@@ -426,83 +413,44 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         """See `Port`."""
         return not self._parcels.news() and not (self._reducing and self._reducing[0].done())
 
-    def post(self, sends: list[tuple[int, RebalanceMessage]]) -> None:
+    def post(self, sends: list[tuple[int, Any]]) -> None:
         """See `Port`."""
         for rank, message in sends:
             if rank == ALL:
-                self._reducing.append(Reducing(self._comm, message.payload))
+                self._reducing.append(Reducing(self._comm, message))
             else:
                 self._parcels.send(rank, Tag.REBALANCE, _parcel(message))
 
     def run(self, job: Job) -> Any:
         """See `Port`; an error is kept with its place."""
         try:
-            if isinstance(job, Repair):
-                return self._repair()
-            if isinstance(job, Choose):
-                return self._choose(job)
-            return self._pack(job) if isinstance(job, Pack) else self._build(job)
+            if isinstance(job, Pack):
+                return self._pack(job)
+            if isinstance(job, Build):
+                return self._build(job)
+            from lb_mpi.kernels import held_interrupts  # here, since it imports numba
+
+            with held_interrupts():
+                return run(job)
         except BaseException as error:
             self.failed = of_rows(error, self._comm.rank, f"{_WORDS[type(job)]} vertices")
             raise
 
-    def _repair(self) -> tuple[Ints, dict[int, float]]:
-        from lb_mpi.kernels import held_interrupts  # here, since it imports numba
-        from lb_mpi.rebalancing.choose import shard_of, stray
-
-        rank, labels = self._comm.rank, owners_now(self._part, self._comm.rank).local
-        if self._connected:
-            with held_interrupts():
-                labels = stray(shard_of(self._part, self._costs), rank)
-        ranks = np.unique(labels[labels != rank]).tolist()
-        return labels, {other: float(self._costs[labels == other].sum()) for other in ranks}
-
-    def _choose(self, job: Choose) -> ChoiceStep | Ints:
-        from lb_mpi.kernels import held_interrupts
-        from lb_mpi.rebalancing.choose import shard_of
-        from lb_mpi.rebalancing.pairs import choose
-
-        if self._choice is None:
-            shard = shard_of(self._part, self._costs)
-            self._choice = choose(self._comm.rank, shard, np.concatenate(job.repaired), job.links)
-        try:
-            with held_interrupts():
-                return self._choice.send(job.received)  # type: ignore[arg-type]
-        except StopIteration as end:
-            labels: Ints = end.value
-            return labels
-
     def _pack(self, job: Pack) -> dict[int, Buffer]:
-        payloads = {}
-        for rank, index in job.leaving.items():
-            piece, costs = rows_of(self._part, self._costs, job.owners, index)
-            chunks = [*map(Chunk, (*piece, costs)), *self._values.chunks(index)]
-            header = _HEADER.pack(*RebalanceHead(RebalanceKind.ROWS, len(index), len(piece.neighbours)))
+        self.given, payloads = {rank: len(index) for rank, index in job.leaving.items()}, {}
+        for rank, (piece, costs) in run(job).items():
+            chunks = [*map(Chunk, (*piece, costs)), *self._values.chunks(job.leaving[rank])]
+            header = _HEADER.pack(*RebalanceHead(RebalanceKind.ROWS, len(costs), len(piece.neighbours)))
             payloads[rank] = packed(header, chunks)
         return payloads
 
     def _build(self, job: Build) -> Built:
-        owners, rank = job.owners, self._comm.rank
-        leaving = np.flatnonzero(owners.local != rank)
-        given = dict(zip(*(each.tolist() for each in np.unique(owners.local[leaving], return_counts=True)), strict=True))
-        n_bytes = self._parcels.sent_bytes
-        if not len(leaving) and not job.arrived and np.array_equal(owners.ghosts, owners_now(self._part, rank).ghosts):
-            self.moved = Moved(self._part, self._costs, self._values.given, given, owners.local, 0, 0.0)
-            return Built(self._part, float(self._costs.sum()), n_bytes)
-        kept = np.flatnonzero(owners.local == rank)
-        rows, values = [rows_of(self._part, self._costs, owners, kept)], list[Rows]()
-        origin = [np.full(len(kept), rank)]
-        for source, buffer in sorted(job.arrived.items()):
-            moving, theirs = self._open(buffer)
-            rows.append(moving)
-            origin.append(np.full(len(moving.costs), source))
-            values.append(theirs)
-        (piece, costs), order = joined(rows)
-        part = part_of(piece, rank)
-        same = not len(leaving) and not job.arrived
-        mine = self._values.given if same else self._values.join(kept, values, order)
-        self.moved = Moved(part, costs, mine, given, np.concatenate(origin)[order], 0, 0.0)
-        return Built(part, float(costs.sum()), n_bytes)
+        opened = {source: self._open(buffer) for source, buffer in sorted(job.arrived.items())}
+        built: Built = run(job._replace(arrived={source: moving for source, (moving, _) in opened.items()}))
+        kept = np.flatnonzero(job.owners.local == job.rank)
+        arrived = [theirs for _, theirs in opened.values()]
+        self.values = self._values.given if built.places is None else self._values.join(kept, arrived, built.places)
+        return built._replace(n_bytes=self._parcels.sent_bytes)
 
     def _open(self, buffer: Buffer) -> tuple[Moving, Rows]:
         _, n, nnz, _ = _HEADER.unpack_from(buffer.data)
@@ -514,7 +462,7 @@ class RebalancePort(Port[RebalanceMessage, Job]):
         return Moving(piece, reader.array(double, (n,))), self._values.read(reader, n)
 
 
-_WORDS = {Repair: "examining", Choose: "choosing", Pack: "packing", Build: "unpacking"}
+_WORDS = {Repair: "examining", Ask: "choosing", Choose: "choosing", Pack: "packing", Build: "unpacking"}
 
 
 def _parcel(message: RebalanceMessage) -> Buffer:
@@ -522,7 +470,7 @@ def _parcel(message: RebalanceMessage) -> Buffer:
     if kind in (RebalanceKind.HELLO, RebalanceKind.PAIR, RebalanceKind.LABEL):
         if payload is None:
             return packed(_HEADER.pack(*RebalanceHead(kind, _BROKEN)), [])
-        arrays = (payload,) if kind is RebalanceKind.LABEL else payload
+        arrays = payload if kind is RebalanceKind.HELLO else (payload,)
         return packed(_HEADER.pack(*RebalanceHead(kind, len(arrays))), chunks_of(arrays))
     if kind is RebalanceKind.ROWS:
         if payload is not None and len(payload):
@@ -539,7 +487,7 @@ def _read(buffer: Buffer) -> RebalanceMessage:
         if about.n == _BROKEN:
             return RebalanceMessage(kind)
         arrays = Reader(buffer).arrays(about.n)
-        return RebalanceMessage(kind, arrays[0] if kind is RebalanceKind.LABEL else arrays)
+        return RebalanceMessage(kind, arrays if kind is RebalanceKind.HELLO else arrays[0])
     if kind is RebalanceKind.ROWS:
         return RebalanceMessage(kind, None if about.n == _BROKEN else buffer if about.n else b"")
     return RebalanceMessage(kind, about.number)

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.actor import ALL, Story
 from lb_mpi.balancing.decider import Decider, RootFailed
 from lb_mpi.balancing.deciding import Levels
-from lb_mpi.balancing.planning import ALL, NEAR, Planning
+from lb_mpi.balancing.neighbours import NEAR
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
@@ -39,7 +40,7 @@ class Plans:
         """
         return self.run(self.decider.plan(moving))
 
-    def run(self, planning: Planning[tuple[Plan, int]]) -> tuple[Plan, int]:
+    def run(self, planning: Story[tuple[Plan, int]]) -> tuple[Plan, int]:
         """Run the computation of a plan on all ranks; see `plan`."""
         try:
             return self._run(planning)
@@ -55,7 +56,7 @@ class Plans:
         """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
         self.decider.changed(lending=plan is not None, seconds=seconds)  # the same on all ranks: this one may lend nothing
 
-    def _run(self, planning: Planning[T]) -> T:
+    def _run(self, planning: Story[T]) -> T:
         port = _PlanningPort(self._presence, planning, self.decider.neighbours)
         try:
             carry(planning, port, self._presence, OFF, throttle(1.0), interrupts(), quick_s=QUICK_S)
@@ -70,7 +71,7 @@ class Plans:
 class _PlanningPort(Port[Any, None]):
     """The messages of a plan: to each neighbour, into a reduction, and tables of any length."""
 
-    def __init__(self, presence: Presence, planning: Planning[Any], neighbours: Sequence[int]) -> None:
+    def __init__(self, presence: Presence, planning: Story[Any], neighbours: Sequence[int]) -> None:
         self._comm, self._planning, self._neighbours = presence.comm, planning, neighbours
         self._near: tuple[Floats, list[MPI.Request]] | None = None  # what comes from the neighbours
         self._all = deque[Reducing]()
@@ -80,16 +81,16 @@ class _PlanningPort(Port[Any, None]):
 
     def arrived(self) -> list[tuple[int, Any]]:
         """Return what has arrived from the source that is awaited: another one may send tables and numbers early."""
-        source = self._planning.awaited
-        if source == NEAR and self._near is not None:
-            theirs, requests = self._near
-            if MPI.Request.Testall(requests):
-                self._near = None
-                return [(NEAR, theirs)]
-        elif source == ALL and self._all and self._all[0].done():
-            return [(ALL, self._all.popleft().answer)]
-        elif source is not None and source >= 0:
-            return self._receive(source)
+        for source in self._planning.awaited or ():
+            if source == NEAR and self._near is not None:
+                theirs, requests = self._near
+                if MPI.Request.Testall(requests):
+                    self._near = None
+                    return [(NEAR, theirs)]
+            elif source == ALL and self._all and self._all[0].done():
+                return [(ALL, self._all.popleft().answer)]
+            elif source >= 0:
+                return self._receive(source)
         return []
 
     def post(self, sends: list[tuple[int, Any]]) -> None:
