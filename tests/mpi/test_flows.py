@@ -40,8 +40,8 @@ def planner(comm: MPI.Intracomm, graph: Graph) -> Plans:
 
 
 def make_plan(made: Plans, load: float, speeds: Floats) -> tuple[Plan, int]:
-    made.decider._tick_s.clear()
-    made.decider._tick_s.append(1.0 / float(speeds[RANK]))
+    made.decider._tick_rates.clear()
+    made.decider._tick_rates.append(float(speeds[RANK]))
     return made.plan(load)
 
 
