@@ -321,7 +321,7 @@ class RootPlanner(Decider):
         prior, self._prior = self._prior, None
         if decided.problem:
             return decided
-        if prior is None:
+        if prior is None or math.isnan(decided.imbalance_before):  # costs are still unknown on some rank
             return decided._replace(speeds=measured)
         decision = Decision(BalanceReason.GAIN, about="the first plan was made without the costs of rows")
         return decided._replace(speeds=measured, decision=decision)

@@ -14,6 +14,7 @@ from lb_mpi.balancing.round import Timed, count, numbers
 from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.balancing.transfers import plan
 from lb_mpi.graph import mesh, most_square_mesh, parse
+from lb_mpi.knowledge import KnownSpeeds
 from lb_mpi.reduction import reduced
 from lb_mpi.virtual import Network
 from tests.protocol.mutate import rejects
@@ -76,6 +77,15 @@ test_known_wrong_variants_of_second_doors_are_caught = rejects(
         (rows_knowledge, "BLIND", "0.25", "0.9"),
     ],
 )
+
+
+def test_costs_that_a_rank_does_not_know_yet_make_no_plan() -> None:
+    """Though the plan of the first round was made without costs, too: the first call of a function is not timed."""
+    known = KnownSpeeds((1.0, 0.5), (0.1, 0.1))
+    deciders = [RootPlanner(Knowledge(rank, [0, 1], [1 - rank]), mesh(1, 2), Trigger(), known) for rank in range(2)]
+    reports = [RankReport(False, 7, 7, work, 1.0, 1.0, 0.0, 0, 0) for work in (10.0, math.nan)]
+    all_ranks = reduced([one.report(report) for one, report in zip(deciders, reports, strict=True)])
+    assert not any(one.decide(all_ranks).decision.act for one in deciders)
 
 
 def find_fault_after_changes() -> None:
