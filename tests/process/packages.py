@@ -1,4 +1,4 @@
-"""Calls that users of other packages type, on a pool of all ranks; each line says whether the results are those of one process.
+"""Calls that users of other packages type, on a pool of all ranks; each line says whether its result is that of one process.
 
     mpiexec -n 3 python -m lb_mpi pool --as multiprocessing packages.py NAME...
 """
