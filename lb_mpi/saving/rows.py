@@ -9,17 +9,16 @@
 
 A reader reads rows begin..end-1 of the whole array, whichever ranks wrote them; the number of ranks may differ.
 
-The generators below move rows from the ranks that hold them to blocks in global order, and back.  Rank r's block is the
-rows bounds[r]..bounds[r+1]-1.  Each rank runs a generator.  It yields the exchanges to make, is sent the rows that have
-arrived, and returns its arrays.   (pure)
+Two stories (`lb_mpi.actor`) move rows from the ranks that hold them to blocks in global order, and back.  Rank r's block is
+the rows bounds[r]..bounds[r+1]-1.  An `Exchange` is sent to ALL, and from ALL come the rows that have arrived.   (pure)
 
 The law
 -------
 - All ranks make the same exchanges in the same order, and each receives as much as it expects.
 - So counts are exchanged first: one row for each rank; then, to request rows, their numbers; then each array in turn.
 - In an exchange rows are ordered by rank, and for one rank in the order of the numbers.
-- Blocks: row k is at place k - bounds[r] of block r, and each place is filled once.  Otherwise the block's rank raises
-  ValueError before any array is sent, with the first such row.
+- Blocks: row k is at place k - bounds[r] of block r, and each place is filled once.  Otherwise all ranks raise ValueError
+  before any array is sent, with the first such row.
 - Back: rank r gets the rows of its index in that order; several ranks may request the same rows.
 """
 
@@ -35,10 +34,12 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from lb_mpi.actor import ALL, Await
 from lb_mpi.checks import show
 from lb_mpi.columns import Orders, all_axes, as_array, copied
 from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
+from lb_mpi.reduction import reduce
 from lb_mpi.saving.folder import Folder, PartFile, Saved
 
 KIND = "rows"
@@ -197,7 +198,7 @@ class Exchange(NamedTuple):
     came: Ints  # (size,) rows from each rank
 
 
-Exchanges = Generator[Exchange, NDArray[Any], Arrays]
+Exchanges = Generator[Await, Any, Arrays]
 
 
 def starts(counts: Ints) -> Ints:
@@ -208,22 +209,25 @@ def starts(counts: Ints) -> Ints:
 def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges:
     """Return the rows of this rank's block, collected from all ranks.
 
-    `index`: (n,) the global number of each row on this rank, within bounds; arrays are (n, ...).  ValueError, on at
-    least one rank, unless each global row occurs once.
+    `index`: (n,) the global number of each row on this rank, within bounds; arrays are (n, ...).  ValueError on all ranks
+    unless each global row occurs once.
     """
     order, sent = _by_owner(index, bounds)
-    came = yield _counts(sent)
-    numbers = yield Exchange(index[order], sent, came)
+    came = yield from _counts(sent)
+    numbers = yield from exchange(index[order], sent, came)
     n = int(bounds[rank + 1] - bounds[rank])
     places = numbers - bounds[rank]
     times = np.bincount(places, minlength=n)
-    if len(wrong := np.flatnonzero(times != 1)):
-        number, times_there = int(wrong[0] + bounds[rank]), int(times[wrong[0]])
-        raise ValueError(f"index: row {number} occurs {times_there} times on all ranks together: expected once")
+    wrong = np.flatnonzero(times != 1)
+    first = float(wrong[0] + bounds[rank]) if len(wrong) else math.inf
+    number = -(yield from reduce(maxima=[-first])).maxima[0]
+    if number < math.inf:
+        all_times = (yield from reduce([int(times[wrong[0]]) if first == number else 0])).sums[0]
+        raise ValueError(f"index: row {number:.0f} occurs {all_times} times on all ranks together: expected once")
     blocks = {}
     for name, array in arrays.items():
         block = np.empty((n, *array.shape[1:]), array.dtype)
-        block[places] = yield Exchange(array[order], sent, came)
+        block[places] = yield from exchange(array[order], sent, came)
         blocks[name] = block
     return blocks
 
@@ -231,15 +235,21 @@ def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges
 def from_blocks(rank: int, index: Ints, bounds: Ints, blocks: Arrays) -> Exchanges:
     """Return the rows `index` (n,), within bounds, from the blocks of all ranks."""
     order, wanted = _by_owner(index, bounds)
-    asked = yield _counts(wanted)
-    numbers = yield Exchange(index[order], wanted, asked)
+    asked = yield from _counts(wanted)
+    numbers = yield from exchange(index[order], wanted, asked)
     places = numbers - bounds[rank]
     arrays = {}
     for name, block in blocks.items():
         array = np.empty((len(index), *block.shape[1:]), block.dtype)
-        array[order] = yield Exchange(block[places], asked, wanted)
+        array[order] = yield from exchange(block[places], asked, wanted)
         arrays[name] = array
     return arrays
+
+
+def exchange(rows: NDArray[Any], sent: Ints, came: Ints) -> Generator[Await, Any, NDArray[Any]]:
+    """Exchange rows with all ranks; return those that have arrived."""
+    arrived: NDArray[Any] = (yield Await((ALL,), ((ALL, Exchange(rows, sent, came)),)))[ALL]
+    return arrived
 
 
 def _by_owner(index: Ints, bounds: Ints) -> tuple[Ints, Ints]:
@@ -248,6 +258,7 @@ def _by_owner(index: Ints, bounds: Ints) -> tuple[Ints, Ints]:
     return np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(bounds) - 1)
 
 
-def _counts(counts: Ints) -> Exchange:
+def _counts(counts: Ints) -> Generator[Await, Any, Ints]:
+    """Send each rank its count; return those that have arrived."""
     once = np.ones_like(counts)
-    return Exchange(counts, once, once)
+    return (yield from exchange(counts, once, once))

@@ -7,53 +7,47 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lb_mpi.actor import Story
 from lb_mpi.graph import Ints
+from lb_mpi.reduction import Reduction
 from lb_mpi.saving import rows as reorder
 from lb_mpi.saving.rows import Arrays
+from lb_mpi.virtual import Network, Stories, run_together
 from tests.protocol.mutate import rejects
 from tests.protocol.reorder_mutants import MUTANTS
 
 SEEDS = 100
 
 
-def exchanged(exchanges: Sequence[Any], starts: Any) -> list[NDArray[Any]]:
-    """What each rank gets of an exchange that all make, as Alltoallv would copy it: from place to place, and no more."""
-    for source, mine in enumerate(exchanges):
-        assert len(mine.sent) == len(mine.came) == len(exchanges), "a count for each rank"
-        assert len(mine.rows) == mine.sent.sum(), "rows that nobody gets, or that aren't there"
-        for target, theirs in enumerate(exchanges):
-            assert mine.sent[target] == theirs.came[source], f"{source} -> {target}: sent and expected differ"
-            assert mine.rows.dtype == theirs.rows.dtype
-            assert mine.rows.shape[1:] == theirs.rows.shape[1:]
-    arrived = [np.zeros((int(one.came.sum()), *one.rows.shape[1:]), one.rows.dtype) for one in exchanges]
-    for source, mine in enumerate(exchanges):
-        for target, theirs in enumerate(exchanges):
-            from_, to, n = starts(mine.sent)[target], starts(theirs.came)[source], mine.sent[target]
-            arrived[target][to : to + n] = mine.rows[from_ : from_ + n]
-    return arrived
+class Ranks(Stories):
+    """What all ranks make of an exchange, as Alltoallv would copy it: from place to place, and no more."""
+
+    def answer(self, target: int, everyone: Sequence[Any]) -> tuple[Sequence[Any], float]:
+        if isinstance(everyone[0], Reduction):
+            return super().answer(target, everyone)
+        for source, mine in enumerate(everyone):
+            assert len(mine.sent) == len(mine.came) == len(everyone), "a count for each rank"
+            assert len(mine.rows) == mine.sent.sum(), "rows that nobody gets, or that aren't there"
+            for rank, theirs in enumerate(everyone):
+                assert mine.sent[rank] == theirs.came[source], f"{source} -> {rank}: sent and expected differ"
+                assert mine.rows.dtype == theirs.rows.dtype
+                assert mine.rows.shape[1:] == theirs.rows.shape[1:]
+        arrived = [np.zeros((int(one.came.sum()), *one.rows.shape[1:]), one.rows.dtype) for one in everyone]
+        for source, mine in enumerate(everyone):
+            for rank, theirs in enumerate(everyone):
+                from_, to, n = reorder.starts(mine.sent)[rank], reorder.starts(theirs.came)[source], mine.sent[rank]
+                arrived[rank][to : to + n] = mine.rows[from_ : from_ + n]
+        return arrived, 0.0
 
 
-def carried(module: Any, ranks: Sequence[Any]) -> list[Any]:
-    """What each rank returns, or raises as a ValueError; all make the same exchanges, as long as nobody has raised."""
-    came: list[Any] = [None] * len(ranks)
-    while True:
-        found: list[Any] = []
-        for rank, rows in zip(ranks, came, strict=True):
-            try:
-                found.append(rank.send(rows))
-            except StopIteration as end:
-                found.append(end.value)
-            except ValueError as error:
-                found.append(error)
-        if any(isinstance(one, ValueError) for one in found):
-            return found
-        going = [isinstance(one, module.Exchange) for one in found]
-        assert len(set(going)) == 1, "some ranks exchange rows, others have returned"
-        if not going[0]:
-            return found
-        came = exchanged(found, module.starts)
+def carried(exchanges: Sequence[Any]) -> list[Any]:
+    """What each rank returns, or raises as a ValueError."""
+    ranks = [Story(each) for each in exchanges]
+    try:
+        return run_together(Ranks(ranks, Network()), ranks)
+    except ValueError:
+        return [rank._end for rank in ranks]
 
 
 def kinds(n: int) -> Arrays:
@@ -66,25 +60,23 @@ def kinds(n: int) -> Arrays:
     }
 
 
-def check_to_blocks(module: Any, index: Sequence[Ints], bounds: Ints) -> None:
+def check_to_blocks(index: Sequence[Ints], bounds: Ints) -> None:
     whole = kinds(int(bounds[-1]))
     rows = [{name: array[mine] for name, array in whole.items()} for mine in index]
-    found = carried(module, [module.to_blocks(r, mine, bounds, rows[r]) for r, mine in enumerate(index)])
+    found = carried([reorder.to_blocks(r, mine, bounds, rows[r]) for r, mine in enumerate(index)])
     times = np.bincount(np.concatenate(index), minlength=bounds[-1])
+    wrong = np.flatnonzero(times != 1)
     for rank, block in enumerate(found):
-        first, end = bounds[rank], bounds[rank + 1]
-        wrong = np.flatnonzero(times[first:end] != 1)
         if len(wrong):
-            said = f"row {first + wrong[0]} occurs {times[first + wrong[0]]} times on all ranks together"
-            assert said in str(block), block
-        elif (times == 1).all():
-            check_rows(block, {name: array[first:end] for name, array in whole.items()})
+            assert f"row {wrong[0]} occurs {times[wrong[0]]} times on all ranks together" in str(block), block
+        else:
+            check_rows(block, {name: array[bounds[rank] : bounds[rank + 1]] for name, array in whole.items()})
 
 
-def check_from_blocks(module: Any, index: Sequence[Ints], bounds: Ints) -> None:
+def check_from_blocks(index: Sequence[Ints], bounds: Ints) -> None:
     whole = kinds(int(bounds[-1]))
     blocks = [{name: array[a:b] for name, array in whole.items()} for a, b in itertools.pairwise(bounds)]
-    found = carried(module, [module.from_blocks(r, mine, bounds, blocks[r]) for r, mine in enumerate(index)])
+    found = carried([reorder.from_blocks(r, mine, bounds, blocks[r]) for r, mine in enumerate(index)])
     for mine, arrays in zip(index, found, strict=True):
         check_rows(arrays, {name: array[mine] for name, array in whole.items()})
 
@@ -106,42 +98,42 @@ def cut(numbers: Sequence[int], bounds: Ints) -> list[Ints]:
     return [np.array(numbers[a:b], dtype=np.int64) for a, b in itertools.pairwise(bounds)]
 
 
-def check_small(module: Any) -> int:
+def check_small() -> int:
     """Every case: any rows in any order on any ranks (also some twice, and some nowhere), any blocks; how many."""
     n_cases = 0
     for size, n in [(1, 0), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3)]:
         for bounds, held in itertools.product(splits(n, size), splits(n, size)):
             for numbers in itertools.product(range(n), repeat=n) if size * n < 9 else itertools.permutations(range(n)):
                 index = cut(numbers, held)
-                check_to_blocks(module, index, bounds)
-                check_from_blocks(module, index, bounds)
+                check_to_blocks(index, bounds)
+                check_from_blocks(index, bounds)
                 n_cases += 1
     return n_cases
 
 
-def check_random(module: Any, seeds: Sequence[int]) -> None:
+def check_random(seeds: Sequence[int]) -> None:
     """Up to 9 ranks, up to 60 rows, blocks and holdings of any sizes."""
     for seed in seeds:
         rng = np.random.default_rng(seed)
         size, n = int(rng.integers(1, 10)), int(rng.integers(0, 60))
         bounds, held = ([0, *np.sort(rng.integers(0, n + 1, size - 1)), n] for _ in range(2))
         try:
-            check_to_blocks(module, cut(rng.permutation(n).tolist(), np.array(held)), np.array(bounds))
+            check_to_blocks(cut(rng.permutation(n).tolist(), np.array(held)), np.array(bounds))
             if n:
                 wanted = [rng.integers(0, n, rng.integers(0, 30)) for _ in range(size)]
-                check_from_blocks(module, wanted, np.array(bounds))
+                check_from_blocks(wanted, np.array(bounds))
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
 
 
 def test_every_small_case() -> None:
-    assert check_small(reorder) > 1000
+    assert check_small() > 1000
 
 
 def test_larger_cases() -> None:
-    check_random(reorder, range(SEEDS))
+    check_random(range(SEEDS))
 
 
 mutants = [(reorder, *one) for one in MUTANTS]
-test_known_wrong_variants_are_caught = rejects(lambda: check_small(reorder), mutants, ValueError, IndexError, TypeError)
+test_known_wrong_variants_are_caught = rejects(check_small, mutants, ValueError, IndexError, TypeError)

@@ -11,28 +11,34 @@ format does not depend on MPI: one MPI reads what the other wrote.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from lb_mpi import signs
+from lb_mpi.actor import ALL, Story
 from lb_mpi.checks import integer, show
 from lb_mpi.columns import Orders, agreed, orders_of
+from lb_mpi.emulate import throttle
 from lb_mpi.graph import Ints
+from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened, raise_on_all
-from lb_mpi.mpi.common.communicator import presence_of, wait
+from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.common.recorder import recorder
+from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.saves import newest
+from lb_mpi.mpi.common.waiting import interrupts
+from lb_mpi.record.record import OFF
 from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved, check_path
 from lb_mpi.saving.rows import Arrays, Exchange, Exchanges
 
+COPYING_S = 0.1
 _LOCKED = 64  # folders, at most: a lock needs an open file
 _folders: dict[str, Folder] = {}  # on rank 0, by path, the last saved ones locked; they know damaged saves
 
@@ -222,35 +228,59 @@ def _bounds(counts: list[int]) -> Ints:
 
 
 def _carry(comm: MPI.Intracomm, exchanges: Exchanges) -> Arrays:
-    """Collective: make the exchanges; if a rank fails (memory may be short), all ranks raise."""
-    came = None
-    while isinstance(todo := agree(comm, partial(_next, exchanges, came)), Exchange):
-        came = _exchange(comm, todo)
-    return todo
-
-
-def _next(exchanges: Exchanges, came: NDArray[Any] | None) -> Exchange | Arrays:
+    """Collective: make the exchanges.  An error of `index` is raised on all ranks; any other one leaves the call."""
+    presence, actor, port = presence_of(comm), Story(exchanges), _ExchangePort(comm)
     try:
-        return next(exchanges) if came is None else exchanges.send(came)
-    except StopIteration as end:
-        arrays: Arrays = end.value
-        return arrays
+        # All ranks have just agreed, so they wait only for copying, and MPICH copies one piece per poll: they yield.
+        carry(actor, port, presence, OFF, throttle(1.0), interrupts(), quick_s=COPYING_S)
+        return actor.value
+    except ValueError as error:
+        raise presence.on_all(error) from None
+    except BaseException:
+        presence.keep(port)
+        raise
 
 
-def _exchange(comm: MPI.Intracomm, todo: Exchange) -> NDArray[Any]:
-    """Send the first sent[0] rows to rank 0, and so on; the result begins with those from rank 0."""
-    given = np.ascontiguousarray(todo.rows)
-    arrived = np.empty((int(todo.came.sum()), *given.shape[1:]), given.dtype)
-    row_bytes = int(np.prod(given.shape[1:], dtype=np.int64)) * given.dtype.itemsize
-    if row_bytes == 0:
-        return arrived
-    row = MPI.BYTE.Create_contiguous(row_bytes).Commit()
-    try:
-        pairs = ((given, todo.sent), (arrived, todo.came))
-        out, into = ([array.reshape(-1).view(np.uint8), (n, rows.starts(n)), row] for array, n in pairs)
-        # All ranks have just agreed, so this waits only for copying, and MPICH copies one piece per poll.  With naps of
-        # half a millisecond 4 MB took 0.4 s.
-        wait(comm, comm.Ialltoallv(out, into), (given, arrived), longest_s=10e-6)
-    finally:
-        row.Free()
-    return arrived
+class _ExchangePort(Port[Any, None]):
+    """What all ranks send to all: exchanges of rows, and reductions."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._begun: Reducing | _Exchanging | None = None
+
+    def arrived(self) -> list[tuple[int, Any]]:
+        """See `Port`."""
+        if self._begun is None or not self._begun.done():
+            return []
+        done, self._begun = self._begun, None
+        return [(ALL, done.answer)]
+
+    def post(self, sends: list[tuple[int, Any]]) -> None:
+        """See `Port`."""
+        for _, message in sends:
+            of = _Exchanging if isinstance(message, Exchange) else Reducing
+            self._begun = of(self._comm, message)
+
+    def idle(self) -> bool:
+        """See `Port`."""
+        return self._begun is not None and not self._begun.done()
+
+
+class _Exchanging:
+    """An exchange that is under way: the first sent[0] rows go to rank 0; the answer begins with those from rank 0."""
+
+    def __init__(self, comm: MPI.Intracomm, mine: Exchange) -> None:
+        self._rows = np.ascontiguousarray(mine.rows)
+        shape, dtype = self._rows.shape[1:], self._rows.dtype
+        self.answer = np.empty((int(mine.came.sum()), *shape), dtype)
+        self._request = MPI.REQUEST_NULL
+        if row_bytes := math.prod(shape) * dtype.itemsize:
+            row = MPI.BYTE.Create_contiguous(row_bytes).Commit()
+            pairs = ((self._rows, mine.sent), (self.answer, mine.came))
+            out, into = ([array.reshape(-1).view(np.uint8), (n, rows.starts(n)), row] for array, n in pairs)
+            self._request = comm.Ialltoallv(out, into)
+            row.Free()  # when the exchange is done
+
+    def done(self) -> bool:
+        """True when the answer is there."""
+        return self._request.Test()
