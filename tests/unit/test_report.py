@@ -10,13 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import coo_array
 
 from lb_mpi.__main__ import main
 from lb_mpi.cli.report.page import (
     COLOURS,
     COLUMNS,
     NOTHING,
+    PHONE,
+    WIDTH,
     ceiling,
+    drawn_matrix,
     encode,
     page,
     square,
@@ -268,7 +272,23 @@ class Reader(html.parser.HTMLParser):
 
 def test_the_calls_of_an_axis_are_round_numbers() -> None:
     assert [ticks(last) for last in (1, 4, 10, 20)] == [[1], [1, 2, 3, 4], [1, 5, 10], [1, 5, 10, 15, 20]]
-    assert ticks(100) == [1, 50, 100]
+    assert [ticks(last) for last in (60, 100)] == [[1, 20, 40, 60], [1, 50, 100]]
+
+
+@pytest.mark.parametrize(("most", "expected"), [
+    (1, ["0", "0.25", "1"]), (2, ["0", "0.5", "2"]), (13_626_000, ["0", "3,406,500", "13,626,000"]),
+])  # fmt: skip
+def test_the_scale_of_a_matrix_fits_a_phone(most: int, expected: list[str]) -> None:
+    moved = coo_array([[0, most], [1, 0]])
+    for width in (PHONE, WIDTH):
+        text = drawn_matrix(square(moved), moved, "rows", width)
+        scale = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="start">([\d.,]+)<', text)
+        assert [words for _, words in scale] == expected
+        assert all(float(x) + 7.0 * len(words) <= width for x, words in scale), "a digit has 7 pixels"
+        cells = re.findall(r'width="([\d.]+)" height="[\d.]+"><title>from.*?</rect>(?:<text[^>]*>([\d.,]+)<)?', text)
+        assert [words for _, words in cells] == [f"{most:,}", "1"], "they fit into two cells"
+        many = drawn_matrix(square(moved), coo_array(([most], ([0], [1])), shape=(40, 40)), "rows", width)
+        assert ("</title></rect><text" in many) == (width == WIDTH and most < 10)
 
 
 def test_an_axis_ends_near_the_largest_value() -> None:

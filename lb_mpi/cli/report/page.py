@@ -69,7 +69,7 @@ LEVELS = 15  # of a matrix, besides nothing
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
 PHONE, PHONE_HEIGHT = 366, 200  # of a curve on a phone
 RANK, MOST_STRIPS = (18.0, 5.0), 560.0  # height of a rank's strip; of all
-CELLS, MOST_NUMBERS = 440.0, 12  # width of a matrix; ranks of one with numbers in it
+CELLS, DIGIT = 440.0, 7.5  # width of a matrix; of a digit
 TIMES = [("time of a call", "var(--now)"), ("ideal time", "var(--soft)")]
 CURVES = [("imbalance without lending", "var(--soft)"), ("actual imbalance", "var(--now)")]
 CHANGE = ("distribution changed for the following calls", "var(--act)")
@@ -267,15 +267,15 @@ def twice(draw: Callable[[float], str]) -> str:
 
 
 def ticks(last: int) -> list[int]:
-    """Return the labelled numbers of an axis from 1 to `last`: 1, 5, 10, ..."""
-    step = round_up(max(1.0, last / 5), (1, 5, 10))
+    """Return the labelled numbers of an axis from 1 to `last`, at most five and 1: 1, 5, 10, ..."""
+    step = round_up(max(1.0, last / 4))
     return [1, *range(step, last + 1, step)] if step > 1 else [*range(1, last + 1)]
 
 
-def round_up(value: float, digits: Sequence[int]) -> int:
-    """Return the next of these numbers times a power of ten; `value` is at least 1."""
+def round_up(value: float) -> int:
+    """Return the next number 1, 2 or 5 times a power of ten; `value` is at least 1."""
     power = int(10 ** math.floor(math.log10(value)))
-    return next(power * k for k in (*digits, 10) if power * k >= value * 0.999)
+    return next(power * k for k in (1, 2, 5, 10) if power * k >= value * 0.999)
 
 
 def _means(values: Floats, each: int) -> Floats:
@@ -405,7 +405,7 @@ def _drawn_strips(run: Run, picture: Picture, width: float) -> str:
     firsts = [next(k for k, one in enumerate(run.ranks) if one.about.host == name) for name in run.hosts]
     edges = [height * k / n for k in (*firsts, n)]
     parts += [f'<line class="grid" x1="0" x2="{width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>' for at in edges[1:-1]]
-    every = 1 if height / n >= 12.0 else n if len(firsts) > 1 else round_up(max(1.0, 12.0 * n / height), (1, 2, 5))
+    every = 1 if height / n >= 12.0 else n if len(firsts) > 1 else round_up(max(1.0, 12.0 * n / height))
     named = {(begin + end) / 2: name[:9] for name, begin, end in zip(run.hosts, edges, edges[1:], strict=False)}
     if every < n or n == 1:
         named = {height * (k + 0.5) / n: f"rank {run.ranks[k].about.rank}" for k in range(0, n, every)}
@@ -487,33 +487,34 @@ def _moves(moves: Mapping[Way, Any]) -> str:
         caption = f"{moved.sum():,.0f} {words}, at most {binned(moved)[0].max():,.0f} in a cell; blank: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
-        chart = picture.stored + twice(partial(_matrix, picture, moved, unit))
+        chart = picture.stored + twice(partial(drawn_matrix, picture, moved, unit))
         parts.append(f'<figure class="matrix">{chart}<figcaption>{escape(caption)}</figcaption></figure>')
     return "".join(parts) if len(parts) > 1 else ""
 
 
-def _matrix(picture: Picture, moved: Any, unit: str, width: float) -> str:
-    """Draw a matrix with the numbers of its ranks, of its cells if they are few, and a scale; inverted in the dark."""
-    n, size, left, top = moved.shape[0], min(CELLS, width - 100.0), 46.0, 4.0
-    cell, sums = size / n, binned(moved)[0]
+def drawn_matrix(picture: Picture, moved: Any, unit: str, width: float) -> str:
+    """Draw a matrix with the numbers of its ranks, of its cells if they fit in, and a scale; inverted in the dark."""
+    n, sums, left, top = moved.shape[0], binned(moved)[0], 46.0, 4.0
+    most = float(sums.max(initial=0.0))
+    words = ("0", f"{most / 4:,.0f}" if most >= 4.0 else f"{most / 4:g}", f"{most:,.0f}")  # the colours show square roots
+    size = min(CELLS, width - left - 30.0 - DIGIT * max(map(len, words)))
+    cell = size / n
     cells = [picture.placed(left, top, size, size)]
     for row, column in zip(*np.nonzero(sums), strict=True) if len(sums) <= MOST_VALUES else ():
-        amount, side = float(sums[row, column]), size / len(sums)
-        x, y = left + side * column, top + side * row
-        words = f"from {row} to {column}: {amount:,.0f} {unit}"
-        cells.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"><title>{words}</title></rect>')
-        if n <= MOST_NUMBERS:
-            light = amount <= LIGHT * float(sums.max())
-            cells.append(label(x + side / 2, y + side / 2 + 4, f"{amount:,.0f}", kind="dark" if light else "light"))
-    colours, at, most = _ramp(), left + size + 14.0, float(sums.max(initial=0.0))
+        amount, number = float(sums[row, column]), f"{sums[row, column]:,.0f}"
+        x, y = left + cell * column, top + cell * row
+        title = f"<title>from {row} to {column}: {number} {unit}</title>"
+        cells.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell:.1f}" height="{cell:.1f}">{title}</rect>')
+        if DIGIT * len(number) <= cell:
+            cells.append(label(x + cell / 2, y + cell / 2 + 4, number, kind="dark" if amount <= LIGHT * most else "light"))
+    colours, at = _ramp(), left + size + 14.0
     each = size / len(colours)
     cells += [
         f'<rect x="{at:g}" y="{top + each * k:.1f}" width="12" height="{each + 0.5:.1f}" style="fill:{colour}"/>'
         for k, colour in enumerate(colours)
     ]
-    scale = (("0", size), (f"{most / 4:,.0f}", size / 2 + 4), (f"{most:,.0f}", 10.0))  # the colours show square roots
-    parts = [label(at + 16, top + down, amount, "start") for amount, down in scale]
-    step = round_up(max(1.0, 24.0 / cell), (1, 2, 5))
+    parts = [label(at + 16, top + y, amount, "start") for amount, y in zip(words, (size, size / 2 + 4, 10.0), strict=True)]
+    step = round_up(max(1.0, 24.0 / cell))
     for k in range(0, n, step):
         parts.append(label(left - 6, top + cell * (k + 0.5) + 4, f"{k}", "end"))
         parts.append(label(left + cell * (k + 0.5), top + size + 16, f"{k}"))
