@@ -242,7 +242,7 @@ def _carry(comm: MPI.Intracomm, exchanges: Exchanges) -> Arrays:
 
 
 class _ExchangePort(Port[Any, None]):
-    """What all ranks send to all: exchanges of rows, and reductions."""
+    """Messages of all ranks to all: exchanges of rows, and reductions."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
