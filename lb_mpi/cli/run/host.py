@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import itertools
 import json
 import os
 import re
@@ -139,10 +138,6 @@ class Rank:
             at_end=seen.at_end, stopped=used.stopped, answered=seen.answered, n_silent=seen.n_silent,
             **{name: float(round(one)) if one >= QUIET_S else 0.0 for name, one in times.items()},
         )  # fmt: skip
-
-    def segments(self) -> set[Path]:
-        """Return the shared memory that it has mapped."""
-        return set().union(*(limit.mapped(Path(f"/proc/{one}")) for one in descendants(self._pid)))
 
     def ask(self, question: int) -> None:
         """Ask it which others answer it."""
@@ -269,7 +264,6 @@ class Side:
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, RankState] = {}
         self.parents: set[int] = set()  # of all rank.py: processes of MPI
-        self.segments: dict[str, set[Path]] = {}  # shared memory of the ranks, by rank, where that must be known
         self._text = b""
 
     def hear_rank(self, from_ranks: socket.socket) -> None:
@@ -335,8 +329,6 @@ class Side:
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
-        if state.spoke and not limit.sees_all() and not self.segments.get(state.rank):
-            self.segments[state.rank] = one.segments()
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {line_of(state)}")
@@ -379,5 +371,5 @@ def main(_arguments: Sequence[str]) -> int:
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark, word=word, segments=itertools.chain(*side.segments.values()), dead=side.parents)
+            limit.end(mark, word=word, dead=side.parents)
     return 0

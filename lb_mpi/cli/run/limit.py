@@ -54,32 +54,27 @@ def end(
     process: subprocess.Popen[bytes] | None = None,
     *,
     word: str = "",
-    segments: Iterable[Path] = (),
     dead: Iterable[int] = (),
 ) -> None:
     """End all processes that bear `mark` or are in the session of `process`; then remove what a killed MPI leaves.
 
     This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process
-    that still exists LEFT_S later.  `segments`: shared memory that such processes had mapped before.  `dead`: such processes
-    that may have ended before.
+    that still exists LEFT_S later.  `dead`: such processes that may have ended before.
     """
     leader = process.pid if process else -1
     asked = {leader}  # another process may have killed it before
-    theirs = set(segments)
 
     def find() -> set[int]:
         if process:
             process.poll()  # a dead leader must not count as left
         found = bearers(mark, leader, word)
-        if not sees_all():
-            theirs.update(*(mapped(_PROC / str(pid)) for pid in found - asked))
         asked.update(found)
         return found
 
     with uninterrupted():
         left = end_found(find)
         sys.stderr.write(cannot_be_ended(left))
-        remove_orphans(theirs)
+        remove_orphans()
         if process and process.pid not in left:
             process.wait()
         remove_sessions(pid for pid in {*asked, *dead} if not is_alive(pid))
@@ -235,24 +230,24 @@ def interruptible(prefix: str = "") -> Iterator[None]:
         raise SystemExit(128 + signal.SIGINT) from None
 
 
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of Linux
+_FIRST = {"pid": 0xEFFFFFFC, "ipc": 0xEFFFFFFF}  # the machine's namespaces: PROC_PID_INIT_INO, .. of Linux
 
 
-def sees_all() -> bool:
-    """Return whether all processes of the machine are in /proc: not in a container, which may share /dev/shm with others."""
-    return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+def _sees_all() -> bool:
+    """Return whether all users of /dev/shm are in /proc: not in a container that shares it with the machine (--ipc=host)."""
+    own = {name: os.stat(f"/proc/self/ns/{name}").st_ino == first for name, first in _FIRST.items()}
+    return own["pid"] or not own["ipc"]
 
 
-def remove_orphans(theirs: Iterable[Path] = ()) -> None:
+def remove_orphans() -> None:
     """Remove this user's segments that are as old as this process at most, and that no process has open or mapped.
 
-    In a container, only `theirs` are removed.
     A starting rank has its segment open until it has mapped it.  So the list is made first, then open files are searched,
     then mappings: a segment in use is found in one of the two.
 
     In a user namespace, this user's processes outside are invisible, so no segment counts as an orphan there.
     """
-    unused = {path for path in (_listed() if sees_all() else set(theirs) & set(_listed())) if _is_ours(path, _BEGAN_S)}
+    unused = {path for path in _listed() if _is_ours(path, _BEGAN_S)} if _sees_all() else set()
     for used_by in (_opened, mapped):
         for process in _PROC.glob("[0-9]*") if unused else ():
             unused -= used_by(process)
