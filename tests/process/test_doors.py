@@ -121,7 +121,8 @@ def shapes(folder: Path) -> dict[str, Any]:
     lists = [[int(j) + 1 for j in graph.neighbours(k)] for k in range(graph.n)]
     (folder / "a.graph").write_text("8 10\n" + "".join(" ".join(map(str, some)) + "\n" for some in lists))
     entries = "".join(f"{j + 1} {i + 1}\n" for i, j in zip(*graph.edges(), strict=True))
-    (folder / "a.mtx").write_text(f"%%MatrixMarket matrix coordinate pattern symmetric\n8 8 10\n{entries}")
+    for name in ("a.mtx", "a.txt"):
+        (folder / name).write_text(f"%%MatrixMarket matrix coordinate pattern symmetric\n8 8 10\n{entries}")
     return {
         "Graph": graph,
         "networkx": graph.to_networkx(),
@@ -131,6 +132,7 @@ def shapes(folder: Path) -> dict[str, Any]:
         "lists": "/".join(",".join(map(str, some)) for some in lists),
         "METIS": str(folder / "a.graph"),
         "Matrix Market": folder / "a.mtx",
+        "Matrix Market, by its content": folder / "a.txt",
     }
 
 

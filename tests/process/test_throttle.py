@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from lb_mpi.cli.run import rank
 from lb_mpi.cli.throttle import CREDIT_S, Activity, RestAccount, UsageWatch, own_speed
 from lb_mpi.emulate import VARIABLE, Stops
 from tests.process.started import started
@@ -249,23 +248,6 @@ def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(tmp_path: Pat
     assert done.returncode == 126
     assert done.stderr.endswith(": Permission denied: expected a command, as in `python ./walks.py`\n")
     assert throttle("--speed", "0.5", str(tmp_path)).returncode == 126
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--speed", "2", "true"], "--speed = 2.0: expected a finite number above 0 and at most 1"),
-        (["--speed", "0.8,0.4", "true"], "error: --speed has 2 numbers: expected 1; did you mean --speeds?"),
-        (["--speeds", "1,1", "true"], "no rank in the environment"),
-        (["--speed", "1"], "no PROGRAM"),
-        (["true"], "one of the arguments --speeds --speed is required"),
-    ],
-)
-def test_mistakes(arguments: list[str], says: str) -> None:
-    clean = {name: value for name, value in os.environ.items() if name not in rank.NUMBER}
-    done = throttle(*arguments, env=clean)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
 
 
 def test_a_wrong_speed_of_a_throttle_around_it_is_a_mistake() -> None:

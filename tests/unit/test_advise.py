@@ -372,8 +372,3 @@ def test_records_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert words in said
     assert folder in said
     assert len(said.splitlines()) == 1
-
-
-def test_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path / "none"), "-o", str(tmp_path / "page.html")]) == 2
-    assert "none': expected a folder made with LB_MPI_RECORD" in capsys.readouterr().err

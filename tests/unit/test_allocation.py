@@ -171,46 +171,6 @@ def test_a_million_nodes() -> None:
     assert (one_more[result.counts < cap] >= result.makespan).all()  # all T_i rise: nobody could help
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"tasks": -1}, "tasks = -1: expected an integer, 0 to"),
-        ({"tasks": MAX_TASKS + 1}, "tasks = 4503599627370497"),
-        ({"tasks": 2.5}, "tasks = 2.5: expected an integer"),
-        ({"time": [1, 0, 2]}, r"time\[1\] = 0.0: expected a finite number > 0"),
-        ({"time": [1, 2, math.nan]}, r"time\[2\] = nan"),
-        ({"time": [1, 2, math.inf]}, r"time\[2\] = inf"),
-        ({"time": [-1, 2, 3]}, r"time\[0\] = -1.0"),
-        ({"time": 0.0}, r"time\[0\] = 0.0"),
-        ({"time": []}, "time of shape"),
-        ({"time": [[1, 2, 3]]}, "time of shape"),
-        ({"time": ["a", 1, 2]}, "expected numbers"),
-        ({"edge_probability": 1.5}, "edge_probability = 1.5: expected a finite number >= 0 and at most 1"),
-        ({"edge_probability": -0.5}, "edge_probability.* = -0.5"),
-        ({"edge_probability": math.nan}, "edge_probability.* = nan"),
-        ({"exchange": [1, 1, -1]}, r"exchange\[2\] = -1.0"),
-        ({"exchange": [1, 1]}, "exchange of shape .*expected 3 numbers"),
-        ({"wait_probability": [0, 2, 0]}, r"wait_probability\[1\] = 2.0: expected 0..1"),
-        ({"wait_probability": [0, -1, 0]}, r"wait_probability\[1\] = -1.0"),
-        ({"wait": [0, 0, math.inf]}, r"wait\[2\] = inf"),
-        ({"cap": [1, 2, 3]}, "cap adds up to 6: expected at least tasks = 10"),
-        ({"cap": [9, 0, 0]}, "cap adds up to 9: expected at least tasks = 10"),
-        ({"cap": [9.5, 9, 9]}, "cap = 9.5: expected whole numbers"),
-        ({"cap": 9.5}, "cap = 9.5: expected whole numbers"),
-        ({"cap": "many"}, "cap = .*expected numbers"),
-        ({"cap": [-1, 9, 9]}, r"cap\[0\] = -1.0"),
-        ({"cap": [math.nan, 99, 99]}, r"cap\[0\] = nan"),
-        ({"cap": [10, 10]}, "cap of shape .*expected 3 numbers"),
-        ({"time": [1, 1e308, 1e308]}, "time of all tasks on node 1: exceeds"),
-        ({"method": "greedy"}, "method = 'greedy': expected one of exact, paper"),
-    ],
-)
-def test_odd_values(wrong: dict[str, Any], message: str) -> None:
-    instance = {"tasks": 10, "time": [1, 2, 3]} | wrong
-    with pytest.raises(ValueError, match=message):
-        allocate(**instance)
-
-
 def test_frozen() -> None:
     result = allocate(3, [1, 2])
     with pytest.raises(AttributeError):

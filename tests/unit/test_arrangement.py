@@ -280,34 +280,6 @@ def test_a_good_order_is_kept() -> None:
         assert found.note.startswith("nothing gained")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"speeds": [1, 2, 0]}, r"speeds\[2\] = 0.0"),
-        ({"speeds": [1, 2, float("nan")]}, r"speeds\[2\] = nan"),
-        ({"speeds": [1, 2, float("inf")]}, r"speeds\[2\] = inf"),
-        ({"speeds": [1, -2, 3]}, r"speeds\[1\] = -2.0"),
-        ({"speeds": [1, 2]}, "speeds of shape"),
-        ({"speeds": "abc"}, "speeds = 'abc'"),
-        ({"graph": "star:3"}, r"graph = \'star:3\': expected .* or a name: mesh"),
-        ({"objective": "best"}, "objective = 'best'"),
-        ({"method": "luck"}, "method = 'luck'"),
-        ({"seed": -1}, "seed = -1"),
-        ({"seed": "a"}, "seed = 'a'"),
-        ({"tolerance": 0.0}, "tolerance = 0.0"),
-        ({"tolerance": float("nan")}, "tolerance = nan"),
-        ({"graph": Graph.from_edges(3, [0], [2])}, "2 components .vertex 1"),
-        ({"graph": parse("mesh:2x5"), "speeds": [1.0] * 10, "method": "exhaustive"}, "at most 9"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
-    given_arguments: dict[str, object] = {"graph": parse("ring:3"), "speeds": [1, 2, 3], **arguments}
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        lb_mpi.arrange(**given_arguments)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="graph = 3"):
-        lb_mpi.arrange(3, [1, 2, 3])
-
-
 @pytest.mark.parametrize("method", ["fill", "anneal"])
 def test_progress_rises_to_the_end(method: str) -> None:
     told: list[float] = []
@@ -354,15 +326,6 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert given_answer["steps_predicted"] == expected.steps_predicted
 
 
-def test_graphs_of_every_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "a.graph").write_text("4 3\n2\n1 3\n2 4\n3\n")
-    answers = []
-    for graph in ("mesh:1x4", "2/1,3/2,4/3", str(tmp_path / "a.graph")):
-        assert main(["arrange", "--graph", graph, "--speeds", "1,2,3,4", "--method", "exhaustive", "--json"]) == 0
-        answers.append(json.loads(capsys.readouterr().out)["positions"])
-    assert answers == [answers[0]] * 3
-
-
 def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("a speed=5 # the fastest\n\nb\nc slots=2 speed=1.5\n")
@@ -375,34 +338,3 @@ def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_pat
     assert hosts[1].name == "a"  # the fastest in the middle
     assert main([*line, "--json"]) == 0
     assert [text.split()[0] for text in json.loads(capsys.readouterr().out)["hosts"]] == [host.name for host in hosts]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--graph", "mesh:0x3"], "mesh:0x3"),
-        (["--graph", "nosuch.graph"], "nosuch.graph"),
-        (["--graph", "2/1/4"], "vertex 3 lists 4"),
-        (["--graph", "2/1,3/"], "vertex 2 lists 3, but not"),
-        (["--graph", "2,2/1,1"], "lists 2 twice"),
-        (["--graph", "1/1"], "vertex 1 lists 1"),
-        (["--graph", "2/1/4/3"], "2 components"),
-        (["--graph", "ring:3", "--speeds", "1,2"], "speeds of shape"),
-        (["--graph", "ring:3", "--speeds", "1,x,2"], "1,x,2"),
-        (["--graph", "ring:3", "--speeds", "uniform:0:0"], "speeds"),
-        (["--graph", "ring:3", "--seed", "-1"], "seed"),
-        (["--graph", "mesh:4x4", "--method", "exhaustive"], "at most 9"),
-        (["--graph", "ring:3", "--hosts", "HOSTS"], "one for each vertex"),
-        (["--graph", "ring:3", "--hosts", "BAD"], "BAD:1"),
-    ],
-)
-def test_mistakes_are_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str
-) -> None:
-    (tmp_path / "HOSTS").write_text("a slots=2\nb slots=2\n")
-    (tmp_path / "BAD").write_text("-x one\n")
-    assert main(["arrange", *(str(tmp_path / text) if text.isupper() else text for text in arguments)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert says in told.err

@@ -62,22 +62,3 @@ def test_components_are_named_once_and_balanced_apart(capsys: pytest.CaptureFixt
         found = json.loads(printed(capsys, "2/1/4/3", "--speeds", "1,1,1,1", "--times", "4,0,2,0", "--json"))
     assert len(said) == 1
     assert found["times_after"] == pytest.approx([2.0, 2.0, 1.0, 1.0], rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["mesh:2x2", "--tolerance", "0"], "tolerance = 0.0"),
-        (["mesh:2x2", "--steps", "-1"], "max_steps = -1"),
-        (["mesh:2x2", "--speeds", "1,2"], "speeds has 2 numbers: expected 4, one for each rank"),
-        (["mesh:2x2", "--times", "uniform:3"], "times = 'uniform:3'"),
-        (["mesh:2x2", "--seed", "-1"], "seed = -1"),
-        (["mesh:2x2", "NODES"], "line 2: '1': expected a speed and a time"),
-        (["mesh:1x2", "missing.txt"], "missing.txt"),
-    ],
-)
-def test_mistakes(capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str) -> None:
-    nodes = tmp_path / "nodes.txt"
-    nodes.write_text("1 2\n1\n")
-    assert main(["balance", *(str(nodes) if word == "NODES" else word for word in arguments)]) == 2
-    assert says in capsys.readouterr().err

@@ -1,12 +1,11 @@
 """The throttle and the quantum, on a clock that the test moves."""
 
 import contextlib
-import math
 
 import pytest
 
 import lb_mpi
-from apps.speeds import Change, Varying, change_of, seconds_for
+from apps.speeds import Change, Varying, seconds_for
 from lb_mpi.emulate import THROTTLED
 from lb_mpi.searching.guard import Quantum
 from tests.clock import Clock
@@ -95,16 +94,6 @@ def test_nothing_rests_after_an_error(clock: Clock) -> None:
     assert clock.naps == []
 
 
-@pytest.mark.parametrize("speed", [0, -0.5, 1.01, math.nan, math.inf, "fast", None, lambda: 2.0])
-def test_bad_speeds(speed: object) -> None:
-    with pytest.raises(ValueError, match=r"speed = .*expected a finite number above 0 and at most 1"):
-        lb_mpi.throttle(speed)
-    speeds = iter([1.0, speed])
-    rank = lb_mpi.throttle(lambda: next(speeds))
-    with pytest.raises(ValueError, match=r"speed = .*expected a finite number above 0 and at most 1"):
-        rank.charge(1.0)
-
-
 def test_the_quantum_grows_until_polling_is_cheap() -> None:
     quantum = Quantum()
     for _ in range(200):
@@ -125,12 +114,6 @@ def test_one_slow_poll_does_not_stretch_the_quantum() -> None:
     for number in range(300):
         quantum.observe(quantum.units, work_s=quantum.units * 1e-6, poll_s=10e-3 if number % 10 == 9 else 10e-6)
     assert quantum.units * 1e-6 < 2e-3
-
-
-@pytest.mark.parametrize("fixed", [0, -1, 1.5])
-def test_bad_quantum(fixed: object) -> None:
-    with pytest.raises(ValueError, match=r"quantum = .*expected an integer >= 1"):
-        Quantum(fixed)
 
 
 def test_fixed_quantum() -> None:
@@ -162,10 +145,3 @@ def test_the_bound_takes_the_speeds_as_they_were() -> None:
     for work, seconds in ((0.0, 0.0), (0.8, 0.5), (1.6, 1.0), (2.9, 2.0), (4.2, 3.0), (5.8, 4.0), (16.0 + 4.2, 13.0)):
         assert seconds_for(work, speeds) == pytest.approx(seconds)
     assert seconds_for(3.2, [Varying(0.8), Varying(0.8)]) == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize("text", ["", "1:2:3", "1:a:3:0.5", "-1:0:1:0.5", "0:-1:1:0.5", "0:2:2:0.5", "0:1:2:0", "0:1:2:1.5"])
-def test_changes_that_will_not_do(text: str) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        change_of(text)
-    assert change_of("1:2:3.5:0.33") == Change(1, 2.0, 3.5, 0.33)

@@ -1,6 +1,5 @@
 """The idealised search: the paper's figures, and the model's rules on small problems of its own."""
 
-import math
 import pathlib
 
 import numpy as np
@@ -142,23 +141,6 @@ def test_a_rank_that_cannot_split_is_passed_over():
 
 def test_no_work_takes_no_step():
     assert lockstep([Pile(0), Pile(0)], [0, 1]) == LockstepResult(0, 0, False)
-
-
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"problems": [], "ring": []}, "problems"),
-        ({"ring": [0]}, "ring"),
-        ({"ring": [0, 0]}, "ring"),
-        ({"ring": [1, 2]}, "ring"),
-        ({"threshold": -1.0}, "threshold"),
-        ({"threshold": math.nan}, "threshold"),
-        ({"max_steps": 0}, "max_steps = 0"),
-    ],
-)
-def test_bad_arguments(keywords, message):
-    with pytest.raises(ValueError, match=message):
-        lockstep(**{"problems": [Pile(3), Pile()], "ring": [0, 1], **keywords})
 
 
 def test_the_states_between_two_turns_are_those_of_the_table():

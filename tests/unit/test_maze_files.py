@@ -49,27 +49,6 @@ def test_walled_exit_cannot_be_reached(dim):
     assert cells[-2, -2] == FREE
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((0, 0.5, 0), ValueError, "dim = 0"),
-        ((2.0, 0.5, 0), ValueError, "dim"),
-        ((True, 0.5, 0), ValueError, "dim"),
-        ((2, 0.5, 0, True), ValueError, "dim = 2"),
-        ((4, 0.0, 0), ValueError, "free"),
-        ((4, 1.5, 0), ValueError, "free"),
-        ((4, float("nan"), 0), ValueError, "free = nan"),
-        ((4, 0.5, -1), ValueError, "seed = -1"),
-        ((4, 0.5, 0.5), ValueError, "seed"),
-        ((4, 0.5, 0, False, np.zeros((5, 5), np.uint8)), ValueError, "out"),
-        ((4, 0.5, 0, False, np.zeros((6, 6))), TypeError, "out"),
-    ],
-)
-def test_random_maze_refuses(arguments, error, message):
-    with pytest.raises(error, match=message):
-        random_maze(*arguments)
-
-
 def write(cells, path):
     path.write_text("\n".join("".join(map(str, row)) for row in cells.tolist()) + "\n")
     return path

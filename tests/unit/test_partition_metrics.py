@@ -1,6 +1,5 @@
 """Figures of partitions, each against its definition, written out with loops over networkx graphs."""
 
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 import lb_mpi
 from lb_mpi.graph import Graph, mesh
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_parts
 from lb_mpi.partitioning.quality import connected, cut, mapping_cost, part_weights, volume
 
 
@@ -103,37 +101,3 @@ def test_many_more_parts_than_vertices() -> None:
     parts = np.arange(9) * 100_000
     assert volume(graph, parts, 1_000_000) == 24
     assert connected(graph, parts, 1_000_000).all()
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ([0, 1], r"parts of shape \(2,\) = \[0, 1\]: expected 3 integers"),
-        ([0.0, 1.0, 0.0], "expected 3 integers"),
-        ([0, 2, 0], r"parts\[1\] = 2: expected 0..1"),
-        ([0, 1, -1], r"parts\[2\] = -1"),
-        ([[0, 1, 0]], "parts of shape"),
-    ],
-)
-def test_odd_parts(parts: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_parts(parts, 3, 2)
-    for figure in (cut, volume, connected, part_weights):
-        with pytest.raises(ValueError, match=message):
-            figure(mesh(1, 3), parts, 2)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"targets": [1, 0]}, r"targets\[1\] = 0.0"),
-        ({"targets": [1, 2, 3]}, "targets of shape"),
-        ({"k": 0}, "k = 0"),
-        ({"machine": machine([1, 2, 3])}, "machine of 3 ranks: expected 2"),
-        ({"unit_s": 1.0}, "unit_s = 1.0 without a machine"),
-        ({"unit_s": -1.0, "machine": machine([1, 2])}, "unit_s = -1.0"),
-    ],
-)
-def test_other_odd_values(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        lb_mpi.partition_metrics(**{"graph": "mesh:1x3", "parts": [0, 1, 0], "k": 2, **wrong})

@@ -345,15 +345,3 @@ def test_graphs_in_pieces_are_joined_by_edges_too_faint_to_matter():
 def test_equal_entries_are_dealt_out_to_the_target():
     assert np.bincount(split(np.zeros(10), np.ones(10), 0.3)).tolist() == [3, 7]
     assert np.bincount(split(np.zeros(10), np.zeros(10), 0.5)).tolist() == [5, 5]
-    with pytest.raises(ValueError, match=r"target = 1\.0"):
-        spectral_bisection(TWO_TRIANGLES, 1.0)
-
-
-def test_the_threshold_may_be_the_mean_as_in_the_course():
-    assert cut(TWO_TRIANGLES, spectral_bisection(TWO_TRIANGLES, threshold="mean")) == 1
-    tail = Graph.from_edges(9, [0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 2, 3, 3, 4, 5, 6, 7, 8])  # a square with a tail
-    vector = fiedler(tail).vector
-    np.testing.assert_array_equal(spectral_bisection(tail, threshold="mean"), (vector > vector.mean()).astype(int))
-    assert sorted(np.bincount(spectral_bisection(mesh(1, 3), threshold="mean"))) == [1, 2]  # one vertex is at the mean
-    with pytest.raises(ValueError, match=r"target = 0\.3: expected 0\.5"):
-        spectral_bisection(tail, 0.3, threshold="mean")

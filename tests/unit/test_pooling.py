@@ -249,28 +249,6 @@ def test_one_seed_gives_one_run() -> None:
     assert runs([2, 2], 50, 1e-3, seeds=2) == runs([2, 2], 50, 1e-3, seeds=2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--hosts", "2,0"], "hosts = 0: expected an integer >= 1"),
-        (["--hosts", "1.5"], "hosts = 1.5"),
-        (["--hosts", "99999"], "hosts = 99999: expected an integer, 1 to 10000 (ranks in all)"),
-        (["--hosts", "4", "--speeds", "1,2,3,4,5"], "speeds"),
-        (["--tasks", "-1"], "tasks = -1"),
-        (["--maps", "0"], "maps = 0"),
-        (["--spread", "nan"], "spread = nan"),
-        (["--task-s", "0"], "--task-s = 0"),
-        (["--seed", "-1"], "seed = -1"),
-    ],
-)
-def test_mistakes_at_the_command_line(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
-    assert main(["simulate", "tasks", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert says in err
-
-
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["simulate", "tasks", "--hosts", "2,1,1", "--speeds", "4,2,1,1", "--maps", "3"]
     assert main([*given, "--json"]) == 0

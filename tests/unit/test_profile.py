@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lb_mpi.__main__ import main
 from lb_mpi.cli.profile.profile import (
     ABSENT,
     MOST_CALLS,
@@ -273,11 +272,6 @@ def test_json_has_the_metrics() -> None:
     assert found["parallel_efficiency"] == pytest.approx(0.5)
     assert found["most_waited_for"] == 2
     assert [rank["waiting_s"] for rank in found["ranks"]] == [6.0, 6.5, 0.0]
-
-
-def test_a_profile_needs_a_program(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile"]) == 2
-    assert "PROGRAM" in capsys.readouterr().err
 
 
 def test_tables_fit_the_terminal() -> None:

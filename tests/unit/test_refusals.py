@@ -1,33 +1,396 @@
-"""What launch/run says of a host that can't be reached: the words that OpenSSH 9 and dash print, and what to do."""
+"""What is refused, and in which words: an argument of a function, and a line of a command."""
 
+import math
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
 import pytest
+from scipy import sparse
 
-from lb_mpi.cli.run.watch import advice
+import lb_mpi
+from apps.lockstep import lockstep
+from apps.maze_search import BLOCKED, MazeSearch, check_path, random_maze, trace_path, way_back
+from apps.speeds import change_of
+from lb_mpi.__main__ import main
+from lb_mpi.balancing.deciding import Trigger
+from lb_mpi.checks import show
+from lb_mpi.cli.run.hosts import Host
+from lb_mpi.diffusion.setup import chosen_scheme, prepare, rows_scheme
+from lb_mpi.distributing.allocation import MAX_TASKS
+from lb_mpi.graph import Graph, mesh, most_square_mesh, parse, ring_order
+from lb_mpi.machine import Machine
+from lb_mpi.metrics import check_loads, check_parts, check_speeds, imbalance
+from lb_mpi.partitioning.quality import connected, cut, part_weights, volume
+from lb_mpi.partitioning.spectral import spectral_bisection
+from lb_mpi.searching.guard import Quantum
+from lb_mpi.searching.uts import Tree, UnbalancedTreeSearch
 
-CHANGED = ["@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @", "Host key verification failed."]
-
-
-@pytest.mark.parametrize(
-    ("said", "do"),
-    [
-        (["Welcome to h2!", "root@h2: Permission denied (publickey)."], "ssh-copy-id h2"),
-        (["Host key verification failed."], "`ssh h2` once by hand"),
-        (CHANGED, "ssh-keygen -R h2"),
-        (["ssh: Could not resolve hostname h2: Name or service not known"], "hostfile"),
-        (["ssh: connect to host h2 port 22: Connection refused"], "no ssh server"),
-        (["ssh: connect to host h2 port 22: Connection timed out"], "whether it is running"),
-        (["ssh: connect to host h2 port 22: No route to host"], "whether it is running"),
-        (["ssh: connect to host h2 port 22: Network is unreachable"], "whether it is running"),
-        (["sh: 1: cd: can't cd to /home/me/project"], "The folder /home/me/project must exist there"),
-        (["bash: line 1: cd: /home/me/project: No such file or directory"], "The folder /home/me/project must"),
-        (["sh: 1: exec: /home/me/.venv/bin/python: not found"], "Python and lb_mpi must exist there"),
-        (["python: can't open file '/home/me/lb_mpi/cli/run': [Errno 2] No such file or directory"], "Python and lb"),
-    ],
-)
-def test_advice_follows_from_what_ssh_printed(said: list[str], do: str) -> None:
-    assert do in advice(said, "h2", "/home/me/project")
+nan, inf = math.nan, math.inf
+SPEED = "speed = {}: expected a finite number above 0 and at most 1"
 
 
-def test_unknown_errors_get_no_advice() -> None:
-    assert advice([], "h2", "/") == ""
-    assert advice(["Segmentation fault"], "h2", "/") == ""
+def of_ranks(n: int) -> Machine:
+    return Machine(("a",) * n, np.ones(n), np.zeros((n, n)), np.zeros((n, n)))
+
+
+def maze(dim: int = 3, *blocked: tuple[int, int]) -> np.ndarray:
+    cells = random_maze(dim, 1.0, 0)
+    for where in blocked:
+        cells[where] = BLOCKED
+    return cells
+
+
+def read_only(cells: np.ndarray) -> np.ndarray:
+    cells.flags.writeable = False
+    return cells
+
+
+def absorb(payload: bytes, *, started: bool = False) -> None:
+    search = MazeSearch(maze(), 0)
+    if started:
+        search.start()
+    search.absorb(payload)
+
+
+def part(position: int, cursor: int, upper: int) -> bytes:
+    return struct.pack("<qbb", position, cursor, upper)
+
+
+def weighted(weight: object) -> Graph:
+    return Graph.from_networkx(nx.Graph([("a", "b", {"weight": weight})]))
+
+
+def varying(speed: object) -> None:
+    speeds = iter([1.0, speed])
+    lb_mpi.throttle(lambda: next(speeds)).charge(1.0)  # type: ignore[arg-type, return-value]
+
+
+# Of each function: arguments that are right; then an argument, values of it that are wrong, and what the error says of each
+# ({}: the value).  The name of another kind of error than a ValueError stands before what it says.
+Rows = list[tuple[str, tuple[Any, ...], str]]
+OF_PARTS: Rows = [
+    ("parts", ([0, 1],), "parts of shape (2,) = [0, 1]: expected 3 integers"),
+    ("parts", ([0.0, 1.0, 0.0],), "expected 3 integers"),
+    ("parts", ([0, 2, 0],), "parts[1] = 2: expected 0..1"),
+    ("parts", ([0, 1, -1],), "parts[2] = -1"),
+    ("parts", ([[0, 1, 0]],), "parts of shape"),
+]
+TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
+    (lb_mpi.partition, {"graph": "mesh:3x3", "k": 2}, [
+        ("k", (0, 2.5), "k = {}: expected an integer, 1 to"),
+        ("seed", (-1, 0.5, "a"), "seed = {}"),
+        ("targets", ("ab",), "targets = 'ab': expected numbers"),
+        ("targets", ([1, 2, 3],), "targets of shape"),
+        ("targets", ([1, 0],), "targets[1] = 0.0"),
+        ("targets", ([1, nan],), "targets[1] = nan"),
+        ("targets", ([1, inf],), "targets[1] = inf"),
+        ("targets", ([1e-320, 1e300],), "targets[0] = 1e-320: too small"),
+        ("imbalance", (-0.1, nan, inf, "little"), "imbalance = {}"),
+        ("effort", ("great",), "effort = {}: expected one of fast, good, best"),
+        ("method", ("magic",), "method = {}: expected one of multilevel, multilevel-spectral"),
+        ("aim", ("speed",), "aim = {}: expected one of cut, time"),
+        ("aim", ("time",), "aim = 'time' without a machine"),
+        ("unit_s", (1.0,), "unit_s = 1.0 without a machine"),
+        ("machine", (of_ranks(1),), "machine of 1 ranks: expected 2"),
+        ("machine", ("m.json",), "TypeError: machine = 'm.json'"),
+        ("graph", (np.eye(3),), "TypeError: pass scipy.sparse.csr_array(it)"),
+        ("graph", (Graph.from_edges(2, [0], [1], [1e308]),), "exceeds the range of floating point"),
+    ]),
+    (lb_mpi.partition, {"graph": "mesh:3x3", "k": 3, "method": "spectral"}, [
+        ("threshold", ("mean",), "halves, with threshold = 'mean'"),
+        ("threshold", ("quantile",), "threshold = 'quantile': expected one of median, mean"),
+    ]),
+    (spectral_bisection, {"graph": mesh(1, 9)}, [("target", (1.0,), "target = 1.0")]),
+    (spectral_bisection, {"graph": mesh(1, 9), "threshold": "mean"}, [("target", (0.3,), "target = 0.3: expected 0.5")]),
+    (lb_mpi.partition_metrics, {"graph": "mesh:1x3", "parts": [0, 1, 0], "k": 2}, [
+        *OF_PARTS,
+        ("targets", ([1, 0],), "targets[1] = 0.0"),
+        ("targets", ([1, 2, 3],), "targets of shape"),
+        ("k", (0,), "k = 0"),
+        ("machine", (of_ranks(3),), "machine of 3 ranks: expected 2"),
+        ("unit_s", (1.0,), "unit_s = 1.0 without a machine"),
+    ]),
+    (lb_mpi.partition_metrics, {"graph": "mesh:1x3", "parts": [0, 1, 0], "k": 2, "machine": of_ranks(2)}, [
+        ("unit_s", (-1.0,), "unit_s = -1.0"),
+    ]),
+    (check_parts, {"n": 3, "k": 2}, OF_PARTS),
+    *((figure, {"graph": mesh(1, 3), "k": 2}, OF_PARTS[:3]) for figure in (cut, volume, connected, part_weights)),
+    (lb_mpi.arrange, {"graph": parse("ring:3"), "speeds": [1, 2, 3]}, [
+        ("speeds", ([1, 2, 0],), "speeds[2] = 0.0"),
+        ("speeds", ([1, 2, nan],), "speeds[2] = nan"),
+        ("speeds", ([1, 2],), "speeds of shape"),
+        ("speeds", ("abc",), "speeds = 'abc'"),
+        ("objective", ("best",), "objective = {}"),
+        ("method", ("luck",), "method = {}"),
+        ("seed", (-1, "a"), "seed = {}"),
+        ("tolerance", (0.0, nan), "tolerance = {}"),
+        ("graph", (Graph.from_edges(3, [0], [2]),), "2 components (vertex 1"),
+    ]),
+    (lb_mpi.arrange, {"graph": "mesh:2x5", "speeds": [1.0] * 10}, [("method", ("exhaustive",), "at most 9")]),
+    (lb_mpi.allocate, {"tasks": 10, "time": [1, 2, 3]}, [
+        ("tasks", (-1, 2.5, MAX_TASKS + 1), "tasks = {}: expected an integer, 0 to"),
+        ("time", ([1, 0, 2],), "time[1] = 0.0: expected a finite number > 0"),
+        ("time", ([1, 2, nan],), "time[2] = nan"),
+        ("time", ([1, 2, inf],), "time[2] = inf"),
+        ("time", (0.0,), "time[0] = 0.0"),
+        ("time", ([], [[1, 2, 3]]), "time of shape"),
+        ("time", (["a", 1, 2],), "expected numbers"),
+        ("time", ([1, 1e308, 1e308],), "time of all tasks on node 1: exceeds"),
+        ("edge_probability", (1.5, -0.5, nan), "edge_probability = {}: expected a finite number >= 0 and at most 1"),
+        ("exchange", ([1, 1, -1],), "exchange[2] = -1.0"),
+        ("exchange", ([1, 1],), "exchange of shape (2,) = [1, 1]: expected 3 numbers"),
+        ("wait_probability", ([0, 2, 0],), "wait_probability[1] = 2.0: expected 0..1"),
+        ("wait_probability", ([0, -1, 0],), "wait_probability[1] = -1.0"),
+        ("wait", ([0, 0, inf],), "wait[2] = inf"),
+        ("cap", ([1, 2, 3],), "cap adds up to 6: expected at least tasks = 10"),
+        ("cap", ([9, 0, 0],), "cap adds up to 9: expected at least tasks = 10"),
+        ("cap", ([9.5, 9, 9], 9.5), "cap = 9.5: expected whole numbers"),
+        ("cap", ("many",), "expected numbers"),
+        ("cap", ([-1, 9, 9],), "cap[0] = -1.0"),
+        ("cap", ([nan, 99, 99],), "cap[0] = nan"),
+        ("cap", ([10, 10],), "cap of shape"),
+        ("method", ("greedy",), "method = 'greedy': expected one of exact, paper"),
+    ]),
+    (lb_mpi.balance, {"graph": "mesh:2x2", "loads": [1, 2, 3, 4], "speeds": [1, 1, 1, 1]}, [
+        ("speeds", ([1, 1, 0, 1],), "speeds[2] = 0.0"),
+        ("speeds", ([1, 1, 1],), "speeds of shape"),
+        ("loads", ([1, 1, 1, -1],), "loads[3] = -1.0"),
+        ("loads", ([1, 1, 1],), "loads of shape"),
+        ("tolerance", (-1.0, nan, inf), "tolerance = {}"),
+        ("scheme", ("fast",), "scheme = 'fast': expected one of fos"),
+        ("tau", ("best",), "tau = 'best': expected one of paper"),
+        ("max_steps", (-1,), "max_steps = -1"),
+    ]),
+    (prepare, {"graph": mesh(100, 100), "speeds": np.ones(10_000)}, [("scheme", ("ops",), "at most 8000")]),
+    (rows_scheme, {"graph": mesh(1, 4)}, [("scheme", ("cg",), "scheme = 'cg': expected one of direct, fos, sos, auto")]),
+    (chosen_scheme, {"graph": mesh(1, 4)}, [("scheme", ("best",), "scheme = 'best': expected one of fos, ")]),
+    (check_speeds, {"size": 3}, [
+        *(("speeds", ([1.0, bad, 2.0],), f"speeds[1] = {bad}: expected a finite number > 0") for bad in (-1.0, 0.0, nan)),
+        ("speeds", ([1.0, inf, 2.0],), "speeds[1] = inf"),
+        ("speeds", ([1.0, 2.0], [[1.0], [2.0], [3.0]], 1.0, []), "expected 3 numbers"),
+        ("speeds", (["fast"],), "expected numbers"),
+    ]),
+    (check_speeds, {"name": "times"}, [("speeds", ([0.0],), "times[0] = 0.0"), ("speeds", ([],), "at least one number")]),
+    (check_loads, {}, [
+        ("loads", ([0, 1, bad],), f"loads[2] = {bad}: expected a finite number >= 0") for bad in (-1.0, nan, inf)
+    ]),
+    (imbalance, {"loads": [1, 2, 3]}, [("speeds", ([1, 2],), "speeds of shape")]),
+    (parse, {}, [("text", (
+        "", "mesh", "mesh:", "mesh:3", "mesh:3x", "mesh:3x3x3", "mesh:0x4", "mesh:-1x4", "mesh: 3x3", "mesh:3x3 ",
+        "mesh:3X3", "mesh:3x3\n", "mesh:1e2x3", "mesh:٣x3", "torus:3.5x2", "ring:0", "ring:2x2", "mesh:100000x100000",
+        "hypercube:-1", "hypercube:99", "hypercube:99999999999999", "cube:0", "cube:1000000000000", "star:4",
+        "complete:0", "complete:100000",
+    ), "graph = {}")]),
+    (most_square_mesh, {}, [("size", (0,), "size = 0")]),
+    (ring_order, {}, [("size", (0,), "size = 0")]),
+    (Graph, {"indptr": np.array([0, 1, 2]), "weights": np.ones(2), "vertex_weights": np.ones(2)}, [
+        ("indices", (np.array([1.0, 0.0]),), "TypeError: indices of dtype float64"),
+    ]),
+    (Graph.from_edges, {"n": 2, "tails": [0]}, [
+        ("heads", ([5],), "edge 0-5: expected vertices in 0..1"), ("heads", ([1, 1],), "1 tails, 2 heads"),
+    ]),
+    (Graph.from_scipy, {}, [
+        ("matrix", (sparse.csr_array(np.ones((2, 3))),), "expected a square"),
+        ("matrix", (sparse.csr_array(np.eye(2) * 1j),), "complex128"),
+        ("matrix", (sparse.csr_array([[0.0, 1.0], [0.0, 0.0]]),), "0-1 is one-sided"),
+        ("matrix", (np.eye(2),), "TypeError: ndarray"),
+        ("matrix", (sparse.csr_array([[0.0, -2.0], [-2.0, 0.0]]),), "weight -2.0: expected a number >= 0, such as in abs"),
+    ]),
+    (Graph.from_networkx, {}, [
+        ("graph", (nx.DiGraph([(0, 1)]),), "directed"), ("graph", (nx.Graph([("a", "a")]),), "'a' has a self-loop"),
+    ]),
+    (weighted, {}, [("weight", (-1, nan, inf, "heavy", None), "weight of edge 'a'-'b' = {}")]),
+    (Host, {"name": "a"}, [
+        ("name", ("a b", "-a", "a:b", "", "a\n"), "expected"),
+        ("slots", (0, True, 1.5), "slots = {}: expected"),
+        ("speed", (0.0, "2"), "speed = {}: expected"),
+    ]),
+    (lb_mpi.throttle, {}, [("speed", (0, -0.5, 1.01, nan, inf, "fast", None), SPEED)]),
+    (varying, {}, [("speed", (0, 1.01, nan, "fast", None), SPEED)]),
+    (change_of, {}, [
+        ("text", ("", "1:2:3", "1:a:3:0.5", "-1:0:1:0.5", "0:-1:1:0.5", "0:2:2:0.5", "0:1:2:0", "0:1:2:1.5"), "expected"),
+    ]),
+    (Trigger, {}, [
+        ("when", ("never", 0.0, -1.0, nan, inf, True, None, [1]), "when = {}: expected"),
+        ("every", (0, -1, 1.0, True, "2", None), "every = {}: expected"),
+    ]),
+    (lockstep, {"problems": [MazeSearch(maze(), rank) for rank in range(2)]}, [
+        ("ring", ([0], [0, 0], [1, 2]), "ring = {}: expected"),
+    ]),
+    (lockstep, {"problems": [MazeSearch(maze(), rank) for rank in range(2)], "ring": [0, 1]}, [
+        ("problems", ([],), "problems"),
+        ("threshold", (-1.0, nan), "threshold = {}: expected"),
+        ("max_steps", (0,), "max_steps = 0"),
+    ]),
+    (Quantum, {}, [("fixed", (0, -1, 1.5), "quantum = {}: expected an integer >= 1")]),
+    (Tree, {}, [
+        ("type", ("balanced", None), "type = {}: expected"),
+        ("shape", ("expdec", 3), "shape = {}: expected"),
+        ("depth", (0, 1001, 2.0, True), "depth = {}: expected"),
+        ("branching", (0, -4.0, nan, inf, "4", 4j), "branching = {}: expected"),
+        ("seed", (-1, 2**31, 1.5), "seed = {}: expected"),
+        ("q", (-0.1, 1.1, nan, False), "q = {}: expected"),
+        ("m", (0, 101, "8"), "m = {}: expected"),
+        ("shift", (-0.5, nan), "shift = {}: expected"),
+        ("may_be_infinite", (1,), "TypeError: may_be_infinite = 1: expected"),
+    ]),
+    (UnbalancedTreeSearch, {}, [("tree", ("T1",), "TypeError: tree = 'T1': expected a Tree")]),
+    (UnbalancedTreeSearch(Tree()).work, {}, [("units", (0, -3, 1.5, True), "units = {}: expected an integer")]),
+    (UnbalancedTreeSearch(Tree()).absorb, {}, [
+        ("payload", (bytes(n),), f"payload of {n} bytes: expected a positive multiple of 24") for n in (0, 1, 23, 25, 47)
+    ]),
+    (random_maze, {"dim": 4, "free": 0.5, "seed": 0}, [
+        ("dim", (0, 2.0, True), "dim = {}"),
+        ("free", (0.0, 1.5, nan), "free = {}"),
+        ("seed", (-1, 0.5), "seed = {}"),
+        ("out", (np.zeros((5, 5), np.uint8),), "out"),
+        ("out", (np.zeros((6, 6)),), "TypeError: out"),
+    ]),
+    (random_maze, {"dim": 2, "free": 0.5, "seed": 0}, [("walled", (True,), "dim = 2")]),
+    (MazeSearch, {"rank": 0}, [
+        ("cells", (maze(4, (1, 1)),), "entry"),
+        ("cells", (maze(4, (4, 4)),), "exit"),
+        ("cells", ([[2, 2], [2, 2]], np.zeros((5, 5))), "TypeError: cells"),
+        *(("cells", (np.full(shape, 2, np.uint8),), "cells") for shape in ((2, 2), (4, 5), 9)),
+        ("cells", (np.full((10, 10), 2, np.uint8)[::2, ::2], np.zeros((5, 5), np.uint8)), "cells"),
+        ("cells", (read_only(maze()),), "writeable"),
+    ]),
+    (MazeSearch, {"cells": maze()}, [("rank", (-1, 0.5), "rank = {}")]),
+    (MazeSearch, {"cells": maze(), "rank": 0}, [("split_rule", ("all",), "split_rule = 'all'")]),
+    (MazeSearch(maze(), 0).work, {}, [("units", (0,), "units = 0")]),
+    (way_back, {"cells": maze()}, [("cell", (18,), "was not entered"), ("cell", (25,), "cell = 25")]),
+    (trace_path, {"problems": [MazeSearch(maze(), 0)]}, [("exit_cell", (18,), "no rank has found it")]),
+    (absorb, {"started": True}, [("payload", (part(6, 0, 7),), "no work in hand")]),
+    (absorb, {}, [("payload", (
+        b"", b"x" * 13, part(0, 0, 7), part(25, 0, 7), part(-6, 0, 7), part(6, 3, 2), part(6, -1, 2), part(6, 8, 8),
+    ), "payload")]),
+    (check_path, {"cells": maze(3, (2, 1))}, [
+        ("path", ([],), "at least one"),
+        ("path", ([[6, 18]],), "one dimension"),
+        ("path", ([6.0, 12.0, 18.0],), "integer"),
+        ("path", ([6, 12, 99],), "expected 0 to 24"),
+        ("path", ([7, 12, 18],), "begins"),
+        ("path", ([6, 12, 17],), "ends"),
+        ("path", ([6, 11, 12, 18], [6, 0, 6, 12, 18]), "blocked"),
+        ("path", ([6, 18], [6, 6, 12, 18]), "neighbours"),
+        ("path", ([6, 12, 7, 12, 18],), "twice"),
+    ]),
+]  # fmt: skip
+CASES = [
+    pytest.param(function, {**right, name: value}, says, show(value), id=f"{function.__qualname__}-{name}-{value!r:.30}")
+    for function, right, rows in TABLE
+    for name, values, says in rows
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "says", "shown"), CASES)
+def test_a_wrong_argument_is_refused_in_words(
+    function: Callable[..., Any], arguments: dict[str, Any], says: str, shown: str
+) -> None:
+    kind, says = (TypeError, says.removeprefix("TypeError: ")) if says.startswith("TypeError: ") else (ValueError, says)
+    with pytest.raises(kind) as raised:
+        function(**arguments)
+    assert says.replace("{}", shown) in str(raised.value)
+
+
+# --- a line of a command, of which one is enough for each option: the rest is in the table above ---
+
+FILES = {
+    "twice.txt": "a slots=2\nb slots=2\n",
+    "bad.txt": "-x one\n",
+    "nodes.txt": "1 2\n1\n",
+    "bad.graph": "2 1\n3\n1\n",
+    "bad.mtx": "%%MatrixMarket matrix coordinate real general\n2 3 0\n",
+}
+LINES = [
+    ("simulate search --ranks 0", "ranks = 0: expected an integer, 1 to 65536"),
+    ("simulate search --ranks -4", "-4"),
+    ("simulate search --latency 0", "latency = 0.0: expected"),
+    ("simulate search --latency nan", "latency = nan"),
+    ("simulate search --seed -1", "seed = -1"),
+    ("simulate search --unit-s inf", "--unit-s = inf"),
+    ("simulate search --unit-s 5e-324", "--unit-s = 5e-324: expected"),
+    ("simulate search --bandwidth 5e-324", "bandwidth = 5e-324: expected"),
+    ("simulate search --speeds uniform:4", "speeds = 'uniform:4': expected uniform:LOW:HIGH"),
+    ("simulate search --speeds uniform:4:3", "--speeds = 'uniform:4:3': expected uniform:LOW:HIGH with LOW <= HIGH"),
+    ("simulate search --speeds normal:4:5", "speeds = 'normal:4:5'"),
+    ("simulate search --threshld 3", "python -m lb_mpi simulate search: error: unrecognized"),
+    ("simulate search --tree T9", "T9"),
+    ("simulate rows --bandwidth 0", "bandwidth = 0.0: expected a finite number >= 0.001"),
+    ("simulate rows --row-s 0", "--row-s = 0.0: expected"),
+    ("simulate rows --spread 1e308", "spread = 1e+308: expected"),
+    ("simulate rows --latency inf", "latency = inf"),
+    ("simulate rows --graph mesh:2x2 --speeds=-1,1", "--speeds[0] = -1.0: expected"),
+    ("simulate rows --graph mesh:2x3 --speeds=1,2,3,4,5,6,7", "speeds"),
+    ("simulate rows --graph mesh:2x3 --calls=0", "calls = 0"),
+    ("simulate rows --graph mesh:300x300", "ranks = 90000: expected an integer, 1 to 65536"),
+    ("simulate tasks --spread 1e308", "spread = 1e+308: expected"),
+    ("simulate tasks --task-s 5e-324", "--task-s = 5e-324: expected"),
+    ("simulate tasks --hosts 2,0", "hosts = 0: expected an integer >= 1"),
+    ("simulate tasks --hosts 1.5", "hosts = 1.5"),
+    ("simulate tasks --hosts 99999", "hosts = 99999: expected an integer, 1 to 10000 (ranks in all)"),
+    ("simulate tasks --hosts 4 --speeds 1,2,3,4,5", "speeds"),
+    ("simulate tasks --tasks -1", "tasks = -1"),
+    ("simulate tasks --maps 0", "maps = 0"),
+    ("simulate graph --vertex-s 0", "--vertex-s = 0.0: expected"),
+    ("simulate graph --strength 0.5", "strength = 0.5: expected a finite number >= 1"),
+    ("simulate graph --graph mesh:2x2 --ranks 5", "--ranks = 5: expected an integer, 1 to 4 (a vertex"),
+    ("simulate graph --steps 0", "steps = 0: expected"),
+    ("simulate graph --period 0", "period = 0: expected"),
+    ("simulate graph --graph mesh:2x2 --ranks 2 --speeds 1,2,3", "speeds"),
+    ("report no_folder", "error: FOLDER = 'no_folder': expected a folder made with LB_MPI_RECORD or `run --record`"),
+    ("throttle --speed 2 true", "--speed = 2.0: expected a finite number above 0 and at most 1"),
+    ("throttle --speed 0.8,0.4 true", "error: --speed has 2 numbers: expected 1; did you mean --speeds?"),
+    ("run -n 1 --hosts hosts.txt python", "run: error: --hosts hosts.txt: No such file or directory"),
+    ("allocate --tasks 10 --time 1,0", "time[1] = 0.0"),
+    ("allocate --tasks 10 --time 1,,2", "time = '1,,2': expected numbers with commas between"),
+    ("allocate --tasks 10 --time 1,2 --exchange 1,2,3", "exchange of shape (3,) = [1.0, 2.0, 3.0]: expected 2 numbers"),
+    ("allocate --tasks 10 --time 1,2 --edge-probability 2", "--edge-probability = 2.0"),
+    ("allocate --tasks 10 --time 1,2 --cap 4,5", "expected at least tasks = 10"),
+    ("allocate --tasks -1 --time 1,2", "tasks = -1"),
+    ("balance mesh:2x2 --tolerance -1", "tolerance = -1.0"),
+    ("balance mesh:2x2 --steps -1", "max_steps = -1"),
+    ("balance mesh:2x2 --speeds 1,2", "speeds has 2 numbers: expected 4, one for each rank"),
+    ("balance mesh:2x2 --times uniform:3", "times = 'uniform:3'"),
+    ("balance mesh:2x2 --seed -1", "seed = -1"),
+    ("balance mesh:2x2 nodes.txt", "line 2: '1': expected a speed and a time"),
+    ("balance mesh:1x2 missing.txt", "missing.txt"),
+    ("partition nosuch.graph -k 2", "nosuch.graph"),
+    ("partition mesh:2x2 -k 0", "error: -k = 0: expected"),
+    ("partition mesh:2x2 -k 2 --machine no.json", "error: --machine no.json: No such file or directory"),
+    ("partition mesh:2x2 -k 2 --targets 1", "targets of shape"),
+    ("partition mesh:2x2 -k 2 --targets 1,x", "targets = '1,x'"),
+    ("partition mesh:2x2 -k 2 --imbalance nan", "imbalance = nan"),
+    ("partition mesh:2x2 -k 2 --seed -1", "seed = -1"),
+    ("partition mesh:6x40 -k 2 --aim time", "aim = 'time' without a machine"),
+    ("partition bad.graph -k 2 --json", "error: bad.graph:2: neighbour 3"),
+    ("partition bad.mtx -k 2", "error: bad.mtx: "),
+    ("arrange --graph mesh:0x3", "mesh:0x3"),
+    ("arrange --graph 2/1/4/3", "2 components"),
+    ("arrange --graph ring:3 --speeds 1,2", "speeds of shape"),
+    ("arrange --graph ring:3 --speeds 1,x,2", "1,x,2"),
+    ("arrange --graph ring:3 --speeds uniform:0:0", "speeds"),
+    ("arrange --graph ring:3 --seed -1", "seed"),
+    ("arrange --graph mesh:4x4 --method exhaustive", "at most 9"),
+    ("arrange --graph ring:3 --hosts twice.txt", "one for each vertex"),
+    ("arrange --graph ring:3 --hosts bad.txt", "bad.txt:1"),
+    ("arrange --graph mesh:2x2 --hosts no.txt", "error: --hosts no.txt: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), LINES)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert says in err

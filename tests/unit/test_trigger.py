@@ -86,18 +86,6 @@ def test_always_and_bound() -> None:
     assert "bound" in bound.decide(0.1, 1.1, 1.0).words
 
 
-@pytest.mark.parametrize("when", ["never", 0.0, -1.0, NAN, math.inf, True, None, [1]])
-def test_bad_when(when: object) -> None:
-    with pytest.raises(ValueError, match="when"):
-        Trigger(when)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("every", [0, -1, 1.0, True, "2", None])
-def test_bad_every(every: object) -> None:
-    with pytest.raises(ValueError, match="every"):
-        Trigger(every=every)  # type: ignore[arg-type]
-
-
 def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself() -> None:
     assert own_time_s(5.0, 1.0, gave_up=0, queued_s=0.0) == 1.0  # others had the core, whoever they are
     assert own_time_s(5.0, 1.0, gave_up=0, queued_s=None) == 1.0

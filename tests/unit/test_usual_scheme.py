@@ -10,7 +10,7 @@ from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.round import PAUSE_S
 from lb_mpi.balancing.simulate import Cluster, World, row_costs, simulate
 from lb_mpi.diffusion.diffusion import balance
-from lb_mpi.diffusion.setup import chosen_scheme, prepare, rows_scheme, usual_scheme
+from lb_mpi.diffusion.setup import prepare, rows_scheme, usual_scheme
 from lb_mpi.graph import Graph, parse
 
 
@@ -53,13 +53,6 @@ def test_hops_are_those_of_the_longest_shortest_way() -> None:
     assert parse("ring:9").hops() == 4
     assert parse("hypercube:7").hops() == 7
     assert Graph.from_edges(4, [0], [1]).hops() == 1  # what can't be reached doesn't count
-
-
-def test_a_word_that_is_no_scheme_is_named() -> None:
-    with pytest.raises(ValueError, match=r"scheme = 'best': expected .*auto"):
-        chosen_scheme(parse("ring:4"), "best")
-    with pytest.raises(ValueError, match=r"scheme = 'cg': expected one of direct, fos, sos, auto"):
-        rows_scheme(parse("ring:4"), "cg")
 
 
 @pytest.mark.parametrize("graph", ["torus:24x24", "hypercube:10", "ring:600"])

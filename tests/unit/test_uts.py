@@ -249,43 +249,6 @@ def test_plain_count_stops():
     assert plain_count(TREES["T1"], 0) == TreeCount(0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("type", "balanced", ValueError),
-        ("type", None, ValueError),
-        ("shape", "expdec", ValueError),
-        ("shape", 3, ValueError),
-        ("depth", 0, ValueError),
-        ("depth", 1001, ValueError),
-        ("depth", 2.0, ValueError),
-        ("depth", True, ValueError),
-        ("branching", 0, ValueError),
-        ("branching", -4.0, ValueError),
-        ("branching", float("nan"), ValueError),
-        ("branching", float("inf"), ValueError),
-        ("branching", "4", ValueError),
-        ("branching", 4j, ValueError),
-        ("seed", -1, ValueError),
-        ("seed", 2**31, ValueError),
-        ("seed", 1.5, ValueError),
-        ("q", -0.1, ValueError),
-        ("q", 1.1, ValueError),
-        ("q", float("nan"), ValueError),
-        ("q", False, ValueError),
-        ("m", 0, ValueError),
-        ("m", 101, ValueError),
-        ("m", "8", ValueError),
-        ("shift", -0.5, ValueError),
-        ("shift", float("nan"), ValueError),
-        ("may_be_infinite", 1, TypeError),
-    ],
-)
-def test_bad_tree(name, value, error):
-    with pytest.raises(error, match=f"^{name} = .*expected"):
-        Tree(**{name: value})
-
-
 @pytest.mark.parametrize("type_", ["binomial", "hybrid"])
 def test_infinite_tree(type_):
     with pytest.raises(ValueError, match=r"^q \* m = 0\.25 \* 4 = 1\.0: expected less than 1"):
@@ -296,15 +259,6 @@ def test_infinite_tree(type_):
 
 def test_numpy_numbers_are_numbers():
     assert Tree(depth=np.int32(3), branching=np.float32(2), seed=np.uint8(7)) == Tree(depth=3, branching=2.0, seed=7)
-
-
-def test_bad_arguments():
-    with pytest.raises(TypeError, match=r"^tree = 'T1': expected a Tree"):
-        UnbalancedTreeSearch("T1")
-    search = UnbalancedTreeSearch(Tree())
-    for units in (0, -3, 1.5, True):
-        with pytest.raises(ValueError, match=f"^units = {units}: expected an integer"):
-            search.work(units)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1, 23, 25, 47])
