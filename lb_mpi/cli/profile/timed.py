@@ -440,33 +440,49 @@ COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Dist
 PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
 PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
 
-SENDS = ("send", "ssend", "bsend", "Send", "Ssend", "Bsend", "Rsend")
-RECEIVES = {  # positions of source and status
-    **dict.fromkeys(("recv", "Recv"), (1, 3)),
-    **dict.fromkeys(("probe", "Probe", "mprobe", "Mprobe"), (0, 2)),
-    **dict.fromkeys(("sendrecv", "Sendrecv"), (4, 6)),
-    "Sendrecv_replace": (3, 5),
-}
-STARTS = {  # position and name of the argument that names the other rank
-    **dict.fromkeys(("isend", "issend", "ibsend", "Isend", "Issend", "Ibsend", "Irsend"), (1, "dest")),
-    **dict.fromkeys(("irecv", "Irecv"), (1, "source")),
-    "Isendrecv": (4, "source"),
-    "Isendrecv_replace": (3, "source"),
-}
-COLLECTIVES = {
-    TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
-    PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
-}
-MAKES_TOGETHER = (
-    *("Dup", "Clone", "Dup_with_info", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
-    *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Merge"),
-)
-MAKES_ALONE = ("Create_group", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect")
-RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
-QUESTIONS = ("iprobe", "Iprobe", "improbe", "Improbe")
-BUFFERS = ("Attach_buffer", "Detach_buffer", "Flush_buffer")
+# Of the first sort, no rank continues before all have come; of the second, a rank may need some of the others only.
+ALL = "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block"
+SOME = "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan"
 # Of neighbourhood collectives, and of persistent and partitioned operations, it is not found who is awaited: "other MPI".
-OTHERS = [word for word in dir(MPI.Topocomm) if re.fullmatch(r"I?[Nn]eighbor_.*|.*_init", word)]
+OTHERS = " ".join(word for word in dir(MPI.Topocomm) if re.fullmatch(r"I?[Nn]eighbor_.*|.*_init", word))
+
+
+def _begun(words: str) -> str:
+    """Return the names of the nonblocking versions of collectives."""
+    return " ".join(f"I{word.lower()}" for word in words.split())
+
+
+# The timed methods: class ("Comm": all communicators), names, and which of `TimedMethods` begins them, with its options.
+TIMED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("Comm", "send ssend bsend Send Ssend Bsend Rsend", "send", {}),
+    ("Comm", "recv Recv", "receive", {"source": 1, "status": 3}),
+    ("Comm", "probe Probe mprobe Mprobe", "receive", {"source": 0, "status": 2}),
+    ("Comm", "sendrecv Sendrecv", "receive", {"source": 4, "status": 6}),
+    ("Comm", "Sendrecv_replace", "receive", {"source": 3, "status": 5}),
+    ("Comm", "isend issend ibsend Isend Issend Ibsend Irsend", "start", {"peer": (1, "dest")}),
+    ("Comm", "irecv Irecv", "start", {"peer": (1, "source")}),
+    ("Comm", "Isendrecv", "start", {"peer": (4, "source")}),
+    ("Comm", "Isendrecv_replace", "start", {"peer": (3, "source")}),
+    ("Comm", "iprobe Iprobe improbe Improbe", "ask", {}),
+    ("Comm", f"{ALL} {ALL.lower()}", "collective", {"kind": TOGETHER}),
+    ("Comm", "Dup Clone Dup_with_info Split Split_type Create Sub Merge", "collective", {"kind": TOGETHER}),
+    ("Comm", "Create_cart Create_graph Create_dist_graph Create_dist_graph_adjacent", "collective", {"kind": TOGETHER}),
+    ("Comm", f"{SOME} {SOME.lower()} Free Disconnect", "collective", {"kind": PARTLY}),
+    ("Comm", f"{_begun(ALL)} Idup Idup_with_info", "begin_collective", {"kind": TOGETHER}),
+    ("Comm", _begun(SOME), "begin_collective", {"kind": PARTLY}),
+    ("Comm", "Create_group Create_intercomm Spawn Spawn_multiple Accept Connect", "call", {}),
+    ("Comm", f"Attach_buffer Detach_buffer Flush_buffer {OTHERS}", "call", {}),
+    ("Message", "recv Recv", "receive_message", {}),
+    ("Message", "irecv Irecv", "call", {}),
+    ("Prequest", "Start Startall", "call", {}),
+    ("Request", "wait Wait", "wait", {}),
+    ("Request", "waitall Waitall", "wait_all", {}),
+    ("Request", "waitany Waitany", "wait_some", {"one": True}),
+    ("Request", "waitsome Waitsome", "wait_some", {"one": False}),
+    ("Request", "test Test testall Testall", "test", {}),
+    ("Request", "testany Testany testsome Testsome", "call", {}),
+)
+RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
 UNSEEN = {
     "Win": ("one-sided communication (MPI.Win)", ("Create", "Allocate", "Allocate_shared", "Create_dynamic")),
     "File": ("files (MPI.File)", ("Open",)),
@@ -516,41 +532,15 @@ class Installed(TimedMethods):
         if name in UNSEEN:
             return self._noting(plain, *UNSEEN[name])
         own: dict[str, Any] = {} if name in PARENTS else {"_known" if name == "Comm" else "_posted": None}
-        begins = self._of_communicators() if name in COMMUNICATORS else self._of_messages(name)
-        for word in begins.keys() & plain.__dict__.keys():
-            own[word] = self.method(word, getattr(plain, word), begins[word])
+        timed = (row for row in TIMED if row[0] == ("Comm" if name in COMMUNICATORS else name))
+        for _, words, begin, how in timed:
+            for word in {*words.split()} & plain.__dict__.keys():
+                own[word] = self.method(word, getattr(plain, word), partial(getattr(self, begin), **how))
         for word in {*RETURN_BY_CLASS} & plain.__dict__.keys():
             own[word] = self._by_class(getattr(plain, word))
         if name == "Comm":
             own |= {"__reduce__": _pickled(plain.__reduce__), "free": _kept(plain.free)}  # type: ignore[attr-defined]
         return own
-
-    def _of_communicators(self) -> dict[str, Begin]:
-        begins: dict[str, Begin] = dict.fromkeys(SENDS, self.send)
-        for word, (source, status) in RECEIVES.items():
-            begins[word] = partial(self.receive, source=source, status=status)
-        for word, peer in STARTS.items():
-            begins[word] = partial(self.start, peer=peer)
-        for kind, words in COLLECTIVES.items():
-            for word in words.split():
-                begins[word] = begins[word.lower()] = partial(self.collective, kind=kind)
-                begins[f"I{word.lower()}"] = partial(self.begin_collective, kind=kind)
-        begins |= dict.fromkeys(MAKES_TOGETHER, partial(self.collective, kind=TOGETHER))
-        begins |= dict.fromkeys(("Free", "Disconnect"), partial(self.collective, kind=PARTLY))
-        dup = partial(self.begin_collective, kind=TOGETHER)
-        begins |= dict.fromkeys(("Idup", "Idup_with_info"), dup)
-        begins |= dict.fromkeys(QUESTIONS, self.ask)
-        return begins | dict.fromkeys((*MAKES_ALONE, *BUFFERS, *OTHERS), self.call)
-
-    def _of_messages(self, name: str) -> dict[str, Begin]:
-        if name == "Message":
-            return {"recv": self.receive_message, "Recv": self.receive_message, "irecv": self.call, "Irecv": self.call}
-        if name == "Prequest":
-            return {"Start": self.call, "Startall": self.call}
-        begins: dict[str, Begin] = {"wait": self.wait, "waitall": self.wait_all}
-        begins |= {"waitany": partial(self.wait_some, one=True), "waitsome": partial(self.wait_some, one=False)}
-        begins |= dict.fromkeys(("test", "testall"), self.test) | dict.fromkeys(("testany", "testsome"), self.call)
-        return begins | {word.capitalize(): begin for word, begin in begins.items()}
 
     def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:
         return classmethod(lambda cls, *args, **kwargs: self.adopt(plain(*args, **kwargs)))
