@@ -160,8 +160,8 @@ def test_a_part_that_one_rank_runs_alone_is_serial(folder: Path) -> None:
         import time
         from mpi4py import MPI
         def read():
-            until = time.perf_counter() + 0.6
-            while time.perf_counter() < until:
+            until = time.process_time() + 0.6
+            while time.process_time() < until:
                 pass
         if MPI.COMM_WORLD.rank == 0:
             read()
@@ -396,9 +396,9 @@ def test_the_profile_names_the_rank_that_others_waited_for(recorder: Recorder) -
     found = lines(recorder)
     for call in (*ways, "Waitall"):
         if late != RANK and not (call == "Gather" and RANK > 0):
-            assert found[call].waited_s[late] > 0.08, (call, found[call])
+            assert found[call].waited_s[late] >= 0.5 * found[call].waiting_s > 0.0, (call, found[call])
         elif late == RANK and call in found:
-            assert found[call].waiting_s < 0.1, (call, found[call])  # what the others waited
+            assert late not in found[call].waited_s, (call, found[call])
     row.Free()
 
 
