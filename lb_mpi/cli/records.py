@@ -101,9 +101,9 @@ def _settings(advice: Advice) -> dict[str, Any]:
         "reliable": reliable,
         "ways": [
             {"what": way.what, "predicted_s": predicted_s, "spread_s": spread_s, "change": way.change}
-            for way, predicted_s, spread_s, _ in advice.lines
+            for way, predicted_s, spread_s in advice.lines
         ],
-        "alike": [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines)],
+        "alike": [[advice.lines.index(line) for line in group] for group in collapsed(advice)],
         "notes": advice.notes,
     }
 

@@ -78,7 +78,7 @@ def test_rows_take_what_was_predicted(calls: int) -> None:
     cluster_run("fos", calls, recorded)
     advice = advice_on(replay_rows, run_of(recorded.records, recorded.now))
     first = advice.lines[0]
-    assert (first.variant.what, first.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
+    assert (first.variant.what, advice.of.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
     assert first.predicted_s == pytest.approx(recorded.now, rel=0.1)
     assert predicted(advice, "direct") == pytest.approx(cluster_run("direct", calls), rel=0.08)
     costs = row_costs("hotspot", 4, 100, spread=1.0, period=120)
@@ -113,17 +113,17 @@ def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
     first, second = whole.ranks
     killed = second._replace(steps=second.steps[:-1], ended=False)
     advice = advice_on(replay_rows, whole._replace(ranks=[first, killed]))
-    assert advice.lines[0].measured_s == pytest.approx(9 * 0.2, rel=0.01)
+    assert advice.of.measured_s == pytest.approx(9 * 0.2, rel=0.01)
 
 
 def test_time_outside_of_calls_counts() -> None:
     with_it = advice_on(replay_rows, late_run([0.3, 0.1]))
-    level, taken = with_it.lines[0].predicted_s, with_it.lines[0].measured_s
+    level, taken = with_it.lines[0].predicted_s, with_it.of.measured_s
     assert taken == pytest.approx(10 * 0.4, rel=0.01)
     assert predicted(with_it, "no balancing") == pytest.approx(10 * 0.4 + taken - level, rel=0.01)
     assert 10 * (0.2 + 0.2 + 0.4) / 1.5 * 0.6 < level < 10 * 0.4  # rows go to the rank that comes early
     without = advice_on(replay_rows, late_run([0.0, 0.0]))
-    extra_s = without.lines[0].measured_s - without.lines[0].predicted_s
+    extra_s = without.of.measured_s - without.lines[0].predicted_s
     assert predicted(without, "no balancing") == pytest.approx(10 * 0.2 + extra_s, rel=0.01)
 
 
@@ -136,7 +136,7 @@ def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
     advice = advice_on(replay_tasks, run_of(records, took_s))
     other = SimulatedPool([4], SPEEDS).map(costs, costs_known=not with_costs)
     assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.03)
-    assert advice.lines[0].measured_s == pytest.approx(took_s, rel=0.01)
+    assert advice.of.measured_s == pytest.approx(took_s, rel=0.01)
     assert advice.lines[1].predicted_s == pytest.approx(other.seconds, rel=0.1)
     assert predicted(advice, "a fixed share each, by number") > 1.5 * took_s
     if not with_costs:
@@ -235,7 +235,7 @@ def test_each_host_has_its_own_clock() -> None:
         offsets_s[k] -= late_s
     found = advice_on(replay_tasks, run._replace(ranks=ranks, offsets_s=offsets_s))
     expected = advice_on(replay_tasks, run)
-    assert found.lines[0].measured_s == pytest.approx(expected.lines[0].measured_s)
+    assert found.of.measured_s == pytest.approx(expected.of.measured_s)
     assert found.lines[1].predicted_s == pytest.approx(expected.lines[1].predicted_s)
 
 
@@ -273,7 +273,6 @@ def advice_of(*seconds: tuple[str, float, float], measured_s: float = 10.0, **mo
     """Advice on a run that took `measured_s`; of each way its name, prediction and spread."""
     variants = [Variant(what, lambda: (0.0, 0.0), "do it") for what, _, _ in seconds]
     lines = [Prediction(way, *one[1:]) for way, one in zip(variants, seconds, strict=True)]
-    lines[0] = lines[0]._replace(measured_s=measured_s)
     return Advice(Replayed("map_rows", measured_s, variants, [], **more), lines, [])
 
 
@@ -300,7 +299,7 @@ def test_a_model_that_is_far_off_gives_no_advice() -> None:
 
 def test_ways_within_the_spread_are_one_line() -> None:
     found = advice_of(("as recorded", 9.9, 0.1), ("a", 12.1, 0.3), ("b", 10.05, 0.2), ("c", 12.0, 0.3))
-    groups = [[line.variant.what for line in group] for group in collapsed(found.lines)]
+    groups = [[line.variant.what for line in group] for group in collapsed(found)]
     assert groups == [["as recorded", "b"], ["c", "a"]]
 
 

@@ -50,8 +50,7 @@ class Prediction(NamedTuple):
 
     variant: Variant
     predicted_s: float
-    spread_s: float = 0.0  # from the smallest to the largest prediction
-    measured_s: float = math.nan  # NaN: was not run
+    spread_s: float  # from the smallest to the largest prediction
 
 
 class Advice(NamedTuple):
@@ -74,7 +73,6 @@ def advise(replayed: Replayed, progress: Progress) -> Advice:
         lines.append(Prediction(variant, predicted_s + extra_s, spread_s))
         if len(lines) == 1:
             extra_s = beyond(replayed.measured_s, predicted_s)
-    lines[0] = lines[0]._replace(measured_s=replayed.measured_s)
     notes = [_model_note(lines[0].predicted_s, replayed.measured_s, extra_s), *replayed.notes]
     if (core := _core(replayed.core_share)) < BUSY:
         notes.append(
@@ -147,8 +145,7 @@ def doubt(replayed: Replayed, model_s: float) -> str:
 
 def conclude(advice: Advice) -> tuple[str, bool]:
     """Summarise advice in a line; return also whether its predictions are meaningful."""
-    first = advice.lines[0]
-    measured_s = first.measured_s
+    first, measured_s = advice.lines[0], advice.of.measured_s
     if why := doubt(advice.of, first.predicted_s):
         return f"no advice: {why}", False
     variants = advice.lines[1:]
@@ -161,16 +158,16 @@ def conclude(advice: Advice) -> tuple[str, bool]:
     return f"nothing to change: no other variant is faster by more than the spread{compared}", True
 
 
-def collapsed(lines: Sequence[Prediction]) -> list[list[Prediction]]:
+def collapsed(advice: Advice) -> list[list[Prediction]]:
     """Group the ways to run the program: those in a group differ from its first by less than the spread.
 
     The recorded run is in the first group.
     """
-    first, *others = lines
+    first, *others = advice.lines
     groups = [[first]]
     for line in sorted(others, key=lambda line: line.predicted_s):
         for group in groups:
-            of_s = first.measured_s if group[0] is first else group[0].predicted_s
+            of_s = advice.of.measured_s if group[0] is first else group[0].predicted_s
             if abs(line.predicted_s - of_s) <= max(0.01 * of_s, group[0].spread_s, line.spread_s):
                 group.append(line)
                 break
