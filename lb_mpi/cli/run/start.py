@@ -152,7 +152,7 @@ class _Run:
         self._wrong: list[str] = []  # lines about processes other than ranks that hang
 
     def goes_on(self) -> bool:
-        """Return whether to wait for it any longer: until it ends, a host is gone, or a rank or a helper hangs."""
+        """Return whether to wait for it any longer: until it ends, a host is gone, or a rank or mpiexec hangs."""
         self._gone = self._watch.lost()
         self._hear()
         now = time.monotonic() - self._began

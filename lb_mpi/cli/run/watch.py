@@ -82,11 +82,6 @@ class Connection:
         self._socket.setblocking(False)
         self.tell(f"{mark} {word}")
 
-    @property
-    def pid(self) -> int:
-        """The process that is started for it here: host.py on this machine, ssh to another."""
-        return self._process.pid
-
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the host has sent something, or is gone."""
         return self._socket.fileno()
