@@ -231,22 +231,3 @@ def test_a_batch_job_uses_all_ranks_of_unequal_nodes(tmp_path: Path, variables: 
     done = subprocess.run(["bash", str(tmp_path / "job.sbatch"), "--", "x"], env=env, capture_output=True, text=True)
     assert done.stdout.split("\n")[:-2] == [one.replace(" ", " slots=") for one in slots]
     assert (done.returncode == 0, "expected" in done.stderr) == (bool(slots), not slots), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--restarts", "-1"], "--restarts -1: expected 0 or more"),
-        (["--hang-s", "nan"], "--hang-s nan: expected 0 or more"),
-        (["--grace-s", "-0.5"], "--grace-s -0.5: expected 0 or more"),
-        (["-n", "0"], "-n 0: expected at least 1"),
-    ],
-)
-def test_mistakes(options: list[str], says: str) -> None:
-    command = [sys.executable, str(ROOT / "launch" / "run"), *options, "--", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert says in done.stderr
-
-
-# --- who goes on -----------------------------------------------------------------------------------------------------

@@ -224,14 +224,6 @@ def test_a_rank_takes_its_own_speed() -> None:
     assert "speed 0.5: " in done.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "cluster", "throttle"])
-def test_commands_come_with_the_package(tmp_path: Path, command: str) -> None:
-    help_ = [sys.executable, "-m", "lb_mpi", command, "--help"]
-    done = subprocess.run(help_, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"python -m lb_mpi {command}" in done.stdout
-
-
 @pytest.mark.parametrize(("script", "code"), [("raise SystemExit(7)", 7), ("os.kill(os.getpid(), 9)", -9)])
 def test_it_ends_as_the_program_ended(script: str, code: int) -> None:
     assert throttle("--speed", "0.5", *python("import os\n" + script)).returncode == code

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apps import lockstep, maze_search
+from apps import maze_search
 from benchmarks.papers import second
 from benchmarks.papers.page import DIFFERS, SAME, Item
 from lb_mpi import graph
@@ -56,44 +56,6 @@ def _(patch):
     patch(setup, "paper_tau", lambda *args: 0.5 * paper_tau(*args))
 
 
-@mutant("diffusion", "one step too few")
-def _(patch):
-    balance = diffusion.balance
-
-    def changed(*args: Any, **options: Any) -> Any:
-        return balance(*args, **{**options, "max_steps": max(0, balance(*args, **options).steps - 1)})
-
-    patch(diffusion, "balance", changed)
-
-
-@mutant("diffusion", "flow the wrong way")
-def _(patch):
-    flow = diffusion.Diffusion.flow
-    patch(diffusion.Diffusion, "flow", lambda self: -flow(self))
-
-
-@mutant("diffusion", "d sums the times from step 1")
-def _(patch):
-    flow = diffusion.Diffusion.flow
-
-    def changed(self: Any) -> Any:
-        tails, heads = self.setup.graph.edges()
-        time = self._loads / self.setup.speeds
-        return flow(self) - self.setup.tau * (time[tails] - time[heads])
-
-    patch(diffusion.Diffusion, "flow", changed)
-
-
-@mutant("diffusion", "M without 1/s")
-def _(patch):
-    start = setup.ThreeTerm.__init__
-
-    def changed(self: Any, ends: Any, time: Any, speed: Any, mean: Any, pairs: Any) -> None:
-        start(self, ends, time, np.full_like(speed, speed.max()), mean, pairs)
-
-    patch(setup.ThreeTerm, "__init__", changed)
-
-
 @mutant("diffusion", "cg forgets its direction")
 def _(patch):
     step = setup.ConjugateGradient.step
@@ -105,26 +67,7 @@ def _(patch):
     patch(setup.ConjugateGradient, "step", changed)
 
 
-@mutant("diffusion", "direct moves nine tenths")
-def _(patch):
-    solve = diffusion.solve_potentials
-    patch(diffusion, "solve_potentials", lambda *args: 0.9 * solve(*args))
-
-
 # --- Arrangement ------------------------------------------------------------------------------------------------------
-
-
-def greedy_with(order: Callable[[Any], Any], unplaced: Callable[[Any], float]) -> Callable[[Patch], None]:
-    def changed(aim: Any, speeds: Any, progress: Any) -> Any:
-        return arranging._construct(aim, speeds, order(speeds), lambda rest: unplaced(speeds), progress)
-
-    return lambda patch: patch(arranging, "SEARCHES", {**arranging.SEARCHES, "paper": changed})
-
-
-mutant("arrangement", "greedy reversed")(greedy_with(np.argsort, lambda speeds: float(speeds.min())))
-mutant("arrangement", "greedy with the mean for the slowest")(
-    greedy_with(lambda speeds: np.argsort(-speeds), lambda speeds: float(speeds.mean()))
-)
 
 
 @mutant("arrangement", "p changed")
@@ -133,33 +76,7 @@ def _(patch):
     patch(arranging, "_ratio", lambda spectrum: 1.001 * ratio(spectrum))
 
 
-@mutant("arrangement", "exhaustive takes the largest p")
-def _(patch):
-    costs = arranging.costs
-    patch(arranging, "costs", lambda aim, layouts: 1.0 / costs(aim, layouts))
-
-
-@mutant("arrangement", "swap ends where it begins")
-def _(patch):
-    patch(arranging, "descend", lambda aim, speeds, positions, progress: positions)
-
-
 # --- Allocation -------------------------------------------------------------------------------------------------------
-
-
-@mutant("allocation", "exact off by one")
-def _(patch):
-    exact = allocation._exact
-
-    def changed(nodes: Any) -> Any:
-        counts = exact(nodes)
-        room = np.flatnonzero(counts < nodes.limit)
-        if len(room):
-            counts[counts.argmax()] -= 1.0
-            counts[room[0]] += 1.0
-        return counts
-
-    patch(allocation, "_exact", changed)
 
 
 @mutant("allocation", "exact := the paper's")
@@ -167,32 +84,7 @@ def _(patch):
     patch(allocation, "_exact", allocation._paper)
 
 
-@mutant("allocation", "the paper's := exact")
-def _(patch):
-    patch(allocation, "_paper", allocation._exact)
-
-
-def of_nodes(change: Callable[..., tuple[Any, ...]]) -> Callable[[Patch], None]:
-    start = allocation._Nodes.__init__
-    return lambda patch: patch(allocation._Nodes, "__init__", lambda self, *args: start(self, *change(*args)))
-
-
-mutant("allocation", "talk halved")(of_nodes(lambda n, time, talk, limit: (n, time, 0.5 * talk, limit)))
-mutant("allocation", "caps ignored")(of_nodes(lambda n, time, talk, limit: (n, time, talk, np.full_like(limit, n))))
-
-
 # --- Drafting and partition -------------------------------------------------------------------------------------------
-
-
-@mutant("drafting", "ring in natural order")
-def _(patch):
-    patch(graph, "ring_order", lambda size: tuple(range(size)))
-
-
-@mutant("drafting", "J with >=")
-def _(patch):
-    draft = lockstep._draft
-    patch(lockstep, "_draft", lambda problems, ring, threshold, *rest: draft(problems, ring, threshold - 1e-9, *rest))
 
 
 @mutant("drafting", "one direction for half of them")
