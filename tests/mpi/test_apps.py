@@ -8,6 +8,7 @@ import pathlib
 import sys
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from mpi4py import MPI
 from scipy import ndimage
 
 import lb_mpi
-from apps import command, maze, progress, uts
+from apps import command, heat, maze, particles, progress, sweep, tsp, uts, weather
 from apps.maze_search import FREE, random_maze
 from lb_mpi.mpi.common import recorder
 
@@ -157,41 +158,44 @@ def test_what_ranks_say_to_each_other_is_told_in_order(monkeypatch: pytest.Monke
     assert counts == {kind: n for kind, n in given["messages"].items() if kind in kinds}
 
 
+TOO_FAST, ONE_MORE = ",".join(["2"] * COMM.size), ",".join(["1"] * (COMM.size + 1))
+MISTAKES: list[tuple[Any, str, str]] = [
+    (maze, "--dim 0", "dim = 0"), (maze, "--dim 2 --walled", "dim = 2"), (maze, "--dim 10000000", "MiB of shared memory"),
+    (maze, "--free nan", "free = nan"), (maze, "--seed -1", "seed = -1"), (maze, "nosuch.txt", "nosuch.txt"),
+    (maze, f"{PAPER} --walled", "--walled"), (maze, "--threshold -1", "threshold"), (maze, "--lockstep 0", "--lockstep = 0"),
+    (maze, "--quantum 0", "quantum = 0"), (maze, f"--speeds {ONE_MORE}", f"--speeds has {COMM.size + 1} numbers"),
+    (maze, f"--speeds {TOO_FAST}", "--speeds: rank 0 = 2.0"), (maze, "--speeds fast", "--speeds"),
+    (maze, "--split-rule all", "--split-rule"), (maze, "--tile 3", "--tile = 3: expected"),
+    (uts, "--tree T99", "T99"), (uts, "--type binomial --q 0.5 --m 2", "q * m"), (uts, "--depth 0", "depth = 0"),
+    (uts, "--branching nan", "branching = nan"), (uts, "--unknown", "--unknown"),
+    (tsp, "--cities 2", "--cities"), (tsp, "--seed -1", "--seed"), (tsp, "--limit-s 0", "--limit-s"),
+    (heat, "mesh:0x4", "mesh:0x4"), (heat, "mesh:4", "mesh:4"), (heat, "nosuch.graph", "nosuch.graph"),
+    (heat, "--steps 0", "steps = 0"), (heat, "--work 0", "work = 0"), (heat, "--seed -1", "seed = -1"),
+    (heat, "--balance best", "--balance"), (heat, "--effort most", "--effort"), (heat, "--imbalance nan", "imbalance = nan"),
+    (heat, "--machine nosuch.json", "nosuch.json"), (heat, f"--speeds {ONE_MORE}", f"--speeds has {COMM.size + 1} numbers"),
+    (weather, "--shape 25x47" if COMM.size > 1 else "--shape 0x4", "shape = "), (weather, "--shape 128", "--shape"),
+    (weather, "--shape axb", "--shape: 'axb': expected two integers, as in 40x60"), (weather, "--shape -4x8", "shape"),
+    (weather, "--shape 100000000x100000000", "shape"), (weather, "--levels 0", "levels = 0"),
+    (weather, "--steps -3", "steps = -3"),
+    (weather, "--balance best", "--balance"), (weather, "--shape 12x12 --levels 2 --bound 0", "--bound = 0.0"),
+    (weather, "--exchange pigeon", "--exchange"), (weather, f"--speeds {TOO_FAST}", "--speeds: rank 0 = 2.0"),
+    (weather, "--speed-changes 0:1", "--speed-changes: a change of speed '0:1': expected RANK:FROM_S:TO_S:FACTOR"),
+    (weather, f"--speed-changes {COMM.size}:0:1:0.5", f"--speed-changes: rank {COMM.size}: expected 0 to {COMM.size - 1}"),
+    (particles, "--particles 0", "--particles = 0"), (particles, "--shape 0x5", "rows = 0"),
+    (sweep, "--tasks 0", "--tasks = 0"), (sweep, "--until nan", "--until = nan"), (sweep, "--seed -1", "--seed = -1"),
+    (sweep, "--tasks 3 --output /", "--output /"), (sweep, "--tasks 3 --output nosuch/sweep.npz", "nosuch/sweep.npz"),
+]  # fmt: skip
+APPS = (maze, uts, tsp, heat, weather, particles, sweep)
+
+
 @pytest.mark.one_mpi
-@pytest.mark.parametrize(
-    ("app", "arguments", "says"),
-    [
-        (maze, ["--dim", "0"], "dim = 0"),
-        (maze, ["--dim", "2", "--walled"], "dim = 2"),
-        (maze, ["--dim", "10000000"], "MiB of shared memory"),
-        (maze, ["--free", "nan"], "free = nan"),
-        (maze, ["--seed", "-1"], "seed = -1"),
-        (maze, ["nosuch.txt"], "nosuch.txt"),
-        (maze, [PAPER, "--walled"], "--walled"),
-        (maze, ["--threshold", "-1"], "threshold"),
-        (maze, ["--lockstep", "0"], "--lockstep = 0"),
-        (maze, ["--threshold", "nan"], "threshold"),
-        (maze, ["--quantum", "0"], "quantum = 0"),
-        (maze, ["--speeds", "0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5"], "--speeds has 9 numbers"),
-        (maze, ["--speeds", ",".join(["nan"] * COMM.size)], "--speeds: rank 0 = nan"),
-        (maze, ["--speeds", ",".join(["0"] * COMM.size)], "--speeds: rank 0 = 0.0"),
-        (maze, ["--speeds", "fast"], "--speeds"),
-        (maze, ["--split-rule", "all"], "--split-rule"),
-        (maze, ["--tile", "3"], "--tile = 3: expected"),
-        (maze, ["--tile", "-1"], "--tile = -1: expected"),
-        (uts, ["--tree", "T99"], "T99"),
-        (uts, ["--type", "binomial", "--q", "0.5", "--m", "2"], "q * m"),
-        (uts, ["--depth", "0"], "depth = 0"),
-        (uts, ["--branching", "nan"], "branching = nan"),
-        (uts, ["--unknown"], "--unknown"),
-    ],
-)
-def test_mistakes(monkeypatch: pytest.MonkeyPatch, app: object, arguments: list[str], says: str) -> None:
-    code, out, err = run(app, monkeypatch, *arguments)
-    assert code == 2
-    assert out == ""
-    assert says in err
-    assert err.count("\n") == 1
+@pytest.mark.parametrize("app", APPS, ids=[app.__name__ for app in APPS])
+def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, app: Any) -> None:
+    for _, line, says in [row for row in MISTAKES if row[0] is app]:
+        code, out, err = run(app, monkeypatch, *line.split())
+        assert (code, out) == (2, ""), line
+        assert says in err
+        assert err.count("\n") == 1
 
 
 @pytest.mark.one_mpi

@@ -65,33 +65,12 @@ def test_no_value_is_an_error_of_all_that_names_the_rank(value: object) -> None:
         lb_mpi.search(COMM, pile, bound=bound)
 
 
-@pytest.mark.skipif(COMM.size == 1, reason="one rank agrees with itself")
-@pytest.mark.parametrize("other", [lb_mpi.Bound("max"), None])
-def test_another_bound_on_one_rank_is_an_error_of_all(other: lb_mpi.Bound | None) -> None:
-    bound = other if COMM.rank == LAST else lb_mpi.Bound("min")
-    with pytest.raises(ValueError, match=rf"bound = .* on rank {LAST}: expected 'min', as on ranks? 0"):
-        lb_mpi.search(COMM, Pile(30), bound=bound)
-
-
-@pytest.mark.one_mpi
-def test_all_ranks_refuse_what_is_not_a_bound() -> None:
-    with pytest.raises(TypeError, match=r"bound = 3.0: expected an lb_mpi.Bound, or None"):
-        lb_mpi.search(COMM, Pile(30), bound=3.0 if COMM.rank == LAST else lb_mpi.Bound("min"))
-
-
 @pytest.mark.parametrize("extra", [[], ["--private"], ["--split-rule", "half", "--quantum", "5"]])
 def test_the_shortest_tour(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
     given = answer(tsp, monkeypatch, "--cities", "9", "--seed", "2", "--compare", *extra)
     assert given["length"] == pytest.approx(held_karp(tsp.random_cities(9, 2)), rel=1e-12)
     assert sorted(given["tour"]) == list(range(9))
     assert given["nodes_ratio"] == given["nodes"] / given["nodes_alone"]
-
-
-@pytest.mark.one_mpi
-def test_people_are_told_of_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, err = run(tsp, monkeypatch, "--cities", "5")
-    assert (code, err) == (0, "")
-    assert "shortest tour through 5 cities: " in out
 
 
 @pytest.mark.one_mpi
@@ -102,15 +81,3 @@ def test_a_tour_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run(tsp, monkeypatch, "--cities", "25", "--limit-s", "0.5")
     assert (code, err) == (0, "")
     assert "shortest tour through 25 cities, so far: " in out
-
-
-MISTAKES = [("--cities", "2"), ("--seed", "-1"), ("--cities", "many"), ("--limit-s", "0")]
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize(("option", "value"), MISTAKES)
-def test_mistakes(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
-    code, _, err = run(tsp, monkeypatch, option, value)
-    assert code == 2
-    assert option in err
-    assert err.count("\n") == 1

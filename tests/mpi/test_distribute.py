@@ -7,7 +7,6 @@ import networkx as nx
 import numpy as np
 import pytest
 from mpi4py import MPI
-from scipy import sparse
 
 import lb_mpi
 from lb_mpi.graph import Graph, Ints, mesh, parse
@@ -271,71 +270,7 @@ def test_large_messages() -> None:
         np.testing.assert_array_equal(plan.exchange(values)[:, -1], [RANK, *plan.ghosts])
 
 
-def test_traffic_of_the_caller_is_not_disturbed() -> None:
-    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
-    with lb_mpi.distribute(COMM, on_root(mesh(5, 5)), method="random") as plan:
-        plan.exchange(plan.vertices * 1.0)
-    assert not request.Test()
-    COMM.Send(np.array([7.0]), RANK)
-    request.Wait()
-    assert received[0] == 7.0
-
-
-def test_a_plan_that_was_closed_twice_exchanges_nothing() -> None:
-    plan = lb_mpi.distribute(COMM, on_root(mesh(4, 4)), method="block")
-    plan.exchange(plan.vertices)
-    plan.close()
-    plan.close()
-    told = refused(lambda: plan.exchange(plan.vertices))
-    assert all("closed" in text for text in told)
-
-
 # --- mistakes ---
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"graph": None}, "graph = None"),
-        ({"graph": "nosuch.graph"}, "nosuch.graph"),
-        ({"graph": sparse.eye_array(4).tocsr()[:3]}, "square"),
-        ({"graph": Graph.from_edges(2, [0], [1], None, [1e-320] * 2)}, "graph with vertex weights of sum 2e-320"),
-        ({"root": SIZE}, f"root = {SIZE}"),
-        ({"root": None}, "root = None"),
-        ({"method": "best"}, "method = 'best'"),
-        ({"speeds": [1.0] * (SIZE + 1)}, "speeds of shape"),
-        ({"speeds": [0.0] * SIZE}, "speeds[0] = 0.0"),
-        ({"speeds": [float("nan")] * SIZE}, "speeds[0] = nan"),
-        ({"machine": "m.json"}, "machine = 'm.json'"),
-        ({"machine": Machine(("a",) * 9, np.ones(9), np.zeros((9, 9)), np.zeros((9, 9)))}, "machine of 9 ranks"),
-        ({"unit_s": 0.0}, "unit_s = 0.0"),
-        ({"unit_s": float("inf")}, "unit_s = inf"),
-        ({"aim": "speed"}, "aim = 'speed'"),
-        ({"aim": "time"}, "aim = 'time' without unit_s"),
-        ({"aim": "time", "method": "block"}, "with method = 'block'"),
-        ({"aim": "time", "parts": [0] * 12}, "with parts"),
-        ({"imbalance": -0.1}, "imbalance = -0.1"),
-        ({"imbalance": "3%"}, "imbalance = '3%'"),
-        ({"effort": "none", "speeds": EVEN}, "effort = 'none'"),
-        ({"parts": [0, 1]}, "parts of shape"),
-        ({"parts": [SIZE] * 12}, f"parts[0] = {SIZE}"),
-        ({"parts": [-1] * 12}, "parts[0] = -1"),
-        ({"parts": [0.5] * 12}, r"parts of shape (12,) = [0.5, 0.5"),
-        ({"emulated_speed": 2.0 if LAST == RANK else 1.0}, "speed = 2.0"),
-        ({"kernel": 5}, "kernel = 5"),
-    ],
-)
-def test_mistakes_are_told_to_all(arguments: dict[str, Any], says: str) -> None:
-    options = {"graph": mesh(3, 4), **arguments}
-    graph = on_root(options.pop("graph"))
-    told = refused(lambda: lb_mpi.distribute(COMM, graph, **options))
-    assert all(says in text for text in told)
-
-
-def test_bad_communicator() -> None:
-    with pytest.raises(TypeError, match="comm"):
-        lb_mpi.distribute(None, mesh(2, 2))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("what", ["length", "objects", "scalar", "masked", "read-only"])

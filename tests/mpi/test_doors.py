@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import mesh
+from tests.mpi.doors import DOORS as ALL_DOORS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -56,6 +57,19 @@ def test_what_a_door_returns_shows_its_rank_and_its_state() -> None:
     assert repr(executor) == f"<lb_mpi.Executor: {place}, shut down>"
     with lb_mpi.distribute(COMM, f"ring:{8 * SIZE}", method="block") as plan:
         assert repr(plan).startswith("<lb_mpi.HaloPlan: 8 vertices and ")
+
+
+@pytest.mark.parametrize("door", ALL_DOORS)
+def test_traffic_of_the_caller_is_not_disturbed(door: str, tmp_path: Path) -> None:
+    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
+    with ALL_DOORS[door][1](COMM, COMM.bcast(tmp_path / "saves")) as call:
+        call()
+    came = request.Test()
+    COMM.Barrier()  # a faster rank must not send before that test
+    assert not came
+    COMM.Send(np.array([7.0]), (RANK + 1) % SIZE)
+    request.Wait()
+    assert received[0] == 7.0
 
 
 class Metres(np.ndarray):

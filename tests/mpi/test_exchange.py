@@ -56,18 +56,6 @@ def test_a_cartesian_communicator() -> None:
     grid.Free()
 
 
-def test_traffic_of_the_caller_is_not_disturbed() -> None:
-    neighbours = mesh(1, SIZE).neighbours(RANK).tolist()
-    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
-    presence = presence_of(duplicate(COMM))
-    exchange_rows(presence, neighbours, np.ones(1))
-    assert not request.Test()
-    COMM.Send(np.array([7.0]), RANK)
-    request.Wait()
-    presence.close()
-    assert received[0] == 7.0
-
-
 @pytest.mark.parametrize("scheme", parameters(STEPPING, every_size=["fos", "cg"]))
 def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str) -> None:
     for seed, graph in enumerate(graphs()):

@@ -62,10 +62,6 @@ def in_script(run: Callable[[], None], *, hosts: MPI.Intracomm | None = None) ->
     agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=hosts), run))
 
 
-def rank_of(_: object = None) -> int:
-    return COMM.rank
-
-
 def slow_rank(_: object = None) -> int:
     time.sleep(0.05)
     return COMM.rank
@@ -644,19 +640,6 @@ def test_a_rank_that_serves_submits_nothing() -> None:
     else:
         assert executor.submit(abs, -1).result() == 1
     executor.shutdown()
-
-
-def test_wrong_arguments_are_errors_on_all_ranks() -> None:
-    for options, error, text in [
-        ({"max_workers": 0}, ValueError, "max_workers must be greater than 0, not 0"),
-        ({"max_workers": "2"}, ValueError, "max_workers = '2': expected an integer"),
-        ({"initializer": 3}, TypeError, "initializer = 3: expected"),
-    ]:
-        mine: dict[str, Any] = options if COMM.rank == SIZE - 1 else {}
-        with pytest.raises(error, match=text):
-            lb_mpi.Executor(COMM, **mine)
-    with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
-        lb_mpi.Executor(4)  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True)

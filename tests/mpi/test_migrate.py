@@ -200,21 +200,6 @@ def test_history_and_report_tell_migrations_apart() -> None:
             assert first.reason == "no rows migrated: moving any would not help"
 
 
-@pytest.mark.one_mpi
-@pytest.mark.parametrize("guilty", ["one", "all"])
-def test_a_wrong_order_is_an_error_on_all_ranks(guilty: str) -> None:
-    rows = np.arange(5)
-    with lb_mpi.Balancer(COMM, when="always") as balancer:
-        for wrong, words in (("sorted", "order = 'sorted': expected one of appended, kept"), (3, "order = 3: expected")):
-            with pytest.raises(ValueError, match=words):
-                balancer.migrate(rows, order=wrong if guilty == "all" or RANK == LAST else "kept")  # type: ignore[arg-type]
-        if SIZE > 1:
-            with pytest.raises(ValueError, match=f"order = 'appended' on rank {LAST}: expected 'kept', as on ranks? 0"):
-                balancer.migrate(rows, order="appended" if RANK == LAST else "kept")
-        assert balancer.counts is None
-        assert sum(map(len, COMM.allgather(balancer.migrate(rows, order="kept")))) == 5 * SIZE
-
-
 @pytest.mark.parametrize("what", ["pack", "unpack", "exit"])
 def test_a_pack_that_fails_moves_nothing(what: str) -> None:
     if SIZE == 1:

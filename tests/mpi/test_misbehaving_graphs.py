@@ -85,22 +85,6 @@ def test_a_kernel_that_returns_anything() -> None:
     assert lb_mpi.measure(COMM, kernel, messages=False, rounds=1, round_s=0.001).size == SIZE
 
 
-@pytest.mark.parametrize("options", [{"rounds": 2}, {"round_s": 0.002}, {"messages": True}, {"kernel": multiply_add}])
-def test_measuring_otherwise_on_one_rank(options: dict[str, Any]) -> None:
-    given = {"messages": False, "rounds": 1, "round_s": 0.001, **(options if RANK == LAST else {})}
-    if SIZE > 1:
-        words = told(lambda: lb_mpi.measure(COMM, **given))
-        assert all(f"{next(iter(options))} = " in text and f"on rank {LAST}" in text for text in words)
-
-
-def test_numpys_numbers_are_as_good() -> None:
-    options: dict[str, Any] = {"rounds": np.int64(1), "round_s": np.float32(0.001), "emulated_speed": np.float64(1)}
-    assert lb_mpi.measure(COMM, messages=False, **options).size == SIZE
-    options = {"imbalance": np.float32(0.1), "seed": np.int32(3), "unit_s": np.float64(1), "emulated_speed": np.float32(1)}
-    with lb_mpi.distribute(COMM, mesh(4, 4), root=np.int64(LAST), method="random", **options) as plan:
-        assert (plan.parts is not None) == (RANK == LAST)
-
-
 def test_a_fit_that_fails_on_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first rank of a pair fits: rank 0, of two."""
     if SIZE > 1:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common import failure
+from tests.mpi.doors import DOORS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -135,22 +135,6 @@ def test_a_failed_task_is_not_in_the_checkpoint_and_is_tried_again(pool: lb_mpi.
         assert report is None or report.n == n
 
 
-def test_all_ranks_raise_for_invalid_limits(pool: lb_mpi.Pool) -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"retries": -1}, "retries = -1: expected"),
-        ({"retries": 1.5}, "retries = 1.5: expected"),
-        ({"retry_pause": -1}, "retry_pause = -1: expected"),
-        ({"timeout": 0}, "timeout = 0: expected"),
-        ({"timeout": float("nan")}, "timeout = nan: expected"),
-        ({"timeout": float("inf")}, "timeout = inf: expected"),
-        ({"timeout": "soon"}, "timeout = 'soon': expected"),
-    ]
-    for options, words in wrong:
-        with pytest.raises(ValueError, match=words):
-            pool.map(abs, 3, **options)
-    assert pool.map(abs, [-1], to="all") == [1]
-
-
 def test_a_timeout_needs_the_main_thread() -> None:
     with lb_mpi.Pool(COMM, root=0) as pool:
         if pool:
@@ -204,31 +188,19 @@ def test_a_task_that_opens_a_pool_of_other_ranks_is_an_error() -> None:
                 executor.submit(nested, COMM).result()
 
 
-COLLECTIVE: dict[str, Callable[[], object]] = {
-    "balancer": lambda: lb_mpi.Balancer(COMM),
-    "search": lambda: lb_mpi.search(COMM, lb_mpi.TreeSearch(1, lambda _node: [])),
-    "measure": lambda: lb_mpi.measure(COMM),
-    "distribute": lambda: lb_mpi.distribute(COMM, "cube:8"),
-    "save": lambda: lb_mpi.save(COMM, "nowhere", 1, a=np.zeros(1)),
-}
+COLLECTIVE = [name for name in DOORS if name not in ("Pool.close", "Balancer.close", "plan.close")]
 
 
 @pytest.mark.skipif(SIZE == 1, reason="no other rank to wait for")
-def test_a_collective_call_in_a_task_is_an_error(pool: lb_mpi.Pool) -> None:
+@pytest.mark.parametrize("name", COLLECTIVE)
+def test_a_collective_call_in_a_task_is_an_error(pool: lb_mpi.Pool, name: str, tmp_path: Path) -> None:
     """It waited for the other ranks without end, also if what it needs had been made before."""
-    says, rows = "a collective call in a task of a pool, on ranks that it would wait for without end", np.zeros(2)
-    with lb_mpi.distribute(COMM, "cube:8") as plan, lb_mpi.Balancer(COMM) as balancer, lb_mpi.Pool(COMM) as other:
-        made: dict[str, Callable[[], object]] = {
-            "map_rows": lambda: balancer.map_rows(np.copy, rows),
-            "exchange": lambda: plan.exchange(np.zeros(len(plan.vertices))),
-            "a map of another pool": lambda: other.map(abs, 2),
-        }
-        for name, call in (COLLECTIVE | made).items():
-            with pytest.raises(lb_mpi.TaskError, match=says):
-                pool.map(lambda _, call=call: call() is None, 2)
-            assert pool.map(abs, [-1], to="all") == [1], name
-        assert balancer.map_rows(np.copy, rows).tolist() == [0.0, 0.0]
-        assert not plan.exchange(np.zeros(len(plan.vertices))).any()
+    says = "a collective call in a task of a pool, on ranks that it would wait for without end"
+    with DOORS[name][1](COMM, COMM.bcast(tmp_path / "saves")) as call:
+        with pytest.raises(lb_mpi.TaskError, match=says):
+            pool.map(lambda _: call() is None, 2)
+        assert pool.map(abs, [-1], to="all") == [1]
+        call()
 
 
 class Unusual(BaseException):

@@ -186,23 +186,6 @@ def test_an_error_of_the_iterator_is_raised_on_all_ranks(root: int | None) -> No
         assert pool.map(square, 3) == ([0, 1, 4] if RANK == 0 else None)
 
 
-def test_all_ranks_raise_for_invalid_arguments() -> None:
-    with lb_mpi.Pool(COMM) as pool:
-        wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-            ({"buffersize": 0}, ValueError, "buffersize = 0: expected"),
-            ({"buffersize": 2.5}, ValueError, "buffersize = 2.5: expected"),
-            ({"buffersize": 2, "costs": [1, 2, 3]}, ValueError, "buffersize = 2: expected None with costs="),
-            ({"buffersize": 2, "checkpoint": "log"}, ValueError, "buffersize = 2: expected None with checkpoint="),
-            ({"buffersize": 2, "progress": True}, ValueError, "buffersize = 2: expected None with progress="),
-        ]
-        for options, kind, words in wrong:
-            with pytest.raises(kind, match=words):
-                pool.imap(square, range(3), **options)
-        with pytest.raises(TypeError, match="unexpected keyword argument 'buffersize'"):
-            pool.starmap(pow, [(1, 2)], buffersize=3)
-        assert list(pool.imap(square, iter(range(4)), costs=np.arange(4.0))) == ([0, 1, 4, 9] if RANK == 0 else [])
-
-
 @pytest.mark.every_size
 def test_a_stream_pauses_for_other_calls() -> None:
     def use(pool: lb_mpi.Pool) -> None:

@@ -26,7 +26,7 @@ from lb_mpi import compiling, signs
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import collective, communicator, failure, late
 from lb_mpi.mpi.common.tags import MOST, Tag
-from tests.pile import Pile
+from tests.mpi.doors import DOORS, ROWS, on_root, plan
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -34,8 +34,6 @@ LATE = SIZE - 1
 TAG = 9
 GIVE_UP_S = 60.0
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take time: once is enough")]
-
-Door = Callable[[], object]
 
 
 @pytest.fixture(autouse=True)
@@ -48,105 +46,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(COMM.bcast(str(tmp_path_factory.mktemp("saves"))))
-
-
-def on_root(value: Any) -> Any:
-    return value if RANK == 0 else None
-
-
-# --- doors: what is there before, and the call ------------------------------------------------------------------------
-
-
-def alone(door: Callable[[MPI.Intracomm, Path], object]) -> Callable[[MPI.Intracomm, Path], AbstractContextManager[Door]]:
-    """A call that needs nothing before."""
-
-    @contextmanager
-    def opened(comm: MPI.Intracomm, folder: Path) -> Iterator[Door]:
-        yield lambda: door(comm, folder)
-
-    return opened
-
-
-@contextmanager
-def pool(comm: MPI.Intracomm, _folder: Path) -> Iterator[lb_mpi.Pool]:
-    with lb_mpi.Pool(comm) as opened:
-        yield opened
-
-
-@contextmanager
-def balancer(comm: MPI.Intracomm, _folder: Path) -> Iterator[lb_mpi.Balancer]:
-    with lb_mpi.Balancer(comm) as opened:
-        yield opened
-
-
-@contextmanager
-def plan(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
-    graph = parse(f"complete:{SIZE}")
-    with lb_mpi.distribute(comm, on_root(graph), parts=on_root(np.arange(SIZE))) as opened:
-        yield opened
-
-
-@contextmanager
-def asking(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
-    with lb_mpi.asked_to_stop(comm) as asked:
-        yield asked
-
-
-def within(
-    made: Callable[[MPI.Intracomm, Path], AbstractContextManager[Any]], use: Callable[[Any], object]
-) -> Callable[[MPI.Intracomm, Path], AbstractContextManager[Door]]:
-    """A call of what was made before."""
-
-    @contextmanager
-    def opened(comm: MPI.Intracomm, folder: Path) -> Iterator[Door]:
-        with made(comm, folder) as one:
-            yield lambda: use(one)
-
-    return opened
-
-
-def ask(asked: Any) -> None:
-    """The first answer needs no other rank, the second one does."""
-    asked()
-    asked()
-
-
-def leave(comm: MPI.Intracomm, _folder: Path) -> None:
-    with lb_mpi.asked_to_stop(comm):
-        pass
-
-
-ROWS = np.ones((4, 2))
-DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManager[Door]]]] = {
-    "Pool()": ("lb_mpi.Pool", alone(lambda comm, _: lb_mpi.Pool(comm).close())),
-    "Pool.map": ("a map of lb_mpi.Pool", within(pool, lambda one: one.map(abs, 5))),
-    "Pool.close": ("close of lb_mpi.Pool", within(pool, lambda one: one.close())),
-    "Balancer()": ("lb_mpi.Balancer", alone(lambda comm, _: lb_mpi.Balancer(comm).close())),
-    "Balancer.map_rows": ("lb_mpi.Balancer.map_rows", within(balancer, lambda one: one.map_rows(np.sqrt, ROWS))),
-    "Balancer.migrate": ("lb_mpi.Balancer.migrate", within(balancer, lambda one: one.migrate(ROWS))),
-    "Balancer.report": ("lb_mpi.Balancer.report", within(balancer, lambda one: one.report())),
-    "Balancer.close": ("lb_mpi.Balancer.close", within(balancer, lambda one: one.close())),
-    "search": ("lb_mpi.search", alone(lambda comm, _: lb_mpi.search(comm, Pile(30)))),
-    "distribute": (
-        "lb_mpi.distribute",
-        alone(lambda comm, _: lb_mpi.distribute(comm, on_root(parse("mesh:4x6")), method="block").close()),
-    ),
-    "plan.exchange": ("plan.exchange", within(plan, lambda one: one.exchange(one.vertices))),
-    "plan.rebalance": ("plan.rebalance", within(plan, lambda one: one.rebalance(one.vertices))),
-    "plan.close": ("close of a plan", within(plan, lambda one: one.close())),
-    "measure": (
-        "lb_mpi.measure",
-        alone(lambda comm, _: lb_mpi.measure(comm, messages=False, rounds=1, round_s=0.01)),
-    ),
-    "reorder_ranks": (
-        "lb_mpi.reorder_ranks",
-        alone(lambda comm, _: lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()),
-    ),
-    "save": ("lb_mpi.save", alone(lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[RANK], rows=ROWS[:1]))),
-    "load": ("lb_mpi.load", alone(lambda comm, folder: lb_mpi.load(comm, folder))),
-    "asked_to_stop": ("lb_mpi.asked_to_stop", alone(leave)),
-    "asked": ("lb_mpi.asked_to_stop", within(asking, ask)),
-}
 
 
 # --- a late rank ------------------------------------------------------------------------------------------------------
@@ -511,7 +410,7 @@ def test_a_signal_to_save_that_arrives_as_the_block_ends_is_ignored() -> None:
 
 def test_halos_are_not_mixed_up_with_questions() -> None:
     """Values of this shape once had the tag of the questions."""
-    with plan(COMM, Path()) as opened, warned(tell):
+    with plan(COMM) as opened, warned(tell):
         if RANK == LATE:
             until_told()
         around = opened.exchange(np.full((1, 1471), float(RANK)))

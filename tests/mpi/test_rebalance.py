@@ -545,79 +545,6 @@ def check_told(told: list[str], says: str) -> None:
         assert text.startswith((f"{kind}: {words}", f"{kind}: rank {LAST}: {words}", f"{kind}: rank 0: {words}")), text
 
 
-@pytest.mark.one_mpi
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"when": "never"}, "ValueError: when = 'never'"),
-        ({"when": 0.0}, "ValueError: when = 0.0"),
-        ({"every": 0}, "ValueError: every = 0"),
-        ({"tolerance": -1.0}, "ValueError: tolerance = -1.0"),
-        ({"imbalance": 0.0}, "ValueError: imbalance = 0.0"),
-        ({"costs": [1.0]}, "ValueError: costs"),
-        ({"costs": -np.ones(5)}, "ValueError: costs"),
-        ({"costs": np.full(5, np.nan)}, "ValueError: costs"),
-        ({"costs": np.full(5, 1e308)}, "ValueError: costs"),
-        ({"costs": np.full(5, 1e100)}, "ValueError: costs with sum 5e+100: expected at most 1e+100"),
-        ({"pack": str}, "TypeError: pack and unpack"),
-        ({"pack": 1, "unpack": 2}, "TypeError: pack = 1"),
-    ],
-)
-@pytest.mark.parametrize("guilty", ["one", "all"])
-def test_wrong_options_are_told_to_all(options: dict[str, Any], says: str, guilty: str) -> None:
-    with deal(mesh(5, SIZE), parts=on_root(np.arange(5 * SIZE) % SIZE)) as plan:
-        wrong = options if guilty == "all" or RANK == LAST else {}
-        check_told(refused(lambda: plan.rebalance(plan.vertices, **wrong)), says)
-        assert moved_by_speeds(plan, 1, plan.vertices)[0].tolist() == plan.vertices.tolist()
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (lambda n: np.zeros(n + 1), "ValueError: values[0] has 6 rows: expected 5"),
-        (lambda n: np.float64(1.0), "TypeError: values[0] of type float64"),
-        (lambda n: np.zeros(()), "ValueError: values[0] of shape ()"),
-        (lambda n: np.array([None] * n), "TypeError: values[0] of dtype object"),
-        (lambda n: np.ma.zeros(n), "TypeError: values[0] of type MaskedArray"),
-        (lambda n: [1] * n, "TypeError: values[0] of type list without pack"),
-        (lambda n: None, "TypeError: values[0] of type NoneType"),
-        (lambda n: sparse.eye_array(n).tocsc(), "TypeError: values[0], a sparse matrix in CSC"),
-        (lambda n: sparse.eye_array(n + 1).tocsr(), "ValueError: values[0] has 6 rows"),
-        (lambda n: sparse.csr_array(np.ones(n)), "ValueError: values[0], a sparse array of shape (5,)"),
-    ],
-)
-def test_wrong_values_are_told_to_all(value: Callable[[int], Any], says: str) -> None:
-    with deal(mesh(5, SIZE), parts=on_root(np.arange(5 * SIZE) % SIZE)) as plan:
-        wrong = value(5) if RANK == LAST else np.zeros(5)
-        check_told(refused(lambda: plan.rebalance(wrong)), says)
-        check(plan, mesh(5, SIZE))
-
-
-def test_values_and_options_that_differ_are_told_to_all() -> None:
-    if SIZE == 1:
-        return
-    with deal(mesh(9, 9)) as plan:
-        at_speed(plan, speeds(3)[RANK])
-        last = RANK == LAST
-        n = len(plan.vertices)
-        for name, act in (
-            ("values", lambda: plan.rebalance(np.zeros((n, 2 + last)), when="always")),
-            ("values", lambda: plan.rebalance(np.zeros(n, "f4" if last else "f8"), when="always")),
-            ("values", lambda: plan.rebalance(*[np.zeros(n)] * (1 + last), when="always")),
-            ("when", lambda: plan.rebalance(when="always" if last else "auto")),
-            ("every", lambda: plan.rebalance(every=1 + last)),
-            ("costs", lambda: plan.rebalance(costs=np.ones(n) if last else None)),
-        ):
-            told = refused(act, TypeError)
-            assert all(text.startswith(f"TypeError: {name} = ") for text in told), told
-            assert all(f" on rank {LAST}: expected" in text for text in told), told
-        for _ in range(2):  # decisions are the same again
-            at_speed(plan, speeds(3)[RANK])
-            plan.rebalance(when="always")
-        check(plan, mesh(9, 9))
-
-
 @pytest.mark.parametrize("what", ["pack", "unpack", "bytes", "exit"])
 def test_a_pack_that_fails_moves_nothing(what: str) -> None:
     if SIZE == 1:
@@ -689,13 +616,6 @@ def test_a_rank_without_vertices_gets_some() -> None:
             assert np.array_equal(value, np.stack([plan.vertices] * 3, axis=1))
         sizes = COMM.allgather(len(plan.vertices))
         assert min(sizes) > 0.6 * graph.n / SIZE
-
-
-def test_a_closed_plan_is_named() -> None:
-    plan = deal(mesh(3, 3))
-    plan.close()
-    assert all("closed" in text for text in refused(plan.rebalance, ValueError))
-    assert all("closed" in text for text in refused(plan.owners, ValueError))
 
 
 def test_owners() -> None:

@@ -64,50 +64,6 @@ def test_equal_speeds_leave_the_order() -> None:
     placed.Free()
 
 
-def test_traffic_of_the_caller_is_not_disturbed() -> None:
-    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
-    placed = lb_mpi.reorder_ranks(COMM, f"mesh:1x{SIZE}", SPEEDS)
-    placed.Barrier()
-    assert not request.Test()
-    COMM.Send(np.array([7.0]), RANK)
-    request.Wait()
-    assert received[0] == 7.0
-    placed.Free()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"speeds": [1.0] * (SIZE + 1)}, "speeds of shape"),
-        ({"speeds": [1.0] * (SIZE - 1) + [0.0]}, "= 0.0"),
-        ({"speeds": [float("nan")] * SIZE}, "= nan"),
-        ({"graph": parse(f"ring:{SIZE + 1}")}, f"expected {SIZE}, one for each rank"),
-        ({"graph": 4}, "graph = 4"),
-        ({"objective": "best"}, "objective = 'best'"),
-        ({"method": "luck"}, "method = 'luck'"),
-        ({"seed": -1}, "seed = -1"),
-    ],
-)
-def test_a_mistake_on_one_rank_is_an_error_on_all(wrong: dict[str, object], says: str) -> None:
-    arguments = {"graph": mesh(1, SIZE), "speeds": SPEEDS, **(wrong if RANK == LAST else {})}
-    assert all(says in text for text in refused(lambda: lb_mpi.reorder_ranks(COMM, **arguments)))
-
-
-@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
-@pytest.mark.parametrize(
-    ("other", "says"),
-    [
-        ({"speeds": SPEEDS[::-1]}, "speeds = "),
-        ({"objective": "paper"}, "objective = "),
-        ({"method": "fill"}, "method = "),
-        ({"seed": 5}, "seed = "),
-    ],
-)
-def test_arguments_have_to_be_the_same_on_all_ranks(other: dict[str, object], says: str) -> None:
-    arguments = {"graph": mesh(1, SIZE), "speeds": SPEEDS, **(other if RANK == LAST else {})}
-    assert all(says in text for text in refused(lambda: lb_mpi.reorder_ranks(COMM, **arguments)))
-
-
 def test_an_error_while_rank_0_computes_reaches_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("too large")

@@ -27,9 +27,6 @@ KINDS = ("<f8", ">i4", "f4", "?", "M8[ms]", "U5", "S3", "c16", [("id", "i8"), ("
 pytestmark = pytest.mark.mpi
 ONE = np.zeros(3)
 HERE = COMM.rank == COMM.size - 1  # where an argument is another one: on one rank only
-not_on_many = pytest.mark.skipif(COMM.size > 4, reason="many ranks show nothing new")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """One that all ranks see, and that isn't there yet."""
@@ -266,60 +263,6 @@ def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) 
     ):
         with raises_alike(ValueError, "is a save of search: expected a save of rows"):
             call()
-
-
-@pytest.mark.one_mpi
-@not_on_many
-@pytest.mark.parametrize(
-    ("kind", "says", "wrong"),
-    [
-        (ValueError, "step = -1: expected an integer", {"step": -1}),
-        (ValueError, "step = 1.5: expected an integer", {"step": 1.5}),
-        (TypeError, "folder = 7: expected the name of a folder", {"folder": 7}),
-        (TypeError, "folder = '': expected the name", {"folder": ""}),
-        (ValueError, "folder = /etc/passwd: expected a folder", {"folder": "/etc/passwd"}),
-        (TypeError, "heat of type MaskedArray: expected a numpy array", {"heat": np.ma.masked_invalid([1.0, 2.0, 3.0])}),
-        (TypeError, "heat is an array of objects", {"heat": np.array([None, "a", 1], object)}),
-        (ValueError, "heat = 3.0: expected an array of rows", {"heat": 3.0}),
-        (ValueError, "wind has 2 rows: expected 3, as heat has", {"wind": np.zeros(2)}),
-        (ValueError, "array 'a-b': expected a name of letters", {"a-b": ONE}),
-        (TypeError, r"options = \[1\]: expected names", {"options": [1]}),
-        (TypeError, "options = .*: expected names", {"options": {"a": object()}}),
-        (ValueError, r"index is \(3, 1\) of int64: expected \(n,\) integers", {"index": np.zeros((3, 1), int)}),
-        (ValueError, r"index is \(3,\) of float64: expected \(n,\) integers", {"index": [0.5, 1, 2]}),
-    ],
-)
-def test_wrong_arguments_on_one_rank_are_errors_on_all(
-    folder: Path, kind: type[Exception], says: str, wrong: dict[str, Any]
-) -> None:
-    given: dict[str, Any] = {"folder": folder, "step": 1, "heat": ONE, "wind": ONE, **(wrong if HERE else {})}
-    with raises_alike(kind, says):
-        lb_mpi.save(COMM, given.pop("folder"), given.pop("step"), **given)
-    assert not folder.exists()
-
-
-@not_on_many
-@pytest.mark.skipif(COMM.size == 1, reason="one rank agrees with itself")
-@pytest.mark.parametrize(
-    ("says", "wrong"),
-    [
-        ("step = 2 on rank .*: expected 1, as on ranks? 0", {"step": 2}),
-        ("folder = 'other' on rank .*: expected .*, as on ranks? 0", {"folder": "other"}),
-        (r"arrays = \['heat', 'rain'\] on rank .*: expected \['heat', 'wind'\]", {"rain": ONE}),
-        ("heat = .*float32.*: expected .*float64", {"heat": ONE.astype("f4")}),
-        (r"wind = .*\(2,\).*: expected .*\(\)", {"wind": np.zeros((3, 2))}),
-        ("options = .*8.*: expected .*7", {"options": {"seed": 8}}),
-        ("index = 'given' on rank .*: expected 'not given'", {"index": [0, 1, 2]}),
-    ],
-)
-def test_arguments_that_differ_are_errors_on_all(folder: Path, says: str, wrong: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"folder": folder, "step": 1, "heat": ONE, "wind": ONE, "options": {"seed": 7}}
-    if HERE:
-        if "rain" in wrong:
-            del given["wind"]
-        given.update(wrong)
-    with raises_alike(ValueError, says):
-        lb_mpi.save(COMM, given.pop("folder"), given.pop("step"), **given)
 
 
 @pytest.mark.every_size

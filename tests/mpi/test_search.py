@@ -1,8 +1,6 @@
 """The driver of the search on real MPI."""
 
-import math
 
-import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -66,14 +64,6 @@ def test_a_search_without_an_end_ends_when_its_time_is_over(route: str) -> None:
     assert len(whole.value) == 100
 
 
-@pytest.mark.parametrize("options", [{"limit_s": 0.0}, {"limit_s": "1"}, {"save_every_s": -1}, {"save_every_s": math.nan}])
-@pytest.mark.parametrize("who", ["all", "last"])
-def test_times_are_checked_on_every_rank(options: dict[str, object], who: str) -> None:
-    given = options if who == "all" or COMM.rank == COMM.size - 1 else {}
-    with pytest.raises((ValueError, lb_mpi.Error), match=f"{next(iter(options))} = .*: expected"):
-        lb_mpi.search(COMM, Pile(10), **given)
-
-
 @pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.parametrize("balance", [True, False])
 @pytest.mark.every_size
@@ -134,22 +124,6 @@ def test_emulated_speeds_and_fixed_quantum() -> None:
     assert result.lower_bound_s == pytest.approx(result.cpu_s / total)
 
 
-@pytest.mark.every_size
-def test_traffic_of_the_user_is_not_disturbed() -> None:
-    if COMM.size == 1:
-        pytest.skip("needs somebody to talk to")
-    right, left = (COMM.rank + 1) % COMM.size, (COMM.rank - 1) % COMM.size
-    buffer = bytearray(8)
-    request = COMM.Irecv([buffer, MPI.BYTE], MPI.ANY_SOURCE, MPI.ANY_TAG)
-    lb_mpi.search(COMM, Pile(500), threshold=1.0)
-    taken = request.Test()
-    COMM.Barrier()  # a faster rank must not send before that test
-    assert not taken
-    COMM.Send([b"%08d" % COMM.rank, MPI.BYTE], right)
-    request.Wait()
-    assert int(buffer) == left
-
-
 def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     if COMM.size == 1:
         pytest.skip("needs another rank")
@@ -175,57 +149,6 @@ def test_an_exception_elsewhere_is_named_on_all_ranks(broken: str, route: str) -
         pytest.skip("nobody to split with")
     with pytest.raises(lb_mpi.SearchError, match=f"ArithmeticError: {broken} is broken"):
         lb_mpi.search(COMM, SlowPile(3000, broken=broken, sick=COMM.rank == COMM.size - 1), threshold=1.0, route=route)
-
-
-BAD = [  # numbers of all kinds: test_numbers.py
-    ({"threshold": -1.0}, "threshold"),
-    ({"emulated_speed": math.nan}, "emulated_speed"),
-    ({"quantum": 0}, "quantum"),
-    ({"seed": -3}, "seed = -3"),
-    ({"balance": "no"}, "balance = 'no'"),
-    ({"route": "line"}, "route = 'line'"),
-]
-
-
-@pytest.mark.parametrize(("options", "name"), BAD)
-def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object], name: str) -> None:
-    last = COMM.size - 1
-    mine = options if COMM.rank == last else {}
-    where = "" if COMM.rank == last else f"rank {last}: "
-    with pytest.raises(ValueError, match=f"^{where}.*{name}.*expected"):
-        lb_mpi.search(COMM, Pile(10), **mine)
-
-
-def test_routes_that_differ_are_an_error_on_all() -> None:
-    if COMM.size == 1:
-        pytest.skip("needs somebody to differ from")
-    with pytest.raises(ValueError, match="route"):
-        lb_mpi.search(COMM, Pile(10), route="random" if COMM.rank == COMM.size - 1 else None)
-
-
-def test_numpys_numbers_are_as_good() -> None:
-    options = {"quantum": np.int64(5), "emulated_speed": np.float32(0.5), "seed": np.uint8(3), "threshold": np.int8(1)}
-    result = lb_mpi.search(COMM, Pile(50), **options, balance=np.True_)
-    assert sorted(result.value) == list(range(1, 51))
-
-
-def test_a_misspelt_method_on_one_rank() -> None:
-    class Misspelt(Pile):
-        absorb = lb_mpi.Problem.absorb
-
-    with pytest.raises(TypeError, match=r"it lacks absorb$"):
-        lb_mpi.search(COMM, Misspelt(9) if COMM.rank == COMM.size - 1 else Pile(9))
-
-
-def test_not_a_problem_on_one_rank() -> None:
-    problem = "not a problem" if COMM.rank == COMM.size - 1 else Pile(10)
-    with pytest.raises(TypeError, match="it lacks absorb, "):
-        lb_mpi.search(COMM, problem)
-
-
-def test_not_a_communicator() -> None:
-    with pytest.raises(TypeError, match="communicator"):
-        lb_mpi.search("COMM_WORLD", Pile(10))
 
 
 def test_a_tree_is_searched_anew_each_time_and_other_problems_and_bounds_once() -> None:

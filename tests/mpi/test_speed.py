@@ -109,15 +109,6 @@ def test_mistakes_are_told_to_all() -> None:
         measure(None)  # type: ignore[arg-type]
 
 
-def test_traffic_of_the_caller_is_not_disturbed() -> None:
-    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
-    measure(COMM, rounds=1, round_s=0.01)
-    assert not request.Test()
-    COMM.Send(np.array([7.0]), RANK)
-    request.Wait()
-    assert received[0] == 7.0
-
-
 # --- python -m lb_mpi info ---
 
 

@@ -57,22 +57,3 @@ def test_costs_are_known_well() -> None:
     mu = sweep.stiffnesses(20, 1)
     costs = [sweep.solve(one, 20.0)[-1] for one in mu]
     assert np.corrcoef(np.log(costs), np.log(sweep.predicted_costs(mu, 20.0)))[0, 1] > 0.8
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--tasks", "0"], "--tasks = 0"),
-        (["--until", "nan"], "--until = nan"),
-        (["--seed", "-1"], "--seed = -1"),
-        (["--speeds", "fast"], "--speeds"),
-        (["--output", "/"], "--output /"),
-        (["--output", "nosuch/sweep.npz"], "nosuch/sweep.npz"),
-    ],
-)
-def test_mistakes(monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str) -> None:
-    code, out, err = run(sweep, monkeypatch, *arguments)
-    assert (code, out) == (2, "")
-    assert says in err
-    assert err.count("\n") == 1

@@ -144,33 +144,3 @@ def test_kernels_against_plain_python() -> None:
         np.testing.assert_allclose(
             physics.py_func(columns[k : k + 1], sun[k : k + 1], storm[k : k + 1])[0], together[k]
         )
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--shape", "25x47"] if COMM.size > 1 else ["--shape", "0x4"], "shape = "),
-        (["--shape", "128"], "--shape"),
-        (["--shape", "axb"], "--shape: 'axb': expected two integers, as in 40x60"),
-        (["--shape", "-4x8"], "shape"),
-        (["--levels", "0"], "levels = 0"),
-        (["--levels", "many"], "--levels"),
-        (["--steps", "0"], "steps = 0"),
-        (["--steps", "-3"], "steps = -3"),
-        (["--balance", "best"], "--balance"),
-        (["--shape", "12x12", "--levels", "2", "--bound", "0"], "--bound = 0.0"),
-        (["--exchange", "pigeon"], "--exchange"),
-        (["--speeds", ",".join(["2"] * COMM.size)], "--speeds: rank 0 = 2.0"),
-        (["--speeds", ",".join(["1"] * (COMM.size + 1))], f"--speeds has {COMM.size + 1} numbers"),
-        (["--shape", "100000000x100000000"], "shape"),
-        (["--speed-changes", "0:1"], "--speed-changes: a change of speed '0:1': expected RANK:FROM_S:TO_S:FACTOR"),
-        (["--speed-changes", f"{COMM.size}:0:1:0.5"], f"--speed-changes: rank {COMM.size}: expected 0 to {COMM.size - 1}"),
-        (["--unknown"], "--unknown"),
-    ],
-)
-def test_mistakes(monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str) -> None:
-    code, out, err = run(weather, monkeypatch, *arguments)
-    assert (code, out) == (2, "")
-    assert says in err
-    assert err.count("\n") == 1

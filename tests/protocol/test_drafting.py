@@ -5,7 +5,7 @@ import random
 import pytest
 
 from lb_mpi.searching.drafting import NOBODY, PATIENCE, Drafting, Kind, Message, Pause, ProtocolError, State, Terms
-from tests.pile import Pile, unpack
+from tests.pile import Pile
 
 ME, NEXT, OTHER = 1, 2, 5
 
@@ -37,16 +37,6 @@ def promised(items: int = 8) -> Drafting:
     return drafting
 
 
-def test_rule_1_an_idle_processor_drafts_and_waits() -> None:
-    drafting = drafted()
-    assert drafting.state is State.WAIT_FOR_ACK
-    assert drafting.settle(0.0) == []
-
-
-def test_rule_2_a_heavier_busy_processor_volunteers() -> None:
-    assert promised().state is State.WAIT_FOR_ADMISSION
-
-
 @pytest.mark.parametrize("load", [8.0, 9.0])
 def test_rule_2_a_token_with_as_much_load_passes_unchanged(load: float) -> None:
     drafting = make(8)
@@ -58,25 +48,6 @@ def test_rule_2_a_token_with_as_much_load_passes_unchanged(load: float) -> None:
 def test_rule_2_at_the_threshold_a_processor_is_lightly_loaded() -> None:
     drafting = make(1, threshold=1.0)
     assert drafting.receive(draft(OTHER), 0.0) == [(NEXT, draft(OTHER))]
-
-
-def test_rule_2_the_former_volunteer_is_rejected() -> None:
-    drafting = make(8)
-    assert drafting.receive(draft(OTHER, 4, pid=7, load=3.0), 0.0) == [
-        (7, Message(Kind.REJECT, OTHER, 4)),
-        (NEXT, draft(OTHER, 4, pid=ME, load=8.0)),
-    ]
-
-
-def test_rule_2_rank_0_is_a_volunteer_like_any_other() -> None:
-    drafting = make(8)
-    assert (0, Message(Kind.REJECT, OTHER, 1)) in drafting.receive(draft(OTHER, pid=0, load=3.0), 0.0)
-
-
-def test_rule_3_own_token_with_a_volunteer() -> None:
-    drafting = drafted()
-    assert drafting.receive(draft(ME, pid=7, load=3.0), 0.0) == [(7, Message(Kind.ADMISSION, ME, 1))]
-    assert drafting.state is State.READY_FOR_ACCEPT
 
 
 def test_own_token_with_nobody_begins_a_pause() -> None:
@@ -96,23 +67,6 @@ def test_pauses_grow_to_their_bound_and_begin_anew() -> None:
     assert pause.next() <= 1.0
 
 
-def test_rule_4_rejected() -> None:
-    drafting = promised()
-    assert drafting.receive(Message(Kind.REJECT, OTHER, 1), 0.0) == []
-    assert (drafting.state, drafting.promise) == (State.BUSY, None)
-
-
-def test_rule_4_admitted_and_split() -> None:
-    drafting = promised()
-    assert drafting.receive(Message(Kind.ADMISSION, OTHER, 1), 0.0) == []
-    assert drafting.state is State.READY_FOR_SPLIT
-    ((to, work),) = drafting.settle(0.0)
-    assert (to, work.kind, work.source, work.seq) == (OTHER, Kind.WORK, OTHER, 1)
-    assert unpack(work.payload) == [0, 1, 2, 3]
-    assert drafting.problem.load() == 4.0
-    assert drafting.state is State.BUSY
-
-
 @pytest.mark.parametrize("left", [0, 1])
 def test_the_load_has_dropped_when_the_admission_comes(left: int) -> None:
     drafting = promised()
@@ -129,32 +83,6 @@ def test_work_below_the_threshold_is_not_split() -> None:
     del drafting.problem.items[3:]
     drafting.receive(Message(Kind.ADMISSION, OTHER, 1), 0.0)
     assert drafting.settle(0.0) == [(OTHER, Message(Kind.NOWORK, OTHER, 1))]
-
-
-def test_a_dry_rank_does_not_draft_before_it_is_answered() -> None:
-    drafting = promised()
-    drafting.problem.items.clear()
-    assert drafting.settle(0.0) == []
-    assert drafting.state is State.WAIT_FOR_ADMISSION
-
-
-def test_work_and_no_work() -> None:
-    for kind, state in ((Kind.WORK, State.BUSY), (Kind.NOWORK, State.IDLE)):
-        drafting = drafted()
-        drafting.receive(draft(ME, pid=7, load=3.0), 0.0)
-        assert drafting.receive(Message(kind, ME, 1, payload=b"\1\0\0\0"), 0.0) == []
-        assert drafting.state is state
-        assert drafting.problem.items == ([1] if kind is Kind.WORK else [])
-        assert drafting.settle(0.0) == ([] if kind is Kind.WORK else [(NEXT, draft(ME, 2))])
-
-
-@pytest.mark.parametrize("state", [state for state in State if state is not State.BUSY])
-def test_any_state_but_busy_passes_anothers_token(state: State) -> None:
-    drafting = make(8)
-    drafting.state = state
-    token = draft(OTHER, 3, pid=7, load=1.0)
-    assert drafting.receive(token, 0.0) == [(NEXT, token)]
-    assert drafting.state is state
 
 
 def test_no_rank_is_skipped_for_ever() -> None:

@@ -16,44 +16,6 @@ def make(*, initiator: bool = False, alone: bool = False) -> Termination:
     return Termination(initiator=initiator, alone=alone, pause=Pause(1.0, 4.0, random.Random(0)))
 
 
-def test_an_active_rank_keeps_the_token() -> None:
-    rank = make()
-    rank.arrive(Token(0, False), 0.0)
-    assert rank.settle(True, 0.0) is None
-    assert rank.settle(False, 0.0) == Token(0, False)
-    assert rank.settle(False, 0.0) is None
-
-
-@pytest.mark.parametrize(
-    ("own", "carried", "passed"), [(False, False, False), (True, False, True), (False, True, True)]
-)
-def test_count_and_colour_are_added_and_the_rank_turns_white(own: bool, carried: bool, passed: bool) -> None:
-    rank = make()
-    rank.count, rank.black = 2, own
-    rank.arrive(Token(-5, carried), 0.0)
-    assert rank.settle(False, 0.0) == Token(-3, passed)
-    assert (rank.count, rank.black) == (2, False)
-
-
-def test_only_a_receipt_blackens() -> None:
-    rank = make()
-    rank.sent()
-    assert (rank.count, rank.black) == (1, False)
-    rank.received()
-    assert (rank.count, rank.black) == (0, True)
-
-
-def test_a_conclusive_probe() -> None:
-    root = make(initiator=True)
-    assert root.settle(False, 0.0) == Token(0, False)
-    root.count = 3
-    root.arrive(Token(-3, False), 0.0)
-    assert root.settle(True, 0.0) is None
-    assert not root.over
-    assert root.settle(False, 0.0) is None
-    assert root.over
-
-
 @pytest.mark.parametrize(
     ("count", "black", "token"), [(1, False, (0, False)), (0, True, (0, False)), (0, False, (0, True))]
 )
@@ -66,14 +28,6 @@ def test_an_inconclusive_probe_is_repeated_after_a_pause(count: int, black: bool
     assert not root.over
     assert root.settle(False, 11.0) == Token(0, False)
     assert not root.black
-
-
-def test_alone_it_is_over_when_passive() -> None:
-    root = make(initiator=True, alone=True)
-    assert root.settle(True, 0.0) is None
-    assert not root.over
-    assert root.settle(False, 0.0) is None
-    assert root.over
 
 
 def test_a_second_token_is_a_protocol_error() -> None:
@@ -112,46 +66,6 @@ def free() -> Scholten:
     assert rank.settle(False) == [(0, Message(Kind.ACK, 1, pid=1))]
     assert not rank.engaged
     return rank
-
-
-def test_a_rank_without_work_at_the_start_is_free_after_its_first_turn() -> None:
-    assert free().settle(False) == []
-
-
-def test_work_engages_and_more_of_it_is_acknowledged_when_all_is_done() -> None:
-    rank = free()
-    rank.received(5)
-    assert (rank.engaged, rank.parent) == (True, 5)
-    for sender in (7, 5, 7):
-        rank.received(sender)
-    assert (rank.parent, rank.settle(True)) == (5, [])
-    rank.sent()
-    assert rank.settle(False) == [(7, Message(Kind.ACK, 1, pid=2)), (5, Message(Kind.ACK, 1, pid=1))]
-    assert rank.settle(False) == []
-    rank.received(7)
-    rank.received(5)
-    rank.acknowledged(1)
-    assert rank.settle(False) == [(7, Message(Kind.ACK, 1, pid=1)), (5, Message(Kind.ACK, 1, pid=2))]
-    assert not rank.engaged
-
-
-def test_a_deficit_keeps_it_engaged() -> None:
-    rank = free()
-    rank.received(5)
-    rank.sent()
-    assert rank.settle(False) == []
-    rank.acknowledged(1)
-    assert rank.settle(True) == []
-    assert rank.settle(False) == [(5, Message(Kind.ACK, 1, pid=1))]
-
-
-def test_the_root_waits_for_all_its_children() -> None:
-    root = Scholten(0, 8)
-    for _ in range(3):
-        assert (root.settle(False), root.over) == ([], False)
-        root.acknowledged(1)
-    assert (root.settle(True), root.over) == ([], False)
-    assert (root.settle(False), root.over) == ([], True)
 
 
 def test_an_impossible_message_is_a_protocol_error() -> None:

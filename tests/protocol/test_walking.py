@@ -58,59 +58,6 @@ def test_a_rank_is_born_asleep_and_its_draft_stands_with_its_parent() -> None:
     assert root.stood == set()
 
 
-def test_a_walk_that_comes_home_leaves_drafts_with_the_neighbours_that_have_none() -> None:
-    walk = idle()
-    assert walk.receive(walked(ME, left=0), 0.0) == [(rank, Message(Kind.STAND, ME)) for rank in (7, 1, 13)]
-    assert (walk.state, walk.stood, walk.settle(0.0)) == (State.ASLEEP, {1, 4, 7, 13}, [])
-
-
-def test_work_consumes_the_draft_that_it_answers() -> None:
-    walk = idle()
-    walk.receive(work(7, seq=1, sender=9), 0.0)
-    assert (walk.state, walk.out, walk.stood, walk.problem.items) == (State.BUSY, False, {4}, [7])
-    walk = idle()
-    walk.receive(work(7), 0.0)
-    assert (walk.state, walk.out, walk.stood) == (State.BUSY, True, set())
-
-
-def test_a_walk_that_comes_home_to_work_is_dropped() -> None:
-    walk = idle()
-    walk.receive(work(7), 0.0)
-    assert walk.receive(walked(ME, left=0), 0.0) == []
-    assert (walk.state, walk.out) == (State.BUSY, False)
-
-
-def test_an_earlier_walk_that_is_still_out_counts() -> None:
-    walk = idle()
-    walk.receive(work(7), 0.0)
-    walk.problem.items.clear()
-    assert walk.settle(0.0) == []
-    assert (walk.state, walk.seq) == (State.WALKING, 1)
-
-
-def test_work_for_a_busy_rank_is_kept_until_it_has_nothing_else() -> None:
-    walk = make(2)
-    walk.receive(work(7, 8), 0.0)
-    assert (walk.settle(0.0), walk.problem.items, walk.load) == ([], [0, 1], 2.0)
-    walk.problem.items.clear()
-    assert (walk.settle(0.0), walk.problem.items, walk.state) == ([], [7, 8], State.BUSY)
-
-
-def test_work_that_is_not_begun_goes_whole_to_the_first_draft() -> None:
-    walk = make(1)
-    walk.receive(work(7, 8), 0.0)
-    walk.receive(walked(9, 3), 0.0)
-    ((to, given),) = walk.settle(0.0)
-    assert (to, given.kind, given.source, given.seq, given.pid, unpack(given.payload)) == (
-        9,
-        Kind.WORK,
-        9,
-        3,
-        ME,
-        [7, 8],
-    )
-
-
 def test_one_split_serves_walks_first_then_those_that_stand_as_far_as_it_is_enough() -> None:
     walk = make(8, threshold=4.0)  # 8 / 2 - 1 = 3 shares
     for message in (Message(Kind.STAND, 7), walked(9, 3), Message(Kind.STAND, 1), walked(2, 6, 5), walked(12, 1, 1)):
@@ -172,13 +119,6 @@ def test_a_light_rank_forwards_walks_and_keeps_standing_drafts() -> None:
         walk.receive(message, 0.0)
     assert walk.settle(0.0) == [(15, walked(9, 3, 1)), (2, walked(2, 6, 0))]
     assert walk.drafts.standing == [Draft(7, 0)]
-
-
-def test_a_problem_that_is_split_in_halves_serves_many_too() -> None:
-    walk = make(8, pile=Pile)
-    for source in (9, 10, 11):
-        walk.receive(walked(source), 0.0)
-    assert [len(unpack(message.payload)) for _, message in walk.settle(0.0)] == [4, 2, 1]
 
 
 def test_a_standing_draft_is_not_overtaken_for_ever() -> None:

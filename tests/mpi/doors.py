@@ -1,0 +1,84 @@
+"""The table of doors: what is made before, and a good call of all ranks; tests of all doors are parametrized with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.graph import parse
+from tests.pile import Pile
+
+SIZE = MPI.COMM_WORLD.size
+ROWS = np.ones((4, 2))
+Opened = Callable[[MPI.Intracomm, Path], AbstractContextManager[Callable[[], object]]]
+
+
+def on_root(value: Any) -> Any:
+    return value if MPI.COMM_WORLD.rank == 0 else None
+
+
+def alone(call: Callable[[MPI.Intracomm, Path], object]) -> Opened:
+    """A call that needs nothing before."""
+
+    @contextmanager
+    def opened(comm: MPI.Intracomm, folder: Path) -> Iterator[Callable[[], object]]:
+        yield lambda: call(comm, folder)
+
+    return opened
+
+
+def within(made: Callable[[MPI.Intracomm], Any], use: Callable[[Any], object]) -> Opened:
+    """A call of what was made before."""
+
+    @contextmanager
+    def opened(comm: MPI.Intracomm, _folder: Path) -> Iterator[Callable[[], object]]:
+        with made(comm) as one:
+            yield lambda: use(one)
+
+    return opened
+
+
+def plan(comm: MPI.Intracomm) -> lb_mpi.HaloPlan:
+    return lb_mpi.distribute(comm, on_root(parse(f"complete:{SIZE}")), parts=on_root(np.arange(SIZE)))
+
+
+def ask(asked: Any) -> None:
+    """The first answer needs no other rank, the second one does."""
+    asked()
+    asked()
+
+
+def leave(comm: MPI.Intracomm, _folder: Path) -> None:
+    with lb_mpi.asked_to_stop(comm):
+        pass
+
+
+DOORS: dict[str, tuple[str, Opened]] = {  # the name by which a late rank is told of
+    "Pool()": ("lb_mpi.Pool", alone(lambda comm, _: lb_mpi.Pool(comm).close())),
+    "Pool.map": ("a map of lb_mpi.Pool", within(lb_mpi.Pool, lambda one: one.map(abs, 5))),
+    "Pool.close": ("close of lb_mpi.Pool", within(lb_mpi.Pool, lambda one: one.close())),
+    "Balancer()": ("lb_mpi.Balancer", alone(lambda comm, _: lb_mpi.Balancer(comm).close())),
+    "Balancer.map_rows": ("lb_mpi.Balancer.map_rows", within(lb_mpi.Balancer, lambda one: one.map_rows(np.sqrt, ROWS))),
+    "Balancer.migrate": ("lb_mpi.Balancer.migrate", within(lb_mpi.Balancer, lambda one: one.migrate(ROWS))),
+    "Balancer.report": ("lb_mpi.Balancer.report", within(lb_mpi.Balancer, lambda one: one.report())),
+    "Balancer.close": ("lb_mpi.Balancer.close", within(lb_mpi.Balancer, lambda one: one.close())),
+    "search": ("lb_mpi.search", alone(lambda comm, _: lb_mpi.search(comm, Pile(30)))),
+    "distribute": ("lb_mpi.distribute",
+                   alone(lambda comm, _: lb_mpi.distribute(comm, on_root("mesh:4x6"), method="block").close())),
+    "plan.exchange": ("plan.exchange", within(plan, lambda one: one.exchange(one.vertices))),
+    "plan.rebalance": ("plan.rebalance", within(plan, lambda one: one.rebalance(one.vertices))),
+    "plan.close": ("close of a plan", within(plan, lambda one: one.close())),
+    "measure": ("lb_mpi.measure", alone(lambda comm, _: lb_mpi.measure(comm, messages=False, rounds=1, round_s=0.01))),
+    "reorder_ranks": ("lb_mpi.reorder_ranks",
+                      alone(lambda comm, _: lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free())),
+    "save": ("lb_mpi.save", alone(lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[comm.rank], rows=ROWS[:1]))),
+    "load": ("lb_mpi.load", alone(lambda comm, folder: lb_mpi.load(comm, folder))),
+    "asked_to_stop": ("lb_mpi.asked_to_stop", alone(leave)),
+    "asked": ("lb_mpi.asked_to_stop", within(lb_mpi.asked_to_stop, ask)),
+}  # fmt: skip
