@@ -273,36 +273,6 @@ def test_large_messages() -> None:
 # --- mistakes ---
 
 
-@pytest.mark.parametrize("what", ["length", "objects", "scalar", "masked", "read-only"])
-def test_one_ranks_bad_values_stop_all(what: str) -> None:
-    """Nobody waits for ever, not even a rank that doesn't talk to the one that failed."""
-    graph = mesh(1, 4 * SIZE)
-    plan = lb_mpi.distribute(COMM, on_root(graph), method="block")
-    n, n_all = len(plan.vertices), len(plan.vertices) + len(plan.ghosts)
-    frozen = np.zeros(n_all)
-    frozen.flags.writeable = False
-    bad = {
-        "length": np.zeros(n_all + 7),
-        "objects": np.array([None] * n),
-        "scalar": np.float64(3.0),
-        "masked": np.ma.masked_array(np.zeros(n)),
-        "read-only": frozen if n_all > n else np.zeros(99),
-    }[what]
-
-    def run() -> None:
-        for turn in range(2 * SIZE + 2):  # the news is quicker than the ranks along the line
-            plan.exchange(bad if LAST == RANK and turn == 1 else np.zeros(n))
-
-    told = refused(run)
-    assert all("values" in text for text in told)
-    assert all(text.startswith(f"rank {LAST}: ") for text in told[:-1])
-    again = refused(lambda: plan.exchange(np.zeros(n)))
-    assert all("after a failure" in text for text in again)
-    plan.close()
-    with lb_mpi.distribute(COMM, on_root(graph), method="block") as other:
-        check(other, graph)  # nothing of the failure is left
-
-
 def test_values_that_cannot_be_written_to_are_exchanged_by_a_rank_without_ghosts() -> None:
     graph = Graph.from_edges(4 * SIZE, [0], [1])  # both on rank 0
     with lb_mpi.distribute(COMM, on_root(graph), method="block") as plan:

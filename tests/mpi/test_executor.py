@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -297,20 +296,6 @@ def test_the_error_of_a_task_that_needs_the_main_thread_names_root_works() -> No
     assert "expected lb_mpi.Executor(root_works=False)" in pickle.loads(outcomes[0][1]).traceback
 
 
-def test_several_threads() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        found: dict[int, list[int]] = {}
-
-        def work(k: int) -> None:
-            found[k] = [future.result() for future in [executor.submit(pow, n, k) for n in range(50)]]
-
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(work, range(4)))
-        assert found == {k: [n**k for n in range(50)] for k in range(4)}
-
-    on_root(use)
-
-
 @pytest.mark.every_size
 def test_cancel_and_shutdown() -> None:
     def use(executor: lb_mpi.Executor) -> None:
@@ -334,17 +319,6 @@ def test_cancel_and_shutdown() -> None:
         for call in (lambda: executor.submit(abs, 1), executor.bootup):
             with pytest.raises(RuntimeError, match="after shutdown"):
                 call()
-
-    on_root(use)
-
-
-def test_asyncio() -> None:
-    async def both(executor: lb_mpi.Executor) -> list[int]:
-        loop = asyncio.get_running_loop()
-        return await asyncio.gather(*(loop.run_in_executor(executor, pow, n, 2) for n in range(10)))
-
-    def use(executor: lb_mpi.Executor) -> None:
-        assert asyncio.run(both(executor)) == [n * n for n in range(10)]
 
     on_root(use)
 

@@ -136,10 +136,6 @@ def test_a_launcher_that_asks_learns_how_many_ranks_do_not_answer(monkeypatch: p
     own.Free()
 
 
-def test_ranks_that_wait_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(monkeypatch, lambda: lb_mpi.search(COMM, Slow(3)), "lb_mpi.search", 0)
-
-
 def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
         COMM.Send(b"", 0, TAG)

@@ -80,6 +80,7 @@ def task(endless: Endless, kind: str) -> None:
     Answer.endless = endless
 
     def compute(item: int) -> int | Answer:
+        COMM.Barrier()  # each rank runs one task
         if kind == "task":
             endless()
         return Answer(kind) if kind in ("dumping", "loading") else item
@@ -89,7 +90,7 @@ def task(endless: Endless, kind: str) -> None:
 
     options: dict[str, Any] = {kind: call} if kind in ("callback", "progress") else {}
     with lb_mpi.Pool(COMM) as pool:
-        pool.map(compute, range(20), **options)
+        pool.map(compute, SIZE, chunksize=1, **options)
 
 
 def rows(endless: Endless, kind: str) -> None:

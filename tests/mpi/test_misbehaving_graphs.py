@@ -154,11 +154,21 @@ class NoArray:
         return self.misbehave()
 
 
+def frozen(n: int) -> np.ndarray:
+    """Values with ghosts that can't be written to."""
+    values = np.zeros(n + (RANK > 0) + (RANK < LAST) if SIZE > 1 else 99)
+    values.flags.writeable = False
+    return values
+
+
 BAD_VALUES: dict[str, tuple[Callable[[int], Any], str]] = {
     "None": (lambda n: None, "values"),
     "str": (lambda n: "words", "values"),
     "list": (lambda n: [1.0] * (n + 7), "values"),
     "objects": (lambda n: np.array([None] * n), "values"),
+    "scalar": (lambda n: np.float64(3.0), "values"),
+    "masked": (lambda n: np.ma.masked_array(np.zeros(n)), "values"),
+    "read-only": (frozen, "values"),
     "no array": (lambda n: NoArray(lambda: np.zeros(n)), "values of type NoArray"),
     **{name: (lambda n, m=misbehave: [NoArray(m)] * max(n, 1), cause_of(name)) for name, misbehave in RAISES.items()},  # type: ignore[misc]
 }

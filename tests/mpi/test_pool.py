@@ -413,12 +413,6 @@ def test_results_that_can_not_be_sent_to_all_are_told_to_all(pool: lb_mpi.Pool) 
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 
-def test_exceptions_as_results(pool: lb_mpi.Pool) -> None:
-    results = pool.map(lambda k: 1 // (k % 3), 300, return_exceptions=True, to="all")
-    assert results is not None
-    assert [isinstance(result, ZeroDivisionError) for result in results] == [k % 3 == 0 for k in range(300)]
-
-
 def test_ranks_that_do_not_make_the_same_call_are_told(pool: lb_mpi.Pool) -> None:
     if SIZE > 1:
         with pytest.raises(TypeError, match=f"rank {LAST}: function = 3: expected" if RANK != LAST else "function = 3"):

@@ -7,7 +7,6 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -144,22 +143,6 @@ def test_maps_and_asynchronous_calls_in_turn() -> None:
         with pytest.raises(lb_mpi.TaskError, match="three"):
             list(wrong)
         assert pool.map(square, [2]) == [4]
-
-    on_root(use)
-
-
-def test_threads() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
-        found: dict[int, list[Any]] = {}
-
-        def work(k: int) -> None:
-            found[k] = [pool.map(square, range(n)) for n in range(10)]
-            found[k] += [[*pool.imap(square, range(n))] for n in range(10)]
-            found[k] += [pool.map_async(square, range(n)).get() for n in range(10)]
-
-        with ThreadPoolExecutor(3) as threads:
-            list(threads.map(work, range(3)))
-        assert found == {k: 3 * [[i * i for i in range(n)] for n in range(10)] for k in range(3)}
 
     on_root(use)
 

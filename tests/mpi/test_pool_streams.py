@@ -7,7 +7,6 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -226,22 +225,6 @@ def test_the_report_of_a_stream_counts_its_tasks() -> None:
         report = pool.report()
         assert (report is None) == (RANK != 0)
         assert report is None or (report.n == 300 and sum(rank.done for rank in report.ranks) == 300)
-
-
-def test_threads_share_the_ranks() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
-        found: dict[int, list[int]] = {}
-
-        def work(k: int) -> None:
-            found[k] = list(itertools.islice(pool.imap(square, Source()), 40)) + (pool.map(square, 9) or [])
-
-        with ThreadPoolExecutor(3) as threads:
-            list(threads.map(work, range(3)))
-        assert found == {k: [n * n for n in range(40)] + [n * n for n in range(9)] for k in range(3)}
-
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool:
-            use(pool)
 
 
 class SlowToPickle:

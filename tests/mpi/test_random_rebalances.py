@@ -14,7 +14,7 @@ from lb_mpi.mpi.graph.halo import HaloPlan
 
 COMM = MPI.COMM_WORLD
 SIZE = COMM.size
-N = int(os.environ.get("LB_MPI_RANDOM", "6" if SIZE < 6 else "3"))
+N = int(os.environ.get("LB_MPI_RANDOM", "9" if SIZE < 6 else "3"))
 pytestmark = pytest.mark.mpi
 
 

@@ -10,6 +10,7 @@ what stores and compares results must be found then.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import types
@@ -29,7 +30,7 @@ from lb_mpi.graph import Graph, parse
 from lb_mpi.mpi.rows import lending
 from lb_mpi.mpi.rows import rows as rows_module
 from tests.mpi.sizes import parameters
-from tests.protocol.mutate import mutated
+from tests.protocol.mutate import rejects
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -284,7 +285,7 @@ def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_
 
 
 EARLY = ("Results.mark", "UNKNOWN if self._early else 0", "head(self._early[0][1]).mark if self._early else 0")
-MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see tests/protocol/mutate.py
+CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see tests/protocol/mutate.py
     # A rank that has received results says that it knows their form.
     (rows_module, [EARLY]),
     # It says so, and nobody looks whether results are missing.
@@ -315,17 +316,18 @@ MUTANTS: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
 ]  # fmt: skip
 
 
-@pytest.mark.one_mpi
-@pytest.mark.parametrize("number", range(len(MUTANTS)))
-@pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
-def test_mutants_of_the_results_are_found(number: int) -> None:
-    module, changes = MUTANTS[number]
-    with contextlib.ExitStack() as stack:
-        for change in changes:
-            stack.enter_context(mutated(module, *change))
-        settings = [(quick, others, scheme) for quick in (False, True) for others in (6, 0) for scheme in ("direct", "fos")]
-        found = any(lent_away(scheme, 1, others, quick=quick) for quick, others, scheme in settings)
-        assert found or failed_quickly("direct") or failed_quickly("direct", home=True)
+MUTANTS = [[(module, *change) for change in changes] for module, changes in CHANGES]
+
+
+def find_fault() -> None:
+    for quick, others, scheme in itertools.product((False, True), (6, 0), ("direct", "fos")):
+        assert not lent_away(scheme, 1, others, quick=quick)
+    assert not failed_quickly("direct")
+    assert not failed_quickly("direct", home=True)
+
+
+lending = pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
+test_mutants_of_the_results_are_found = lending(pytest.mark.one_mpi(rejects(find_fault, MUTANTS, right=False)))
 
 
 @pytest.mark.one_mpi

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from scipy import sparse
 
 import lb_mpi
 from lb_mpi.balancing.deciding import BalanceReason, Decision
@@ -19,7 +18,6 @@ from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import PlanBalance, load_kernels
 from lb_mpi.rebalancing import pairs
 from lb_mpi.rebalancing.actor import RebalanceOutcome
-from tests.mpi.sizes import parameters
 from tests.mpi.test_distribute import weighted
 
 COMM = MPI.COMM_WORLD
@@ -61,40 +59,6 @@ def check(plan: HaloPlan, graph: Graph) -> None:
         np.testing.assert_array_equal(plan.exchange(values), numbers)
 
 
-GRAPHS = {
-    "mesh": mesh(20, 30),
-    "random": weighted(200, 500, 1),
-    "sparse": weighted(60, 25, 2),  # in many components
-    "one vertex": mesh(1, 1),
-    "no edges": Graph.from_edges(17, [], []),
-    "path": mesh(1, 40),
-    "complete": parse("complete:50"),
-    "no work": Graph.from_edges(6, [0, 1, 2], [1, 2, 3], None, [0.0] * 6),
-}
-
-
-@pytest.mark.parametrize("name", parameters(GRAPHS, every_size=["sparse", "one vertex"]))
-def test_the_plan_is_that_of_a_fresh_distribution(name: str) -> None:
-    graph = GRAPHS[name]
-    moved = 0
-    for method in ("block", "random"):
-        with deal(graph, method) as plan:
-            for turn in range(3):
-                at_speed(plan, speeds(turn)[RANK])
-                kept, (values,) = plan.vertices, plan.rebalance(plan.vertices * 2.0, when="always")
-                np.testing.assert_array_equal(values, plan.vertices * 2.0)
-                last = plan.last
-                assert last is not None
-                assert last.acted == (last.vertices_moved > 0)
-                there = COMM.allreduce(len(np.setdiff1d(kept, plan.vertices)))
-                assert last.vertices_moved == there
-                same = repr(dataclasses.replace(last, seconds=0.0))  # NaN is not equal to itself
-                assert COMM.allgather(same) == [same] * SIZE
-                moved += there
-                check(plan, graph)
-    assert moved > 0 or SIZE == 1 or name in ("one vertex", "no work")
-
-
 @pytest.mark.one_mpi
 @pytest.mark.every_size
 def test_slabs_stay_contiguous_and_follow_the_speeds() -> None:
@@ -131,80 +95,9 @@ def test_parts_that_are_no_slabs_are_told_to_all() -> None:
 # --- values ---
 
 
-def shape_of_one(vertices: np.ndarray) -> np.ndarray:
-    records = np.zeros(len(vertices), dtype=[("id", "i8"), ("on", "?"), ("at", "f4", (2,))])
-    records["id"], records["at"] = vertices, vertices[:, None]
-    return records
-
-
-def matrix_of(vertices: np.ndarray, n: int, kind: Any) -> Any:
-    """Row v has entries in v % 4 columns, the last one first; the numbers tell the vertex."""
-    lengths = vertices % 4
-    indices = np.concatenate([[(v + k) % n for k in range(v % 4)][::-1] for v in vertices.tolist()] + [[]]).astype(
-        np.int64
-    )
-    return kind(
-        (np.repeat(vertices, lengths), indices, np.concatenate([[0], np.cumsum(lengths)])), shape=(len(vertices), n)
-    )
-
-
 def moved_by_speeds(plan: HaloPlan, seed: int, *values: Any, **options: Any) -> tuple[Any, ...]:
     at_speed(plan, speeds(seed)[RANK])
     return plan.rebalance(*values, when="always", **options)
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize("dtype", ["i1", "u2", "f4", "c16", "?", "U7", "S3", ">f8", "M8[s]", "V5"])
-def test_arrays_of_any_dtype_and_shape(dtype: str) -> None:
-    graph = mesh(12, 15)
-
-    def all_of(vertices: np.ndarray) -> list[np.ndarray]:
-        arrays = []
-        for shape in ((), (3,), (2, 2), (0,)):
-            whole = np.zeros((len(vertices), *shape), dtype)
-            if dtype != "V5":
-                whole[...] = (vertices % 100).astype(dtype).reshape(-1, *[1] * len(shape))
-            arrays.append(whole)
-        return arrays
-
-    with deal(graph) as plan:
-        values: tuple[Any, ...] = (
-            *all_of(plan.vertices),
-            np.asfortranarray(np.stack([plan.vertices] * 3, axis=1))[:, ::2],
-        )
-        for seed in range(4):
-            values = moved_by_speeds(plan, seed, *values)
-            for given, expected in zip(values, all_of(plan.vertices), strict=False):
-                assert given.dtype == expected.dtype
-                assert given.shape == expected.shape
-                assert given.tobytes() == expected.tobytes()
-            np.testing.assert_array_equal(values[-1][:, 1], plan.vertices)
-            assert values[-1].strides[0] < values[-1].strides[1] or len(plan.vertices) == 1
-        assert SIZE == 1 or any(one.acted for one in plan.history)
-
-
-@pytest.mark.one_mpi
-def test_records_matrices_and_objects() -> None:
-    graph = mesh(12, 15)
-    with deal(graph) as plan:
-        objects: Any = [{"vertex": v, "list": [0] * (v % 3)} for v in plan.vertices.tolist()]
-        values: tuple[Any, ...] = (
-            shape_of_one(plan.vertices), matrix_of(plan.vertices, graph.n, sparse.csr_array),
-            matrix_of(plan.vertices, graph.n, sparse.csr_matrix), objects,
-        )  # fmt: skip
-        for seed in range(4):
-            values = moved_by_speeds(
-                plan, seed, *values, pack=lambda one: repr(one).encode(), unpack=lambda data: eval(data.decode())
-            )
-            records, array, matrix, objects = values
-            np.testing.assert_array_equal(records, shape_of_one(plan.vertices))
-            for given, kind in ((array, sparse.csr_array), (matrix, sparse.csr_matrix)):
-                expected = matrix_of(plan.vertices, graph.n, kind)
-                assert type(given) is kind
-                assert given.shape == expected.shape
-                for name in ("data", "indices", "indptr"):  # unsorted rows stay as they are
-                    np.testing.assert_array_equal(getattr(given, name), getattr(expected, name))
-            assert objects == [{"vertex": v, "list": [0] * (v % 3)} for v in plan.vertices.tolist()]
 
 
 def test_the_same_objects_come_back_if_nothing_moves() -> None:

@@ -12,6 +12,7 @@ code of the function is replaced: classes stay the same, so the mutant's message
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +28,14 @@ Mutant = tuple[types.ModuleType, str, str, str]  # the arguments of `mutated`
 
 
 def rejects(
-    find_fault: Callable[[], object], mutants: Sequence[Mutant], *others: type[BaseException], right: bool = True
+    find_fault: Callable[[], object],
+    mutants: Sequence[Mutant | list[Mutant]],
+    *others: type[BaseException],
+    right: bool = True,
 ) -> Callable[[int | None], None]:
     """Return a test: `find_fault` raises AssertionError, ProtocolError or one of `others` for each mutant, else nothing.
 
+    A list of mutants is one of several changes.
     Not `right`: it isn't run without a mutant, since other tests do the same.
     """
 
@@ -39,8 +44,12 @@ def rejects(
         if number is None:
             find_fault()
             return
-        with mutated(*mutants[number]), pytest.raises((AssertionError, ProtocolError, pytest.fail.Exception, *others)):
-            find_fault()
+        changes = mutants[number]
+        with contextlib.ExitStack() as stack:
+            for change in changes if isinstance(changes, list) else [changes]:
+                stack.enter_context(mutated(*change))
+            with pytest.raises((AssertionError, ProtocolError, pytest.fail.Exception, *others)):
+                find_fault()
 
     return test
 

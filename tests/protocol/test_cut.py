@@ -194,14 +194,10 @@ def test_however_often_it_dies_the_result_is_exact() -> None:
     assert sum(lives(seed) for seed in range(60)) > 50
 
 
-def test_a_stop_that_is_asked_for_saves_first() -> None:
+@pytest.mark.parametrize("reason", [Reason.STOPPED, Reason.TIMED_OUT])
+def test_a_search_that_is_asked_to_stop_or_whose_time_is_over_saves_first(reason: Reason) -> None:
     for seed in range(30):
-        stop(seed)
-
-
-def test_a_search_whose_time_is_over_saves_first() -> None:
-    for seed in range(30):
-        stop(seed, reason=Reason.TIMED_OUT)
+        stop(seed, reason)
 
 
 def stop(seed: int, reason: Reason = Reason.STOPPED) -> None:
@@ -234,10 +230,6 @@ def stop(seed: int, reason: Reason = Reason.STOPPED) -> None:
 
 
 def test_parts_that_a_rank_keeps_are_saved_and_worked_off() -> None:
-    keep()
-
-
-def keep() -> None:
     """A rank that has parts of work beside what it has in hand: of walks, and of an earlier run."""
     options = Options(threshold=1.0, save_every_s=math.inf, route="random")
     rank = Searcher(1, range(2), Pile(60), options)
@@ -256,10 +248,6 @@ def keep() -> None:
 
 
 def test_a_rank_whose_problem_cannot_be_saved_writes_nothing() -> None:
-    refuse()
-
-
-def refuse() -> None:
     """It says so, and that it has failed."""
     rank = Searcher(1, range(2), Pile(60, broken="save"), Options(save_every_s=math.inf))
     rank.turn(0.0, [(0, Message(Kind.PAUSE, 0, 1))])
@@ -313,8 +301,8 @@ def test_the_result_of_save_is_checked() -> None:
 
 def find_fault() -> None:
     """What is wrong with it."""
-    refuse()
-    keep()
+    test_a_rank_whose_problem_cannot_be_saved_writes_nothing()
+    test_parts_that_a_rank_keeps_are_saved_and_worked_off()
     explore_cut(above=(None, 0, 1), most_work=1)
     for seed in range(12):
         lives(seed)

@@ -120,7 +120,7 @@ def check_saved(seed: int) -> int:
         return deaths
 
 
-def check_begun_anew() -> None:
+def test_a_search_that_had_not_begun_begins() -> None:
     """A save from before the first cell was marked."""
     states = [TiledMazeSearch(maze_of(1), 0, 1, tile=4).save()]
     again = [TiledMazeSearch(maze_of(1), rank, 2, tile=4) for rank in range(2)]
@@ -130,7 +130,7 @@ def check_begun_anew() -> None:
     assert not again[1].load()
 
 
-def check_tales() -> None:
+def test_the_later_of_two_tales_counts() -> None:
     """A tile went from rank 0 to 1, and from there to 2; what 1 tells comes last."""
     one = TiledMazeSearch(maze_of(1), 0, 3, tile=4)
     tale = np.array([0, 2, 0, 1], np.int64)
@@ -141,7 +141,7 @@ def check_tales() -> None:
     assert [one._deeds.give(5), one._deeds.give(5)] == [1, 2]
 
 
-def check_ways() -> None:
+def test_ways_go_along_with_their_tile() -> None:
     """With a tile go all ways into it; those that come while another rank has it are kept, and there when it is back."""
     one, other = (TiledMazeSearch(random_maze(30, 1.0, 0), rank, 2, tile=4) for rank in range(2))
     cells = np.flatnonzero(one.cells.reshape(-1) == FREE)
@@ -155,14 +155,6 @@ def check_ways() -> None:
     one.incoming(HEAD.pack(0, 1, WAYS) + into[2].tobytes())
     one.absorb(other._give([tile]))
     assert sorted(np.concatenate(one._pending[tile])) == sorted(into)
-
-
-def test_ways_go_along_with_their_tile() -> None:
-    check_ways()
-
-
-def test_the_later_of_two_tales_counts() -> None:
-    check_tales()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -179,10 +171,6 @@ def test_a_path_is_found_over_all_that_ranks_know(seed: int) -> None:
         arrays = {each.cells.ctypes.data: np.where(each.cells == SENT, FREE, each.cells) for each in problems}
         path = way_back(join(list(arrays.values())), result.value.found_at)[::-1]
         check_path(problems[0].cells, path)
-
-
-def test_a_search_that_had_not_begun_begins() -> None:
-    check_begun_anew()
 
 
 def test_whenever_it_dies_the_result_is_exact() -> None:
@@ -254,9 +242,9 @@ def test_bad_arguments_of_the_search() -> None:
 
 
 def find_fault() -> None:
-    check_begun_anew()
-    check_tales()
-    check_ways()
+    test_a_search_that_had_not_begun_begins()
+    test_the_later_of_two_tales_counts()
+    test_ways_go_along_with_their_tile()
     for seed in range(40):
         check_exact(seed)
     for seed in range(15):

@@ -232,21 +232,18 @@ def check_collector() -> None:
     assert results.missing == 2
 
 
-@pytest.mark.parametrize("check", [check_gives, check_asking, check_leaving])
-def test_a_worker_follows_its_table(check: Callable[[], None]) -> None:
+CHECKS = (check_gives, check_asking, check_leaving, check_collector)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_worker_follows_its_table_and_results_are_taken_once(check: Callable[[], None]) -> None:
     check()
-
-
-def test_results_are_taken_once() -> None:
-    check_collector()
 
 
 def find_fault() -> None:
     """What is wrong with it: every state of small pools, and simulations."""
-    check_gives()
-    check_asking()
-    check_leaving()
-    check_collector()
+    for check in CHECKS:
+        check()
     for number in (1, 2, 3, 4, 7, 8, 6):
         small = SMALL[number]
         Maps(small).explore(most_states=20_000, progress=len(small.hosts) == 1)

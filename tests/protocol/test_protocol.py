@@ -159,37 +159,19 @@ def test_one_seed_gives_one_run() -> None:
     assert run(5, 7, limit=100) == run(5, 7, limit=100)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("network", Network((0.0, 1.0))),
-        ("network", Network((1e-3, math.nan))),
-        ("unit_s", -1.0),
-        ("quantum_s", math.inf),
-        ("speeds", [1.0, 0.0]),
-    ],
-)
-def test_bad_parameters_are_named(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match={"network": "latency_s", "speeds": "speed"}.get(name, name)):
-        simulate.search([Pile(3), Pile(3)], **{name: value})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"threshold": -1.0},
-        {"threshold": math.nan},
-        {"seed": -1},
-        {"seed": "a"},
-        {"balance": "no"},
-        {"save_every_s": 0.0},
-        {"limit_s": 0.0},
-        {"limit_s": math.nan},
-    ],
-)
-def test_bad_options_are_named(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=f"^{next(iter(options))} = .*: expected "):
-        Options(**options).checked()
+def test_bad_parameters_and_options_are_named() -> None:
+    for name, value, word in (
+        ("network", Network((0.0, 1.0)), "latency_s"), ("network", Network((1e-3, math.nan)), "latency_s"),
+        ("unit_s", -1.0, "unit_s"), ("quantum_s", math.inf, "quantum_s"), ("speeds", [1.0, 0.0], "speed"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=word):
+            simulate.search([Pile(3), Pile(3)], **{name: value})
+    for name, value in (
+        ("threshold", -1.0), ("threshold", math.nan), ("seed", -1), ("seed", "a"), ("balance", "no"), ("save_every_s", 0.0),
+        ("limit_s", 0.0), ("limit_s", math.nan),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^{name} = .*: expected "):
+            Options(**{name: value}).checked()
 
 
 def find_fault() -> None:

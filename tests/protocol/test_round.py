@@ -54,39 +54,22 @@ OF_OBJECTS = [0, 1, 2, 3, 4, 6]  # of these, the same with objects as rows, whic
 QUICK = 5  # so many of these have few states
 
 
-@pytest.mark.parametrize("number", range(len(SMALL)))
-def test_the_law_holds_in_every_reachable_state(number: int) -> None:
-    states, ends = explore(first_state(*SMALL[number], failures=1))
-    assert states > 3
-    assert ends > 0
+NEAR = [
+    ([3, 0], PAIR, {}), ([2, 0, 1], PATH, {(0, 1): 1}), ([2, 0, 0], PATH, {(0, 1): 1}),
+    ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}), ([2, 1], [], {}),
+]  # fmt: skip
+KINDS = {
+    "rows": [(one, {"failures": 1}) for one in SMALL],
+    "objects": [(SMALL[k], {"failures": int(k < QUICK), "objects": True}) for k in OF_OBJECTS],
+    "a quick call": [(one, {"failures": int(k < QUICK or k % 2 == 0), "quick": True}) for k, one in enumerate(SMALL)],
+    "neighbours only": [(one, {"failures": 1, "near": True}) for one in NEAR],
+}
 
 
-@pytest.mark.parametrize("number", OF_OBJECTS)
-def test_the_law_holds_in_every_reachable_state_of_rounds_of_objects(number: int) -> None:
-    states, ends = explore(first_state(*SMALL[number], failures=int(number < QUICK), objects=True))
-    assert states > 3
-    assert ends > 0
-
-
-@pytest.mark.parametrize("number", range(len(SMALL)))
-def test_the_law_holds_in_every_reachable_state_of_quick_calls(number: int) -> None:
-    states, ends = explore(first_state(*SMALL[number], failures=int(number < QUICK or number % 2 == 0), quick=True))
-    assert states > 3
-    assert ends > 0
-
-
-@pytest.mark.parametrize(("n_rows", "edges", "plan"), [
-    ([3, 0], PAIR, {}),
-    ([2, 0, 1], PATH, {(0, 1): 1}),
-    ([2, 0, 0], PATH, {(0, 1): 1}),
-    ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}),
-    ([2, 1], [], {}),
-])  # fmt: skip
-def test_the_law_holds_in_every_state_of_ranks_that_know_their_neighbours_only(
-    n_rows: list[int], edges: list[tuple[int, int]], plan: dict[tuple[int, int], int]
-) -> None:
-    first = first_state(n_rows, edges, plan, failures=1, near=True)
-    states, ends = explore(first)
+@pytest.mark.parametrize(("kind", "number"), [(kind, k) for kind, cases in KINDS.items() for k in range(len(cases))])
+def test_the_law_holds_in_every_reachable_state(kind: str, number: int) -> None:
+    setting, options = KINDS[kind][number]
+    states, ends = explore(first_state(*setting, **options))
     assert states > 3
     assert ends > 0
 

@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import random
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -166,16 +168,9 @@ def check_words() -> None:
         run.load()
 
 
-def test_death_at_any_operation_leaves_the_newest_committed_save() -> None:
-    check_deaths(seconds=4)
-
-
-def test_damage_is_reported_and_the_previous_save_is_read() -> None:
-    check_damage()
-
-
-def test_refusals_say_what_was_expected() -> None:
-    check_words()
+@pytest.mark.parametrize("check", [check_words, check_damage, partial(check_deaths, seconds=4)])
+def test_what_is_read_is_the_newest_committed_save_and_refusals_say_what_was_expected(check: Callable[[], None]) -> None:
+    check()
 
 
 def find_fault() -> None:
