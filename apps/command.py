@@ -16,10 +16,11 @@ from apps.progress import add_progress, shown
 from apps.speeds import Change, Varying, change_of, seconds_for
 from lb_mpi.checks import emulated_speeds
 from lb_mpi.cli.run.command import Command, Output, Parser, execute
-from lb_mpi.cli.run.options import add_route, add_slow_ranks
+from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.search.search import Trace
+from lb_mpi.searching.guard import MOST_ON_RING
 from lb_mpi.table import counted
 
 
@@ -47,7 +48,9 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
     group.add_argument(
         "--quantum", type=int, metavar="UNITS", help="units of work between two polls for messages (default: adaptive)"
     )
-    add_route(group)
+    group.add_argument("--route", choices=("ring", "random"),
+        help="which ranks a rank without work asks: all round the ring, as in the paper, or random ones (default: the "
+        f"ring on up to {MOST_ON_RING} ranks of one host)")
     add_search_saves(parser)
 
 

@@ -139,7 +139,7 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
         if graph.n != comm.size:
             raise ValueError(f"graph {name} has {graph.n} vertices: expected {comm.size}, one for each rank")
         ranks = read_ranks(options, graph.n)
-        setup = prepare(graph, ranks.speeds, options.scheme, options.tau)
+        setup = prepare(graph, ranks.speeds, options.scheme)
         return setup, ranks.loads, setup.mean_times(ranks.loads)
 
     setup, loads, mean = bcast(comm, agree(comm, begin))

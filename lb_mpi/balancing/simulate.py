@@ -369,18 +369,18 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
     """
     choice("costs", kind, ROWS)
     ranks, rows = integer("n_ranks", n_ranks, 1), integer("n_rows", n_rows, 1)
-    width, calls = number("spread", spread, least=0.0, most=MOST_SPREAD), integer("period", period, 1)
+    calls = integer("period", period, 1)
     if kind == "constant":
         same = [np.ones(rows)] * ranks
         return lambda _call: same
     if kind == "lognormal":
         rng = np.random.default_rng(check_seed(seed))
-        drawn = list(rng.lognormal(-0.5 * width**2, width, (ranks, rows)))
+        drawn = list(rng.lognormal(-0.5 * spread**2, spread, (ranks, rows)))
         return lambda _call: drawn
     place = np.arange(ranks * rows) / (ranks * rows)
 
     def hot(call: int) -> Sequence[Floats]:
-        cost = 1.0 + 4.0 * width * np.maximum(0.0, np.cos(2.0 * np.pi * (place - call / calls)))
+        cost = 1.0 + 4.0 * spread * np.maximum(0.0, np.cos(2.0 * np.pi * (place - call / calls)))
         return list((cost / cost.mean()).reshape(ranks, rows))
 
     return hot

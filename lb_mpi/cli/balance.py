@@ -18,7 +18,7 @@ from lb_mpi.checks import show
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import GRAPH, add_seed, add_speeds, draw
 from lb_mpi.diffusion.diffusion import Balance, balance
-from lb_mpi.diffusion.setup import AUTO, SCHEMES, TAU_RULES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
+from lb_mpi.diffusion.setup import AUTO, SCHEMES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
@@ -37,9 +37,6 @@ def add_options(parser: argparse.ArgumentParser, schemes: tuple[str, ...]) -> No
     add("--scheme", choices=schemes, default="fos", metavar="NAME",
         help="what computes the work that moves over each edge: fos, sos: diffusion of first and second order; chebyshev, "
         f"ops, cg: fewer steps; dimension_exchange: with one neighbour at a time{others}")
-    add("--tau", choices=TAU_RULES,
-        help="weights of the edges: Jin and Wang's, the same times the best factor, or all equal (default: as usual for the "
-        "scheme)")
     add("--tolerance", type=float, default=0.05, metavar="X",
         help="imbalance at which the steps end (default: 0.05, that is 5 %%)")
     add("--steps", type=int, default=100_000, metavar="N", help="end after so many steps at the latest")
@@ -202,7 +199,7 @@ def level(options: argparse.Namespace) -> Output:
     """Level the ranks as the options say; ValueError for odd values, OSError for the file."""
     graph = as_graph(options.graph)
     ranks, scheme = read_ranks(options, graph.n), chosen_scheme(graph, options.scheme)
-    setup = assemble(graph, check_speeds(ranks.speeds, graph.n), scheme, tau_rule(scheme, options.tau))
+    setup = assemble(graph, check_speeds(ranks.speeds, graph.n), scheme, tau_rule(scheme, None))
     found = balance(graph, ranks.loads, ranks.speeds, scheme=setup.scheme, tau=setup.tau_rule,
         tolerance=options.tolerance, max_steps=options.steps)
     result = figures(options.graph, setup, ranks.loads, found)

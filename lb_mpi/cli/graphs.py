@@ -11,7 +11,6 @@ import numpy as np
 
 from lb_mpi import checks
 from lb_mpi.arranging import METHODS as ARRANGE_METHODS
-from lb_mpi.arranging import OBJECTIVES
 from lb_mpi.checks import comma_list
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.hosts import format_hosts, read_hosts
@@ -188,9 +187,6 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
     add_speeds(nodes, "nodes", "uniform:1:10", ", with one for each vertex")
     nodes.add_argument("--hosts", metavar="FILE", help="a hostfile; it is printed again in the order of the vertices")
     add_seed(parser, "the drawn speeds and of anneal")
-    add("--objective", choices=OBJECTIVES, default="uniform",
-        help="which diffusion should converge fast: with equal edge weights (uniform), or with those of Jin and Wang, which "
-        "are smaller at slow nodes (paper)")
     add("--method", choices=ARRANGE_METHODS, default="swap",
         help="exhaustive: try all arrangements (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, "
         "anneal: each is better and slower than the one before")
@@ -213,7 +209,7 @@ def arrange_nodes(options: argparse.Namespace) -> Output:
         raise ValueError(f"{options.hosts}: {counted(len(hosts), 'host')}: expected {graph.n}, one for each vertex")
     given = [host.slots * host.speed for host in hosts] or draw("speeds", options.speeds, graph.n, rng)
     speeds = check_speeds(given, graph.n)
-    settings = {name: getattr(options, name) for name in ("objective", "method", "seed")}
+    settings = {name: getattr(options, name) for name in ("method", "seed")}
     with StatusLine(PATIENCE_S) as line:
 
         def show(text: str, done: float) -> None:
@@ -240,7 +236,7 @@ def arrange_nodes(options: argparse.Namespace) -> Output:
 def _describe_arrangement(result: dict[str, Any]) -> list[str]:
     lines = [
         f"{result['graph']}: {counted(result['ranks'], 'rank')}, {counted(result['edges'], 'edge')}; "
-        f"{result['method']} for the {result['objective']} tau",
+        f"{result['method']} for the uniform tau",
         f"p = lambda_P / lambda_2, to which the steps of diffusion are proportional: {result['p_before']:.2f} before, "
         f"{result['p']:.2f} now",
         f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "

@@ -19,9 +19,9 @@ import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import SimulatedCall, SimulatedRows
-from lb_mpi.checks import bandwidth, choice, comma_list, integer, number, virtual_s
+from lb_mpi.checks import bandwidth, choice, comma_list, integer, virtual_s
 from lb_mpi.cli.run.command import Output
-from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_route, add_seed, add_speeds, draw
+from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_seed, add_speeds, draw
 from lb_mpi.cli.run.progress import remove_records
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
@@ -30,7 +30,6 @@ from lb_mpi.metrics import check_speeds
 from lb_mpi.partitioning.quality import cut
 from lb_mpi.pooling import simulate as pools
 from lb_mpi.rebalancing import simulate as meshes
-from lb_mpi.rebalancing.slabs import slabs
 from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
@@ -39,6 +38,7 @@ from lb_mpi.table import Table, counted, percent
 from lb_mpi.virtual import Network, check_span
 
 THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
+STRENGTH = 3.0  # how many times as slow a rank of a graph becomes, or as expensive its hot region
 ROW_BYTES = 256  # of a row, and of its result
 WITHIN_S = 2e-6  # that a message of a pool takes within a host
 MOST_RANKS = 1 << 16  # of simulated rows
@@ -136,7 +136,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1")
     parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link")
-    add_route(parser)
     _common(parser)
 
 
@@ -165,7 +164,6 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
             threshold=THRESHOLD,
             pause_s=searches.pause_for(options.ranks, network.latency_s[1]),
             seed=seed,
-            route=options.route,
         ),
         records=records,
     )
@@ -206,10 +204,6 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=50, metavar="N", help="number of rows of each rank")
     parser.add_argument("--costs", choices=rounds.ROWS, default="lognormal",
         help="costs of the rows: equal; random, with a few expensive ones; or a hot region that moves over the ranks")
-    parser.add_argument(
-        "--spread", type=float, default=1.0,
-            help="standard deviation of the logarithm of random costs; or strength of the hot region"
-    )
     parser.add_argument("--period", type=int, default=100, help="calls in which the hot region moves round once")
     parser.add_argument("--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1")
     parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link")
@@ -240,7 +234,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         seed=seed,
         recorded=recorded,
     )
-    costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
+    costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, period=options.period)
 
     def on_call(number: int, call: SimulatedCall) -> None:
         line.show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
@@ -288,7 +282,6 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--maps", type=int, default=1, metavar="N", help="number of calls of pool.map")
     parser.add_argument("--costs", choices=pools.TASKS, default="lognormal",
         help="costs of the tasks: equal, or random with a few expensive ones")
-    parser.add_argument("--spread", type=float, default=1.0, help="standard deviation of the logarithm of random costs")
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1")
     parser.add_argument("--repeat", action="store_true", help="use the same tasks in each map, and learn their costs")
     _common(parser, latency_s=50e-6, between=" between hosts")
@@ -317,7 +310,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     done: list[pools.MapRun] = []
     for k in range(n_maps):
         draw = seed if options.repeat else seed + k
-        costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, spread=options.spread, seed=draw)
+        costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, seed=draw)
         done.append(pool.map(costs, items=b"%d" % draw))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
@@ -358,13 +351,9 @@ def _add_graph(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=60, metavar="N",
         help="number of steps, each with an exchange and a call of plan.rebalance")
     parser.add_argument("--changes", choices=meshes.CHANGES, default="speeds",
-        help="what changes during the run: a random rank becomes slow, and the one before it recovers; or a hot region "
-        "with expensive vertices wanders over the graph; or nothing")
-    parser.add_argument("--strength", type=float, default=3.0, metavar="X",
-        help="how many times as slow that rank is, or as expensive those vertices are")
+        help=f"what changes: a random rank becomes {STRENGTH:g} times as slow, and the one before it recovers; or a hot "
+        "region with expensive vertices wanders over the graph; or nothing")
     parser.add_argument("--period", type=int, default=20, help="steps from one change to the next")
-    parser.add_argument("--slabs", action="store_true",
-        help="contiguous ranges of vertices, of which only the ends move, as with method='slabs'")
     parser.add_argument("--vertex-s", type=float, default=1e-4, help="mean seconds of a vertex at speed 1")
     parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link")
     _common(parser, speeds="uniform:1:4")
@@ -384,18 +373,14 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
     size = integer("ranks", options.ranks, 1, graph.n, unit="a vertex or more for each")
     n_steps = integer("steps", options.steps, 1)
     seed, period = integer("seed", options.seed, 0), integer("period", options.period, 1)
-    strength = number("strength", options.strength, least=1.0)
     speeds = check_speeds(_speeds(options, size), size) / virtual_s("vertex_s", options.vertex_s)
     network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
-    states = meshes.graph_states(graph, speeds, options.changes, strength, period, seed)
+    states = meshes.graph_states(graph, speeds, options.changes, STRENGTH, period, seed)
     with StatusLine(PATIENCE_S) as line:
         line.show(f"partitioning {counted(graph.n, 'vertex', 'vertices')}")
-        if options.slabs:
-            first = np.repeat(np.arange(size), np.diff(slabs(graph.n, graph.vertex_weights, speeds), prepend=0))
-        else:
-            first = partition(graph, size, targets=speeds, seed=seed)
+        first = partition(graph, size, targets=speeds, seed=seed)
         recorded = options.record is not None
-        run = meshes.SimulatedGraph(graph, first, speeds, network, recorded=recorded, slabs=options.slabs)
+        run = meshes.SimulatedGraph(graph, first, speeds, network, recorded=recorded)
         for k in range(n_steps):
             run.step(next(states))
             line.show(f"step {k + 1} of {n_steps}: {_ratio(run.steps[-1].seconds, run.steps[-1].bound_s):.3f} of the bound")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.checks import choice, integer, number, virtual_s
+from lb_mpi.checks import choice, integer, virtual_s
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.errors import ProtocolError
 from lb_mpi.knowledge import RankKnowledge, Timing
@@ -36,7 +36,6 @@ SWAP_S = 0.5e-6  # from reading the words to the end of the swap
 LOOK_S = 20e-6  # until an idle rank sees that a word was filled
 NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
 MOST_RANKS = 10_000  # each looks at all words of its host
-MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond it, nearly all drawn costs are 0
 TASKS = ("constant", "lognormal")  # kinds of costs
 
 
@@ -311,7 +310,6 @@ def task_costs(kind: str, n: int, mean_s: float, *, spread: float = 1.0, seed: i
     """Return (n,) task costs with the mean `mean_s`; `spread`: standard deviation of the logarithms of "lognormal" ones."""
     choice("tasks", kind, TASKS)
     n, mean_s = integer("n", n, 0), virtual_s("task_s", mean_s)
-    width = number("spread", spread, least=0.0, most=MOST_SPREAD)
     if kind == "constant":
         return np.full(n, mean_s)
-    return mean_s * np.random.default_rng(check_seed(seed)).lognormal(-0.5 * width**2, width, n)
+    return mean_s * np.random.default_rng(check_seed(seed)).lognormal(-0.5 * spread**2, spread, n)

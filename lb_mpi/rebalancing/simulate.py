@@ -76,24 +76,21 @@ def graph_states(
 class SimulatedGraph:
     """The parts of a graph from step to step.  Each step ends with a decision, as that of `plan.rebalance`.
 
-    speeds (P,) : of the ranks at first.  slabs : the first parts are contiguous ranges, and stay so.
+    speeds (P,) : of the ranks at first
     """
 
-    def __init__(
-        self, graph: Graph, first: Ints, speeds: Floats, network: Network, *, recorded: bool, slabs: bool = False
-    ) -> None:
+    def __init__(self, graph: Graph, first: Ints, speeds: Floats, network: Network, *, recorded: bool) -> None:
         size = len(speeds)
         self.parts, self.steps, self.now = first, list[GraphStep](), 0.0
         self._graph, self._first, self._size = graph, first, size
         self._latency_s, self._bytes_per_s = network.latency_s[1], network.bytes_per_s
-        self._opportunities = Opportunities(math.inf if slabs else cut(graph, first, size))
+        self._opportunities = Opportunities(cut(graph, first, size))
         self._measured = [MeasuredSpeeds() for _ in range(size)]
         self._tails, self._heads = graph.edges()
         self._exchange_s = self._exchanged_s(first)
         self.records = [Record(0.0) for _ in range(self._size)] if recorded else []
         relative = speeds / speeds.mean()
         self._halos = [Halos(record, speed) for record, speed in zip(self.records, relative.tolist(), strict=False)]
-        self._slabs = slabs
         for halos in self._halos:
             halos.begin(0.0, 0.0)
             halos.end(0.0, 0.0)
@@ -115,9 +112,7 @@ class SimulatedGraph:
             decided = self._opportunities.decide(totals_from(loads, usual, spent_s), self._size)
             act, reason = decided.act, decided.decision.words
         if act:
-            self.parts, outcome = move(
-                self._graph, old, state.costs, usual, decided, imbalance=IMBALANCE, slabs=self._slabs
-            )
+            self.parts, outcome = move(self._graph, old, state.costs, usual, decided, imbalance=IMBALANCE)
             if not outcome.moved and decided.decision.reason is not BalanceReason.CUT:
                 self._opportunities.promises.breach(outcome.before_s)
             moved, n_bytes, moving_s = self._moved(old)

@@ -315,7 +315,7 @@ def test_nothing_left_to_do_takes_no_steps() -> None:
 
 
 def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "arrange --graph mesh:8x8 --speeds uniform:1:10 --seed 0 --objective uniform --method fill --json"
+    line = "arrange --graph mesh:8x8 --speeds uniform:1:10 --seed 0 --method fill --json"
     assert main(line.split()) == 0
     given_answer = json.loads(capsys.readouterr().out)
     assert {"p_before", "p", "positions", "steps_predicted"} <= set(given_answer)

@@ -41,15 +41,6 @@ def add_seed(options: Options, of: str = "all random numbers") -> None:
     options.add_argument("--seed", type=int, default=0, help=f"seed of {of}")
 
 
-def add_route(options: Options) -> None:
-    """Add --route of a search."""
-    from lb_mpi.searching.guard import MOST_ON_RING
-
-    options.add_argument("--route", choices=("ring", "random"),
-        help="which ranks a rank without work asks: all round the ring, as in the paper, or random ones (default: the "
-        f"ring on up to {MOST_ON_RING} ranks of one host)")
-
-
 def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
     """Return (n,) numbers drawn from "uniform:LOW:HIGH", or exactly n listed ones; ValueError, naming `name`."""
     kind, *bounds = text.split(":")
