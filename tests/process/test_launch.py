@@ -5,12 +5,12 @@ import re
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 from lb_mpi.cli.run import limit
+from tests.process.lab import gone, until
 from tests.process.started import started
 from tools import counts, limited, progress, schedule, stages, testing
 from tools.counts import Counts, count
@@ -42,24 +42,8 @@ time.sleep(60)
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="without /proc only groups can be ended")
 
 
-def gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX"
-
-
 def family(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir()]
-
-
-def wait_for_family(folder: Path) -> list[int]:
-    deadline = time.monotonic() + 20
-    while len(family(folder)) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return family(folder)
 
 
 @needs_proc
@@ -94,7 +78,7 @@ with limit.interruptible():
     limited.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})
 """
     with started([sys.executable, "-c", script], cwd=ROOT) as process:
-        pids = wait_for_family(tmp_path)
+        pids = until(lambda: len(family(tmp_path)) == 3 and family(tmp_path))
         process.send_signal(number)
         _, said = process.communicate(timeout=20)
     assert process.returncode == 128 + number

@@ -15,6 +15,7 @@ import pytest
 
 from lb_mpi.cli.throttle import CREDIT_S, Activity, RestAccount, UsageWatch, own_speed
 from lb_mpi.emulate import VARIABLE, Stops
+from tests.process.lab import until
 from tests.process.started import started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,14 +146,6 @@ def state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "X"
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return value
 
 
 def numbers(path: Path, n: int) -> list[int]:

@@ -116,7 +116,7 @@ def test_without_talk_by_speed() -> None:
 def test_numbers_stand_for_all_nodes() -> None:
     assert allocate(10, 1.0, edge_probability=0.1, exchange=[0.1, 0.1]).counts.tolist() == [5, 5]
     assert allocate(10, 1.0, cap=[7, 7]).counts.tolist() in ([5, 5], [3, 7], [7, 3])
-    assert allocate(10, 1.0).counts.tolist() == [10]
+    assert allocate(10, 1.0, wait_probability=1.0).counts.tolist() == [10]
     one = allocate(100, [1, 2, 3], edge_probability=0.2, exchange=0.01, wait_probability=0.5, wait=0.02)
     each = {"exchange": [0.01] * 3, "wait_probability": np.full(3, 0.5), "wait": [0.02] * 3}
     other = allocate(np.int64(100), (1, 2, 3), edge_probability=np.float64(0.2), **each)

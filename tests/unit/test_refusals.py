@@ -17,11 +17,11 @@ from apps.maze_search import BLOCKED, MazeSearch, check_path, random_maze, trace
 from apps.speeds import change_of
 from lb_mpi.__main__ import main
 from lb_mpi.balancing.deciding import Trigger
-from lb_mpi.checks import show
+from lb_mpi.checks import function, show
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.diffusion.setup import chosen_scheme, prepare, rows_scheme
 from lb_mpi.distributing.allocation import MAX_TASKS
-from lb_mpi.graph import Graph, mesh, most_square_mesh, parse, ring_order
+from lb_mpi.graph import Graph, host_graph, mesh, most_square_mesh, parse, ring_order
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_loads, check_parts, check_speeds, imbalance
 from lb_mpi.partitioning.quality import connected, cut, part_weights, volume
@@ -168,6 +168,8 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
     (prepare, {"graph": mesh(100, 100), "speeds": np.ones(10_000)}, [("scheme", ("ops",), "at most 8000")]),
     (rows_scheme, {"graph": mesh(1, 4)}, [("scheme", ("cg",), "scheme = 'cg': expected one of direct, fos, sos, auto")]),
     (chosen_scheme, {"graph": mesh(1, 4)}, [("scheme", ("best",), "scheme = 'best': expected one of fos, ")]),
+    (function, {"name": "f"}, [("value", (3, None), "TypeError: f = {}: expected a function")]),
+    (function, {"name": "f", "optional": True}, [("value", (3,), "TypeError: f = 3: expected a function, or None")]),
     (check_speeds, {"size": 3}, [
         *(("speeds", ([1.0, bad, 2.0],), f"speeds[1] = {bad}: expected a finite number > 0") for bad in (-1.0, 0.0, nan)),
         ("speeds", ([1.0, inf, 2.0],), "speeds[1] = inf"),
@@ -185,6 +187,7 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
         "hypercube:-1", "hypercube:99", "hypercube:99999999999999", "cube:0", "cube:1000000000000", "star:4",
         "complete:0", "complete:100000",
     ), "graph = {}")]),
+    (host_graph, {}, [("hosts", ([],), "hosts = []: expected one for each rank")]),
     (most_square_mesh, {}, [("size", (0,), "size = 0")]),
     (ring_order, {}, [("size", (0,), "size = 0")]),
     (Graph, {"indptr": np.array([0, 1, 2]), "weights": np.ones(2), "vertex_weights": np.ones(2)}, [
@@ -281,20 +284,20 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
     ]),
 ]  # fmt: skip
 CASES = [
-    pytest.param(function, {**right, name: value}, says, show(value), id=f"{function.__qualname__}-{name}-{value!r:.30}")
-    for function, right, rows in TABLE
+    pytest.param(called, {**right, name: value}, says, show(value), id=f"{called.__qualname__}-{name}-{value!r:.30}")
+    for called, right, rows in TABLE
     for name, values, says in rows
     for value in values
 ]
 
 
-@pytest.mark.parametrize(("function", "arguments", "says", "shown"), CASES)
+@pytest.mark.parametrize(("called", "arguments", "says", "shown"), CASES)
 def test_a_wrong_argument_is_refused_in_words(
-    function: Callable[..., Any], arguments: dict[str, Any], says: str, shown: str
+    called: Callable[..., Any], arguments: dict[str, Any], says: str, shown: str
 ) -> None:
     kind, says = (TypeError, says.removeprefix("TypeError: ")) if says.startswith("TypeError: ") else (ValueError, says)
     with pytest.raises(kind) as raised:
-        function(**arguments)
+        called(**arguments)
     assert says.replace("{}", shown) in str(raised.value)
 
 
@@ -310,6 +313,7 @@ FILES = {
 LINES = [
     ("simulate search --ranks 0", "ranks = 0: expected an integer, 1 to 65536"),
     ("simulate search --ranks -4", "-4"),
+    ("simulate search --ranks 1000000000000", "ranks = 1000000000000: expected an integer, 1 to 65536"),
     ("simulate search --latency 0", "latency = 0.0: expected"),
     ("simulate search --latency nan", "latency = nan"),
     ("simulate search --seed -1", "seed = -1"),

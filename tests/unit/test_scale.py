@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from lb_mpi.__main__ import main
 from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.uts import PUBLISHED, TREES, UnbalancedTreeSearch
@@ -51,9 +50,3 @@ def test_messages_take_time_of_their_links() -> None:
 def test_a_bad_bandwidth_is_named(value: float) -> None:
     with pytest.raises(ValueError, match=r"bytes_per_s = .*: expected"):
         simulate.search([Pile(3)], network=Network(bytes_per_s=value))
-
-
-@pytest.mark.parametrize("ranks", ["1000000000000", "0", "-1"])
-def test_more_ranks_than_fit_are_refused(capsys: pytest.CaptureFixture[str], ranks: str) -> None:
-    assert main(["simulate", "search", "--ranks", ranks]) == 2
-    assert f"ranks = {ranks}: expected an integer, 1 to 65536" in capsys.readouterr().err
