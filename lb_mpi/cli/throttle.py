@@ -302,11 +302,11 @@ def add_arguments(parser: Parser) -> None:
     parser.usage = "mpiexec -n 4 %(prog)s --speeds F,F,... PROGRAM\n       %(prog)s --speed F PROGRAM [ARGUMENTS]"
     parser.description = (
         "Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that with its "
-        "threads and child processes it uses at most the fraction SPEED of one core. This needs Linux, but no privileges. "
+        "threads and child processes it uses at most the fraction F of one core. This needs Linux, but no privileges. "
         "Signals are passed to the program; the exit code is that of the program."
     )
     which = parser.add_mutually_exclusive_group(required=True)
-    add_slow_ranks(which)
+    add_slow_ranks(which, default="")
     which.add_argument("--speed", metavar="F", help="one speed for all ranks")
     parser.add_argument("--report", action="store_true", help="print the CPU time used, on stderr, at the end")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGUMENTS]", help="program to run")

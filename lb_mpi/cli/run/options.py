@@ -24,10 +24,10 @@ PATIENCE_S = 1.0  # before the first line of progress
 Options = argparse._ActionsContainer  # a parser, or a group of it
 
 
-def add_slow_ranks(options: Options, of: str = "the ranks") -> None:
+def add_slow_ranks(options: Options, of: str = "the ranks", default: str = " (default: 1)") -> None:
     """Add --speeds of ranks or hosts that are to be slower than their machine, for `lb_mpi.checks.emulated_speeds`."""
     options.add_argument("--speeds", metavar="F,F,...",
-        help=f"emulate unequal machines: speeds of {of}, above 0 and at most 1 (default: 1)")
+        help=f"emulate unequal machines: speeds of {of}, above 0 and at most 1{default}")
 
 
 def add_speeds(options: Options, of: str, default: str, more: str = "") -> None:
