@@ -29,18 +29,8 @@ def committed(folder: Path) -> list[int]:
 def interrupted(n: int, folder: Path, number: signal.Signals, victim: int | None, after: int) -> tuple[int, str]:
     """Start on n ranks, send the signal to a rank (None: to mpiexec) `after` so many saves; its exit code and stderr."""
     environment = here()
-    argv = [
-        str(environment.python),
-        "-m",
-        APP,
-        *SMALL,
-        "--steps",
-        "1000000",
-        "--save",
-        str(folder),
-        "--save-every",
-        "1",
-    ]
+    options = ["--steps", "1000000", "--save", str(folder), "--save-every", "1"]
+    argv = [str(environment.python), "-m", APP, *SMALL, *options]
     command, variables = environment.job(n, argv)
     mark, env = limit.marked({**os.environ, **variables})
     last = max(committed(folder), default=0)
