@@ -75,8 +75,7 @@ def busy_at_5(k: int) -> int:
     return k
 
 
-@pytest.mark.parametrize("function", [forever_at_5, busy_at_5])
-@pytest.mark.parametrize("root", [None, 0])
+@pytest.mark.parametrize(("function", "root"), [(forever_at_5, 0), (busy_at_5, None)])
 def test_a_hung_task_is_named_with_its_rank_and_seconds(root: int | None, function: Callable[[int], int]) -> None:
     before = signal.getsignal(signal.SIGALRM)
     with lb_mpi.Pool(COMM, root=root) as pool:
