@@ -1,4 +1,4 @@
-"""The ranks' part of `benchmarks.grain` and `benchmarks.busy`; run by them, under mpiexec.
+"""The ranks' part of `benchmarks.grain`; run by it, under mpiexec.
 
 Rank 0 prints a JSON object: seconds of a step by length, way and round.  A step of length s is work of s seconds at speed 1
 for each rank.
@@ -7,15 +7,19 @@ for each rank.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
 
 import lb_mpi
-from benchmarks.pool import spin
+from benchmarks.grain import LIST_S, ONE_MORE, spin, task_list, timed
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats
 from lb_mpi.mpi.common.collective import barrier
@@ -212,15 +216,137 @@ def search(options: argparse.Namespace, length_s: float) -> Seconds:
     return in_turn(COMM, ways, options.repeat, steps_of(length_s), warm=1)
 
 
-DOORS: dict[str, Callable[[argparse.Namespace, float], Seconds]] = {
-    door.__name__: door for door in (rows, stencil, calls, exchange, search)
+# --- tasks: each way runs function(item) for all items, and has the results on rank 0 ------------------------------------
+#
+# It is called on all ranks of its communicator as run(comm, items, maps), is warmed with the first items, and returns the
+# seconds of all maps on rank 0, None elsewhere.
+
+Timed = Callable[[MPI.Intracomm, Sequence[float], int], float | None]
+WARM = 2  # items
+SIGMA = 1.0  # of the logarithm of heavy-tailed costs: in a thousand, the largest is some 14 times the mean
+
+
+def pool(comm: MPI.Intracomm, items: Sequence[float], maps: int) -> float | None:
+    """lb_mpi.Pool, of which only the root goes on: the function has to travel, as with the others."""
+    with lb_mpi.Pool(comm, root=0) as pool:
+        if pool is None:
+            return None
+        pool.map(spin, items[:WARM])
+        return timed(lambda: pool.map(spin, items), maps)
+
+
+def executor(kind: Callable[..., Any], chunksize: int) -> Timed:
+    """lb_mpi.Executor, or mpi4py's MPICommExecutor, of which rank 0 only manages."""
+
+    def run(comm: MPI.Intracomm, items: Sequence[float], maps: int) -> float | None:
+        executor: Any
+        with kind(comm) as executor:
+            return None if executor is None else timed_map(executor, items, maps, chunksize)
+
+    return run
+
+
+def timed_map(executor: Any, items: Sequence[float], maps: int, chunksize: int) -> float:
+    """Seconds of an executor's maps."""
+    list(executor.map(spin, items[:WARM], chunksize=1))
+    return timed(lambda: list(executor.map(spin, items, chunksize=chunksize)), maps)
+
+
+def submitted(comm: MPI.Intracomm, items: Sequence[float], maps: int) -> float | None:
+    """lb_mpi.Executor, each item by `submit`."""
+    with lb_mpi.Executor(comm) as executor:
+        if executor is None:
+            return None
+        list(executor.map(spin, items[:WARM]))
+        return timed(lambda: [future.result() for future in [executor.submit(spin, item) for item in items]], maps)
+
+
+def schwimmbad(comm: MPI.Intracomm, items: Sequence[float], maps: int) -> float | None:
+    """Its MPIPool, of which rank 0 only manages."""
+    try:
+        pool = importlib.import_module("schwimmbad").MPIPool(comm)
+    except SystemExit:  # how the other ranks leave it
+        return None
+    pool.map(spin, items[:WARM])
+    seconds = timed(lambda: pool.map(spin, items), maps)
+    pool.close()
+    pool.workers.clear()  # it closes again at the end of the program, by messages that nobody would receive
+    return seconds
+
+
+TASK_WAYS: dict[str, Timed] = {
+    "pool": pool,
+    "Executor 1": executor(lb_mpi.Executor, 1),
+    "Executor 16": executor(lb_mpi.Executor, 16),
+    "Executor.submit": submitted,
+    "MPICommExecutor 1": executor(MPICommExecutor, 1),
+    "MPICommExecutor 16": executor(MPICommExecutor, 16),
+    "schwimmbad": schwimmbad,
+}
+
+
+def tasks(options: argparse.Namespace, length_s: float) -> Seconds:
+    """A step is a task on each rank; the ways run in an order that is drawn; the last rank is for `ONE_MORE`."""
+    n, maps = task_list(options.ranks, length_s, options.few, options.list_s)
+    fewer = MPI.Intracomm(COMM.Split(0 if COMM.rank < options.ranks else MPI.UNDEFINED, COMM.rank))
+    seconds: Seconds = {}
+    for name in random.Random(options.seed).sample(options.ways, len(options.ways)):
+        comm = COMM if name.endswith(ONE_MORE) else fewer
+        barrier(COMM)
+        took = TASK_WAYS[name.removesuffix(ONE_MORE)](comm, [length_s] * n, maps) if comm != MPI.COMM_NULL else None
+        if took is not None:
+            seconds[name] = [took * options.ranks / (n * maps)]
+    barrier(COMM)
+    return seconds
+
+
+def pool_executor(options: argparse.Namespace, length_s: float) -> Seconds:
+    """Tasks of MPIPoolExecutor; started by python -m mpi4py.futures, so that rank 0 manages the others."""
+    n, maps = task_list(options.ranks, length_s, options.few, options.list_s)
+    with MPIPoolExecutor() as executor:
+        took = timed_map(executor, [length_s] * n, maps, 1)
+        return {f"MPIPoolExecutor 1{ONE_MORE}": [took * options.ranks / (n * maps)]}
+
+
+def maps(options: argparse.Namespace, length_s: float) -> Seconds:
+    """Time of a map of heavy-tailed tasks / its lower bound, from the second map of a pool on.
+
+    A task that waits takes longer on a slow rank by itself: no core is needed for it, and no rest afterwards.  What counts
+    is how long it took: a busy system wakes it late.  Where the hosts are slow, tasks that compute are so by themselves.
+    """
+    speeds = comma_list("--speeds", options.speeds, COMM.size)
+    mine, waits = speeds[COMM.rank], options.waits
+    emulated = 1.0 if waits or options.hosts_are_slow else mine
+    found: Seconds = {"map": [], "map, known costs": []}
+
+    def nap(seconds: float) -> float:
+        time.sleep(seconds / mine)
+        return seconds
+
+    with lb_mpi.Pool(COMM, emulated_speed=emulated) as plain, lb_mpi.Pool(COMM, emulated_speed=emulated) as by_cost:
+        for k in range(options.repeat + 1):
+            drawn = np.random.default_rng(options.seed + k).lognormal(0.0, SIGMA, options.tasks)
+            items = [float(cost) for cost in drawn * (length_s / drawn.mean())]
+            for way, pool in zip(found, (plain, by_cost), strict=True):
+                results = pool.map(nap if waits else spin, items, costs=None if pool is plain else items)
+                if (report := pool.report()) is not None:
+                    assert results == items
+                    done = zip(report.ranks, speeds, strict=True)
+                    work_s = sum(rank.busy_s * speed for rank, speed in done) if waits else sum(items)
+                    bound_s = max(work_s / sum(speeds), max(items) / max(speeds))
+                    found[way].append(report.seconds / bound_s)
+    return {way: ratios[1:] for way, ratios in found.items()}
+
+
+WORKS: dict[str, Callable[[argparse.Namespace, float], Seconds]] = {
+    work.__name__: work for work in (rows, stencil, calls, exchange, search, tasks, pool_executor, maps)
 }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure one door with steps of some lengths."""
+    """Measure some work with steps of some lengths."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grain_ranks", description=__doc__)
-    parser.add_argument("door", choices=DOORS)
+    parser.add_argument("work", choices=WORKS)
     parser.add_argument(
         "--lengths", type=float, nargs="+", default=[0.0], help="seconds of work on each rank in a step"
     )
@@ -230,8 +356,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--hosts-are-slow", action="store_true", help="the hosts have these --speeds: do not emulate them"
     )
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of costs, and of the order of ways")
+    parser.add_argument("--ways", nargs="+", default=["pool"], help="of tasks")
+    parser.add_argument("--ranks", type=int, default=COMM.size, help="of the ways that need no additional one")
+    parser.add_argument("--few", type=int, default=0, help="tasks of a map; 0: all of a list")
+    parser.add_argument("--list-s", type=float, default=LIST_S, help="seconds of work on each rank in a list of tasks")
+    parser.add_argument("--tasks", type=int, default=1000, help="of a map that is compared with its bound")
     options = parser.parse_args(argv)
-    answer = [DOORS[options.door](options, length_s) for length_s in options.lengths]
+    answer = [WORKS[options.work](options, length_s) for length_s in options.lengths]
     if COMM.rank == 0:
         print(json.dumps({"lengths": options.lengths, "seconds": answer}))
 
