@@ -149,10 +149,10 @@ def time_step(comm: MPI.Comm, plan: HaloPlan) -> float:
 
 def matters(comm: MPI.Intracomm, graph: Graph | None, work: int) -> dict[str, Any]:
     """What a saved run has to have in common with this one; the graph by its content, wherever its file lies now."""
-    told = None
+    words = None
     if graph is not None:
-        told = f"{len(graph.indptr) - 1} vertices, {len(graph.indices) // 2} edges, CRC {graph_crc(graph):08x}"
-    return {"app": "heat", "graph": comm.bcast(told), "work": work}
+        words = f"{len(graph.indptr) - 1} vertices, {len(graph.indices) // 2} edges, CRC {graph_crc(graph):08x}"
+    return {"app": "heat", "graph": comm.bcast(words), "work": work}
 
 
 def graph_crc(graph: Graph) -> int:

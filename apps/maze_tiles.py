@@ -100,7 +100,7 @@ class TiledMazeSearch:
         self._deeds = Deeds(self.rank, size, across**2)
         self._begun: set[int] = set()
         self._pending: dict[int, list[Indices]] = {}  # ways into tiles of this rank
-        self._to_tell: dict[int, list[Indices]] = {}  # by rank
+        self._news: dict[int, list[Indices]] = {}  # by rank
         self._hand = maze_kernel.Hand(side)
         self._run = 0
         self._visited, self._found, self._keeper = 0, False, bool(keeper)
@@ -177,8 +177,8 @@ class TiledMazeSearch:
         sends = [(giver, self._packed(MOVED, np.array(tales))) for giver, tales in self._deeds.tales.items()]
         self._deeds.tales = {}
         if not self._hand.left:
-            sends += [(owner, self._packed(WAYS, np.concatenate(ways))) for owner, ways in self._to_tell.items()]
-            self._to_tell = {}
+            sends += [(owner, self._packed(WAYS, np.concatenate(ways))) for owner, ways in self._news.items()]
+            self._news = {}
         return sends
 
     def incoming(self, payload: bytes) -> None:
@@ -250,7 +250,7 @@ class TiledMazeSearch:
             if owner == UNKNOWN:
                 self._deeds.limbo.setdefault(tile, []).append(part)
             elif owner != self.rank:
-                self._to_tell.setdefault(owner, []).append(part)
+                self._news.setdefault(owner, []).append(part)
             else:
                 cells = self._tiles.cells[part >> 4]
                 if len(left := part[(cells == FREE) | (cells == SENT)]):

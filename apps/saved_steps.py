@@ -65,11 +65,11 @@ class SavedSteps:
         The record knows how far it is.
         """
         for step in self._steps(arrays):
-            self._tell(step)
+            self._report(step)
             yield step
-        self._tell(self.last)
+        self._report(self.last)
 
-    def _tell(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         now = time.perf_counter()
         self.record.stepped(now, done, self.last)
         self.record.enter(self.record.phase, now)  # a time to write it

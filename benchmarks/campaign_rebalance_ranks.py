@@ -188,7 +188,7 @@ def compute(speeds: np.ndarray, load: float) -> None:
 
 
 class Packing:
-    """The pack and unpack of objects, which fail in one call on one rank, if they are told to."""
+    """The pack and unpack of objects, which fail in one call on one rank, if that is drawn."""
 
     def __init__(self) -> None:
         """Do not fail."""
@@ -197,9 +197,9 @@ class Packing:
     def draw(self, rng: np.random.Generator) -> bool:
         """Fail now and then; return whether any rank does, the same on all."""
         rank, how = int(rng.integers(SIZE)), str(rng.choice(["pack", "pack", "unpack", "exit"]))
-        told = rng.random() < 0.2
-        self.fails = how if told and rank == RANK else ""
-        return bool(told)
+        fails = rng.random() < 0.2
+        self.fails = how if fails and rank == RANK else ""
+        return bool(fails)
 
     def pack(self, one: Any) -> bytes:
         """Return an object as bytes."""

@@ -93,8 +93,8 @@ def hosts(speeds: str, slots: int = 1) -> Iterator[Answer]:
         return done.stdout
 
     def answer(argv: Sequence[str]) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(cluster("run", "--", sys.executable, *argv).splitlines()[-1])
-        return told
+        found: dict[str, Any] = json.loads(cluster("run", "--", sys.executable, *argv).splitlines()[-1])
+        return found
 
     n_hosts = str(len(speeds.split(",")))
     cluster("up", "--hosts", n_hosts, "--slots", str(slots), "--speeds", speeds, "--delay-ms", str(DELAY_MS))
@@ -180,7 +180,7 @@ class Row(NamedTuple):
         others = percent(self.others)
         return f"{self.name:72} {self.seen:9.4g} {self.unit:5} {spread:17} {self.wanted:8} {met:3}  others {others}"
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it for JSON."""
         numbers = {
             "values": [known(value) for value in self.values],
@@ -206,6 +206,6 @@ def table(sections: Sequence[str], measure: Callable[[str], Iterator[Row]], as_j
             if not as_json:
                 print(f"  {rows[-1]}", flush=True)
     if as_json:
-        print(json.dumps([row.told() for row in rows]))
+        print(json.dumps([row.as_json() for row in rows]))
     elif any(row.others > MUCH for row in rows):
         print(f"{MARK} others took more than {MUCH:.0%} of the machine: this row says little")

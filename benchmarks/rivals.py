@@ -37,7 +37,7 @@ from lb_mpi.virtual import Network
 # answers at once that it has none; but it remembers the thieves on its lifelines, and sends half of its work when it has
 # some.  A rank that has asked all in vain sleeps until one of its lifelines brings work.
 #
-# Assumed: requests are served between two quanta, as GLB's workers do; each is served by a half of what is in hand,
+# Assumed: requests are answered between two quanta, as GLB's workers do; the answer is a half of what is in hand,
 # above the threshold that all have here; in the beginning all but rank 0 hang on their parent in the binomial tree,
 # whose edges are lifelines (X10's library has a ternary tree).  Two random victims: X10's usual one is one less; two
 # were better here.

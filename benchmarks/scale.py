@@ -228,16 +228,16 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="numbers of ranks (%(default)s)")
     parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases (all; no ring above 64 ranks)")
     options = parser.parse_args()
-    told = []
+    words = []
     if not options.json:
         print(f"{'case':26} {'ranks':>6} {'measured':>10} {'predicted':>10} {'ratio':>10} within {WITHIN:.0%}", flush=True)
     for size in options.ranks:
         lines, others = measure(size, options.only or [name for name in CASES if name != "ring" or size <= RANKS[0]])
-        told += [{**line._asdict(), "ratio": line.ratio, "others": known(others)} for line in lines]
+        words += [{**line._asdict(), "ratio": line.ratio, "others": known(others)} for line in lines]
         if not options.json:
             print(*lines, f"others took {percent(others)}", sep="\n", flush=True)
     if options.json:
-        print(json.dumps(told))
+        print(json.dumps(words))
 
 
 if __name__ == "__main__":

@@ -69,18 +69,18 @@ def run_ranks(graph: Graph, setup: Setup, loads: Floats, tolerance: float) -> tu
         for edges, load, speed, lbar in zip(ends, loads, setup.speeds, mean, strict=True)
     ]
 
-    def tell(name: str) -> None:
+    def exchange(name: str) -> None:
         values = np.array([getattr(one, name) for one in ranks])
         for edges, neighbours in zip(ends, near, strict=True):
             edges.received = values[neighbours]
 
     steps = 0
     while not all(one.time <= (1.0 + tolerance) * lbar for one, lbar in zip(ranks, mean, strict=True)):
-        tell("time")
+        exchange("time")
         for one in ranks:
             one.step()
         steps += 1
-    tell("potential")
+    exchange("potential")
     return steps, np.array([one.time for one in ranks]), merge(graph, [one.flow() for one in ranks])
 
 

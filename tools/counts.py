@@ -27,7 +27,7 @@ class Counts(NamedTuple):
 def count(reports: Sequence[Path], exit_code: int, *, may_be_empty: bool = False) -> tuple[Counts, str]:
     """Count the tests of one pytest run from its ranks' JUnit reports, given in rank order; and say what else is wrong.
 
-    A test that failed on any rank has failed; how the others ended is told by the lowest rank that left a report.
+    A test that failed on any rank has failed; the lowest rank that left a report says how the others ended.
     A run that went wrong counts as one failure at least.
     """
     failed: set[tuple[str, str]] = set()

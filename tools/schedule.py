@@ -76,7 +76,7 @@ class Running:
 
     def outcome(self, code: int) -> Outcome:
         """What has come of it."""
-        return self.stage.judge(self._folder, code)
+        return self.stage.outcome_of(self._folder, code)
 
 
 def run_all(stages: Sequence[Stage], *, verbose: bool) -> bool:
@@ -114,7 +114,7 @@ def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome
                 if (code := one.code()) is not None:
                     running.remove(one)
                     outcomes[one.stage.name] = outcome = one.outcome(code)
-                    tell(one, outcome, verbose=verbose)
+                    report(one, outcome, verbose=verbose)
                     signed = time.monotonic()
                     one.__exit__()
             if time.monotonic() > signed + SIGN_S:
@@ -134,15 +134,15 @@ def fits(stage: Stage, waiting: list[Stage], running: list[Stage]) -> bool:
     return sum(one.n_cores for one in running) + stage.n_cores <= N_CORES
 
 
-def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:
+def report(one: Running, outcome: Outcome, *, verbose: bool) -> None:
     """Print how a stage has ended."""
     counts = outcome.counts
     took = f"{one.stage.name:<38}{one.seconds:7.1f} s {one.cpu_s:6.1f} CPU s "
-    told = [took, "passed" if outcome.good else "FAILED", outcome.problem]
+    words = [took, "passed" if outcome.good else "FAILED", outcome.problem]
     if outcome.problem == "hung":
-        told.append(f" {one.progress.silent_s:.0f} s without a test that ended; {one.progress}")
+        words.append(f" {one.progress.silent_s:.0f} s without a test that ended; {one.progress}")
     if sum(counts) > bool(outcome.problem):
-        told.append(f" {counts.passed} of {sum(counts)} tests" + f", {counts.skipped} skipped" * bool(counts.skipped))
-    print(*filter(None, told), flush=True)
+        words.append(f" {counts.passed} of {sum(counts)} tests" + f", {counts.skipped} skipped" * bool(counts.skipped))
+    print(*filter(None, words), flush=True)
     if outcome.output and (verbose or not outcome.good):
         print(outcome.output, flush=True)

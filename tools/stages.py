@@ -1,4 +1,4 @@
-"""What a stage of ./launch/test is: a command, judged by its exit code and by the reports of its pytests."""
+"""What a stage of ./launch/test is: a command, good or not by its exit code and by the reports of its pytests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stage(NamedTuple):
     silence_s: float  # when no test has ended for so long, it has hung
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
-    judge: Callable[[Path, int], Outcome]
+    outcome_of: Callable[[Path, int], Outcome]
     after: tuple[str, ...] = ()  # the names of stages that must have ended before
 
 
@@ -55,13 +55,13 @@ def until_dump_s(silence_s: float) -> float:
 def check(environment: Environment, *command: str) -> Stage:
     """Make a stage that has no tests, `python -m COMMAND`: a static check, or what is to be done before the tests."""
 
-    def judge(folder: Path, code: int) -> Outcome:
+    def outcome_of(folder: Path, code: int) -> Outcome:
         problem = "hung" if code == limit.HUNG else f"exit code {code}" if code else ""
         return Outcome(Counts(failed=int(code != 0)), problem, _text(folder / "log"))
 
     argv = [str(environment.python), "-m", *command]
     n_cores = 1.0 if command[0] == KERNELS else IDLE  # for them, most stages wait
-    return Stage(command[0], n_cores, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
+    return Stage(command[0], n_cores, CHECK_LIMIT_S, lambda _: argv, environment.variables(), outcome_of)
 
 
 def set_up(environment: Environment) -> Stage:
@@ -87,10 +87,10 @@ def serial(
         dump = f"faulthandler_timeout={until_dump_s(silence_s):g}"
         return [*pytest, f"--junitxml={folder / 'report.xml'}", "-o", dump, *arguments]
 
-    def judge(folder: Path, code: int) -> Outcome:
+    def outcome_of(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(name, n_cores, silence_s, argv, {**environment.variables(), **ONE_THREAD}, judge, (KERNELS,))
+    return Stage(name, n_cores, silence_s, argv, {**environment.variables(), **ONE_THREAD}, outcome_of, (KERNELS,))
 
 
 def parallel(
@@ -108,7 +108,7 @@ def parallel(
         rank = [str(environment.python), "-m", "mpi4py", "-m", "tools.rank", str(folder), str(silence_s), "-q"]
         return environment.job(n, [*rank, *arguments])[0]
 
-    def judge(folder: Path, code: int) -> Outcome:
+    def outcome_of(folder: Path, code: int) -> Outcome:
         counts, problem = count([folder / f"{rank}.xml" for rank in range(n)], code, may_be_empty=may_be_empty)
         logs = [folder / f"{rank}.log" for rank in range(n)] if problem or counts.failed else [folder / "0.log"]
         titled = [(f"rank {path.stem}", path) for path in logs if path.exists()] + [("mpiexec", folder / "log")]
@@ -117,7 +117,8 @@ def parallel(
 
     name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
     n_cores = 0.5 if n == 1 else 2  # one rank waits for the disk and for the clock, most of the time
-    return Stage(name, n_cores, silence_s, argv, {**environment.job(n, [])[1], **PATIENT, **variables}, judge, (KERNELS,))
+    variables = {**environment.job(n, [])[1], **PATIENT, **variables}
+    return Stage(name, n_cores, silence_s, argv, variables, outcome_of, (KERNELS,))
 
 
 def _text(log: Path) -> str:

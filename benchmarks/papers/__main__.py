@@ -2,7 +2,7 @@
 
     python -m benchmarks.papers [--full] [--output out/papers] [--json] [--only drafting,diffusion] [--no-plots]
 
-writes papers.md, section by section: a page with a verdict for each printed number (same, better, error in print, not
+writes papers.md, section by section: a page with an outcome for each printed number (same, better, error in print, not
 reproducible, with the reason), its plots (with the extra `plot`), and papers.json with all items.  Minutes; --full
 draws as much as the papers did and more, and takes several times as long.  The exit code is 1 when a number differs.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.measuring import command, pyplot
 from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition, second
-from benchmarks.papers.page import DIFFERS, KINDS, VERDICTS, Run, Section, write
+from benchmarks.papers.page import DIFFERS, KINDS, OUTCOMES, Run, Section, write
 
 SECTIONS = {
     "drafting": drafting.section,
@@ -63,13 +63,13 @@ def main() -> int:
             (args.output / "papers.json").write_text(json.dumps(items, indent=1))
     say("done")
     for kind in KINDS:
-        counts = Counter(item["verdict"] for item in items if item["kind"] == kind)
+        counts = Counter(item["outcome"] for item in items if item["kind"] == kind)
         if counts:
-            print(f"{counts.total()} lines from {kind}: " + ", ".join(f"{counts[word]} {word}" for word in VERDICTS))
+            print(f"{counts.total()} lines from {kind}: " + ", ".join(f"{counts[word]} {word}" for word in OUTCOMES))
     print(f"page: {args.output}/papers.md")
     if args.json:
         print(json.dumps(items))
-    return 1 if any(item["verdict"] == DIFFERS for item in items) else 0
+    return 1 if any(item["outcome"] == DIFFERS for item in items) else 0
 
 
 if __name__ == "__main__":

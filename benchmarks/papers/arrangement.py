@@ -331,9 +331,9 @@ def _item(key: str, name: str, values: Sequence[float], spans: Sequence[stopping
     if spans:  # the quantiles of the sets of speeds, together
         together = stopping.Span(*(float(np.median([one[k] for one in spans])) for k in range(3)))
         least, most = min(one.low for one in spans), max(one.high for one in spans)
-        told = f"the model predicts {together.text()} for the median set, {least:.3g} to {most:.3g} for all"
-        text += f"; {told}"
-        model = Evidence(told, sound and printed.least <= most and least <= printed.most)
+        words = f"the model predicts {together.text()} for the median set, {least:.3g} to {most:.3g} for all"
+        text += f"; {words}"
+        model = Evidence(words, sound and printed.least <= most and least <= printed.most)
     lost = Evidence(text, sound and (printed.least > high or printed.most < low))
     return compare(name, printed.text, float(np.median(values)), drawn=values, model=model, lost=lost)
 
@@ -395,8 +395,8 @@ def experiment_1(run: Run, section: Section, known: Known) -> None:
     section.lines += [
         "",
         "Two printed columns have the same list of neighbours, and lists stand in other columns than their "
-        "values. The greedy says which list belongs to which column; those of T1 and T9 agree with none, and are told by "
-        "their greatest p. C8 is the candidate for column 8, whose list is lost (below).",
+        "values. The greedy says which list belongs to which column; those of T1 and T9 agree with none, and are "
+        "distinguished by their greatest p. C8 is the candidate for column 8, whose list is lost (below).",
         *table(
             ["list", "p of the greedy", *(f"`{method}`" for method in METHODS), "columns that print the greedy's"],
             lists,

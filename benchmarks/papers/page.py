@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# --- A printed number beside ours, and the verdict that follows: the one rule, for all papers -------------------------
+# --- A printed number beside ours, and the outcome that follows: the one rule, for all papers -------------------------
 #
 # The first that holds:
 # 1. same               ours, rounded as the paper rounds, is the printed one: they differ by half a unit of its last digit
@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 # 5. not reproducible   evidence, computed in this run, of what was tried, or of what is missing.
 # 6. differs            none of these.  There should be none.
 #
-# Nothing else makes a verdict: a reason is a text with a condition, and counts only when the condition holds.
+# Nothing else makes an outcome: a reason is a text with a condition, and counts only when the condition holds.
 
 SAME, MISPRINT, BETTER, EXPLAINED = "same", "error in print", "better", "explained by a model"
 LOST, DIFFERS = "not reproducible", "differs"
-VERDICTS = (SAME, BETTER, MISPRINT, EXPLAINED, LOST, DIFFERS)
+OUTCOMES = (SAME, BETTER, MISPRINT, EXPLAINED, LOST, DIFFERS)
 MARKS = {SAME: "=", BETTER: "+", MISPRINT: "x", EXPLAINED: "~", LOST: "?", DIFFERS: "!"}
 SLACK = 1e-9  # of rounding in binary
 
@@ -79,7 +79,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the page: what, as printed, ours, the verdict with its reason, and whose number was compared.
+    """One line of the page: what, as printed, ours, the outcome with its reason, and whose number was compared.
 
     kind   PRINT: ours beside a printed number; ARITHMETIC: a printed number beside what follows from others in print;
            OURS: lb_mpi beside a second implementation, or another number of ours: nothing of it is printed
@@ -88,14 +88,14 @@ class Item:
     name: str
     printed: str
     ours: str
-    verdict: str
+    outcome: str
     why: str = ""
     kind: str = PRINT
 
     @property
     def cell(self) -> str:
-        """Ours, what is printed, and a mark of the verdict: for tables of many."""
-        return f"{self.ours} ({self.printed}) {MARKS[self.verdict]}"
+        """Ours, what is printed, and a mark of the outcome: for tables of many."""
+        return f"{self.ours} ({self.printed}) {MARKS[self.outcome]}"
 
 
 def compare(
@@ -125,7 +125,7 @@ def compare(
         shown += f" [{min(drawn):.4g}..{max(drawn):.4g}]"
     same = min(drawn) <= number.most and number.least <= max(drawn) if drawn else number.agrees(ours)
     ahead = (better == "less" and ours < number.value) or (better == "more" and ours > number.value)
-    return Item(name, printed, shown, *_judge(same, error, ahead, model, lost))
+    return Item(name, printed, shown, *_decide(same, error, ahead, model, lost))
 
 
 def claim(
@@ -139,10 +139,10 @@ def claim(
     lost: Evidence | None = None,
 ) -> Item:
     """The item of a printed statement, which holds or doesn't by what was computed."""
-    return Item(name, printed, ours, *_judge(holds, error, False, model, lost))
+    return Item(name, printed, ours, *_decide(holds, error, False, model, lost))
 
 
-def _judge(
+def _decide(
     same: bool, error: Evidence | None, ahead: bool, model: Evidence | None, lost: Evidence | None
 ) -> tuple[str, str]:
     if same:
@@ -167,7 +167,7 @@ class Run(NamedTuple):
     folder: Path  # for the pictures
     plt: Any  # matplotlib.pyplot; None: no pictures
     full: bool  # as much as the paper drew, hours if need be
-    say: Callable[[str], None]  # is told what is going on
+    say: Callable[[str], None]  # prints what is going on
 
     def draw(self, name: str, title: str, plot: Callable[[Any], Any]) -> list[str]:
         """The lines that show the figure that plot(plt) returns, saved as `name`; none without matplotlib."""
@@ -190,20 +190,20 @@ class Section:
     lines: list[str] = field(default_factory=list)
 
     def concluded(self) -> str:
-        """The conclusion, with the numbers of verdicts."""
-        counts = Counter(one.verdict for one in self.items if one.kind != ARITHMETIC)
+        """The conclusion, with the numbers of outcomes."""
+        counts = Counter(one.outcome for one in self.items if one.kind != ARITHMETIC)
         n, differs = counts.total(), counts[DIFFERS]
         if differs:
             return f"**Conclusion.** {differs} of {n} lines differ: see below."
-        words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+        words = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
         return f"**Conclusion.** {self.conclusion} Of {n} lines: {words}."
 
     def show(self, heading: str, items: Sequence[Item], *notes: str, folded: bool = False, kind: str = "") -> None:
         """Add a table of items, one a line, under a heading; `folded`: to be opened by a click; `kind`: that of all."""
         items = [replace(one, kind=kind) for one in items] if kind else items
         self.items += items
-        table = ["| | expected | from | ours | verdict |", "|---|---|---|---|---|"]
-        table += [f"| {one.name} | {one.printed} | {one.kind} | {one.ours} | {_verdict(one)} |" for one in items]
+        table = ["| | expected | from | ours | outcome |", "|---|---|---|---|---|"]
+        table += [f"| {one.name} | {one.printed} | {one.kind} | {one.ours} | {_outcome(one)} |" for one in items]
         if folded:
             self.lines += ["", "<details><summary>" + heading + "</summary>", "", *table, "", "</details>", "", *notes]
         else:
@@ -228,11 +228,11 @@ def write(sections: Sequence[Section], seconds: float, full: bool) -> str:
     lines = ["# The papers, beside what lb_mpi computes", ""]
     lines += ["Written by `python -m benchmarks.papers" + (" --full" if full else "") + f"` in {seconds:.0f} s.", ""]
     lines += [
-        "Every verdict follows from numbers of this run, by one rule: the first that holds of **same** (ours rounds to the "
+        "Every outcome follows from numbers of this run, by one rule: the first that holds of **same** (ours rounds to the "
         "printed number, or, where the paper drew its instance, the printed number lies within our draws), **error in "
         "print** (a computed reason why the number can't be right), **better**, **explained by a model** (what a model of "
         "the paper's program predicts, which was fixed beforehand and could fail), **not reproducible** (a computed reason, "
-        "of what is missing or was tried) and **differs**. In tables of many a mark stands for the verdict: "
+        "of what is missing or was tried) and **differs**. In tables of many a mark stands for the outcome: "
         + ", ".join(f"`{mark}` {word}" for word, mark in MARKS.items())
         + ".",
     ]
@@ -244,18 +244,18 @@ def write(sections: Sequence[Section], seconds: float, full: bool) -> str:
     rows = []
     for section in sections:
         for kind in KINDS:
-            count = Counter(one.verdict for one in section.items if one.kind == kind)
+            count = Counter(one.outcome for one in section.items if one.kind == kind)
             if count:
                 name = f"[{section.title}](#{_anchor(section.title)})"
-                rows.append([name, kind, *(count[word] or "" for word in VERDICTS), count.total()])
-    lines += table(["", "from", *VERDICTS, "in all"], rows)
+                rows.append([name, kind, *(count[word] or "" for word in OUTCOMES), count.total()])
+    lines += table(["", "from", *OUTCOMES, "in all"], rows)
     for section in sections:
         lines += ["", f"## {section.title}", "", section.source, "", section.concluded(), *section.lines]
     return "\n".join([*_without_double_blanks(lines), ""])
 
 
-def _verdict(item: Item) -> str:
-    return f"**{item.verdict}**" + (f": {item.why}" if item.why else "")
+def _outcome(item: Item) -> str:
+    return f"**{item.outcome}**" + (f": {item.why}" if item.why else "")
 
 
 def _anchor(title: str) -> str:

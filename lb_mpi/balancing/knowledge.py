@@ -153,19 +153,19 @@ class RowCosts:
 
         same = np.add.reduceat(np.where(measured_by == np.repeat(by, counts), before, 0.0), starts)
         clear, own, took = expected(self.rank, same)
-        tells = clear & (by != self.rank)
+        informs = clear & (by != self.rank)
         ratios = np.log(tick_work / tick_work[self.rank])
         weight = ticks * tick_work[by]
         observed = [
             Observation(int(by[k]), float(weight[k]), float(ratios[by[k]]) + math.log(own[k] / took[k]))
-            for k in np.flatnonzero(tells).tolist()
+            for k in np.flatnonzero(informs).tolist()
         ]
         for rank in self._suspected & set(measured_by.tolist()):  # its rows have come home
             clear, its, took = expected(rank, own)
             came = clear & (by == self.rank)
             excess = np.log(took[came] / its[came])
             if len(excess) >= SEVERAL and (excess.min() > CLEAR or excess.max() < -CLEAR):
-                tells |= came
+                informs |= came
                 self._suspected.discard(rank)
                 came_back = zip(weight[came].tolist(), (ratios[rank] + excess).tolist(), strict=True)
                 observed += [Observation(rank, *one) for one in came_back]
@@ -183,7 +183,7 @@ class RowCosts:
         self.call.observe((1.0 - np.add.reduceat(self._parts[index], starts))[plain], (ticks - total)[plain])
         self._parts[index] = np.repeat(1.0 / counts, counts)
         # Rows that this rank measured before move only part of the way to a larger cost; others' ticks may be more work.
-        trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
+        trusted = np.where(informs | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
         each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
         self.ticks[index] = each
         self.measured_by[index] = np.repeat(by, counts)

@@ -69,7 +69,7 @@ class _Chooser:
         """Let the other rank choose for both."""
         home = home_of(self._shard, self.labels, self._rank, other)
         found, message = yield Ask(home, AHEAD * self._left[other], 0.5 * self._room)
-        reply = _heard((yield from exchange(RebalanceKind.PAIR, {other: message}, (other,))))
+        reply = _received((yield from exchange(RebalanceKind.PAIR, {other: message}, (other,))))
         labels = self.labels.copy()
         labels[found] = reply[2 : 2 + len(found)]
         labels[home.start : home.stop] = reply[2 + len(found) :]
@@ -77,7 +77,7 @@ class _Chooser:
 
     def _host(self, other: int) -> Steps:
         """Choose for both ranks."""
-        message = _heard((yield from exchange(RebalanceKind.PAIR, {}, (other,))))
+        message = _received((yield from exchange(RebalanceKind.PAIR, {}, (other,))))
         home, seed = home_of(self._shard, self.labels, self._rank, other), pair_number(self._rank, other) + self._passes
         chosen = yield Choose(home, message, self._stay, self._left[other], 0.5 * self._room, seed)
         yield from exchange(RebalanceKind.PAIR, {other: chosen.reply}, ())
@@ -90,7 +90,7 @@ class _Chooser:
         self._left[other] = left
 
 
-def _heard(received: Mapping[int, Ints | None]) -> Ints:
+def _received(received: Mapping[int, Ints | None]) -> Ints:
     """Return the only message; JobFailed if its sender has given up."""
     (message,) = received.values()
     if message is None:

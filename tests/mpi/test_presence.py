@@ -71,7 +71,7 @@ def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
     assert all(phase and f" s in {phase}: " in text for phase, text in zip(phases, lines, strict=True)), (phases, lines)
 
 
-def tell() -> None:
+def release() -> None:
     """Let the late rank come, when the lowest rank has warned: another one may be first on a busy machine."""
     if RANK == 0:
         COMM.Send(b"", LATE, TAG)
@@ -108,7 +108,7 @@ def used() -> MPI.Intracomm:
 def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "EVERY_S", 0.05)
     _, made = DOORS["Balancer()"]
-    with made(used(), folder) as call, warned(tell) as lines:
+    with made(used(), folder) as call, warned(release) as lines:
         if RANK == LATE:
             compiling.compilation.begin("kernel")
             until_told()
@@ -156,7 +156,7 @@ def test_a_communicator_is_freed_only_if_no_rank_fails_alone_after_an_error_of_a
 def test_a_late_rank_is_named_and_when_it_comes_all_go_on(folder: Path, door: str) -> None:
     name, made = DOORS[door]
     comm = used()
-    with made(comm, folder) as call, warned(tell) as lines:
+    with made(comm, folder) as call, warned(release) as lines:
         if RANK == LATE:
             until_told()
         call()
@@ -190,7 +190,7 @@ def test_ctrl_c_ends_the_wait_for_a_late_rank(folder: Path, door: str) -> None:
                 raise
     except (KeyboardInterrupt, lb_mpi.Error) as error:
         seen = seen or error
-    tell()
+    release()
     check_ended(seen)
     comm.Free()
 
@@ -207,7 +207,7 @@ def check_ended(seen: BaseException | None) -> None:
 
 def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -> None:
     comm = COMM.Dup()
-    with warned(tell) as lines:
+    with warned(release) as lines:
         if RANK == LATE:
             until_told()
         lb_mpi.save(comm, folder, 1, rows=ROWS)
@@ -241,7 +241,7 @@ def test_ranks_answer_although_the_user_has_freed_the_communicator(folder: Path)
     with lb_mpi.Balancer(part) as balancer:
         part.Free()
         used().Free()  # a call on another communicator frees what is not needed any more
-        with warned(tell) as lines:
+        with warned(release) as lines:
             if RANK == LATE:
                 until_told()
             balancer.map_rows(np.copy, ROWS)
@@ -415,7 +415,7 @@ def test_a_signal_to_save_that_arrives_as_the_block_ends_is_ignored() -> None:
 
 def test_halos_are_not_mixed_up_with_questions() -> None:
     """Values of this shape once had the tag of the questions."""
-    with plan(COMM) as opened, warned(tell):
+    with plan(COMM) as opened, warned(release):
         if RANK == LATE:
             until_told()
         around = opened.exchange(np.full((1, 1471), float(RANK)))
@@ -430,7 +430,7 @@ def test_no_two_kinds_of_messages_have_the_same_tag() -> None:
 
 def test_a_rank_in_another_call_is_named_with_it() -> None:
     comm = used()
-    with lb_mpi.Pool(comm) as pool, warned(tell) as lines:
+    with lb_mpi.Pool(comm) as pool, warned(release) as lines:
         if RANK == LATE:
             deadline = time.monotonic() + GIVE_UP_S
             with late.call("another call"):
@@ -460,7 +460,7 @@ def test_ctrl_c_ends_the_wait_for_a_rank_that_packs() -> None:
             balancer.migrate(rows, costs=np.ones(len(rows)), pack=pack, unpack=lambda data: None)
     except (KeyboardInterrupt, lb_mpi.Error) as error:
         seen = error
-    tell()
+    release()
     check_ended(seen)
     comm.Free()
 

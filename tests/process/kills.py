@@ -37,7 +37,7 @@ class Run(NamedTuple):
     rank: int
     after_s: float
     faults: list[str]  # none: nothing is left, and all is told
-    told: str
+    errors: str
 
 
 def kill_one(environment: Environment, chance: random.Random) -> Run:
@@ -72,7 +72,7 @@ def kill_one(environment: Environment, chance: random.Random) -> Run:
         faults += ["shared memory left"] * any(path.exists() for path in used)
         faults += [f"temporary file {name} left" for name in os.listdir(scratch)]
         errors.seek(0)
-        told = errors.read()
+        text = errors.read()
     line = f"rank {victim} on host {socket.gethostname()} was killed by signal {signal.SIGKILL:d}"
-    faults += ["not told"] * (line not in told)
-    return Run(program[1], victim, after_s, faults, told)
+    faults += ["not told"] * (line not in text)
+    return Run(program[1], victim, after_s, faults, text)

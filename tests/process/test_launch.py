@@ -136,10 +136,10 @@ def stage(
 ) -> stages.Stage:
     """One that runs `script`, and comes to that unless it has hung."""
 
-    def judge(_folder: Path, code: int) -> stages.Outcome:
+    def outcome_of(_folder: Path, code: int) -> stages.Outcome:
         return stages.Outcome(counts, "hung" if code == limit.HUNG else problem, "its output")
 
-    return stages.Stage(name, n_cores, silence_s, lambda _folder: [sys.executable, "-c", script], HERE, judge)
+    return stages.Stage(name, n_cores, silence_s, lambda _folder: [sys.executable, "-c", script], HERE, outcome_of)
 
 
 def test_totals_and_output(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,13 +159,13 @@ def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
 def failing(tmp_path: Path, name: str, times: int) -> stages.Stage:
     """A stage that fails so many times."""
 
-    def judge(_folder: Path, _code: int) -> stages.Outcome:
+    def outcome_of(_folder: Path, _code: int) -> stages.Outcome:
         tries = tmp_path / name
         tries.write_text(tries.read_text() + "." if tries.exists() else ".")
         good = len(tries.read_text()) > times
         return stages.Outcome(Counts(1, 0) if good else Counts(0, 1), "", "its output")
 
-    return stage(name, Counts())._replace(judge=judge)
+    return stage(name, Counts())._replace(outcome_of=outcome_of)
 
 
 def test_a_stage_that_failed_beside_others_runs_once_more_alone(
@@ -212,8 +212,8 @@ def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path: Path) -> None:
     first = stage("first", Counts(), script=f"import time; time.sleep(0.5); open({str(file)!r}, 'w')")
     second = stage("second", Counts(1), script=f"open({str(file)!r})")._replace(after=("first",))
     noted: list[int] = []
-    judge = second.judge
-    second = second._replace(judge=lambda folder, code: noted.append(code) or judge(folder, code))
+    outcome_of = second.outcome_of
+    second = second._replace(outcome_of=lambda folder, code: noted.append(code) or outcome_of(folder, code))
     assert schedule.run_all([first, second], verbose=False)
     assert noted == [0]
 

@@ -371,7 +371,7 @@ def test_nothing_is_left_of_a_real_run_in_which_a_rank_is_killed() -> None:
     chance = random.Random(1)
     for _ in range(2):
         killed = kills.kill_one(here(), chance)
-        assert killed.faults == [], killed.told
+        assert killed.faults == [], killed.errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

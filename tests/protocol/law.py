@@ -80,8 +80,8 @@ def in_hand(searcher: Searcher) -> list[int]:
 def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     """Nobody's best value is better than what was found; who is known to have a value has it, or it is under way."""
     ends = {searcher.rank: searcher.sharing for searcher in searchers if searcher.sharing is not None}
-    told = [(message.source, to, message.load) for to, message in in_flight if message.kind is Kind.BOUND]
-    assert ends or not told, "a BOUND without a bound"
+    sent = [(message.source, to, message.load) for to, message in in_flight if message.kind is Kind.BOUND]
+    assert ends or not sent, "a BOUND without a bound"
     found = {value_of(item) for searcher in searchers for item in pile_of(searcher).done} if ends else set()
     for rank, sharing in ends.items():
         bound = sharing.bound
@@ -91,7 +91,7 @@ def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
         for other, value in sharing.known.items():
             has = not bound._is_better(value, ends[other].bound.best)
             dropped = searchers[other].over or searchers[other]._ending
-            assert has or dropped or (rank, other, value) in told, f"rank {rank} has not told rank {other} of {value}"
+            assert has or dropped or (rank, other, value) in sent, f"rank {rank} has not told rank {other} of {value}"
 
 
 def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:

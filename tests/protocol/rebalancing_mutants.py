@@ -31,7 +31,7 @@ MUTANTS = [
     (actor, "Rebalancing._choose", "- sum(stray.values())", ""),  # stray pieces count on both ranks
     # the choice
     (actor, "Rebalancing._choose", "yield Await((), [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in links])", "pass"),  # nobody learns of it
-    (pairs, "_heard", "        raise JobFailed\n", "        pass\n"),
+    (pairs, "_received", "        raise JobFailed\n", "        pass\n"),
     (pairs, "_Chooser.__init__", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
     (actor, "Rebalancing._level", "residual > tolerance and", "residual > 10.0 * tolerance and"),
     # the opportunities

@@ -60,9 +60,9 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
             put(source, message.rows)
             packed = message.payload is not None
             assert packed == rounds[source].objects, f"objects for rank {destination} that are not packed"
-            heard = destination in rounds[source].dry
+            informed = destination in rounds[source].dry
             planned = message.kind is RoundKind.PLANNED
-            assert planned or heard, f"help for rank {destination}, which has not said that it is dry"
+            assert planned or informed, f"help for rank {destination}, which has not said that it is dry"
             loans[source, destination] = loans.get((source, destination), 0) + 1
         if message.kind in (RoundKind.DONE, RoundKind.FAILED):
             loan = rounds[destination].away.get(source)
@@ -79,10 +79,10 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
     for rank, round in enumerate(rounds):
         said = [to for source, to in dry if source == rank]
         assert len(said) == len({*said}), f"rank {rank} has said twice that it is dry: {said}"
-        told = {other for other in range(len(rounds)) if round.asking.asked(other)}
+        known = {other for other in range(len(rounds)) if round.asking.asked(other)}
         gone = {other for other, theirs in enumerate(rounds) if theirs.over}  # it means nothing to them
-        right = set(said) <= told - {rank} <= set(said) | gone
-        assert right, f"rank {rank} has told {sorted(said)}, and believes {sorted(told)}"
+        right = set(said) <= known - {rank} <= set(said) | gone
+        assert right, f"rank {rank} has told {sorted(said)}, and believes {sorted(known)}"
         assert not (said and round.home), f"rank {rank} is dry, but has rows not begun"
         assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
         if round.over:

@@ -3,6 +3,7 @@
 import ast
 import doctest
 import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ BANNED = re.compile(
     r"\b(verdict|told|telling|heard|served|unserved|judged?|Courses?|_course"
     r"|crew|ledger|Operation|Session|Gathering|errand)s?\b"
 )
+PARTS = {"verdict", "told", "tell", "telling", "heard", "served", "unserved", "judge", "judged", "course", "crew"}
+PARTS |= {"ledger", "errand", "worth"}
+FOLDERS = ("lb_mpi", "apps", "benchmarks", "tools")
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -41,10 +45,15 @@ def test_a_class_name_means_one_thing() -> None:
 
 def test_words_have_the_meaning_that_they_have_in_the_field() -> None:
     found = []
-    for path in sorted(LIBRARY.rglob("*.py")):
+    for path in sorted(path for folder in FOLDERS for path in (LIBRARY.parent / folder).rglob("*.py")):
+        where = path.relative_to(LIBRARY.parent)
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if BANNED.search(line):
-                found.append(f"lb_mpi/{path.relative_to(LIBRARY)}:{number}: {line.strip()}")
+                found.append(f"{where}:{number}: {line.strip()}")
+        with open(path, "rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                if token.type == tokenize.NAME and PARTS & {word.rstrip("s") for word in token.string.lower().split("_")}:
+                    found.append(f"{where}:{token.start[0]}: the name {token.string}")
     assert not found, "\n".join(["expected the field's words (decision, sent, received, answered, ...):", *found])
 
 

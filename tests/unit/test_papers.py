@@ -37,12 +37,12 @@ from lb_mpi.graph import parse
 YES, NO = Evidence("shown", True), Evidence("not shown", False)
 
 
-def verdicts(items: list[Item]) -> dict[str, str]:
-    return {one.name: one.verdict for one in items}
+def outcomes(items: list[Item]) -> dict[str, str]:
+    return {one.name: one.outcome for one in items}
 
 
 @pytest.mark.parametrize(
-    ("printed", "ours", "options", "verdict"),
+    ("printed", "ours", "options", "outcome"),
     [
         ("7.0", 7.04, {}, SAME),
         ("7", 7.4, {}, SAME),
@@ -64,15 +64,15 @@ def verdicts(items: list[Item]) -> dict[str, str]:
         ("50", 45.0, {"drawn": [34.0, 49.6]}, SAME),
     ],
 )
-def test_the_rule(printed, ours, options, verdict):
-    assert compare("it", printed, ours, **options).verdict == verdict
+def test_the_rule(printed, ours, options, outcome):
+    assert compare("it", printed, ours, **options).outcome == outcome
 
 
 def test_a_reason_stands_beside_a_verdict_only_if_it_made_it():
     assert compare("it", "5.4", 7.7, error=YES).why == "shown"
     assert compare("it", "5.4", 5.4, error=YES, lost=YES).why == ""
     assert claim("it", "falls", "rises", False, error=NO, lost=YES) == Item("it", "falls", "rises", LOST, "shown")
-    assert claim("it", "falls", "falls", True, lost=YES).verdict == SAME
+    assert claim("it", "falls", "falls", True, lost=YES).outcome == SAME
 
 
 def test_printed_digits_count():
@@ -126,7 +126,7 @@ def test_arrangements_stand_for_those_that_are_the_same_up_to_symmetry():
     assert place.below(place.greatest) + place.above(place.greatest) < ALL
     assert place.below(1e9) == place.above(0.0) == ALL
     row = rows("arrangement_table1.csv")[4]
-    column = verdicts(arrangement._column(row, case, place, 23.93521642, arrangement.Known(stopping.read(), True)))
+    column = outcomes(arrangement._column(row, case, place, 23.93521642, arrangement.Known(stopping.read(), True)))
     assert (column["T7: p of the greedy"], column["T7: least p"]) == (SAME, MISPRINT)
 
 
@@ -137,7 +137,7 @@ def test_the_table_of_the_maze(monkeypatch):
     items = [
         item for ranks in drafting.PRINTED for item in drafting._rank(opened, ranks, compare_on(opened, ranks), tried)
     ]
-    assert verdicts(items) == {
+    assert outcomes(items) == {
         "L1, steps": SAME,
         "L2, steps": SAME,
         "balances on 2": SAME,
@@ -152,15 +152,15 @@ def test_the_table_of_the_maze(monkeypatch):
     assert (found.alone.steps, found.together.steps, found.together.balances) == (66, 46, 9)
     mazes = {drafting.OPENED: opened, drafting.AS_PRINTED: printed}
     paths = drafting._paths(mazes, {drafting.OPENED: tried, drafting.AS_PRINTED: drafting.variants(printed)})
-    assert [one.verdict for one in paths] == [SAME, LOST, MISPRINT, LOST]
+    assert [one.outcome for one in paths] == [SAME, LOST, MISPRINT, LOST]
 
 
 def test_misprinted_equations_and_the_example_of_the_course():
-    assert {one.verdict for one in diffusion.equations()} == {MISPRINT}
-    assert {one.verdict for one in diffusion.theorems_1_to_3()} == {SAME}
+    assert {one.outcome for one in diffusion.equations()} == {MISPRINT}
+    assert {one.outcome for one in diffusion.theorems_1_to_3()} == {SAME}
     some = allocation.nodes([allocation.instance(seed) for seed in range(100)])
-    assert [one.verdict for one in allocation.equations(some)] == [MISPRINT, MISPRINT, MISPRINT, SAME]
-    assert {one.verdict for one in partition.example()} == {SAME}
+    assert [one.outcome for one in allocation.equations(some)] == [MISPRINT, MISPRINT, MISPRINT, SAME]
+    assert {one.outcome for one in partition.example()} == {SAME}
 
 
 def test_brute_force_is_what_exact_finds():
@@ -230,10 +230,10 @@ def test_no_reason_counts_when_the_second_implementation_disagrees(known, monkey
     case, speeds = cases()["T7"], arrangement.ONE_TO_NINE
     row, place, p = rows("arrangement_table1.csv")[4], case.place(speeds), float(case.greedy(speeds)[0])
     assert arrangement.confirmed(case, speeds)
-    assert DIFFERS not in verdicts(arrangement._column(row, case, place, p, known)).values()
+    assert DIFFERS not in outcomes(arrangement._column(row, case, place, p, known)).values()
     assert not broken(case, monkeypatch)
     monkeypatch.setattr(arrangement, "confirmed", lambda *args: False)
-    assert DIFFERS in verdicts(arrangement._column(row, case, place, p, known)).values()
+    assert DIFFERS in outcomes(arrangement._column(row, case, place, p, known)).values()
 
 
 def test_a_cell_is_explained_only_by_a_prediction_that_is_the_printed_number(known):
@@ -242,7 +242,7 @@ def test_a_cell_is_explained_only_by_a_prediction_that_is_the_printed_number(kno
     row = {"Pr_percent": f"{said.prediction.relative.middle:.1f}", "Pct_percent": "0.005"}
 
     def judged(cell, row, said):
-        return [one.verdict for one in cell.items(9, row, said)]
+        return [one.outcome for one in cell.items(9, row, said)]
 
     assert judged(cell, row, said)[0] == EXPLAINED
     assert judged(cell, {**row, "Pr_percent": "25.0"}, said)[0] == LOST
@@ -316,12 +316,12 @@ class Expected:
 
 def test_the_monte_carlo_of_the_equations_can_fail(monkeypatch):
     some = [allocation.instance(seed) for seed in range(allocation.INSTANCES)]
-    assert {one.verdict for one in allocation.monte_carlo(some)} == {SAME}
+    assert {one.outcome for one in allocation.monte_carlo(some)} == {SAME}
     with monkeypatch.context() as patch:
         patch.setattr(allocation.Instance, "needed", lambda self, node, x: np.asarray(1.1 * self.time[node] * x))
-        assert DIFFERS in {one.verdict for one in allocation.monte_carlo(some)}
+        assert DIFFERS in {one.outcome for one in allocation.monte_carlo(some)}
     monkeypatch.setattr(np.random, "default_rng", lambda seed: Expected(np.random.Generator(np.random.PCG64(seed))))
-    assert {one.verdict for one in allocation.monte_carlo(some)} == {DIFFERS}  # all too near: nothing was drawn
+    assert {one.outcome for one in allocation.monte_carlo(some)} == {DIFFERS}  # all too near: nothing was drawn
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -44,7 +44,7 @@ def mutant(lines: str, name: str) -> Callable[[Callable[[Patch], None]], None]:
 
 @pytest.mark.parametrize("lines", LINES)
 def test_both_implementations_agree(lines):
-    assert {one.name: one.verdict for one in LINES[lines]() if one.verdict != SAME} == {}
+    assert {one.name: one.outcome for one in LINES[lines]() if one.outcome != SAME} == {}
 
 
 # --- Diffusion --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_a_mutant_is_noticed(name, monkeypatch):
     lines, break_it = MUTANTS[name]
     break_it(monkeypatch.setattr)
     try:
-        assert DIFFERS in {one.verdict for one in LINES[lines]()}
+        assert DIFFERS in {one.outcome for one in LINES[lines]()}
     except (ProtocolError, IndexError, ValueError):
         assert lines in ("neighbours", "rules")  # ranks that wait for ever, or a message that must not come
 

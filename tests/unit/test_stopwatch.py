@@ -23,7 +23,7 @@ def test_looking_at_messages_while_it_rests_is_no_handling_of_blocks(clock: Cloc
     watch = Stopwatch(0.2)
     watch.begin()
     watch.call(clock.compute, (1e-4,))  # the first call tells nothing
-    watch.tell()
+    watch.collect()
     for _ in range(3):
         began = time.perf_counter()
         watch.call(clock.compute, (10e-3,))
@@ -35,7 +35,7 @@ def test_looking_at_messages_while_it_rests_is_no_handling_of_blocks(clock: Cloc
             now = time.perf_counter()
             watch.rested(now - before)
             before = now
-    measured = watch.tell()
+    measured = watch.collect()
     assert (measured.handled, measured.handled_cpu_s) == (2, pytest.approx(0.0))
     assert watch.computing_s == pytest.approx(clock.wall)  # also its rests
     watch.end()
@@ -49,7 +49,7 @@ def test_time_with_messages_is_no_time_with_rows(clock: Clock) -> None:
     watch.measured.rows_s += 5e-3
     watch.worked(5e-3)
     watch.rested(10e-3)
-    assert watch.tell().overhead_s == pytest.approx(20e-3)
+    assert watch.collect().overhead_s == pytest.approx(20e-3)
     watch.end()
 
 
@@ -64,7 +64,7 @@ def test_only_what_goes_with_each_block_is_handling(clock: Clock) -> None:
             watch.handled()
         for k in range(calls):
             watch.call(clock.compute, (1e-3,), first=k == 0)
-    measured = watch.tell()
+    measured = watch.collect()
     assert measured.handled == 2  # not the first that is measured, nor the one after messages
     assert measured.handling_s == pytest.approx(1e-3)
     watch.end()

@@ -288,7 +288,7 @@ class Side:
 
     def _end(self, end: End) -> None:
         if end.rank in self._ranks:
-            self._tell_state(self._ranks[end.rank])
+            self._send_state(self._ranks[end.rank])
         if not end.parent:
             self._forget([file for file, number in self.alive.items() if number == end.rank])
         if not end.asked:
@@ -323,11 +323,11 @@ class Side:
                 say(f"stack {line_of(Stack(about, text))}")
             else:
                 for one in self._ranks.values():
-                    self._tell_state(one)
+                    self._send_state(one)
                 say(f"alive {about}")
         return bool(data)
 
-    def _tell_state(self, one: Rank) -> None:
+    def _send_state(self, one: Rank) -> None:
         state = one.look()
         if state != self._said.get(state.rank):
             self._said[state.rank] = state

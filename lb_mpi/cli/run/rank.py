@@ -47,7 +47,7 @@ def number(variables: Mapping[str, str]) -> str:
     return next((variables[name] for name in NUMBER if variables.get(name)), "?")
 
 
-def tell(what: Begin | End, *files: int, wait_s: float | None = SEND_S) -> bool:
+def send(what: Begin | End, *files: int, wait_s: float | None = SEND_S) -> bool:
     """Send a report and `files` to host.py; False if it is absent, or can't receive within `wait_s` (None: no limit)."""
     mark = os.environ.get(limit.MARK, "").rpartition(":")[2]
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     prctl(PR_SET_PDEATHSIG, ORPHANED)
 
     def report(code: int, *, regular: bool = False, parent: str = "", asked: bool = False) -> None:
-        tell(End(number(os.environ), socket.gethostname(), code, regular, parent, asked))
+        send(End(number(os.environ), socket.gethostname(), code, regular, parent, asked))
 
     file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
     os.ftruncate(file, signs.BYTES)
@@ -138,7 +138,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     path = [str(Path(__file__).resolve().parent / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     # Many ranks start at once, and a rank that could not report its start would look as if it hung.
-    if tell(Begin(number(os.environ)), file, wait_s=None):
+    if send(Begin(number(os.environ)), file, wait_s=None):
         env[signs.VARIABLE] = f"/proc/{os.getpid()}/fd/{file}"
     if by == 1:  # it died while this process started
         report(-signal.SIGKILL, parent="mpiexec's daemon")

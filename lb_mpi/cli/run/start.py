@@ -146,7 +146,7 @@ class _Run:
         self._hung: list[Hang] = []
         self._late: set[str] = set()  # ranks that were named as late
         self._start = FirstSigns(hosts, self._hang_s)
-        self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.tell(f"ask {question}"))
+        self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.send(f"ask {question}"))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
         self._n_saved = math.inf  # saves before it
         self._wrong: list[str] = []  # lines about processes other than ranks that hang
@@ -248,7 +248,7 @@ class _Run:
                 return True
             say(f"the program has {self._grace_s:g} s to save and stop; a second signal ends it at once")
             self._n_saved = sum(state.n_saved for state in self._watch.states())
-            self._watch.tell("save")
+            self._watch.send("save")
             self._asked = now, len(self._signals)
         asked_s, n_signals = self._asked
         if now > asked_s + self._grace_s:

@@ -80,7 +80,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C reaches this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
-        self.tell(f"{mark} {word}")
+        self.send(f"{mark} {word}")
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the host has sent something, or is gone."""
@@ -125,7 +125,7 @@ class Connection:
         else:
             raise ValueError(f"{line}: expected what host.py says")
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send host.py a line; "? K" asks for a sign of life."""
         with contextlib.suppress(OSError):
             self._socket.send(f"{line}\n".encode())
@@ -187,7 +187,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         """Ask all hosts for a sign of life; return the number of the question."""
         self._asked = time.monotonic()
         self._n_asked += 1
-        self.tell(f"? {self._n_asked}")
+        self.send(f"? {self._n_asked}")
         return self._n_asked
 
     def _listen(self, wait_s: float) -> None:
@@ -241,10 +241,10 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
                 self._gone.setdefault(one.name, f"host {one.name} is gone: {why}")
         return list(self._gone.values())
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send all hosts a line."""
         for connection in self._all:
-            connection.tell(line)
+            connection.send(line)
 
     def ends(self) -> list[End]:
         """Return the ends of ranks reported since the last call, in the order of each host."""
@@ -264,7 +264,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         asked = [one for one in self._all if rank in one.states]
         for one in asked:
             one.stacks.pop(rank, None)
-            one.tell(f"stack {rank}")
+            one.send(f"stack {rank}")
         while not (found := [one.stacks[rank] for one in asked if rank in one.stacks]) and time.monotonic() < deadline:
             self._listen(LOOK_S)
         return found[0] if found else ""

@@ -39,7 +39,7 @@ _FILES: tuple[type[Exception], ...] = (
 _KINDS: tuple[type[Exception], ...] = (
     ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, SearchError, Error,
 )  # fmt: skip
-_TOLD = (ValueError, TypeError, OSError, Error, BrokenExecutor, KeyboardInterrupt)  # raised for a user's mistake
+_MISTAKES = (ValueError, TypeError, OSError, Error, BrokenExecutor, KeyboardInterrupt)  # raised for a user's mistake
 _MARK = "_lb_mpi_mark"
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _hints: list[tuple[type, str]] = []  # what this rank has worked for, and the hint if it continues with None in its place
@@ -148,7 +148,7 @@ def formatted(error: BaseException) -> str:
 
 def _trim(found: traceback.TracebackException) -> None:
     kind, frames = found.exc_type, found.stack
-    if frames and not (_is_ours(frames[-1]) and not issubclass(kind or Exception, _TOLD)):
+    if frames and not (_is_ours(frames[-1]) and not issubclass(kind or Exception, _MISTAKES)):
         frames[:] = [frame for frame in frames if not _is_ours(frame)] or frames[-1:]
     for other in (found.__cause__, found.__context__):
         if other is not None:

@@ -130,7 +130,7 @@ class Stopwatch(Meter):
         """See `Meter`; the time until the next block belongs to no block."""
         self._handling_since = None
 
-    def tell(self) -> Measured:
+    def collect(self) -> Measured:
         """Return the measurements since the last call, and reset them."""
         measured, self.measured = self.measured, Measured()
         return measured
@@ -283,7 +283,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         if self._watch.slow.due():
             return
         learned, self._end = self._end, None
-        measured, quick = self._watch.tell(), self._round.quick
+        measured, quick = self._watch.collect(), self._round.quick
         report = self._knowledge.learn(learned, measured.rows_s, measured.ticks, measured.handling_s, quick=quick)
         elapsed_s, queued_s = self._watch.so_far()
         mark = self.results.mark
