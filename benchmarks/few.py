@@ -27,10 +27,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.measuring import command
+from lb_mpi.cli.simulate.tasks import SimulatedPool, bound_s, counter_s
 from lb_mpi.graph import Floats
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.scheduler import BATCH_S, Scheduler, Task, TaskQueue
-from lb_mpi.pooling.simulate import SimulatedPool, bound_s, counter_s
 
 TASK_S, SPREADS = 0.05, (0.01, 0.5)
 MOST = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)

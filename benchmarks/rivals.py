@@ -19,12 +19,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from lb_mpi.checks import choice, comma_list
+from lb_mpi.cli.simulate.search import SimulatedSearch, pause_for, search
 from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.searcher import ROOT, Reason, Searcher, Work
-from lb_mpi.searching.simulate import SimulatedSearch, pause_for, search
 from lb_mpi.searching.termination import Scholten
 from lb_mpi.searching.uts import PUBLISHED, TREES, Tree, TreeCount, UnbalancedTreeSearch
 from lb_mpi.virtual import Network
@@ -205,7 +205,7 @@ WAYS = {
 
 
 def run(way: str, tree: Tree, ranks: int, speeds: list[float], seed: int = 0, **parameters: Any) -> SimulatedSearch:
-    """Count a tree in one way, on ranks of `speeds` in turns; more `parameters` as for `searching.simulate.search`."""
+    """Count a tree in one way, on ranks of `speeds` in turns; more `parameters` as for `simulate.search.search`."""
     chosen = WAYS[choice("rivals", way, tuple(WAYS))]
     options = Options(threshold=THRESHOLD, pause_s=pause_for(ranks, LATENCY_S), seed=seed, route=chosen.route)
     return search(

@@ -1,7 +1,7 @@
 """Compare the simulator of rows with real ranks.  mpiexec -n 4 python -m benchmarks.rows [--case drawn|root|sleep]
 
 `Balancer.map_rows` computes rows of random costs (CPU time in a loop) on ranks that emulate these speeds, and
-`lb_mpi.balancing.simulate` simulates the same rows on virtual ranks of the same speeds.  Prints the seconds of each call,
+`lb_mpi.cli.simulate.rows` simulates the same rows on virtual ranks of the same speeds.  Prints the seconds of each call,
 and predicted / measured time of all calls.  The machine must have as many cores as the sum of the speeds.
 
     drawn   the same number of rows on each rank
@@ -22,8 +22,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from benchmarks.measuring import command, known, of_ranks, words
-from lb_mpi.balancing.simulate import ROWS, Cluster, row_costs, simulate
 from lb_mpi.checks import comma_list
+from lb_mpi.cli.simulate.rows import ROWS, Cluster, row_costs, simulate
 from lb_mpi.graph import Floats, mesh, most_square_mesh
 from lb_mpi.mpi.common.collective import barrier
 from lb_mpi.virtual import Network

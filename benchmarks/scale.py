@@ -32,12 +32,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.measuring import command, known, percent
-from lb_mpi.balancing.simulate import Cluster, Costs, row_costs
+from lb_mpi.cli.simulate import search as searches
+from lb_mpi.cli.simulate.rows import Cluster, Costs, row_costs
+from lb_mpi.cli.simulate.tasks import SimulatedPool, bound_s, task_costs
 from lb_mpi.distributing.allocation import allocate
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.mpi.common.waiting import N_CORES, longest_nap_s
-from lb_mpi.pooling.simulate import SimulatedPool, bound_s, task_costs
-from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network
 from tools.environment import here

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.simulate import Cluster, SimulatedRows, simulate
 from lb_mpi.cli.report.page import COLOURS, LEFT, RIGHT, WIDTH, ceiling, drawing, label, strip
 from lb_mpi.cli.report.page import COLUMNS as PAGE_COLUMNS
 from lb_mpi.cli.report.run import Run, assemble, timeline
+from lb_mpi.cli.simulate import search
+from lb_mpi.cli.simulate.rows import Cluster, SimulatedRows, simulate
 from lb_mpi.graph_files import as_graph
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record, virtual_files
-from lb_mpi.searching import simulate as search
 from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network
 from tools.documents import PAGES, ROOT, blocks

@@ -16,8 +16,8 @@ from apps.maze_kernel import BLOCKED, FREE, Cells
 from apps.maze_search import SPLIT_RULES, MazeSearch, check_path, random_maze, read_maze, trace_path
 from benchmarks.papers.page import DATA, Evidence, Item, Printed, Run, Section, claim, compare, left_out, table
 from benchmarks.papers.second import in_lock_step
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.graph import Ints
-from lb_mpi.searching import simulate
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send, State
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Searcher

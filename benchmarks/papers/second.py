@@ -32,7 +32,7 @@ from lb_mpi.balancing.decider import Planned
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NEAR as TO_NEIGHBOURS
-from lb_mpi.balancing.simulate import plan_together
+from lb_mpi.cli.simulate.rows import plan_together
 from lb_mpi.diffusion import diffusion
 from lb_mpi.partitioning import quality, spectral
 from lb_mpi.searching import drafting

@@ -1,6 +1,6 @@
 """One rank from round to round: costs of its rows, what it lends and computes next, what it learns.   (pure)
 
-The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
+The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`lb_mpi.cli.simulate.rows`), is
 
     round = knowledge.begin(n, mark)
     the loop of an actor (`lb_mpi.actor`)

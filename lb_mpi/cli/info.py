@@ -41,7 +41,7 @@ def info(options: argparse.Namespace) -> Output:
         raise ValueError("-o -: expected a file")
     versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
     try:
-        facts = needs_mpi("lb_mpi.mpi.graph.info").facts
+        facts = needs_mpi("lb_mpi.cli.facts").facts
     except ValueError as error:
         if options.measure:
             raise

@@ -15,7 +15,7 @@ import pytest
 import lb_mpi
 from lb_mpi.__main__ import COMMANDS, main
 from lb_mpi.cli.run.command import EXIT_CODES
-from lb_mpi.cli.simulate import SUBJECTS
+from lb_mpi.cli.simulate.command import SUBJECTS
 from lb_mpi.errors import Error
 from tools.documents import ROOT, blocks
 

@@ -3,12 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from lb_mpi.cli.simulate.search import Simulation
 from lb_mpi.searching import saves
 from lb_mpi.searching.bound import WORST
 from lb_mpi.searching.drafting import MOVES, Kind, Send, State
 from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.searcher import Reason, Searcher, Work
-from lb_mpi.searching.simulate import Simulation
 from lb_mpi.searching.termination import Token
 from tests.pile import Pile, children, unpack, value_of
 from tests.protocol.walk_law import check_walks

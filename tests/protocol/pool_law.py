@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lb_mpi.cli.simulate.tasks import ResultBatch, SimulatedPool
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, synchronizes, unpack
-from lb_mpi.pooling.simulate import ResultBatch, SimulatedPool
 from lb_mpi.pooling.stealer import BeginMap, EndMap, MapTail, Stealer, StealKind, StealMessage, Swap, _Hosts
 from tests.protocol.explore import Arrived, Choices, Exploration, Sends, State, put
 

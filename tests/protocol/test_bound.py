@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lb_mpi
-from lb_mpi.searching import simulate
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.searching.bound import WORST, Bound, Sharing, neighbours
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.guard import Options

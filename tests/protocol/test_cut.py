@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.errors import SearchError
-from lb_mpi.searching import simulate
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import Open, do, pack_parts, share

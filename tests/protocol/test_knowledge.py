@@ -11,8 +11,8 @@ from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.balancing.deciding import LOAN_S, Decided, RankReport, RoundProblem, Trigger, failure
 from lb_mpi.balancing.knowledge import KEPT_S, Knowledge, kept
 from lb_mpi.balancing.round import Timed, count, numbers
-from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.balancing.transfers import plan
+from lb_mpi.cli.simulate.rows import Cluster, row_costs, simulate
 from lb_mpi.graph import mesh, most_square_mesh, parse
 from lb_mpi.knowledge import KnownSpeeds
 from lb_mpi.reduction import reduced

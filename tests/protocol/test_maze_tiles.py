@@ -13,7 +13,7 @@ from apps.maze_kernel import SENT, STAY, tiles_of
 from apps.maze_search import FREE, MARKED, MazeSearch, check_path, join, random_maze, way_back
 from apps.maze_search import compile_kernels as compile_maze_kernels
 from apps.maze_tiles import HEAD, MOVED, WAYS, TiledMazeSearch, compile_kernels, usual_tile
-from lb_mpi.searching import simulate
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts, unpack_parts
 from lb_mpi.searching.searcher import Reason

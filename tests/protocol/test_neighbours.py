@@ -14,8 +14,8 @@ from lb_mpi.balancing import neighbours as module
 from lb_mpi.balancing.deciding import Decided, Observation, RankReport, RoundProblem, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, RowCosts
 from lb_mpi.balancing.neighbours import NEAR, momentum
-from lb_mpi.balancing.simulate import Cluster, plan_together, row_costs, simulate
 from lb_mpi.balancing.transfers import Plan
+from lb_mpi.cli.simulate.rows import Cluster, plan_together, row_costs, simulate
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.reduction import Reduction, reduced

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lb_mpi.cli.simulate.tasks import SimulatedPool
 from lb_mpi.errors import ProtocolError
 from lb_mpi.knowledge import RankKnowledge, Timing
 from lb_mpi.pooling import account, intervals, stealer
 from lb_mpi.pooling.intervals import Interval, pack
-from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.pooling.stealer import BeginMap, EndMap, Stealer, StealKind, StealMessage, Swap
 from lb_mpi.virtual import Network
 from tests.protocol import pool_law

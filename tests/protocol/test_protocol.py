@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.searching import searcher, simulate
+from lb_mpi.cli.simulate import search as simulate
+from lb_mpi.searching import searcher
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason

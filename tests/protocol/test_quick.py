@@ -18,8 +18,8 @@ from lb_mpi.balancing.deciding import (
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.quick import LATE_S, Quick
 from lb_mpi.balancing.round import RoundKind
-from lb_mpi.balancing.simulate import Cluster, SimulatedCall, simulate
 from lb_mpi.balancing.transfers import plan
+from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall, simulate
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import parse
 from lb_mpi.virtual import Network

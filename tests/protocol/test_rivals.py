@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.rivals import WAYS, Lifelines, run
+from lb_mpi.cli.simulate.search import Simulation
 from lb_mpi.errors import Error
 from lb_mpi.searching.drafting import Kind, Send
-from lb_mpi.searching.simulate import Simulation
 from lb_mpi.searching.uts import Tree
 from lb_mpi.virtual import Network
 from tests.counting import plain_count

@@ -29,7 +29,7 @@ from lb_mpi.balancing.round import (
     part,
     shortest_s,
 )
-from lb_mpi.balancing.simulate import World, _Clock
+from lb_mpi.cli.simulate.rows import World, _Clock
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.virtual import Network, Raised

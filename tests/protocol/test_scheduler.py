@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.few import Round, scheduled_s
+from lb_mpi.cli.simulate.tasks import bound_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.knowledge import RankKnowledge, Timing
 from lb_mpi.pooling import copies, scheduler
 from lb_mpi.pooling.scheduler import Scheduler, Task, TaskQueue
-from lb_mpi.pooling.simulate import bound_s
 from tests.protocol.mutate import rejects
 from tests.protocol.scheduler_law import Small, explore
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import lb_mpi
-from lb_mpi.searching import simulate
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.searching.guard import Options, check_problem
 from lb_mpi.searching.problem import TreeSearch
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.errors import SearchError
-from lb_mpi.searching import drafting, simulate, walking
+from lb_mpi.searching import drafting, walking
 from lb_mpi.searching.drafting import PATIENCE, TABLE, Drafting, Kind, Message, ProtocolError, Row, State, draw
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.walking import REACH, Draft, Walking, WalkTerms

@@ -15,8 +15,8 @@ from lb_mpi.balancing import ways as module
 from lb_mpi.balancing.deciding import BalanceReason, RankReport, RoundProblem, Trigger, words_of
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner
-from lb_mpi.balancing.simulate import Cluster, SimulatedCall
 from lb_mpi.balancing.ways import LONGEST, SHORTEST, SURE, TRIAL, Choice, Stay, Ways
+from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall
 from lb_mpi.graph import Floats, parse
 from lb_mpi.reduction import reduced
 from lb_mpi.virtual import Network

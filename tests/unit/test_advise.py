@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.balancing.simulate import Cluster, SimulatedRows, row_costs, simulate
 from lb_mpi.cli.advise import replay
 from lb_mpi.cli.advise.advice import (
     Advice,
@@ -32,9 +31,10 @@ from lb_mpi.cli.advise.replay import (
     replay_tasks,
 )
 from lb_mpi.cli.report.run import Run, assemble, headline
+from lb_mpi.cli.simulate.rows import Cluster, SimulatedRows, row_costs, simulate
+from lb_mpi.cli.simulate.tasks import SimulatedPool, task_costs
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
-from lb_mpi.pooling.simulate import SimulatedPool, task_costs
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import VERSION, Record, place, virtual_files
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lb_mpi
-from lb_mpi.searching import simulate
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.searching.guard import METHODS, Guard, check_problem
 from tests.misbehaviour import NotForPickling
 from tests.pile import Heap, Pile

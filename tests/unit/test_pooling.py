@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb_mpi.__main__ import main
+from lb_mpi.cli.simulate.tasks import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.deal import Floats, deal
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, synchronizes, take_back, take_front, unpack
 from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, are_equal, correlation
-from lb_mpi.pooling.simulate import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.pooling.stealer import LONGEST_S, SHORTEST_S, Pace, share
 from lb_mpi.virtual import Network
 

@@ -18,7 +18,7 @@ import lb_mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lb_mpi"
-ON_MPI = ("adapters", "mpi", "cli/profile")  # rooms that import mpi4py
+ON_MPI = ("adapters", "mpi", "cli/profile", "cli/facts.py")  # rooms and files that import mpi4py
 
 
 def setup() -> configparser.ConfigParser:
@@ -75,7 +75,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("apps",),
     ("cli",),
     ("cli/advise", "cli/profile"),
-    ("cli/report",),
+    ("cli/report", "cli/simulate"),
     ("cli/cluster",),
     ("cli/throttle",),
     ("cli/run",),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lb_mpi.searching import simulate
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.virtual import Network

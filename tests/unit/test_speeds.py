@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.few import MACHINES, list_s, ratios
 from lb_mpi import knowledge
+from lb_mpi.cli.simulate.tasks import SimulatedPool
 from lb_mpi.knowledge import KnownSpeeds, RankKnowledge, RankSpeed, SpeedSources, Timing, n_numbers
 from lb_mpi.pooling import plan
 from lb_mpi.pooling.learning import LONG_S, Memory, timings_of
 from lb_mpi.pooling.plan import ChunkRun, MapPlan
-from lb_mpi.pooling.simulate import SimulatedPool
 from tests.protocol.mutate import rejects
 
 UNEQUAL = [1.0, 0.5, 0.25, 0.1]

@@ -9,7 +9,7 @@ pytest.importorskip("mpi4py")  # the apps import it
 
 import lb_mpi
 from apps.tsp import Point, Tours, check_tour, random_cities
-from lb_mpi.searching import simulate
+from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts
 from lb_mpi.virtual import Network

@@ -8,7 +8,7 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.round import PAUSE_S
-from lb_mpi.balancing.simulate import Cluster, World, row_costs, simulate
+from lb_mpi.cli.simulate.rows import Cluster, World, row_costs, simulate
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import prepare, rows_scheme, usual_scheme
 from lb_mpi.graph import Graph, parse

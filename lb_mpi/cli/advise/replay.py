@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.cli.advise.advice import (
     WITHOUT,
     Advice,
@@ -30,10 +29,11 @@ from lb_mpi.cli.advise.advice import (
     settings,
 )
 from lb_mpi.cli.report.run import Run, spans
+from lb_mpi.cli.simulate.rows import Cluster
+from lb_mpi.cli.simulate.tasks import SimulatedPool
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.pooling.deal import deal
-from lb_mpi.pooling.simulate import SimulatedPool
 from lb_mpi.record.events import Driver
 from lb_mpi.record.record import Stored
 

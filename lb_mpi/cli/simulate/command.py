@@ -17,21 +17,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing import simulate as rounds
-from lb_mpi.balancing.simulate import SimulatedCall, SimulatedRows
 from lb_mpi.checks import bandwidth, choice, comma_list, integer, virtual_s
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_seed, add_speeds, draw
 from lb_mpi.cli.run.progress import remove_records
+from lb_mpi.cli.simulate import graph as meshes
+from lb_mpi.cli.simulate import rows as rounds
+from lb_mpi.cli.simulate import search as searches
+from lb_mpi.cli.simulate import tasks as pools
+from lb_mpi.cli.simulate.rows import SimulatedCall, SimulatedRows
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.partitioning.quality import cut
-from lb_mpi.pooling import simulate as pools
-from lb_mpi.rebalancing import simulate as meshes
 from lb_mpi.record.record import Record, virtual_files
-from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
 from lb_mpi.status import StatusLine
 from lb_mpi.table import Table, counted, percent

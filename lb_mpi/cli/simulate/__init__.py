@@ -1,0 +1,1 @@
+"""The command `simulate`: searches, rows, tasks and graphs on virtual ranks, which the tests and benchmarks use, too."""
