@@ -111,6 +111,11 @@ class Decider:
         self._planned_s = self._planned_s if seconds is None else seconds
 
     @property
+    def at_home(self) -> bool:
+        """In the next call, no rank lends or asks, and nothing is learned."""
+        return self.ways.home or (self._size == 1 and self.quick.left > 0)
+
+    @property
     def neighbours(self) -> list[int]:
         """The ranks of the neighbours."""
         return self._knowledge.neighbours

@@ -335,28 +335,24 @@ class Knowledge:
         """True when costs are known for rows with this `mark`."""
         return mark == self.mark and self.costs is not None
 
-    def begin(
-        self, n: int, mark: int, *, warm: bool = True, objects: bool = False, quick: bool = False, home: bool = False
-    ) -> Round:
-        """Return the next round, of n rows with this `mark`, arrays or `objects`.
-
-        Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks.
-        `home`: each rank computes its own rows, in one block (`lb_mpi.balancing.ways`).
-        """
+    def describe(self, n: int, mark: int) -> None:
+        """Begin a round of n rows with this `mark`: what is known of the costs of other rows is forgotten."""
+        self.n_rounds += 1
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._row_s, self._handling_s, self._call_s = RowCosts(self.place, n), mark, 0.0, 0.0, 0.0
             self.lent, self._n_lending, self._quick = None, 0, None
-        elif len(self.costs) != n:  # the rows are others: only the mean is still of use
+        elif len(self.costs.ticks) != n:  # the rows are others: only the mean is still of use
             mean = float(np.mean(self.costs.work(self.tick_work))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.place, n, self.costs.call)
             self.costs.ticks[:] = mean / self.tick_work[self.place]
             self.lent = None
-        if home:
-            self.n_rounds += 1
-            return Round(
-                self.rank, [slice(0, n)] if n else [], lent={}, lenders=(), neighbours=(), speeds=np.ones(1),
-                objects=objects, quick=True, helps=False,
-            )  # fmt: skip
+
+    def begin(self, n: int, mark: int, *, warm: bool = True, objects: bool = False, quick: bool = False) -> Round:
+        """Return the next round, of n rows with this `mark`, arrays or `objects`.
+
+        Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks.
+        """
+        self.describe(n, mark)
         if not quick:
             before = self._kept
             self._n_lending += self.is_lending
@@ -364,7 +360,6 @@ class Knowledge:
                 self.lent = None
         if self.lent is None:
             self.lent, self._quick = self._pick(), None
-        self.n_rounds += 1
         known = self._quick if quick else None
         if known is None:
             sizes = self._sizes(n)

@@ -283,7 +283,7 @@ class Round:
     ones that it knows.  `help_ticks`: from the round before.  `handling_s`: overhead of a block.  `sizes`: (n,) > 0 row
     costs, in any unit; None: all equal.  `objects`: its rows are objects, so that packing and opening them are jobs.
     `usual_s`: seconds at home of rows of size 1 in the call before; 0: unknown.  `quick`: the call is a quick one, on all
-    ranks.  Not `helps`: dry ranks ask for nothing.
+    ranks.
     """
 
     def __init__(
@@ -301,7 +301,6 @@ class Round:
         usual_s: float = 0.0,
         objects: bool = False,
         quick: bool = False,
-        helps: bool = True,
     ) -> None:
         self.rank, self.speeds, self.objects, self.quick, self.usual_s = rank, speeds, objects, quick, usual_s
         self.home = list(reversed(home))  # unstarted blocks, the next one last
@@ -312,7 +311,7 @@ class Round:
         self.lenders = set(lenders)  # of planned loans that have not arrived
         self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
         size = 0 if isinstance(speeds, Mapping) else len(speeds)
-        self.asking = Asking(rank, size, neighbours, quick=quick) if helps else Asking(rank, 0, ())
+        self.asking = Asking(rank, size, neighbours, quick=quick)
         self.ended = False  # SETTLED was sent
         self.failed = False
         self.error: BaseException | None = None  # the first one on this rank

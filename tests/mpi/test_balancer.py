@@ -18,7 +18,7 @@ from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import mesh
 from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.common.reducing import Reducing
-from lb_mpi.mpi.rows.lending import Stopwatch
+from lb_mpi.mpi.rows.computing import Stopwatch
 from lb_mpi.mpi.rows.rows import Rows, columns_of
 from tests.clock import spin
 

@@ -27,7 +27,7 @@ from lb_mpi.balancing import decider
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, parse
-from lb_mpi.mpi.rows import lending
+from lb_mpi.mpi.rows import computing
 from lb_mpi.mpi.rows import rows as rows_module
 from tests.mpi.sizes import parameters
 from tests.protocol.mutate import rejects
@@ -304,7 +304,7 @@ CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
     # A quick call whose results have another form ends as any other.
     (decider, [("Decider.decide", "compare, formed = most", "compare, formed = not self.quick.left and most")]),
     # A rank reports the form of the last call, though its results have another one.
-    (lending, [("RoundPort._send_end", "results=mark or (self._form.mark if self._form is not None else 0)",
+    (computing, [("Computing.report", "results=mark or (self._form.mark if self._form is not None else 0)",
       "results=self._form.mark if self._form is not None else mark")]),
     # A quick call forgets a failure.
     (decider, [("Decider.decide", "if most.failed or", "if most.failed and not self.quick.left or")]),

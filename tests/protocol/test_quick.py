@@ -1,6 +1,5 @@
 """Quick calls: which calls are quick, that all ranks agree on it, and that they come back to full calls in time."""
 
-import math
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ from lb_mpi.balancing.deciding import (
     RoundProblem,
     Trigger,
 )
-from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.quick import LATE_S, Quick
-from lb_mpi.balancing.round import RoundKind
 from lb_mpi.balancing.transfers import plan
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall, simulate
 from lb_mpi.errors import ProtocolError
@@ -142,12 +139,3 @@ def test_a_call_that_takes_too_long_is_the_last_quick_one() -> None:
         quick.decided(without)
         assert quick.left == 0
     assert decided.decision.quick < MOST_QUICK
-
-
-def test_dry_ranks_ask_for_nothing_at_home() -> None:
-    knowledge = Knowledge(0, range(2), [1])
-    round = knowledge.begin(0, 7, home=True)
-    sends = round.turn(0.0, [])
-    assert [message.kind for _, message in sends] == [RoundKind.SETTLED]
-    assert round.wake_at == math.inf
-    assert round.turn(1.0, []) == []

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("mpi4py", reason="lb_mpi.mpi needs it")
 
 from lb_mpi.mpi.common.waiting import Clocks
-from lb_mpi.mpi.rows.lending import Stopwatch
+from lb_mpi.mpi.rows.computing import Stopwatch
 from tests.clock import Clock
 
 

@@ -183,8 +183,9 @@ class Presence:
         late: Callable[[], str | None] | None = None,
         name: str | None = None,
         longest_s: float | None = None,
+        quick_s: float = QUICK_S,
     ) -> None:
-        """Poll until `done()`, mostly asleep; Error when another rank has sent a failure.
+        """Poll until `done()`, without naps for `quick_s`, then mostly asleep; Error when another rank has sent a failure.
 
         `keep`: buffers that MPI may still write to if this fails.  `late()` is called after a second, and returns what
         is wrong, or None.  `name`: of the call, if this rank is in none (None: `usual_call`); "": a long wait is
@@ -195,7 +196,7 @@ class Presence:
                 if done():
                     return
             began = time.perf_counter()
-            while time.perf_counter() - began < QUICK_S:
+            while time.perf_counter() - began < quick_s:
                 os.sched_yield()
                 if done():
                     return

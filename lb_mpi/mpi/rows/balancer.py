@@ -16,11 +16,10 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.decider import Decider, RootPlanner
-from lb_mpi.balancing.deciding import BalanceReason, Trigger, When
+from lb_mpi.balancing.deciding import BalanceReason, Decided, Trigger, When
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
 from lb_mpi.balancing.record import Balanced, Loans, balances
-from lb_mpi.balancing.round import Round
 from lb_mpi.checks import choice, integer
 from lb_mpi.checks import function as check_function
 from lb_mpi.columns import Pack, Unpack
@@ -34,7 +33,10 @@ from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.speeds import known_speeds
-from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Stopwatch, Wire
+from lb_mpi.mpi.common.waiting import Interrupts
+from lb_mpi.mpi.rows.computing import Computing, Stopwatch
+from lb_mpi.mpi.rows.home import at_home
+from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
 from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
@@ -228,33 +230,30 @@ class Balancer:
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options and not failed else function
-            mark = mine.spec.mark
-            self._plan_first(mine.n_units)
-            decider, known, objects = self._plans.decider, knowledge.knows(mark), mine.pack is not None
-            quick, home = decider.quick.left > 0, decider.ways.home
-            round = knowledge.begin(mine.n_units, mark, warm=watch.warm, objects=objects, quick=quick, home=home)
-            if failed:
-                round.fail()
-            results = Results(mine, function, self._form)
-            port = RoundPort(
-                self._wire, knowledge, round, bound, mine, results, watch, self._loans, decider,
-                self._form if known else None, began_s, zlib.crc32(repr(scalars).encode(errors="replace"), mark),
+            mark, results = mine.spec.mark, Results(mine, function, self._form)
+            computing = Computing(
+                bound, mine, results, watch, self._loans.record, form=self._form if knowledge.knows(mark) else None,
+                mark=zlib.crc32(repr(scalars).encode(errors="replace"), mark), began_s=began_s, last_s=self._loans.last_s,
             )  # fmt: skip
-            record = self._loans.record
             try:
-                quick_s = HOME_S if home else QUICK_S
-                carry(round, port, self._presence, record, watch.slow, interrupts, meter=watch, quick_s=quick_s)
+                decider, warning = self._plans.decider, None
+                if decider.at_home:
+                    knowledge.describe(mine.n_units, mark)
+                    decided, failed = at_home(computing, decider, self._presence, interrupts, failed)
+                    knowledge.apply(decided)
+                else:
+                    decided, failed, warning = self._lend(computing, interrupts, failed)
                 with self._presence.committing():
-                    self._finish(round, port, failed or _failed(round, port), scalars)
-                if isinstance(round.error, Warning):  # of a late rank, after this one has reported
-                    raise round.error
+                    self._finish(decided, failed, computing, scalars)
+                if warning is not None:  # of a late rank, after this one has reported
+                    raise warning
                 value: R = results.value
             except BaseException as error:
                 self._presence.send_failure(error)
                 if self._presence.failed:
-                    self._presence.keep(port, self._plans)
+                    self._presence.keep(self._plans)
                 raise
-            ended, n_rows = time.perf_counter(), (mine.n, port.n_computed)
+            ended, n_rows = time.perf_counter(), (mine.n, computing.n_rows)
             busy_s, queued_s = watch.computing_s, watch.queued_s
             self._loans.mapped(began, ended, self.history[-1], knowledge, n_rows, busy_s, queued_s)
             self._form = results.spec
@@ -346,22 +345,38 @@ class Balancer:
         if self._calling.locked():
             raise Error("a call of this Balancer is under way: expected none (not in its function, pack or unpack)")
 
-    def _plan_first(self, n: int) -> None:
-        """Make the plan of the first call, in which this rank has `n` rows, if the speeds are known."""
-        with self._presence.notifying():
-            planning = self._plans.decider.begin(n)
-            if planning is not None:
-                plan, _ = self._plans.run(planning)
-                self._plans.decider.begun(plan)
+    def _lend(
+        self, computing: Computing, interrupts: Interrupts, failed: Failed | None
+    ) -> tuple[Decided, Failed | None, Warning | None]:  # fmt: skip
+        """Compute rows of this rank and of others in a round; return what is decided, this rank's failure, and a warning."""
+        knowledge, presence, rows, watch = self._knowledge, self._presence, computing.rows, computing.watch
+        decider, n = self._plans.decider, rows.n_units
+        if (planning := decider.begin(n)) is not None:  # the first call, and the speeds are known
+            decider.begun(self._plans.run(planning)[0])
+        objects, quick = rows.pack is not None, decider.quick.left > 0
+        round = knowledge.begin(n, rows.spec.mark, warm=watch.warm, objects=objects, quick=quick)
+        if failed:
+            round.fail()
+        port = RoundPort(self._wire, knowledge, round, computing, self._loans, decider)
+        try:
+            carry(round, port, presence, computing.record, watch.slow, interrupts, meter=watch, quick_s=QUICK_S)
+        except BaseException:
+            presence.keep(port)
+            raise
+        assert port.decided is not None
+        failed, error = failed or port.failed, round.error
+        if failed is None and error is not None and not isinstance(error, RowsDiffer):
+            failed = of_rows(error, round.rank, "between rows")
+        knowledge.apply(port.decided, round.learned.late_ticks)
+        return port.decided, failed, error if isinstance(error, Warning) else None
 
-    def _finish(self, round: Round, port: RoundPort, failed: Failed | None, scalars: dict[str, str]) -> None:
-        knowledge, plans, decided = self._knowledge, self._plans, port.decided
-        assert decided is not None
+    def _finish(self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str]) -> None:
+        """Follow the decision of all ranks."""
+        knowledge, plans, results = self._knowledge, self._plans, computing.results
         planned_s, steps = 0.0, 0
-        knowledge.apply(decided, round.learned.late_ticks)
         if decided.problem:
             raise_on_all(self._presence.comm, failed)
-            raise_difference(self._presence.comm, {"rows": port.rows.spec.words, **scalars})
+            raise_difference(self._presence.comm, {"rows": computing.rows.spec.words, **scalars})
         if decided.decision.reason is BalanceReason.HOME:
             knowledge.follow(None)
         elif decided.decision.act:
@@ -373,13 +388,13 @@ class Balancer:
             plans.changed(plan, planned_s)
         last = Balanced(
             decided.decision.act, decided.words, decided.imbalance_before, decided.imbalance_after, decided.rows,
-            decided.bytes, steps, port.spent_s + planned_s, decided.decision.gain_s,
+            decided.bytes, steps, computing.spent_s + planned_s, decided.decision.gain_s,
         )  # fmt: skip
         self.history.append(last)
         if decided.compare:
-            self._agree_on_results(port.results)
-        elif decided.formed and port.results.spec is None and self._form is not None:
-            port.results.look_like(self._form)
+            self._agree_on_results(results)
+        elif decided.formed and results.spec is None and self._form is not None:
+            results.look_like(self._form)
 
     def _agree_on_results(self, results: Results) -> None:
         """Collective: BalanceError on all ranks if the form of results differs; ranks that do not know it adopt it."""
@@ -390,15 +405,7 @@ class Balancer:
             raise self._presence.on_all(error) from None
 
 
-HOME_S = 2e-3  # of waiting without naps in a call at home: ranks that stay there end at nearly the same time
 _NO_ROWS = Rows(np.zeros(0))
-
-
-def _failed(round: Round, port: RoundPort) -> Failed | None:
-    """Describe the error of this rank in a round: of the user's functions, or Ctrl-C between them."""
-    if port.failed is None and round.error is not None and not isinstance(round.error, RowsDiffer):
-        return of_rows(round.error, round.rank, "between rows")
-    return port.failed
 
 
 def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:

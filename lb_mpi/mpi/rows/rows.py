@@ -224,10 +224,7 @@ def columns_of(buffer: Buffer, spec: Spec, pack: Pack | None, unpack: Unpack | N
 
 
 def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
-    """Cut a block of rows into blocks of `size` rows, the last one possibly shorter; size 0: do not cut."""
-    if not size:
-        yield block
-        return
+    """Cut a block of rows into blocks of `size` rows, the last one possibly shorter."""
     for first in range(0, len(block[0]), size):
         parts = (column[first : first + size] for column in block)
         yield tuple(copied(part) if isinstance(part, np.ndarray) else part for part in parts)
