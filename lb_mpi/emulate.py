@@ -14,9 +14,10 @@ import functools
 import mmap
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple
 
+from lb_mpi.actor import Actor, J, M
 from lb_mpi.checks import emulated_speed
 
 SLICE_S = 0.5e-3  # longest single rest, so that a resting program can still serve its messages
@@ -99,6 +100,10 @@ class throttle:
         self._began = now
         return 0.0
 
+    def around(self, actor: Actor[M, Any, Any]) -> Actor[M, Any, Any]:
+        """Return the actor as on this slow rank; the actor itself if this one never rests."""
+        return Slow(actor, self.due) if self.rests else actor
+
     def rest(self) -> None:
         """Sleep until the program may compute again."""
         while (seconds := self.due()) > 0.0:
@@ -112,6 +117,58 @@ class throttle:
         self.charge(time.thread_time() - self._entered)
         if kind is None:
             self.rest()
+
+
+class Rest(NamedTuple):
+    """A job of a slow rank: to do nothing for so many seconds, or less."""
+
+    seconds: float
+
+
+class Slow(Generic[M, J]):
+    """An actor on a slow rank, which rests when `due` says for how many seconds; an actor, too.   (pure)
+
+    It still handles messages while it rests, but begins no job.  What a job sends is held back, and leaves when the rank has
+    rested, or is over: a machine of that speed would only then be ready.
+    """
+
+    def __init__(self, actor: Actor[M, J, Any], due: Callable[[], float]) -> None:
+        self.actor, self._due = actor, due
+        self._rest_s = 0.0
+        self._held: list[tuple[int, M]] = []
+
+    @property
+    def over(self) -> bool:
+        """See `Actor`."""
+        return self.actor.over and not self._held
+
+    @property
+    def job(self) -> J | Rest | None:
+        """See `Actor`; while it rests, to rest."""
+        return Rest(self._rest_s) if self._rest_s else self.actor.job
+
+    @property
+    def wake_at(self) -> float:
+        """See `Actor`."""
+        return self.actor.wake_at
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, M]]) -> list[tuple[int, M]]:
+        """See `Actor`."""
+        sends = self.actor.turn(now, arrived)
+        self._rest_s = self._due()  # last, as a job may follow
+        if self._held and (not self._rest_s or self.actor.over):
+            sends, self._held = [*self._held, *sends], []
+        return sends
+
+    def done(self, job: J | Rest, result: Any) -> list[tuple[int, M]]:
+        """See `Actor`."""
+        if not isinstance(job, Rest):
+            self._held = self.actor.done(job, result)
+        return []
+
+    def fail(self, error: BaseException) -> list[tuple[int, M]]:
+        """See `Actor`."""
+        return self.actor.fail(error)
 
 
 # --- stopped from outside ----------------------------------------------------------------------------------------------

@@ -307,7 +307,7 @@ def rebalance(
         )
         port = RebalancePort(comm, actor, moving)
         try:
-            carry(actor, port, presence, record, slow, held, quick_s=QUICK_S, start=began)
+            carry(slow.around(actor), port, presence, record, held, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
                 balance.failed(balance.known)  # valid on all ranks

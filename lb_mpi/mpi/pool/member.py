@@ -72,7 +72,7 @@ class PoolActor(Port[PoolMessage, Any]):
     job: Any = None  # see `lb_mpi.actor`
 
     def __init__(self, ranks: PoolRanks) -> None:
-        self.ranks = ranks
+        self.ranks, self.meter = ranks, ranks.meter
 
     @property
     @abstractmethod
@@ -124,9 +124,7 @@ class PoolActor(Port[PoolMessage, Any]):
         ranks, before = self.ranks, self.ranks.record.phase
         with in_call(call, watched=True) if interrupts is None else nullcontext(interrupts) as interrupts:
             try:
-                carry(
-                    self, self, ranks.presence, ranks.record, ranks.throttle, interrupts, meter=ranks.meter, quick_s=QUICK_S
-                )
+                carry(ranks.throttle.around(self), self, ranks.presence, ranks.record, interrupts, quick_s=QUICK_S)
             finally:
                 if ranks.record is not OFF:
                     ranks.record.enter(before, time.perf_counter())

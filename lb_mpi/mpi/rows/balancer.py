@@ -359,7 +359,7 @@ class Balancer:
             round.fail()
         port = RoundPort(self._wire, knowledge, round, computing, self._loans, decider)
         try:
-            carry(round, port, presence, computing.record, watch.slow, interrupts, meter=watch, quick_s=QUICK_S)
+            carry(watch.slow.around(round), port, presence, computing.record, interrupts, quick_s=QUICK_S)
         except BaseException:
             presence.keep(port)
             raise

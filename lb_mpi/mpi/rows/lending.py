@@ -98,7 +98,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
     ) -> None:  # fmt: skip
         self._wire, self._knowledge, self._round, self._loans, self._decider = wire, knowledge, round, loans, decider
         self._computing, self._rows, self._results = computing, computing.rows, computing.results
-        self._watch = computing.watch
+        self._watch = self.meter = computing.watch
         self.failed: Failed | None = None  # an error of the user's
         self._n_lent = 0  # rows of this rank
         self._end: Learned | None = None  # of SETTLED, before it is sent

@@ -14,7 +14,6 @@ from lb_mpi.balancing.decider import Decider, RootFailed
 from lb_mpi.balancing.deciding import Levels
 from lb_mpi.balancing.neighbours import NEAR
 from lb_mpi.balancing.transfers import Plan
-from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_on_all
@@ -59,7 +58,7 @@ class Plans:
     def _run(self, planning: Story[T]) -> T:
         port = _PlanningPort(self._presence, planning, self.decider.neighbours)
         try:
-            carry(planning, port, self._presence, OFF, throttle(1.0), interrupts(), quick_s=QUICK_S)
+            carry(planning, port, self._presence, OFF, interrupts(), quick_s=QUICK_S)
             self._presence.wait(port.sent, port)
         except BaseException:
             self._presence.keep(port)

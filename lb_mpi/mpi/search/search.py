@@ -279,7 +279,7 @@ def _run(
     port = SearchPort(comm.rank, guard, parcels, settings, saving, record)
     rank_class = Searcher if settings.trace is None else _Traced
     searcher = rank_class(comm.rank, ring, guard, settings.options, settings.bound, found)
-    carry(searcher, port, presence_of(comm), record, settings.slow, interrupts(), start=port.start)
+    carry(settings.slow.around(searcher), port, presence_of(comm), record, interrupts(), start=port.start)
     if isinstance(searcher, _Traced) and searcher.error is None:
         searcher.attempt(_called, lambda: port.show(searcher.turns))
     ended = time.perf_counter()
