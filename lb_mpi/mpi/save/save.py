@@ -24,7 +24,6 @@ from lb_mpi import signs
 from lb_mpi.actor import ALL, Story
 from lb_mpi.checks import integer, show
 from lb_mpi.columns import Orders, agreed, orders_of
-from lb_mpi.emulate import throttle
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened, raise_on_all
@@ -232,7 +231,7 @@ def _carry(comm: MPI.Intracomm, exchanges: Exchanges) -> Arrays:
     presence, actor, port = presence_of(comm), Story(exchanges), _ExchangePort(comm)
     try:
         # All ranks have just agreed, so they wait only for copying, and MPICH copies one piece per poll: they yield.
-        carry(actor, port, presence, OFF, throttle(1.0), interrupts(), quick_s=COPYING_S)
+        carry(actor, port, presence, OFF, interrupts(), quick_s=COPYING_S)
         return actor.value
     except ValueError as error:
         raise presence.on_all(error) from None
