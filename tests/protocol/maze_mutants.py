@@ -16,10 +16,10 @@ MUTANTS = [
     ("Deeds.hear", "        if times < self.given[tile]:\n            return []\n", ""),  # of earlier owners, too
     # ways
     ("TiledMazeSearch.outgoing", "        self._deeds.tales = {}\n", ""),
-    ("TiledMazeSearch.outgoing", "            self._to_tell = {}\n", ""),
+    ("TiledMazeSearch.outgoing", "            self._news = {}\n", ""),
     ("TiledMazeSearch.outgoing", "        if not self._hand.left:\n            sends", "        if False:\n            sends"),
     ("TiledMazeSearch._sort", "self._deeds.limbo.setdefault(tile, []).append(part)", "pass"),
-    ("TiledMazeSearch._sort", "self._to_tell.setdefault(owner, []).append(part)", "self._to_tell[owner] = [part]"),
+    ("TiledMazeSearch._sort", "self._news.setdefault(owner, []).append(part)", "self._news[owner] = [part]"),
     ("TiledMazeSearch._sort", "self._pending.setdefault(tile, []).append(left)", "self._pending[tile] = [left]"),
     ("TiledMazeSearch._sort", "(cells == FREE) | (cells == SENT)", "cells == FREE"),
     ("TiledMazeSearch.load", "float(len(self._pending) + self._hand.left)", "float(len(self._pending))"),
