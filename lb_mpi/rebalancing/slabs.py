@@ -6,6 +6,8 @@ each rank finds the owners of its own vertices from the work before them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -78,6 +80,18 @@ def best_ends(costs: ArrayLike, counts: ArrayLike, speeds: ArrayLike, tolerance:
             best, most = found, min(middle, ranges.slowest(found))
     enough = ranges.within(max(most, (1.0 + tolerance) * ranges.mean))
     return best if enough is None else enough
+
+
+def range_after(begin: int, vertices: Ints, given: Mapping[int, int], rank: int) -> tuple[int, int]:
+    """Return this rank's range after a move; `begin`: of its range before.
+
+    vertices (n,) : its own, in order.  `given`: numbers of vertices that it has given away, by rank; where none is left, as
+    after a move that is undone, the range is empty, behind those that lower ranks have received.
+    """
+    if len(vertices):
+        return int(vertices[0]), int(vertices[-1]) + 1
+    begin += sum(n for other, n in given.items() if other < rank)
+    return begin, begin
 
 
 class _Ranges:

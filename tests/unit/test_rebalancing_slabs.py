@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.rebalancing.slabs import move_cuts, slab_owners, slabs
+from lb_mpi.rebalancing.slabs import move_cuts, range_after, slab_owners, slabs
 
 numbers = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12)
 
@@ -50,3 +50,14 @@ def test_ranks_find_owners_of_their_own_vertices() -> None:
     pieces = [slab_owners(float(costs[:k].sum()), costs[k : k + 10], cuts) for k in range(0, 50, 10)]
     assert (np.concatenate(pieces) == whole).all()
     assert (np.diff(whole) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("begin", "n", "away", "expected"),
+    [(3, 5, {}, (3, 8)), (3, 0, {}, (3, 3)), (3, 0, {0: 4}, (7, 7)), (3, 0, {2: 4}, (3, 3)), (3, 0, {0: 1, 2: 3}, (4, 4))],
+)
+def test_a_rank_that_has_given_all_its_vertices_away_has_an_empty_range_between_its_neighbours(
+    begin: int, n: int, away: dict[int, int], expected: tuple[int, int]
+) -> None:
+    """An undone move may leave a rank without vertices, as it was before."""
+    assert range_after(begin, np.arange(begin, begin + n), away, 1) == expected

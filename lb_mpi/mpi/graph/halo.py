@@ -39,6 +39,7 @@ from lb_mpi.mpi.graph.rebalance import NAME, PlanBalance, check_arguments, check
 from lb_mpi.mpi.graph.values import Values
 from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.record import Rebalanced
+from lb_mpi.rebalancing.slabs import range_after
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.history import History
 from lb_mpi.record.report import Report
@@ -314,6 +315,8 @@ class HaloPlan:
                 if moved.part is not part:
                     self._free()
                     self._take(moved.part)
+                    if self.range is not None:
+                        self.range = range_after(self.range[0], self.vertices, moved.given, self._presence.rank)
                 self.cut, self.n_halo = moved.cut, moved.n_ghosts
                 balance.take(moved.costs)
                 for rank, n in moved.given.items():
@@ -473,8 +476,6 @@ class HaloPlan:
         self.part = part
         self.vertices, self.ghosts, self.vertex_weights = part.vertices, part.ghosts, part.vertex_weights
         self.indptr, self.indices, self.weights = part.indptr, part.indices, part.weights
-        if self.range is not None and part.n_local:  # an empty range stays where it is
-            self.range = int(part.vertices[0]), int(part.vertices[-1]) + 1
 
     def _free(self) -> None:
         for channel in self._channels.values():
