@@ -1,4 +1,4 @@
-"""What a stage of ./launch/test is: a command, good or not by its exit code and by the reports of its pytests."""
+"""Stages of ./launch/test: a stage is a command; its exit code and the reports of its pytests say whether it passed."""
 
 from __future__ import annotations
 

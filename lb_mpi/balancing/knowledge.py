@@ -162,13 +162,13 @@ class RowCosts:
         ]
         for rank in self._suspected & set(measured_by.tolist()):  # its rows have come home
             clear, its, took = expected(rank, own)
-            came = clear & (by == self.rank)
-            excess = np.log(took[came] / its[came])
+            returned = clear & (by == self.rank)
+            excess = np.log(took[returned] / its[returned])
             if len(excess) >= SEVERAL and (excess.min() > CLEAR or excess.max() < -CLEAR):
-                informs |= came
+                informs |= returned
                 self._suspected.discard(rank)
-                came_back = zip(weight[came].tolist(), (ratios[rank] + excess).tolist(), strict=True)
-                observed += [Observation(rank, *one) for one in came_back]
+                observations = zip(weight[returned].tolist(), (ratios[rank] + excess).tolist(), strict=True)
+                observed += [Observation(rank, *one) for one in observations]
         again = usable & (by != self.rank) & (same > (1.0 - BLURRED) * total)
         for rank in set(by[again].tolist()):
             its = again & (by == rank)

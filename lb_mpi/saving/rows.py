@@ -195,7 +195,7 @@ class Exchange(NamedTuple):
 
     rows: NDArray[Any]  # (sum of sent, ...) those for rank 0 first
     sent: Ints  # (size,) rows for each rank
-    came: Ints  # (size,) rows from each rank
+    received: Ints  # (size,) rows from each rank
 
 
 Exchanges = Generator[Await, Any, Arrays]
@@ -213,8 +213,8 @@ def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges
     unless each global row occurs once.
     """
     order, sent = _by_owner(index, bounds)
-    came = yield from _counts(sent)
-    numbers = yield from exchange(index[order], sent, came)
+    received = yield from _counts(sent)
+    numbers = yield from exchange(index[order], sent, received)
     n = int(bounds[rank + 1] - bounds[rank])
     places = numbers - bounds[rank]
     times = np.bincount(places, minlength=n)
@@ -227,7 +227,7 @@ def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges
     blocks = {}
     for name, array in arrays.items():
         block = np.empty((n, *array.shape[1:]), array.dtype)
-        block[places] = yield from exchange(array[order], sent, came)
+        block[places] = yield from exchange(array[order], sent, received)
         blocks[name] = block
     return blocks
 
@@ -246,9 +246,9 @@ def from_blocks(rank: int, index: Ints, bounds: Ints, blocks: Arrays) -> Exchang
     return arrays
 
 
-def exchange(rows: NDArray[Any], sent: Ints, came: Ints) -> Generator[Await, Any, NDArray[Any]]:
-    """Exchange rows with all ranks; return those that have arrived."""
-    arrived: NDArray[Any] = (yield Await((ALL,), ((ALL, Exchange(rows, sent, came)),)))[ALL]
+def exchange(rows: NDArray[Any], sent: Ints, received: Ints) -> Generator[Await, Any, NDArray[Any]]:
+    """Exchange (n, ...) rows, sent (size,) to each rank and received (size,) from each; return those that have arrived."""
+    arrived: NDArray[Any] = (yield Await((ALL,), ((ALL, Exchange(rows, sent, received)),)))[ALL]
     return arrived
 
 

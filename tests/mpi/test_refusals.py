@@ -1,4 +1,4 @@
-"""What each door refuses: a wrong argument, on one rank or on all, is the same error on all ranks, and the door goes on.
+"""Refusals of each door: a wrong argument, on one rank or on all, is the same error on all ranks, and the door still works.
 
 A row of a table is a call as data: the door, the arguments that are wrong, the error, and its words.  Numbers of all kinds
 are in test_numbers.py, what a user's function does in test_misbehaving_*.py.

@@ -21,28 +21,28 @@ SEEDS = 100
 
 
 class Ranks(Stories):
-    """What all ranks make of an exchange, as Alltoallv would copy it: from place to place, and no more."""
+    """Answers of an exchange on all ranks: rows are copied from offset to offset, as Alltoallv does, and no others."""
 
     def answer(self, target: int, everyone: Sequence[Any]) -> tuple[Sequence[Any], float]:
         if isinstance(everyone[0], Reduction):
             return super().answer(target, everyone)
         for source, mine in enumerate(everyone):
-            assert len(mine.sent) == len(mine.came) == len(everyone), "a count for each rank"
+            assert len(mine.sent) == len(mine.received) == len(everyone), "a count for each rank"
             assert len(mine.rows) == mine.sent.sum(), "rows that nobody gets, or that aren't there"
             for rank, theirs in enumerate(everyone):
-                assert mine.sent[rank] == theirs.came[source], f"{source} -> {rank}: sent and expected differ"
+                assert mine.sent[rank] == theirs.received[source], f"{source} -> {rank}: sent and expected differ"
                 assert mine.rows.dtype == theirs.rows.dtype
                 assert mine.rows.shape[1:] == theirs.rows.shape[1:]
-        arrived = [np.zeros((int(one.came.sum()), *one.rows.shape[1:]), one.rows.dtype) for one in everyone]
+        arrived = [np.zeros((int(one.received.sum()), *one.rows.shape[1:]), one.rows.dtype) for one in everyone]
         for source, mine in enumerate(everyone):
             for rank, theirs in enumerate(everyone):
-                from_, to, n = reorder.starts(mine.sent)[rank], reorder.starts(theirs.came)[source], mine.sent[rank]
+                from_, to, n = reorder.starts(mine.sent)[rank], reorder.starts(theirs.received)[source], mine.sent[rank]
                 arrived[rank][to : to + n] = mine.rows[from_ : from_ + n]
         return arrived, 0.0
 
 
 def carried(exchanges: Sequence[Any]) -> list[Any]:
-    """What each rank returns, or raises as a ValueError."""
+    """Arrays that each rank returns; ValueError if all ranks raise it."""
     ranks = [Story(each) for each in exchanges]
     try:
         return run_together(Ranks(ranks, Network()), ranks)

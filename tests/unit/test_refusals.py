@@ -1,4 +1,4 @@
-"""What is refused, and in which words: an argument of a function, and a line of a command."""
+"""Refusals: the wrong arguments of functions and command lines, each with the text of its error."""
 
 import math
 import struct

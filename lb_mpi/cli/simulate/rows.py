@@ -190,7 +190,7 @@ class SimulatedRows:
             record.step(step._replace(reason=reason, home=home, home_s=home_s))
 
 
-def at_home(knowledge: Knowledge, n: int) -> Round:
+def round_at_home(knowledge: Knowledge, n: int) -> Round:
     """Begin a call at home, in which a rank computes its n rows in one block."""
     knowledge.describe(n, 0)
     home = [slice(0, n)] if n else []
@@ -252,7 +252,7 @@ class Cluster:
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         first_s = self._begin(costs)
         rounds = [
-            at_home(knowledge, len(mine)) if one.at_home else knowledge.begin(len(mine), 0, quick=one.quick.left > 0)
+            round_at_home(knowledge, len(mine)) if one.at_home else knowledge.begin(len(mine), 0, quick=one.quick.left > 0)
             for knowledge, mine, one in zip(self.known_by, costs, self.deciders, strict=True)
         ]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds

@@ -26,7 +26,7 @@ from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF, Record
 
-ATTEND_S = 1e-3  # between two looks at what other ranks and the launcher ask
+ATTEND_S = 1e-3  # between two checks of what other ranks and the launcher ask
 NAPS_S = 2e-3  # of naps between two turns, for the questions, failures and Ctrl-C that only a turn notices
 
 

@@ -35,7 +35,7 @@ from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.computing import Computing, Stopwatch
-from lb_mpi.mpi.rows.home import at_home
+from lb_mpi.mpi.rows.home import call_at_home
 from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
 from lb_mpi.mpi.rows.plans import Plans
@@ -239,7 +239,7 @@ class Balancer:
                 decider, warning = self._plans.decider, None
                 if decider.at_home:
                     knowledge.describe(mine.n_units, mark)
-                    decided, failed = at_home(computing, decider, self._presence, interrupts, failed)
+                    decided, failed = call_at_home(computing, decider, self._presence, interrupts, failed)
                     knowledge.apply(decided)
                 else:
                     decided, failed, warning = self._lend(computing, interrupts, failed)

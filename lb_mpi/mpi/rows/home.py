@@ -23,7 +23,7 @@ from lb_mpi.record.events import Phase
 HOME_S = 2e-3  # of waiting without naps: ranks that stay at home end at nearly the same time
 
 
-def at_home(
+def call_at_home(
     computing: Computing, decider: Decider, presence: Presence, interrupts: Interrupts, failed: Failed | None
 ) -> tuple[Decided, Failed | None]:  # fmt: skip
     """Compute the rows of this rank, unless it has failed; return the decision of all ranks, and its failure."""

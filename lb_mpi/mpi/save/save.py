@@ -37,7 +37,7 @@ from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved, check_path
 from lb_mpi.saving.rows import Arrays, Exchange, Exchanges
 
-COPYING_S = 0.1
+COPYING_S = 0.1  # of waiting without naps in an exchange
 _LOCKED = 64  # folders, at most: a lock needs an open file
 _folders: dict[str, Folder] = {}  # on rank 0, by path, the last saved ones locked; they know damaged saves
 
@@ -271,11 +271,11 @@ class _Exchanging:
     def __init__(self, comm: MPI.Intracomm, mine: Exchange) -> None:
         self._rows = np.ascontiguousarray(mine.rows)
         shape, dtype = self._rows.shape[1:], self._rows.dtype
-        self.answer = np.empty((int(mine.came.sum()), *shape), dtype)
+        self.answer = np.empty((int(mine.received.sum()), *shape), dtype)
         self._request = MPI.REQUEST_NULL
         if row_bytes := math.prod(shape) * dtype.itemsize:
             row = MPI.BYTE.Create_contiguous(row_bytes).Commit()
-            pairs = ((self._rows, mine.sent), (self.answer, mine.came))
+            pairs = ((self._rows, mine.sent), (self.answer, mine.received))
             out, into = ([array.reshape(-1).view(np.uint8), (n, rows.starts(n)), row] for array, n in pairs)
             self._request = comm.Ialltoallv(out, into)
             row.Free()  # when the exchange is done
