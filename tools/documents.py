@@ -23,7 +23,7 @@ PAGES = [
     *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
 ]
-LANGUAGES = {"python", "sh", "text", "diff", "{image}", "{toctree}", "{include}", "ini"}
+LANGUAGES = {"python", "sh", "text", "diff", "{figure}", "{image}", "{toctree}", "{include}", "ini"}
 
 _BLOCK = re.compile(
     r"(?:<!-- (?P<mark>[^>]*?) -->\n)?^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
