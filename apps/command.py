@@ -19,7 +19,6 @@ from lb_mpi.cli.run.command import Command, Output, Parser, execute
 from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
-from lb_mpi.mpi.search.search import Trace
 from lb_mpi.searching.guard import MOST_ON_RING
 from lb_mpi.table import counted
 
@@ -125,7 +124,7 @@ def search(
     problem: lb_mpi.Problem,
     options: argparse.Namespace,
     bound: lb_mpi.Bound | None = None,
-    trace: Trace | None = None,
+    trace: bool = False,
     limit_s: float = math.inf,
 ) -> lb_mpi.SearchResult:
     """Run `lb_mpi.search` as the command line asks."""

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from apps import trace
 from apps.command import add_search_options, app, compile_once, figures, lines, run, search
 from apps.lockstep import compare_on
 from apps.maze_kernel import SENT
@@ -38,7 +39,6 @@ from apps.maze_search import (
 from apps.maze_shared import shared_bytes
 from apps.maze_tiles import TiledMazeSearch, usual_tile
 from apps.maze_tiles import compile_kernels as compile_tile_kernels
-from apps.trace import Trace
 from lb_mpi.checks import integer
 from lb_mpi.cli.run.options import add_seed
 from lb_mpi.mpi.common.collective import agree, barrier
@@ -102,15 +102,14 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
             return MazeSearch(cells, comm.rank, options.split_rule, keeper=keeper)
 
         problem = agree(comm, make)
-        trace = Trace(comm.rank, states=options.trace == "states") if options.trace else None
-        result = search(comm, problem, options, trace=trace)
+        result = search(comm, problem, options, trace=bool(options.trace))
         done: MazeResult = result.value
         barrier(comm)  # nobody marks any more
         marked = comm.allreduce(int(np.count_nonzero((cells >= MARKED) & (cells < SENT))) if keeper else 0)
         path = find_path(comm, machine, cells, done)
         agree(comm, lambda: check_path(cells, path) if len(path) and comm.rank == 0 else None)
     machine.Free()
-    story = [] if trace is None else trace.lines(comm)
+    story = trace.lines(comm, result.trace, states=options.trace == "states") if options.trace else []
     answer = {
         "dim": dim,
         "machines": n_machines,

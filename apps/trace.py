@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.collective import gather
-from lb_mpi.searching.drafting import NOBODY, TABLE, Kind, Message, Send, State
+from lb_mpi.mpi.search.search import Turn
+from lb_mpi.searching.drafting import NOBODY, TABLE, Kind, Message, State
 
 SHOWN = (Kind.DRAFTING, Kind.REJECT, Kind.ADMISSION, Kind.WORK, Kind.NOWORK)
 WIDTH = max(len(kind.name) for kind in SHOWN)
@@ -22,48 +24,43 @@ class Event(NamedTuple):
     text: str
 
 
-class Trace:
-    """The events of one rank of a search, as its `trace`; `states`: also its changes of state, those of figure 1."""
+def lines(comm: MPI.Intracomm, turns: Sequence[Turn], *, states: bool) -> list[str]:
+    """Collective: on rank 0 a line for each event of all ranks, in the order of time; on the others none.
 
-    def __init__(self, rank: int, *, states: bool) -> None:
-        self._rank, self._states, self._state = rank, states, State.BUSY if rank == 0 else State.IDLE
-        self._events: list[Event] = []
+    `turns` are this rank's; `states`: also its changes of state, those of figure 1.  Each host has a clock of its own,
+    which begins with the first event there.
+    """
+    hosts: dict[str, list[Event]] = {}
+    for host, events in gather(comm, (MPI.Get_processor_name(), events_of(comm.rank, turns, states=states))):
+        hosts.setdefault(host, []).extend(events)
+    began = {host: min((event.seconds for event in events), default=0.0) for host, events in hosts.items()}
+    all_events = [event._replace(seconds=event.seconds - began[host]) for host in hosts for event in hosts[host]]
+    return [f"{event.seconds:10.6f} s  rank {event.rank} {event.text}" for event in sorted(all_events)]
 
-    def __call__(self, now: float, state: State, arrived: list[tuple[int, Message]], sends: list[Send]) -> None:
-        """Note one turn."""
-        if self._states and state is not self._state:
-            self._note(now, "is " + " -> ".join(one.name for one in self._way(state, arrived)))
-        self._state = state
-        for to, message in sends:
-            if message.kind in SHOWN:
-                self._note(now, f"to {to}: {message.kind.name:<{WIDTH}} {_what(message)}")
 
-    def _way(self, state: State, arrived: list[tuple[int, Message]]) -> list[State]:
-        """The states from the last turn to this one: a turn with several messages may pass through some."""
-        steps = {(row.state, row.then) for row in TABLE}
-        if any(message.kind is Kind.ADMISSION for _, message in arrived):
-            steps.discard((State.WAIT_FOR_ADMISSION.name, State.BUSY.name))  # not by a REJECT
-        ways = [[self._state]]
-        for way in ways:  # the shortest comes first
-            if way[-1] is state:
-                return way
-            ways += [[*way, one] for one in State if one not in way and (way[-1].name, one.name) in steps]
-        return [self._state, state]
+def events_of(rank: int, turns: Sequence[Turn], *, states: bool) -> list[Event]:
+    """List the events of one rank."""
+    earlier, found = State.BUSY if rank == 0 else State.IDLE, list[tuple[float, str]]()
+    for turn in turns:
+        if states and turn.state is not earlier:
+            found.append((turn.at, "is " + " -> ".join(one.name for one in path(earlier, turn))))
+        earlier = turn.state
+        sent = [(to, message) for to, message in turn.sends if message.kind in SHOWN]
+        found += [(turn.at, f"to {to}: {message.kind.name:<{WIDTH}} {_what(message)}") for to, message in sent]
+    return [Event(at, rank, number, text) for number, (at, text) in enumerate(found)]
 
-    def _note(self, now: float, text: str) -> None:
-        self._events.append(Event(now, self._rank, len(self._events), text))
 
-    def lines(self, comm: MPI.Intracomm) -> list[str]:
-        """Collective: on rank 0 a line for each event of all ranks, in the order of time; on the others none.
-
-        Each host has a clock of its own, which begins with the first event there.
-        """
-        hosts: dict[str, list[Event]] = {}
-        for host, events in gather(comm, (MPI.Get_processor_name(), self._events)):
-            hosts.setdefault(host, []).extend(events)
-        began = {host: min((event.seconds for event in events), default=0.0) for host, events in hosts.items()}
-        all_events = [event._replace(seconds=event.seconds - began[host]) for host in hosts for event in hosts[host]]
-        return [f"{event.seconds:10.6f} s  rank {event.rank} {event.text}" for event in sorted(all_events)]
+def path(earlier: State, turn: Turn) -> list[State]:
+    """List the states from the last turn to this one: a turn with several messages may pass through some."""
+    steps = {(row.state, row.then) for row in TABLE}
+    if any(message.kind is Kind.ADMISSION for _, message in turn.arrived):
+        steps.discard((State.WAIT_FOR_ADMISSION.name, State.BUSY.name))  # not by a REJECT
+    ways = [[earlier]]
+    for way in ways:  # the shortest comes first
+        if way[-1] is turn.state:
+            return way
+        ways += [[*way, one] for one in State if one not in way and (way[-1].name, one.name) in steps]
+    return [earlier, turn.state]
 
 
 def _what(message: Message) -> str:

@@ -101,7 +101,7 @@ class Lifelines:
             if message.kind is Kind.STOP:
                 return self._stop()
             if message.kind is Kind.ACK:
-                self.termination.acknowledged(message.pid)
+                self.termination.receive(message, now)
                 continue
             if message.kind is Kind.WORK:
                 self.termination.received(message.source)
@@ -111,7 +111,7 @@ class Lifelines:
         self.refill()
         sends += self._seek()
         self.refill()
-        sends += self.termination.settle(self.load > 0.0)
+        sends += self.termination.settle(self.load > 0.0, now)
         return sends + self._stop() if self.termination.over else sends
 
     def done(self, _job: Work, units: int) -> list[Send]:

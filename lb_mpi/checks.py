@@ -99,6 +99,13 @@ def seed(value: object, name: str = "seed") -> int:
     return integer(name, value, 0)
 
 
+def boolean(name: str, value: object) -> bool:
+    """Return True or False."""
+    if not _is_bool(value):
+        raise ValueError(f"{name} = {show(value)}: expected True or False")
+    return bool(value)
+
+
 def choice(name: str, value: object, allowed: Sequence[str]) -> str:
     """Return one of the `allowed` words."""
     if not isinstance(value, str) or value not in allowed:

@@ -181,6 +181,8 @@ class Terms(NamedTuple):
 class Drafting:
     """The drafting protocol of one rank; `successor` is the next on the ring; it moves the work of `problem`."""
 
+    kept: Sequence[bytes] = ()  # parts of work that wait to be absorbed
+
     def __init__(self, rank: int, successor: int, problem: Problem, terms: Terms) -> None:
         self.rank, self.successor, self.problem, self.terms = rank, successor, problem, terms
         self.state = State.IDLE
@@ -195,6 +197,9 @@ class Drafting:
     def start(self) -> None:
         """Note that this rank has work from the beginning."""
         self.state, self.had_work = State.BUSY, True
+
+    def clock(self, now: float, units: int, active: bool) -> None:
+        """Ignore how fast this rank works: no draft on the ring names a speed."""
 
     def receive(self, message: Message, now: float) -> list[Send]:
         """Process one message, by the rows of the table."""

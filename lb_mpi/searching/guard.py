@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from lb_mpi.checks import choice, integer, number, returned, seed, show
+from lb_mpi.checks import boolean, choice, integer, number, returned, seed, show
 from lb_mpi.errors import SearchError
 from lb_mpi.searching.problem import Problem, Savable, TreeSearch, outgoing, shares
 
@@ -42,12 +42,10 @@ class Options(NamedTuple):
 
     def checked(self) -> Options:
         """Return itself with Python's own numbers; ValueError with name, value and expectation."""
-        if not isinstance(self.balance, bool | np.bool_):
-            raise ValueError(f"balance = {show(self.balance)}: expected True or False")
         saves = self.save_every_s
         return self._replace(
             threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
-            balance=bool(self.balance),
+            balance=boolean("balance", self.balance),
             seed=seed(self.seed),
             route=None if self.route is None else choice("route", self.route, ("ring", "random")),
             save_every_s=None if saves is None else _seconds("save_every_s", saves),

@@ -13,8 +13,8 @@ Drafts have one of two routes.  On the "ring" they go round, as in the paper, an
 
 A search ends for one of five reasons: all work is done (detected by the termination), an answer was found, a rank has
 failed, a save and stop was requested, or its time is over (by the clock of rank 0).  The rank that knows notifies rank 0
-(FINISH), and rank 0 all ranks (STOP); the first reason wins.  On the ring rank 0 sends to all; otherwise messages pass
-through the binomial tree of all ranks.
+(FINISH), and rank 0 all ranks (STOP); the first reason wins.  `above` and `below` of the termination say by which ranks: on
+the ring directly, otherwise through the binomial tree of all ranks.
 
 A search with `saves` (see there) pauses all ranks from time to time.  A paused rank receives and answers, but does not work,
 split or begin anything: all actions in `_settle` wait.  When its time is over, it is saved before it ends.
@@ -35,14 +35,13 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from lb_mpi.errors import ProtocolError, SearchError
 from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.record import OFF, Record
-from lb_mpi.searching import walking
 from lb_mpi.searching.bound import Bound, Sharing
 from lb_mpi.searching.drafting import MOVES, Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.problem import Problem, outgoing
 from lb_mpi.searching.saves import KINDS, Cut, SavedSearch, SaveJob, pack_parts
-from lb_mpi.searching.termination import Scholten, Termination, Token
-from lb_mpi.searching.walking import Walking, children, parent
+from lb_mpi.searching.termination import Safra, Scholten
+from lb_mpi.searching.walking import Walking, WalkTerms
 
 ROOT = 0
 P = ParamSpec("P")
@@ -78,20 +77,8 @@ class Searcher:
         rank: int, ring: Sequence[int], problem: Problem, options: Options, bound: Bound | None = None,
         saved: SavedSearch | None = None,
     ) -> None:  # fmt: skip
-        rng = random.Random(options.seed * 1_000_003 + rank)
-        self.rank, self.size, self.problem, self.options = rank, len(ring), problem, options
-        self.ring, once = options.route_on(self.size) == "ring", not options.balance
-        self.drafting: Drafting | Walking
-        self.termination: Termination | Scholten
-        if self.ring:
-            pauses = [Pause(*options.pause_s, rng) for _ in range(2)]
-            successor = ring[(ring.index(rank) + 1) % len(ring)]
-            self.drafting = Drafting(rank, successor, problem, Terms(options.threshold, pauses[0], once))
-            self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=pauses[1])
-        else:
-            terms = walking.WalkTerms(options.threshold, rng.randrange, once=once)
-            self.drafting = Walking(rank, self.size, problem, terms)
-            self.termination = Scholten(rank, self.size)
+        self.rank, self.size, self.problem = rank, len(ring), problem
+        self.drafting, self.termination = _on_route(rank, ring, problem, options)
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
         self.saves = None if options.save_every_s is None else Cut(rank, self.size, options.save_every_s)
         self.limit_at = options.limit_s if rank == ROOT else math.inf  # inf, too, once a last save has been requested
@@ -99,7 +86,6 @@ class Searcher:
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first exception of the problem on this rank
         self._finished = self._timed_out = False
-        self._now, self._counted = 0.0, 0  # time of the last turn, and the units then
         if saved is not None:
             self.attempt(self._resume, saved)
         elif rank == ROOT:
@@ -139,9 +125,7 @@ class Searcher:
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
         """Process the messages in order, then choose what to do; return the messages to send, in order."""
-        if isinstance(self.drafting, Walking) and now > self._now and isinstance(self.job, Work):
-            self.drafting.worked(self.units - self._counted, now - self._now)
-        self._now, self._counted = now, self.units
+        self.drafting.clock(now, self.units, isinstance(self.job, Work))
         sends: list[Send] = []
         for _, message in arrived:
             if self.over:
@@ -192,8 +176,7 @@ class Searcher:
         if self._ending or (state := self.attempt(self.problem.save)) is None:  # type: ignore[attr-defined]
             return None
         assert self.saves is not None
-        walked = self.drafting.kept if isinstance(self.drafting, Walking) else []
-        return pack_parts([state, *self.saves.kept, *walked])
+        return pack_parts([state, *self.saves.kept, *self.drafting.kept])
 
     def _resume(self, saved: SavedSearch) -> None:
         assert self.saves is not None
@@ -226,7 +209,7 @@ class Searcher:
                 self.termination.sent()
                 if self.saves is not None:
                     self.saves.under_way += 1
-        sends += self._conclude(self.drafting.load > 0.0, now)
+        sends += self.termination.settle(self.drafting.load > 0.0, now)
         if self.termination.over:
             return sends + self._finish(Reason.EXHAUSTED)
         if self.saves is not None and self.rank == ROOT and self.saves.due(now):
@@ -242,22 +225,13 @@ class Searcher:
                 raise SearchError(f"outgoing() on rank {self.rank} names rank {to}: {expected}")
         return [(to, Message(Kind.OWNED, self.rank, pid=self.rank, payload=payload)) for to, payload in sends]
 
-    def _conclude(self, active: bool, now: float) -> list[Send]:
-        """Return the messages of the termination at the end of a turn."""
-        if isinstance(self.termination, Scholten):
-            return self.termination.settle(active)
-        assert isinstance(self.drafting, Drafting)
-        if (token := self.termination.settle(active, now)) is None:
-            return []
-        return [(self.drafting.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black)))]
-
     def _receive(self, message: Message, now: float) -> list[Send]:
         kind = message.kind
         if kind is Kind.STOP:
             return self._stop(Reason(message.pid))
         if kind is Kind.FINISH:
-            if self.rank != ROOT and self.ring:
-                raise ProtocolError(f"rank {self.rank} got FINISH, which only rank {ROOT} may get")
+            if message.source not in self.termination.below:
+                raise ProtocolError(f"rank {self.rank} got {message}, which a rank above {message.source} may get")
             return [] if self._finished else self._finish(Reason(message.pid))
         if self.saves is not None:
             if kind is Kind.ASK:  # from any rank, also from this one
@@ -274,30 +248,29 @@ class Searcher:
         if kind is Kind.BOUND and self.sharing is not None:
             self.sharing.receive(message)
             return []
-        if isinstance(self.termination, Termination):
-            if kind is Kind.TOKEN:
-                self.termination.arrive(Token(message.seq, bool(message.pid)), now)
-                return []
-            if kind is Kind.WORK:
-                self.termination.received()
-        elif kind is Kind.ACK:
-            self.termination.acknowledged(message.pid)
-            return []
-        elif kind in MOVES:
-            self.termination.received(message.pid)
-        return self.drafting.receive(message, now)
+        return [] if self.termination.receive(message, now) else self.drafting.receive(message, now)
 
     def _finish(self, reason: Reason) -> list[Send]:
         self._finished = True
         if self.rank == ROOT:
             return self._stop(reason)
-        above = ROOT if self.ring else parent(self.rank)
-        return [(above, Message(Kind.FINISH, self.rank, pid=reason))]
+        return [(self.termination.above, Message(Kind.FINISH, self.rank, pid=reason))]
 
     def _stop(self, reason: Reason) -> list[Send]:
         self.reason = reason
-        below = children(self.rank, self.size) if not self.ring else range(1, self.size) if self.rank == ROOT else ()
-        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in below]
+        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in self.termination.below]
+
+
+def _on_route(
+    rank: int, ring: Sequence[int], problem: Problem, options: Options
+) -> tuple[Drafting | Walking, Safra | Scholten]:
+    """Make the drafts of a rank, and its termination, which the route decides."""
+    size, rng, once = len(ring), random.Random(options.seed * 1_000_003 + rank), not options.balance
+    if options.route_on(size) == "ring":
+        drafts, probes = (Pause(*options.pause_s, rng) for _ in range(2))
+        safra = Safra(rank, ring, probes)
+        return Drafting(rank, safra.successor, problem, Terms(options.threshold, drafts, once)), safra
+    return Walking(rank, size, problem, WalkTerms(options.threshold, rng.randrange, once=once)), Scholten(rank, size)
 
 
 # --- the record: what carriers write down of a search -----------------------------------------------------------------

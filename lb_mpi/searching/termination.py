@@ -67,10 +67,11 @@ The cost: at most one ACK for each WORK, and nothing while no work moves.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.searching.drafting import Kind, Message, Pause, Send
+from lb_mpi.searching.drafting import MOVES, Kind, Message, Pause, Send
 from lb_mpi.searching.walking import children, parent
 
 
@@ -81,14 +82,17 @@ class Token(NamedTuple):
     black: bool
 
 
-class Termination:
-    """Safra's algorithm on one rank.  The initiator starts with the token, as after an inconclusive probe."""
+class Safra:
+    """Safra's algorithm on one rank of a `ring`.  Rank 0, the initiator, has the token, as after an inconclusive probe."""
 
-    def __init__(self, *, initiator: bool, alone: bool, pause: Pause) -> None:
-        self.initiator, self.alone, self.pause = initiator, alone, pause
+    above = 0  # the rank to which the one that knows the end sends FINISH
+
+    def __init__(self, rank: int, ring: Sequence[int], pause: Pause) -> None:
+        self.rank, self.successor, self.pause = rank, ring[(ring.index(rank) + 1) % len(ring)], pause
+        self.below: Sequence[int] = range(1, len(ring)) if rank == 0 else ()  # the ranks to which this one sends STOP
         self.count = 0
         self.black = False
-        self.token: Token | None = Token(0, True) if initiator else None
+        self.token: Token | None = Token(0, True) if rank == 0 else None
         self.not_before = 0.0
         self.over = False
 
@@ -98,41 +102,40 @@ class Termination:
         return self.not_before if self.token is not None else math.inf
 
     def sent(self) -> None:
-        """Count a WORK message that leaves this rank."""
+        """Count a message with work that leaves this rank."""
         self.count += 1
 
-    def received(self) -> None:
-        """Count a WORK message: the rank may become active again behind the token."""
-        self.count -= 1
-        self.black = True
+    def receive(self, message: Message, now: float) -> bool:
+        """Process a message; return True for the token, which is for nobody else.  ProtocolError if it is here already."""
+        if message.kind is Kind.TOKEN:
+            if self.token is not None:
+                raise ProtocolError(f"a second token {message} beside {self.token}")
+            self.token = Token(message.seq, bool(message.pid))
+            if self.rank == 0:
+                self.not_before = now + self.pause.next()
+            return True
+        if message.kind in MOVES:  # the rank may become active again behind the token
+            self.count -= 1
+            self.black = True
+        return False
 
-    def arrive(self, token: Token, now: float) -> None:
-        """Receive the token; ProtocolError if it is here already."""
-        if self.token is not None:
-            raise ProtocolError(f"a second token {token} beside {self.token}")
-        self.token = token
-        if self.initiator and not self._conclusive(token):
-            self.not_before = now + self.pause.next()
-
-    def settle(self, active: bool, now: float) -> Token | None:
-        """Return the token to pass to the successor now, if any; set `over` when all work is done."""
-        if active or self.token is None or self.over:
-            return None
+    def settle(self, active: bool, now: float) -> list[Send]:
+        """Continue after processing all messages; `active`: this rank has work.  Set `over` when all work is done."""
         token = self.token
-        if not self.initiator:
-            self.token, out = None, Token(token.total + self.count, token.black or self.black)
-            self.black = False
-            return out
-        if self.alone or self._conclusive(token):
-            self.over = True
-            return None
-        if now < self.not_before:
-            return None
+        if active or token is None or self.over:
+            return []
+        if self.rank:
+            new = Token(token.total + self.count, token.black or self.black)
+        else:
+            conclusive = not token.black and not self.black and token.total + self.count == 0
+            if conclusive or self.successor == self.rank:
+                self.over = True
+                return []
+            if now < self.not_before:
+                return []
+            new = Token(0, False)
         self.token, self.black = None, False
-        return Token(0, False)
-
-    def _conclusive(self, token: Token) -> bool:
-        return not token.black and not self.black and token.total + self.count == 0
+        return [(self.successor, Message(Kind.TOKEN, self.rank, new.total, int(new.black)))]
 
 
 class Scholten:
@@ -142,32 +145,41 @@ class Scholten:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
-        self.parent = parent(rank)  # owed an ACK while this rank is engaged
+        self.above, self.below = parent(rank), children(rank, size)  # as in `Safra`
+        self.parent = self.above  # owed an ACK while this rank is engaged
         self.owed: dict[int, int] = {}  # further ACKs, by rank, while this rank has work
         self.engaged = True
-        self.deficit = len(children(rank, size))
+        self.deficit = len(self.below)
         self.over = False
 
     def sent(self) -> None:
-        """Count a WORK message that leaves this rank."""
+        """Count a message with work that leaves this rank."""
         if not self.engaged:
             raise ProtocolError(f"rank {self.rank} sends work, but it isn't engaged")
         self.deficit += 1
 
+    def receive(self, message: Message, now: float) -> bool:
+        """Process a message; return True for an ACK, which is for nobody else.
+
+        ProtocolError for an ACK of less than one message, or of more than the deficit.
+        """
+        if message.kind is Kind.ACK:
+            if not 1 <= message.pid <= self.deficit:
+                raise ProtocolError(f"rank {self.rank} got {message}, but the other ranks owe it {self.deficit}")
+            self.deficit -= message.pid
+            return True
+        if message.kind in MOVES:
+            self.received(message.pid)
+        return False
+
     def received(self, sender: int) -> None:
-        """Process the arrival of a WORK message from `sender`."""
+        """Process the arrival of a message with work from `sender`."""
         if self.engaged:
             self.owed[sender] = self.owed.get(sender, 0) + 1
         else:
             self.engaged, self.parent = True, sender
 
-    def acknowledged(self, n: int) -> None:
-        """Process an ACK of n messages; ProtocolError unless n is from 1 to the deficit."""
-        if not 1 <= n <= self.deficit:
-            raise ProtocolError(f"rank {self.rank} got an ACK of {n}, but the other ranks owe it {self.deficit}")
-        self.deficit -= n
-
-    def settle(self, active: bool) -> list[Send]:
+    def settle(self, active: bool, now: float) -> list[Send]:
         """Continue after processing all messages; `active`: this rank has work.  Set `over` when all work is done."""
         if active or not self.engaged:
             return []

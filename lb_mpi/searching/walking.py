@@ -168,10 +168,17 @@ class Walking:
         self.received = 0  # WORK messages received
         self.load = 0.0  # problem.load() at the end of the last `settle`
         self._units = self._seconds = 0.0  # of the last quanta
+        self._now, self._counted = 0.0, 0  # the time of the last turn, and the units of work done until then
 
     def start(self) -> None:
         """Note that this rank has work from the beginning."""
         self.state = State.BUSY
+
+    def clock(self, now: float, units: int, active: bool) -> None:
+        """Measure this rank's speed, at the beginning of a turn; `units` of work are done, `active`: since the last turn."""
+        if active and now > self._now:
+            self.worked(units - self._counted, now - self._now)
+        self._now, self._counted = now, units
 
     def worked(self, units: int, seconds: float) -> None:
         """Measure this rank's speed: it had work for `seconds`, and did `units` of it (0: a slow rank rested, emulated)."""

@@ -177,15 +177,15 @@ class Counting:
 
 
 def search(endless: Endless, kind: str) -> None:
-    lb_mpi.search(COMM, Counting(endless, kind), trace=lambda *_: endless() if kind == "trace" else None)
+    lb_mpi.search(COMM, Counting(endless, kind))
 
 
 CASES = [
     *[(task, kind) for kind in ("task", "dumping", "loading", "callback", "progress")],
     *[(rows, kind) for kind in ("function", "pack", "unpack")],
-    *[(search, kind) for kind in ("start", "work", "load", "split", "result", "pickling", "merge", "trace")],
+    *[(search, kind) for kind in ("start", "work", "load", "split", "result", "pickling", "merge")],
 ]
-OF_SEVERAL = ("pack", "unpack", "split", "merge", "trace")  # on one rank, they are not called
+OF_SEVERAL = ("pack", "unpack", "split", "merge")  # on one rank, they are not called
 
 
 @pytest.mark.parametrize(("door", "kind"), CASES, ids=[kind for _, kind in CASES])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -155,29 +154,6 @@ def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch: pytest.Monkey
     assert RANK == LAST or str(caught.value).startswith(f"rank {LAST}: KeyboardInterrupt")
     monkeypatch.undo()
     well()
-
-
-@pytest.mark.skipif(SIZE == 1, reason="one rank has no messages")
-def test_a_trace_that_raises_on_one_rank_is_an_error_on_all() -> None:
-    def trace(*_: object) -> None:
-        raise RuntimeError("no more paper")
-
-    with pytest.raises(lb_mpi.SearchError, match=f"rank {LAST}.*no more paper"):
-        lb_mpi.search(COMM, Endless(), trace=trace if RANK == LAST else None)
-    with pytest.raises(TypeError if RANK == LAST else (TypeError, lb_mpi.Error), match="trace"):
-        lb_mpi.search(COMM, Pile(9), trace="on" if RANK == LAST else None)  # type: ignore[arg-type]
-
-
-@pytest.mark.skipif(SIZE == 1, reason="one rank has no messages")
-def test_a_trace_is_called_between_the_turns_of_a_search() -> None:
-    frames: list[str] = []
-
-    def trace(*_: object) -> None:
-        frames.extend(frame.name for frame in traceback.extract_stack())
-
-    lb_mpi.search(COMM, Pile(300), threshold=1.0, trace=trace)
-    assert trace.__name__ in frames
-    assert "turn" not in frames
 
 
 def test_large_payloads_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,7 @@ REFUSED: list[Row] = [
     ("search", {"emulated_speed": math.nan}, ValueError, "emulated_speed = nan: expected"),
     ("search", {"quantum": 0}, ValueError, "quantum = 0: expected"),
     ("search", {"balance": "no"}, ValueError, "balance = 'no': expected"),
+    ("search", {"trace": print}, ValueError, "trace = <built-in function print>: expected True or False"),
     ("search", {"route": "line"}, ValueError, "route = 'line': expected"),
     ("search", {"bound": 3.0}, TypeError, "bound = 3.0: expected an lb_mpi.Bound, or None"),
     ("search", {"limit_s": "1"}, ValueError, "limit_s = '1': expected"),

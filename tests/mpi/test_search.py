@@ -68,8 +68,9 @@ def test_a_search_without_an_end_ends_when_its_time_is_over(route: str) -> None:
 @pytest.mark.parametrize("balance", [True, False])
 @pytest.mark.every_size
 def test_every_item_is_done_once(balance: bool, route: str) -> None:
-    result = lb_mpi.search(COMM, SlowPile(3000), threshold=1.0, balance=balance, route=route)
+    result = lb_mpi.search(COMM, SlowPile(3000), threshold=1.0, balance=balance, route=route, trace=balance)
     assert sorted(result.value) == list(range(1, 3001))
+    assert sum(len(turn.sends) for turn in result.trace) == balance * result.ranks[COMM.rank].messages
     assert not result.found
     assert len(result.ranks) == COMM.size
     assert result.done == sum(rank.done for rank in result.ranks) == 3000

@@ -239,8 +239,8 @@ def test_a_second_pool_begins_from_what_the_first_has_learned() -> None:
 def test_a_plan_begins_from_known_speeds_unless_a_short_measurement_denies_them() -> None:
     comm, slow = COMM.Dup(), KnownSpeeds((1.0,) * (SIZE - 1) + (0.05,), (0.1,) * SIZE)
     law = "known.agrees(speeds)"
-    for expected, confirms in ((True, "True"), (False, "False"), (False, law)):
-        known(comm, learned=slow)
+    for expected, confirms, unsure in ((True, "True", 0.1), (False, "True", 1.0), (False, law, 0.1)):
+        known(comm, learned=slow._replace(unsure=(unsure,) * SIZE))
         with mutated(speed, "confirmed", law, confirms), distribute(comm, "mesh:20x20", method="slabs") as plan:
             n_vertices = comm.allgather(len(plan.vertices))
         assert (n_vertices[-1] < 0.1 * n_vertices[0]) is expected

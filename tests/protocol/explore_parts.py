@@ -7,11 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lb_mpi.searching.drafting import Kind, Message, Send
-from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import Cut, Open, SaveJob, Write
-from lb_mpi.searching.searcher import Searcher
-from lb_mpi.searching.termination import Scholten, Token
-from tests.pile import Pile
+from lb_mpi.searching.termination import Safra, Scholten, Token
 from tests.protocol.explore import ANY, Exploration, State, put
 from tests.protocol.explore_search import NoPause, cut_key
 from tests.protocol.law import check_ewd998
@@ -26,9 +23,9 @@ class Alone:
 
     job = "work"
 
-    def __init__(self, termination: Any, rank: int, size: int) -> None:
+    def __init__(self, termination: Any, rank: int) -> None:
         self.termination, self.tree = termination, isinstance(termination, Scholten)
-        self.rank, self.size, self.active = rank, size, True
+        self.rank, self.active = rank, True
 
     @property
     def over(self) -> bool:
@@ -38,28 +35,22 @@ class Alone:
         """Receive, or settle."""
         one = self.termination
         for _, message in arrived:
-            if message.kind is Kind.WORK:
-                self.active = True
-                one.received(*[message.source] * self.tree)
-            elif self.tree:
-                one.acknowledged(message.pid)
-            else:
-                one.arrive(Token(message.seq, bool(message.pid)), 0.0)
+            is_work = not one.receive(message, 0.0)
+            assert is_work == (message.kind is Kind.WORK), f"{message} is for the termination"
+            self.active = self.active or is_work
         if arrived:
             return []
+        sends: list[Send] = one.settle(self.active, 0.0)
         if self.tree:
-            sends: list[Send] = one.settle(self.active)
             assert self.active or not one.owed, f"rank {self.rank} has no work, and owes {one.owed}"
-            return sends
-        token, to = one.settle(self.active, 0.0), (self.rank + 1) % self.size
-        return [] if token is None else [(to, Message(Kind.TOKEN, 0, token.total, int(token.black)))]
+        return [(to, message._replace(source=0)) if message.kind is Kind.TOKEN else (to, message) for to, message in sends]
 
     def done(self, _job: str, to: int | None) -> list[Send]:
         if to is None:
             self.active = False
             return []
         self.termination.sent()
-        return [(to, Message(Kind.WORK, self.rank * self.tree))]  # Safra's token does not know who sent it
+        return [(to, Message(Kind.WORK, 0, pid=self.rank * self.tree))]  # Safra's token does not know who sent it
 
     def key(self) -> Hashable:
         one = self.termination
@@ -97,7 +88,7 @@ class Ends(Exploration):
         ranks, active = [each.termination for each in state.actors], [each.active for each in state.actors]
         flying = [(to, message) for (_, to), wire in state.wires.items() for message in wire]
         if isinstance(ranks[0], Scholten):
-            work = Counter(message.source for _, message in flying if message.kind is Kind.WORK)
+            work = Counter(message.pid for _, message in flying if message.kind is Kind.WORK)
             acks: Counter[int] = Counter()
             for to, message in flying:
                 acks[to] += message.pid if message.kind is Kind.ACK else 0
@@ -117,10 +108,7 @@ class Ends(Exploration):
 
 def explore_tokens(*, size: int, most_work: int) -> int:
     """EWD998's invariant, and that `over` is true only when nothing is active or under way; the number of states."""
-    ranks = [Searcher(rank, range(size), Pile(1), Options()).termination for rank in range(size)]
-    for termination in ranks:
-        termination.pause = NoPause()
-    return explore_ends(ranks, most_work).states
+    return explore_ends([Safra(rank, range(size), NoPause()) for rank in range(size)], most_work).states  # type: ignore[arg-type]
 
 
 def explore_engagement(*, size: int, most_work: int) -> tuple[int, int]:
@@ -129,7 +117,7 @@ def explore_engagement(*, size: int, most_work: int) -> tuple[int, int]:
 
 
 def explore_ends(ranks: list[Any], most_work: int) -> Reached:
-    actors = tuple(Alone(termination, rank, len(ranks)) for rank, termination in enumerate(ranks))
+    actors = tuple(Alone(termination, rank) for rank, termination in enumerate(ranks))
     return Ends().reach(State(actors, {}, most_work))
 
 

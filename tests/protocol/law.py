@@ -10,6 +10,7 @@ from lb_mpi.searching.drafting import MOVES, Kind, Send, State
 from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.searcher import Reason, Searcher, Work
 from lb_mpi.searching.termination import Token
+from lb_mpi.searching.walking import Walking
 from tests.pile import Pile, children, unpack, value_of
 from tests.protocol.walk_law import check_walks
 
@@ -26,7 +27,7 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
         check_cut(searchers, in_flight)
     # What a rank was about to absorb when it failed is lost; so may be work that comes when an answer is found, where
     # messages keep no order.
-    walks = not searchers[0].ring
+    walks = isinstance(searchers[0].drafting, Walking)
     if work and not failed and not (walks and any(pile_of(searcher).found for searcher in searchers)):
         check_work(searchers, in_flight)
     if failed or any(searcher.over or searcher._finished for searcher in searchers):
@@ -72,9 +73,8 @@ def pile_of(searcher: Searcher) -> Pile:
 
 def in_hand(searcher: Searcher) -> list[int]:
     """Items in the pile, and those of parts that are kept for later."""
-    kept = [] if searcher.ring else searcher.drafting.kept
     out = getattr(pile_of(searcher), "out", [])
-    return [*pile_of(searcher).items, *out, *(item for part in kept for item in unpack(part))]
+    return [*pile_of(searcher).items, *out, *(item for part in searcher.drafting.kept for item in unpack(part))]
 
 
 def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:

@@ -31,27 +31,26 @@ MUTANTS = [
     (drafting, "Drafting._split", "Message(Kind.WORK, source, seq, payload=part)", "Message(Kind.WORK, source, seq)"),
     (drafting, "Drafting._split", "return source, Message(Kind.WORK", "return self.successor, Message(Kind.WORK"),
     # Safra's token
-    (termination, "Termination.received", "self.count -= 1\n        self.black = True", "self.count -= 1"),
-    (termination, "Termination.received", "self.count -= 1\n        self.black = True", "self.black = True"),
-    (termination, "Termination.sent", "self.count += 1", "pass"),
-    (termination, "Termination.settle", "if active or self.token is None", "if self.token is None"),
-    (termination, "Termination.settle", "token.black or self.black)\n            self.black = False", "token.black or self.black)"),
-    (termination, "Termination.settle", "Token(token.total + self.count, token.black or self.black)", "Token(token.total, token.black or self.black)"),
-    (termination, "Termination.settle", "Token(token.total + self.count, token.black or self.black)", "Token(token.total + self.count, self.black)"),
-    (termination, "Termination.settle", "Token(token.total + self.count, token.black or self.black)", "Token(token.total + self.count, token.black)"),
-    (termination, "Termination.settle", "Token(token.total + self.count, token.black or self.black)\n", "Token(token.total + self.count, token.black or self.black)\n            self.count = 0\n"),
-    (termination, "Termination._conclusive", "return not token.black and not self.black and", "return not self.black and"),
-    (termination, "Termination._conclusive", "return not token.black and not self.black and", "return not token.black and"),
-    (termination, "Termination._conclusive", " and token.total + self.count == 0", ""),
-    (termination, "Termination.settle", "self.token, self.black = None, False\n", "self.token = None\n"),
-    (termination, "Termination.settle", "return Token(0, False)", "return Token(self.count, False)"),
-    (termination, "Termination.settle", "self.token, out = None, Token", "out = Token"),
+    (termination, "Safra.receive", "self.count -= 1\n            self.black = True", "self.count -= 1"),
+    (termination, "Safra.receive", "self.count -= 1\n            self.black = True", "self.black = True"),
+    (termination, "Safra.receive", "if message.kind in MOVES:", "if False:"),
+    (termination, "Safra.sent", "self.count += 1", "pass"),
+    (termination, "Safra.settle", "if active or token is None", "if token is None"),
+    (termination, "Safra.settle", "Token(token.total + self.count, token.black or self.black)", "Token(token.total, token.black or self.black)"),
+    (termination, "Safra.settle", "Token(token.total + self.count, token.black or self.black)", "Token(token.total + self.count, self.black)"),
+    (termination, "Safra.settle", "Token(token.total + self.count, token.black or self.black)", "Token(token.total + self.count, token.black)"),
+    (termination, "Safra.settle", "Token(token.total + self.count, token.black or self.black)\n", "Token(token.total + self.count, token.black or self.black)\n            self.count = 0\n"),
+    (termination, "Safra.settle", "conclusive = not token.black and not self.black and", "conclusive = not self.black and"),
+    (termination, "Safra.settle", "conclusive = not token.black and not self.black and", "conclusive = not token.black and"),
+    (termination, "Safra.settle", " and token.total + self.count == 0", ""),
+    (termination, "Safra.settle", "self.token, self.black = None, False\n", "self.token = None\n"),
+    (termination, "Safra.settle", "self.token, self.black = None, False\n", "self.black = False\n"),
+    (termination, "Safra.settle", "new = Token(0, False)", "new = Token(self.count, False)"),
     # the two together
-    (searcher, "Searcher._settle", "self._conclude(self.drafting.load > 0.0,", "self._conclude(self.drafting.state == 3,"),
-    (searcher, "Searcher._receive", "self.termination.received()", "pass"),
+    (searcher, "Searcher._settle", "self.termination.settle(self.drafting.load > 0.0,", "self.termination.settle(self.drafting.state == 3,"),
     (searcher, "Searcher._settle", "if message.kind in MOVES:\n", "if message.kind in (Kind.WORK, Kind.NOWORK):\n"),
-    (searcher, "Searcher._stop", "for rank in below]", "for rank in [*below][:1]]"),
-    (searcher, "Searcher._finish", "return [(above, Message(Kind.FINISH,", "return [] and [(above, Message(Kind.FINISH,"),
+    (searcher, "Searcher._stop", "for rank in self.termination.below]", "for rank in [*self.termination.below][:1]]"),
+    (searcher, "Searcher._finish", "return [(self.termination.above,", "return [] and [(self.termination.above,"),
     (searcher, "Searcher._stop", "self.reason = reason\n", "pass\n"),
     # a problem that raises
     (searcher, "Searcher.turn", "if self.error is not None and not self.over and not self._finished:", "if False:"),
@@ -81,7 +80,7 @@ BOUND_MUTANTS = [
     (bound, "Sharing.level", "        for value in values:\n", "        for value in []:\n"),  # stale after the end
     (searcher, "Searcher._settle", "if self.sharing is None else self.sharing.send()", "if self.sharing is None or not self.drafting.load else self.sharing.send()"),
     (searcher, "Searcher._receive", "            self.sharing.receive(message)\n", "            if self.drafting.load:\n                self.sharing.receive(message)\n"),  # dropped when idle
-    (searcher, "Searcher._receive", "            self.sharing.receive(message)\n", "            self.termination.received()\n            self.sharing.receive(message)\n"),  # counted
+    (searcher, "Searcher._receive", "            self.sharing.receive(message)\n", "            self.termination.receive(message._replace(kind=Kind.WORK), now)\n            self.sharing.receive(message)\n"),  # counted
     (searcher, "Searcher._settle", "if message.kind in MOVES:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
 ]  # fmt: skip
 
@@ -93,8 +92,8 @@ CUT_MUTANTS = [
     (searcher, "Searcher.turn", "        if not self.over and not self._ending and not self.paused:\n", "        if not self.over and not self._ending:\n"),
     # states, and what becomes of them
     (searcher, "Searcher._state", "if self._ending or (state := self.attempt(self.problem.save)) is None:", "if (state := self.attempt(self.problem.save) or b'0000') is None:"),
-    (searcher, "Searcher._state", "*self.saves.kept, *walked", "*self.saves.kept"),
-    (searcher, "Searcher._state", "*self.saves.kept, *walked", "*walked"),
+    (searcher, "Searcher._state", "*self.saves.kept, *self.drafting.kept", "*self.saves.kept"),
+    (searcher, "Searcher._state", "*self.saves.kept, *self.drafting.kept", "*self.drafting.kept"),
     (searcher, "Searcher._resume", "        self.saves.kept += saved.kept\n", "        pass\n"),
     (searcher, "Searcher._settle", "self.problem.absorb(self.saves.kept.pop(0))", "self.saves.kept.pop(0)"),
     (searcher, "Searcher._resume", "            self.drafting.start()", "            pass"),
@@ -128,12 +127,12 @@ CUT_MUTANTS = [
 ]  # fmt: skip
 
 SCHOLTEN_MUTANTS = [
-    (termination, "Scholten.__init__", "self.deficit = len(children(rank, size))", "self.deficit = 0"),
+    (termination, "Scholten.__init__", "self.deficit = len(self.below)", "self.deficit = 0"),
     (termination, "Scholten.__init__", "self.engaged = True\n", "self.engaged = rank == 0\n"),
     (termination, "Scholten.sent", "        self.deficit += 1", "        pass"),
-    (termination, "Scholten.acknowledged", "        self.deficit -= n", "        pass"),
-    (termination, "Scholten.acknowledged", "        self.deficit -= n", "        self.deficit = 0"),
-    (termination, "Scholten.acknowledged", "        self.deficit -= n", "        self.deficit -= 1"),
+    (termination, "Scholten.receive", "self.deficit -= message.pid", "pass"),
+    (termination, "Scholten.receive", "self.deficit -= message.pid", "self.deficit = 0"),
+    (termination, "Scholten.receive", "self.deficit -= message.pid", "self.deficit -= 1"),
     (termination, "Scholten.received", "self.owed.get(sender, 0) + 1", "self.owed.get(sender, 0)"),  # never acknowledged
     (termination, "Scholten.received", "self.owed.get(sender, 0) + 1", "1"),
     (termination, "Scholten.received", "self.owed[sender] = self.owed.get(sender, 0) + 1", "self.owed[self.parent] = self.owed.get(self.parent, 0) + 1"),
@@ -196,14 +195,13 @@ WALK_MUTANTS = [
     (walking, "Walking._own", "        self.state = State.BUSY\n        return []\n", "        return []\n"),  # asleep with work
     (searcher, "Searcher._settle", "        sends += self._owned()\n", ""),  # never sent
     (searcher, "Searcher._settle", "if message.kind in MOVES:\n                self.termination", "if message.kind is Kind.WORK:\n                self.termination"),  # not counted when sent
-    (searcher, "Searcher._receive", "elif kind in MOVES:", "elif kind is Kind.WORK:"),  # not acknowledged
+    (termination, "Scholten.receive", "if message.kind in MOVES:", "if message.kind is Kind.WORK:"),  # not acknowledged
     (searcher, "Searcher._owned", "pid=self.rank, payload=payload)) for to, payload in sends]", "pid=to, payload=payload)) for to, payload in sends]"),  # by nobody
     (searcher, "Searcher._settle", "        sends += self._owned()\n        for", "        sends = self._owned()\n        for"),  # what else there was is lost
     # with the termination
-    (searcher, "Searcher._receive", "            self.termination.acknowledged(message.pid)\n", ""),
-    (searcher, "Searcher._receive", "self.termination.received(message.pid)", "pass"),
-    (searcher, "Searcher._conclude", "return self.termination.settle(active)", "return self.termination.settle(self.drafting.state == 3 and not active)"),
-    (searcher, "Searcher._stop", "below = children(self.rank, self.size) if", "below = children(self.rank, self.size)[1:] if"),  # STOP
+    (searcher, "Searcher._receive", "self.termination.receive(message, now)", "message.kind is Kind.ACK"),
+    (searcher, "Searcher._settle", "settle(self.drafting.load > 0.0, now)", "settle(self.drafting.state == 3 and not self.drafting.load > 0.0, now)"),
+    (searcher, "Searcher._stop", "for rank in self.termination.below]", "for rank in self.termination.below[1:]]"),  # STOP
     (searcher, "Searcher._receive", "return [] if self._finished else self._finish(", "return [] if self._finished or self.rank else self._finish("),
-    (searcher, "Searcher._stop", "for rank in below]", "for rank in below if not self.rank]"),
+    (searcher, "Searcher._stop", "for rank in self.termination.below]", "for rank in self.termination.below if not self.rank]"),
 ]  # fmt: skip

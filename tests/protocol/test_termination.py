@@ -6,35 +6,39 @@ import pytest
 
 from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import Kind, Message, Pause, ProtocolError
-from lb_mpi.searching.termination import Scholten, Termination, Token
+from lb_mpi.searching.termination import Safra, Scholten, Token
 from tests.protocol.explore_parts import explore_engagement
 from tests.protocol.mutants import SCHOLTEN_MUTANTS
 from tests.protocol.mutate import rejects
 
 
-def make(*, initiator: bool = False, alone: bool = False) -> Termination:
-    return Termination(initiator=initiator, alone=alone, pause=Pause(1.0, 4.0, random.Random(0)))
+def make(rank: int) -> Safra:
+    return Safra(rank, range(2), Pause(1.0, 4.0, random.Random(0)))
+
+
+def carried(token: Token, source: int = 1) -> Message:
+    return Message(Kind.TOKEN, source, token.total, int(token.black))
 
 
 @pytest.mark.parametrize(
     ("count", "black", "token"), [(1, False, (0, False)), (0, True, (0, False)), (0, False, (0, True))]
 )
 def test_an_inconclusive_probe_is_repeated_after_a_pause(count: int, black: bool, token: tuple[int, bool]) -> None:
-    root = make(initiator=True)
+    root = make(0)
     root.settle(False, 0.0)
     root.count, root.black = count, black
-    root.arrive(Token(*token), 10.0)
-    assert root.settle(False, 10.0) is None
+    assert root.receive(carried(Token(*token)), 10.0)
+    assert root.settle(False, 10.0) == []
     assert not root.over
-    assert root.settle(False, 11.0) == Token(0, False)
+    assert root.settle(False, 11.0) == [(1, carried(Token(0, False), source=0))]
     assert not root.black
 
 
 def test_a_second_token_is_a_protocol_error() -> None:
-    rank = make()
-    rank.arrive(Token(0, False), 0.0)
+    rank = make(1)
+    rank.receive(carried(Token(0, False), source=0), 0.0)
     with pytest.raises(ProtocolError, match="second token"):
-        rank.arrive(Token(0, False), 0.0)
+        rank.receive(carried(Token(0, False), source=0), 0.0)
 
 
 # --- Dijkstra and Scholten's tree --------------------------------------------------------------------------------------
@@ -63,16 +67,16 @@ def test_neighbours_differ_in_one_bit(size: int) -> None:
 def free() -> Scholten:
     """Rank 1 of 2, after it had nothing to do."""
     rank = Scholten(1, 2)
-    assert rank.settle(False) == [(0, Message(Kind.ACK, 1, pid=1))]
+    assert rank.settle(False, 0.0) == [(0, Message(Kind.ACK, 1, pid=1))]
     assert not rank.engaged
     return rank
 
 
 def test_an_impossible_message_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="owe it 0"):
-        Scholten(1, 2).acknowledged(1)
-    with pytest.raises(ProtocolError, match="ACK of 0"):
-        Scholten(0, 2).acknowledged(0)
+        Scholten(1, 2).receive(Message(Kind.ACK, 0, pid=1), 0.0)
+    with pytest.raises(ProtocolError, match="owe it 1"):
+        Scholten(0, 2).receive(Message(Kind.ACK, 1, pid=0), 0.0)
     with pytest.raises(ProtocolError, match="isn't engaged"):
         free().sent()
 

@@ -9,7 +9,7 @@ from lb_mpi.errors import SearchError
 from lb_mpi.searching import drafting, walking
 from lb_mpi.searching.drafting import PATIENCE, TABLE, Drafting, Kind, Message, ProtocolError, Row, State, draw
 from lb_mpi.searching.guard import Options
-from lb_mpi.searching.walking import REACH, Draft, Walking, WalkTerms
+from lb_mpi.searching.walking import REACH, Draft, Drafts, Walking, WalkTerms
 from lb_mpi.virtual import Network
 from tests.pile import Heap, Pile, Post, unpack
 from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
@@ -122,17 +122,15 @@ def test_a_light_rank_forwards_walks_and_keeps_standing_drafts() -> None:
     assert walk.drafts.standing == [Draft(7, 0)]
 
 
-def test_a_standing_draft_is_not_overtaken_for_ever() -> None:
-    walk = make(2)
-    walk.receive(Message(Kind.STAND, 7), 0.0)
-    answered = []
-    for seq in range(PATIENCE + 2):
-        walk.problem.items = [1, 2, 3]
-        walk.receive(walked(9, 1 + seq), 0.0)
-        answered += [to for to, message in walk.settle(0.0) if message.kind is Kind.WORK]
-        walk.terms = walk.terms._replace(threshold=2.0)  # one share each time
-    assert answered == [*[9] * PATIENCE, 7, 9][: len(answered)] or answered[:2] == [9, 7]
-    assert 7 in answered
+def test_each_standing_draft_is_overtaken_by_so_many_walks_and_no_more() -> None:
+    drafts, answered = Drafts(), []
+    for turn in range(4 * PATIENCE):
+        drafts.walks = [Draft(9, 1 + turn)]
+        if turn == PATIENCE:  # the walks before overtake nobody
+            drafts.standing = [Draft(7, 0), Draft(1, 0)]
+        answered += [draft.source for draft in drafts.serve(1)]
+    assert answered[PATIENCE : 3 * PATIENCE + 2] == [*[9] * PATIENCE, 7, *[9] * PATIENCE, 1]
+    assert (drafts.walks, drafts.standing) == ([], [])
 
 
 @pytest.mark.parametrize("rank", range(SIZE))

@@ -8,7 +8,8 @@ from scipy import ndimage
 
 from apps.lockstep import Comparison, LockstepResult, compare, lockstep
 from apps.maze_search import FREE, MARKED, MazeSearch, check_path, random_maze, read_maze, trace_path
-from apps.trace import Trace
+from apps.trace import path
+from lb_mpi.mpi.search.search import Turn
 from lb_mpi.searching.drafting import Kind, Message, State
 
 PAPER = pathlib.Path(__file__).parents[1] / "data" / "maze16.txt"
@@ -145,9 +146,7 @@ def test_no_work_takes_no_step():
 
 def test_the_states_between_two_turns_are_those_of_the_table():
     def way(before, after, *kinds):
-        trace = Trace(1, states=True)
-        trace._state = before
-        return trace._way(after, [(0, Message(kind, 2)) for kind in kinds])
+        return path(before, Turn(0.0, after, [(0, Message(kind, 2)) for kind in kinds], []))
 
     assert way(State.READY_FOR_ACCEPT, State.WAIT_FOR_ADMISSION) == [
         State.READY_FOR_ACCEPT, State.BUSY, State.WAIT_FOR_ADMISSION

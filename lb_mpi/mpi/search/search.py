@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from mpi4py import MPI
 
 from lb_mpi import signs
-from lb_mpi.checks import function, show
+from lb_mpi.checks import boolean, show
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Stopped
 from lb_mpi.files import warn
@@ -53,9 +53,7 @@ from lb_mpi.searching.searcher import ROOT, DraftRecord, Job, Reason, Searcher, 
 
 T = TypeVar("T")
 KIND = "search"  # of the saves
-Trace = Callable[[float, State, list[tuple[int, Message]], list[Send]], object]
 LIMITED = "limit_s ended the search: a better result may exist"
-Turn = tuple[float, State, list[tuple[int, Message]], list[Send]]  # what a `trace` is called with
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 
 
@@ -73,7 +71,7 @@ def search(
     quantum: int | None = None,
     seed: int = 0,
     route: str | None = None,
-    trace: Trace | None = None,
+    trace: bool = False,
 ) -> SearchResult:
     """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991), a kind of work stealing.
 
@@ -107,11 +105,9 @@ def search(
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks of one host, otherwise
         "random"; always "random" for a problem whose work belongs to certain ranks (see
         `lb_mpi.searching.problem.Owning`).
-    trace : a function that is called on this rank in each turn with messages, to follow the protocol: with the time
-        (`time.perf_counter()`), the state of the rank, and the messages that have arrived and that will now be sent, both as
-        a list of pairs of a rank and a `lb_mpi.searching.drafting.Message`.
+    trace : True: note each turn of this rank with messages, in `SearchResult.trace`; may differ by rank.
 
-    Returns a `SearchResult`, the same on all ranks.
+    Returns a `SearchResult`, the same on all ranks but for the `trace`.
 
     Raises ValueError or TypeError on every rank if an argument is wrong on any rank.  If the problem
     raises any exception (also Ctrl-C) on any rank, or the problem returns a value that violates the `Problem`
@@ -140,7 +136,7 @@ def search(
                 check_bound(bound),
                 throttle(emulated_speed, "emulated_speed"),
                 Quantum(quantum),
-                function("trace", trace, optional=True),
+                boolean("trace", trace),
             )
 
         settings = agree(own, check)
@@ -167,7 +163,7 @@ class _Settings(NamedTuple):
     bound: Bound | None
     slow: throttle
     quantum: Quantum
-    trace: Trace | None
+    trace: bool
 
 
 class SearchPort(Port[Message, Any]):
@@ -178,7 +174,7 @@ class SearchPort(Port[Message, Any]):
     ) -> None:
         self._rank, self._guard, self._parcels, self._saving = rank, guard, parcels, saving
         self._slow, self._quantum, self.record = settings.slow, settings.quantum, record
-        self._bound, self._trace = settings.bound, settings.trace
+        self._bound = settings.bound
         self.drafts = DraftRecord(record, rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
         self.units = 0  # of work
@@ -199,19 +195,8 @@ class SearchPort(Port[Message, Any]):
         send(self._parcels, sends)
         self.drafts.sent(sends)
 
-    def show(self, turns: list[Turn]) -> None:
-        """Call the user's `trace` with these turns, each once; not a part of polling."""
-        began = time.perf_counter()
-        while turns and self._trace is not None:
-            now, state, arrived, sends = turns.pop(0)
-            self._trace(self.start + now, state, arrived, sends)
-        self._polls_since += time.perf_counter() - began
-
-    def run(self, job: Job | Shown) -> Any:
-        """Work for a quantum, and return the units done; or do the job of a save; show turns before that."""
-        if isinstance(job, Shown):
-            self.show(job.turns)
-            return None if job.job is None else self.run(job.job)
+    def run(self, job: Job) -> Any:
+        """Work for a quantum, and return the units done; or do the job of a save."""
         if not isinstance(job, Work):
             assert self._saving is not None
             done = do(job, self._saving)
@@ -235,38 +220,29 @@ class SearchPort(Port[Message, Any]):
         return done
 
 
-class Shown(NamedTuple):
-    """A job: to call the user's `trace` with these turns, and then to do the searcher's own `job`, if any."""
+class Turn(NamedTuple):
+    """A turn of one rank in which messages have arrived, or are sent: (rank, message) each."""
 
-    turns: list[Turn]
-    job: Job | None
+    at: float  # `time.perf_counter()` of this rank's host, at the beginning
+    state: State  # of the rank, at the end
+    arrived: list[tuple[int, Message]]
+    sends: list[Send]
 
 
 class _Traced(Searcher):
-    """A searcher whose turns with messages are shown to the user's `trace`."""
+    """A searcher that notes its turns with messages; the search began at `start`."""
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, start: float, *given: Any) -> None:
         super().__init__(*given)
-        self.turns: list[Turn] = []  # not yet shown
+        self.start, self.trace = start, list[Turn]()
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
         """See `Searcher`."""
-        came = [*arrived]
-        sends = super().turn(now, came)
-        if came or sends:
-            self.turns.append((now, self.drafting.state, came, sends))
+        received = [*arrived]
+        sends = super().turn(now, received)
+        if received or sends:
+            self.trace.append(Turn(self.start + now, self.drafting.state, received, sends))
         return sends
-
-    @property
-    def job(self) -> Any:
-        """See `Searcher`; the last turns are shown when the search is over, and none after an error."""
-        job = super().job
-        return Shown(self.turns, job) if self.turns and self.error is None else job
-
-    def done(self, job: Job | Shown, result: Any) -> list[Send]:
-        """See `Searcher`."""
-        own = job.job if isinstance(job, Shown) else job
-        return [] if own is None else super().done(own, result)
 
 
 def _run(
@@ -277,11 +253,9 @@ def _run(
     found = None if saving is None else saving.saved
     ring = ring_order(comm.size) if settings.options.route_on(comm.size) == "ring" else range(comm.size)
     port = SearchPort(comm.rank, guard, parcels, settings, saving, record)
-    rank_class = Searcher if settings.trace is None else _Traced
-    searcher = rank_class(comm.rank, ring, guard, settings.options, settings.bound, found)
+    given = comm.rank, ring, guard, settings.options, settings.bound, found
+    searcher = _Traced(port.start, *given) if settings.trace else Searcher(*given)
     carry(settings.slow.around(searcher), port, presence_of(comm), record, interrupts(), start=port.start)
-    if isinstance(searcher, _Traced) and searcher.error is None:
-        searcher.attempt(_called, lambda: port.show(searcher.turns))
     ended = time.perf_counter()
     record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()
@@ -432,6 +406,7 @@ class SearchResult:
     ranks: list[RankWork]  # of each rank, in order
     messages: dict[str, int]  # messages sent on all ranks, by kind (see `lb_mpi.searching.drafting.Kind`)
     timed_out: bool = False  # True if `limit_s` ended the search: a better result may exist
+    trace: Sequence[Turn] = ()  # the turns of this rank, if `search` was called with trace=True
 
     @property
     def done(self) -> int:
@@ -489,6 +464,7 @@ def collect(
         ranks=ranks,
         messages=messages,
         timed_out=searcher.reason is Reason.TIMED_OUT,
+        trace=searcher.trace if isinstance(searcher, _Traced) else (),
     )
 
 
