@@ -65,7 +65,7 @@ def check(given: dict[str, Any], result: Allocation) -> tuple[Floats, list[int]]
 
 def test_exact_is_exact_and_paper_never_better() -> None:
     worse = 0
-    for seed in range(400):
+    for seed in range(200):
         instance = drawn(seed)
         exact, paper = allocate(**instance), allocate(**instance, method="paper")
         talk, limit = check(instance, exact)
@@ -76,7 +76,7 @@ def test_exact_is_exact_and_paper_never_better() -> None:
         assert paper.makespan >= exact.makespan
         worse += paper.makespan > exact.makespan * (1 + 1e-9)
         assert (exact.method, paper.method) == ("exact", "paper")
-    assert 1 <= worse <= 40  # 2 % of such instances: where they differ, the brute force above has judged
+    assert 1 <= worse <= 20  # 2 % of such instances: where they differ, the brute force above has judged
 
 
 def test_one_node_past_its_peak() -> None:
@@ -157,10 +157,10 @@ def test_integers_stay_integers(n: int) -> None:
     assert together.counts.tolist() == [n - 1, 1]  # talk rules: as many on one node as it can hold
 
 
-def test_a_million_nodes() -> None:
+def test_a_hundred_thousand_nodes() -> None:
     rng = np.random.default_rng(0)
-    m, n = 10**6, 10**9
-    instance = {"time": rng.uniform(1, 4, m), "edge_probability": 1e-6, "exchange": rng.uniform(0, 1e-3, m)}
+    m, n = 10**5, 10**8
+    instance = {"time": rng.uniform(1, 4, m), "edge_probability": 1e-5, "exchange": rng.uniform(0, 1e-3, m)}
     cap = rng.integers(0, 4000, m)
     result = lb_mpi.allocate(n, **instance, cap=cap)
     assert result.counts.sum() == n

