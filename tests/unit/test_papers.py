@@ -9,7 +9,7 @@ from apps.lockstep import compare_on
 from apps.maze_search import read_maze
 from benchmarks import convergence
 from benchmarks.papers import __main__ as papers
-from benchmarks.papers import allocation, arrangement, column8, diffusion, drafting, partition, stopping
+from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition, stopping
 from benchmarks.papers.arrangement import ALL, cases, rows
 from benchmarks.papers.page import (
     BETTER,
@@ -291,14 +291,6 @@ def test_power_iteration_without_matrices_is_power_iteration():
     for share in (0.1, 0.5, 0.9):
         at = np.quantile(literal, share)
         assert weight[p < at].sum() / weight.sum() == pytest.approx(share, abs=0.05)
-
-
-def test_the_candidate_of_column_8_is_the_only_one():
-    levels = column8.graphs()
-    assert tuple(map(len, levels)) == column8.KNOWN
-    case = arrangement.candidate()
-    assert case.graph.n_edges == 10
-    assert f"{case.greedy(arrangement.ONE_TO_NINE)[0]:.1f}" == "13.0"
 
 
 class Expected:
