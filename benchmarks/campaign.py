@@ -81,14 +81,14 @@ PROGRAMS = (
         "-m apps.maze --dim 4000 --walled --speeds {speeds} --save {folder} --save-every 0.2 --json",
         lambda found: (found["found"], found["visited"] - found["visited_twice"]),
     ),
-    Program("pool", "-m benchmarks.campaign --tasks {folder}", lambda found: found["results"]),
+    Program("pool", "-m benchmarks.campaign --ranks-of tasks {folder}", lambda found: found["results"]),
     Program(
         "weather",
         "-m apps.weather --shape 48x72 --steps 80 --save {folder} --save-every 5 --json",
         lambda found: found["checksum"],
     ),
-    Program("rows", "-m benchmarks.campaign --rows {folder}", lambda found: found["results"]),
-    Program("mesh", "-m benchmarks.campaign --mesh {folder}", lambda found: found["results"]),
+    Program("rows", "-m benchmarks.campaign --ranks-of rows {folder}", lambda found: found["results"]),
+    Program("mesh", "-m benchmarks.campaign --ranks-of mesh {folder}", lambda found: found["results"]),
 )
 
 
@@ -269,7 +269,7 @@ def undisturbed(environment: Environment, program: Program) -> Any:
         return program.answer(json.loads(out.splitlines()[-1]))
 
 
-# --- the pool of tasks that --tasks runs --------------------------------------------------------------------------------
+# --- the pool of tasks ------------------------------------------------------------------------------------------------
 
 N_TASKS = 2000
 
@@ -295,7 +295,7 @@ def map_tasks(log: str) -> None:
         print(json.dumps({"results": numbers}), flush=True)
 
 
-# --- the rows that --rows maps ------------------------------------------------------------------------------------------
+# --- the rows --------------------------------------------------------------------------------------------------------
 
 N_ROWS, N_STEPS = 24, 60
 
@@ -343,7 +343,7 @@ def _at(mine: Any, *columns: Any) -> Any:
     return places
 
 
-# --- the mesh that --mesh rebalances ------------------------------------------------------------------------------------
+# --- the mesh -----------------------------------------------------------------------------------------------------
 
 MESH, N_HOT = "mesh:20x40", 200  # and its expensive vertices
 
@@ -392,21 +392,7 @@ def main() -> int:
     parser = campaign_parser("campaign", __doc__, runs=(40, "how many, in all"))
     parser.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
     parser.add_argument("--misfortune", choices=sorted({*MISFORTUNES}), help="this one only")
-    parser.add_argument("--tasks", metavar="LOG",
-        help="(used by the campaign) run the pool of tasks on these ranks, with this log")
-    parser.add_argument("--rows", metavar="FOLDER", help="(used by the campaign) map rows on these ranks, with saves here")
-    parser.add_argument("--mesh", metavar="FOLDER",
-        help="(used by the campaign) rebalance a mesh on these ranks, with saves here")
     options = parser.parse_args()
-    if options.mesh is not None:
-        rebalance_mesh(options.mesh)
-        return 0
-    if options.tasks is not None:
-        map_tasks(options.tasks)
-        return 0
-    if options.rows is not None:
-        map_rows(options.rows)
-        return 0
     environments = environments_of(options.mpi)
     programs = [program for program in PROGRAMS if options.only in (None, program.name)]
     misfortunes = [options.misfortune] if options.misfortune else MISFORTUNES
@@ -425,23 +411,22 @@ def main() -> int:
             print(head, *run.signals, run.errors, sep="\n", file=sys.stderr)
         if k % 10 == 9:
             print(f"{k + 1} of {options.runs}: {dict(outcomes)}", file=sys.stderr, flush=True)
-    answer = {
-        "mpi": [environment.mpi for environment in environments],
-        "runs": options.runs,
-        "seed": options.seed,
-        "happened": dict(happened),
-        **{name: outcomes[name] for name in ("exact", "named", "wrong", "silent")},
-        "leftovers": dict(left),
-    }
-    for_people = [
-        f"{options.runs} runs on {' and '.join(answer['mpi'])}, in which it happened: {dict(happened)}",
-        ", ".join(f"{name} {outcomes[name]}" for name in ("exact", "named", "wrong", "silent"))
-        + f"; leftovers: {dict(left) or 'none'}",
-    ]
-    print(json.dumps(answer) if options.json else "\n".join(for_people))
+    counts = {name: outcomes[name] for name in ("exact", "named", "wrong", "silent")}
+    if options.json:
+        answer = {"mpi": [one.mpi for one in environments], "runs": options.runs, "seed": options.seed}
+        print(json.dumps({**answer, "happened": dict(happened), **counts, "leftovers": dict(left)}))
+    else:
+        mpis = " and ".join(one.mpi for one in environments)
+        print(f"{options.runs} runs on {mpis}, in which it happened: {dict(happened)}")
+        print(", ".join(f"{name} {n}" for name, n in counts.items()) + f"; leftovers: {dict(left) or 'none'}")
     return int(bool(outcomes["wrong"] or outcomes["silent"] or left))
 
 
+RANKS = {"tasks": map_tasks, "rows": map_rows, "mesh": rebalance_mesh}
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ranks-of"]:  # one of the programs, with the folder of its saves
+        RANKS[sys.argv[2]](sys.argv[3])
+        sys.exit()
     with limit.interruptible():
         sys.exit(main())

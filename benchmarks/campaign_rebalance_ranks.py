@@ -1,9 +1,18 @@
-"""Random rebalances on these ranks, each checked; run by `benchmarks.campaign_rebalance`, which says what is drawn.
+"""Random rebalances on these ranks, each checked.  Run by `benchmarks.campaign_calls`.
 
-    mpiexec -n 4 python -m benchmarks.campaign_rebalance_ranks SEED FIRST REBALANCES
+    mpiexec -n 4 python -m mpi4py -m benchmarks.campaign_rebalance_ranks SEED REBALANCES
 
-A case is one plan with some rebalances.  Cases FIRST, FIRST + 1, ... of the seed are run until there are so many rebalances,
-or until one is wrong; rank 0 prints what came of all as a JSON object.
+A case is a random graph (meshes, paths, complete and random graphs; isolated vertices, several components, vertices without
+work), random owners (also ranks without vertices; now and then contiguous ranges, by method="slabs"), and none, one or many
+values: arrays of any dtype and shape, structured ones too, CSR matrices with unsorted rows, objects with pack and unpack.
+Then vertices move up to five times, or there are up to 60 steps, in most of which nothing is decided: by random costs, many
+of them 0, speeds and options.  Now and then a pack or unpack fails on one rank, or costs are wrong or an option is another
+one there.  Arrays that were replaced are overwritten.
+
+After each rebalance, the plan must be that of a fresh distribution with the same owners, array for array; the values must
+be those of their vertices, and the checksum of all values is the same as at first.  After an error that is meant, all ranks
+must have the old plan and the old values.  Rank 0 prints what came of all cases as a JSON object; they end with the first
+that is wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +21,6 @@ import dataclasses
 import json
 import pickle
 import sys
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +33,7 @@ from numpy.lib.recfunctions import repack_fields
 from scipy import sparse
 
 import lb_mpi
+from benchmarks.measuring import Meant, spin
 from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.graph import Graph, Ints, parse
 
@@ -38,10 +47,6 @@ DTYPES: list[Any] = [
 ]  # fmt: skip
 SHAPES = ((), (1,), (3,), (2, 2), (0,))
 ARRAYS = ("vertices", "ghosts", "indptr", "indices", "weights", "vertex_weights")  # of a plan
-
-
-class Meant(ArithmeticError):
-    """An error of a pack or unpack that is meant to fail."""
 
 
 class Value(NamedTuple):
@@ -182,9 +187,7 @@ def wrong_with(plan: Any, graph: Graph, values: tuple[Any, ...], drawn: list[Val
 def compute(speeds: np.ndarray, load: float) -> None:
     """Compute for as long as this rank's work takes, at its speed (of (P,))."""
     total = COMM.allreduce(load)
-    until = time.thread_time() + (1e-5 + 1e-3 * load / (total or 1.0)) / speeds[RANK]
-    while time.thread_time() < until:
-        pass
+    spin((1e-5 + 1e-3 * load / (total or 1.0)) / speeds[RANK])
 
 
 class Packing:
@@ -319,13 +322,12 @@ def spoil(given: tuple[Any, ...], found: tuple[Any, ...]) -> str:
 
 def main() -> None:
     """Run cases until there are so many rebalances."""
-    seed, first, n_rebalances = (int(word) for word in sys.argv[1:4])
+    seed, n_rebalances = (int(word) for word in sys.argv[1:3])
     counts = Counter[str](dict.fromkeys(("rebalances", "between", "moved", "failed as meant", "cases"), 0))
     wrong = ""
     while counts["rebalances"] < n_rebalances and not wrong:
-        number = first + counts["cases"]
-        if found := case(seed, number, counts):
-            wrong = f"seed {seed}, case {number} on {SIZE} ranks: {found}"
+        if found := case(seed, counts["cases"], counts):
+            wrong = f"seed {seed}, case {counts['cases']} on {SIZE} ranks: {found}"
         counts["cases"] += 1
     if RANK == 0:
         print(json.dumps({**counts, "wrong": wrong}), flush=True)

@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from benchmarks.measuring import Answer, Row, command, hosts, run, table
+from benchmarks.measuring import Answer, Row, command, hosts, run, spin, table
 
 EFFICIENT = 0.9
 UNEQUAL, EMULATED, HOSTS = "1,0.5,0.25,0.25", "0.8,0.4,0.2,0.2", "0.8,0.4,0.2"
@@ -61,14 +61,6 @@ Seconds = dict[str, list[float]]  # of a step, by way and round
 
 
 # --- tasks, and processes without MPI that run them ---------------------------------------------------------------------
-
-
-def spin(seconds: float) -> float:
-    """Use so much CPU time."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
-    return seconds
 
 
 def task_list(n: int, length_s: float, few: int, list_s: float) -> tuple[int, int]:

@@ -19,7 +19,8 @@ from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
 
 import lb_mpi
-from benchmarks.grain import LIST_S, ONE_MORE, spin, task_list, timed
+from benchmarks.grain import LIST_S, ONE_MORE, task_list, timed
+from benchmarks.measuring import spin
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats
 from lb_mpi.mpi.common.collective import barrier

@@ -44,6 +44,18 @@ def ratio(ours: Sequence[float], peers: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(ours) / statistics.median(peers), min(rounds), max(rounds))
 
 
+class Meant(ArithmeticError):
+    """An error of a user's function that a campaign means to fail."""
+
+
+def spin(seconds: float) -> float:
+    """Use so much CPU time; return it."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+    return seconds
+
+
 def of_ranks(comm: Any) -> Callable[[], float]:
     """CPU seconds of all ranks of a communicator on one machine; collective."""
     return lambda: float(comm.allreduce(own_cpu_s()))

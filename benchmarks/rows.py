@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from benchmarks.measuring import command, known, of_ranks, words
+from benchmarks.measuring import command, known, of_ranks, spin, words
 from lb_mpi.checks import comma_list
 from lb_mpi.cli.simulate.rows import ROWS, Cluster, row_costs, simulate
 from lb_mpi.graph import Floats, mesh, most_square_mesh
@@ -35,9 +35,7 @@ LATENCY_S, BANDWIDTH = 20e-6, 2e9  # of messages between oversubscribed ranks of
 
 def compute(rows: Floats) -> Floats:
     """Use as much CPU time as the rows say."""
-    until = time.thread_time() + float(rows.sum())
-    while time.thread_time() < until:
-        pass
+    spin(float(rows.sum()))
     return rows
 
 

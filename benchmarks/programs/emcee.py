@@ -14,7 +14,8 @@ import numpy as np
 from schwimmbad import MPIPool
 
 import lb_mpi
-from benchmarks.programs.script import main, spin, task
+from benchmarks.measuring import spin
+from benchmarks.programs.script import main, task
 
 NEEDS = {"emcee": "emcee", "schwimmbad": "schwimmbad"}
 

@@ -28,13 +28,6 @@ _calls: list[tuple[float, int]] = []  # CPU seconds between the call before and 
 _since = 0.0  # CPU seconds at which the last call ended; nan: it has not
 
 
-def spin(seconds: float) -> None:
-    """Use so much CPU time."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
-
-
 def task(function: Function) -> Function:
     """Decorate the function that does the program's work: a call is a task, which nothing can divide."""
 

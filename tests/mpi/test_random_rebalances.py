@@ -1,4 +1,4 @@
-"""Random rebalances, each checked against a fresh distribution; `benchmarks.campaign_rebalance` has more of them."""
+"""Random rebalances, each checked against a fresh distribution; `benchmarks.campaign_calls` has more of them."""
 
 import os
 from collections import Counter

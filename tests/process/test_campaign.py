@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks import campaign_rebalance, measuring
+from benchmarks import campaign_calls, measuring
 from benchmarks.campaign import PROGRAMS, campaign, outcome_of
 from tools.environment import here
 
@@ -43,17 +43,17 @@ def test_ends_are_told_apart() -> None:
 def test_few_rebalances_are_on_each_number_of_ranks_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[int]()
 
-    def start(_environment: object, n: int, _seed: int, _first: int, n_rebalances: int) -> dict[str, object]:
+    def start(_environment: object, _module: str, n: int, _seed: int, n_rebalances: int) -> dict[str, object]:
         seen.append(n)
         return {"rebalances": n_rebalances}
 
     class Somewhere:
         mpi = "mpich"
 
-    monkeypatch.setattr(campaign_rebalance, "start", start)
+    monkeypatch.setattr(campaign_calls, "start", start)
     monkeypatch.setattr(measuring, "wanted", lambda *_: Somewhere())
     for argv in (["--runs", "30"], ["--runs", "300", "--mpi", "both"]):
         seen.clear()
-        monkeypatch.setattr("sys.argv", ["campaign_rebalance", *argv])
-        assert campaign_rebalance.main() == 0
+        monkeypatch.setattr("sys.argv", ["campaign_calls", "rebalance", *argv])
+        assert campaign_calls.main() == 0
         assert {*seen} == {*range(1, 9)}

@@ -1,6 +1,7 @@
-"""Random calls of all doors, with Ctrl-C on one rank at any moment; the program catches it, and checks the answer.
+"""Random calls of all doors on these ranks, with Ctrl-C on one rank at any moment; the program catches it, and checks the
+answer.  Run by `benchmarks.campaign_calls`.
 
-    python -m benchmarks.campaign_doors --runs 10000 --mpi both
+    mpiexec -n 4 python -m mpi4py -m benchmarks.campaign_doors_ranks SEED OPERATIONS
 
 An operation is a call of lb_mpi on 1 to 5 ranks: `map_rows`, `migrate`, `distribute`, `exchange`, `rebalance`, `search`,
 `save` and `load`, `map`, `imap` and `submit` of pools whose ranks all call or serve.  In half of them, one rank gets SIGINT
@@ -9,7 +10,7 @@ after a random time, often when the call hands over what it has computed; in oth
 Each rank either returns the exact value, or raises KeyboardInterrupt, `lb_mpi.Error` or the error that was meant.  After
 each operation, whether a rank has raised or not, all rows and vertices have one owner, with their values, and a folder of
 saves holds one of the steps that were saved.  A rank that raises outside of lb_mpi, since the signal came a moment late,
-ends its case: this is counted.  "silent": a start that ended in another way, or did not end.
+ends its case: this is counted.
 """
 
 from __future__ import annotations
@@ -35,19 +36,10 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from benchmarks.measuring import campaign_parser, environments_of
-from lb_mpi.cli.run import limit
+from benchmarks.measuring import Meant, spin
 from lb_mpi.graph_files import as_graph
-from tools.environment import Environment
 
-MOST_RANKS = 5
-EACH = 200  # operations in one start of the ranks
-LIMIT_S = 300.0  # of a start
-COUNTED = ("operations", "interrupted", "on another rank", "failed as meant", "late", "cases")
-
-
-class Meant(ArithmeticError):
-    """An error of the user's function that is meant."""
+OF_RANKS = ("interrupted", "on another rank", "failed as meant")  # counted on each rank
 
 
 class Late(Exception):
@@ -98,7 +90,7 @@ class Case:
         self.comm = MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
         self.rng, self.own = random.Random(seed), random.Random(f"{seed} {self.comm.rank}")  # the first: alike on all ranks
-        self.alarm, self.counts = Alarm(), Counter[str](dict.fromkeys(COUNTED, 0))
+        self.alarm, self.counts = Alarm(), Counter[str](dict.fromkeys(("operations", "cases", *OF_RANKS, "late"), 0))
         self.victim = -1  # which gets SIGINT in the next call
         self.guilty = -1  # on which the next function fails
         self.folder = Path(self.comm.bcast(tempfile.mkdtemp() if self.rank == 0 else None))
@@ -160,13 +152,6 @@ class Case:
 def rows_of(ids: np.ndarray) -> np.ndarray:
     """Return the rows with these numbers: (n, 3)."""
     return np.column_stack([ids, np.sin(ids), ids * ids]).astype(float)
-
-
-def spin(seconds: float) -> None:
-    """Compute for some time."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
 
 
 def rows(case: Case) -> None:
@@ -314,72 +299,27 @@ def pools(case: Case) -> None:
 DOORS = (rows, rows, mesh, mesh, tree, saves, pools, pools)
 
 
-def main_of_ranks(seed: int, n_operations: int) -> None:
+def main() -> None:
     """Run operations until there are so many; rank 0 prints what came of them as a JSON object."""
-    case, wrong = Case(seed), ""
-    while case.counts["operations"] < n_operations and not wrong:
+    seed, n_operations = (int(word) for word in sys.argv[1:3])
+    case = Case(seed)
+    while case.counts["operations"] < n_operations:
         door = case.rng.choice(DOORS)
         case.victim = case.guilty = -1
         try:
             with contextlib.suppress(Late):
                 door(case)
-        except AssertionError as error:
-            wrong = f"seed {seed}, operation {case.counts['operations']}, {door.__name__}, rank {case.rank}: {error}"
-        except Exception as error:
-            wrong = f"seed {seed}, {door.__name__}, rank {case.rank}: {''.join(traceback.format_exception(error))}"
-        if wrong:
-            print(json.dumps({"wrong": wrong}), file=sys.stderr, flush=True)
+        except Exception as error:  # an AssertionError: a wrong value
+            where = f"seed {seed}, operation {case.counts['operations']}, {door.__name__}, rank {case.rank}"
+            print(f"{where}: {''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
             case.comm.Abort(3)
         case.counts["cases"] += 1
-    totals = case.comm.allgather({name: case.counts[name] for name in ("interrupted", "on another rank", "failed as meant")})
-    for name in ("interrupted", "on another rank", "failed as meant"):
-        case.counts[name] = sum(one[name] for one in totals)
+    totals = case.comm.allgather([case.counts[name] for name in OF_RANKS])
+    counts = {**case.counts, **dict(zip(OF_RANKS, map(sum, zip(*totals, strict=True)), strict=True))}
     if case.rank == 0:
         shutil.rmtree(case.folder)
-        print(json.dumps(case.counts), flush=True)
-
-
-# --- starting the ranks -------------------------------------------------------------------------------------------------
-
-
-def start(environment: Environment, n: int, seed: int, n_operations: int) -> dict[str, object]:
-    """Run operations on n ranks; return what came of them."""
-    argv = ["-m", "benchmarks.campaign_doors", "--ranks-of", str(seed), str(n_operations)]
-    try:
-        return environment.answer(n, argv, LIMIT_S, {"LB_MPI_HANG_S": "20"})
-    except (RuntimeError, ValueError) as error:
-        return {"silent": f"seed {seed} on {n} ranks, {environment.mpi}: {error}"}
-
-
-def main() -> int:
-    """Start ranks, and print what was counted."""
-    parser = campaign_parser("campaign_doors", __doc__, runs=(1000, "how many operations, in all, at least"))
-    options = parser.parse_args()
-    environments = environments_of(options.mpi)
-    counts, wrong, k = Counter[str](), list[str](), 0
-    while counts["operations"] < options.runs:
-        environment, n = environments[k % len(environments)], 1 + k // len(environments) % MOST_RANKS
-        found = start(environment, n, 1000 * options.seed + k, min(EACH, options.runs))
-        counts.update({name: int(str(found[name])) for name in COUNTED if name in found})
-        wrong += [str(found[name]) for name in ("wrong", "silent") if found.get(name)]
-        k += 1
-        done = f"{counts['operations']} of {options.runs}: {dict(counts)}"
-        print(f"{done}; {n} ranks, {environment.mpi}", *wrong[-1:], file=sys.stderr)
-        if len(wrong) >= 5:
-            break
-    answer = {"mpi": [one.mpi for one in environments], "seed": options.seed, "starts": k, **counts, "wrong": wrong}
-    lines = [
-        f"{counts['operations']} operations on 1 to {MOST_RANKS} ranks, {' and '.join(one.mpi for one in environments)}: "
-        f"{counts['interrupted']} interrupted, {counts['failed as meant']} failed as meant, {counts['late']} too late",
-        *(wrong or ["nothing was wrong"]),
-    ]
-    print(json.dumps(answer) if options.json else "\n".join(lines))
-    return int(bool(wrong))
+        print(json.dumps(counts), flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--ranks-of"]:
-        main_of_ranks(int(sys.argv[2]), int(sys.argv[3]))
-    else:
-        with limit.interruptible():
-            sys.exit(main())
+    main()
