@@ -10,7 +10,7 @@ from typing import Any
 
 from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.record.events import Driver, Step, Way
+from lb_mpi.record.events import Driver, Step, Way, merged
 from lb_mpi.record.history import History
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.report import RankWork, Report
@@ -125,20 +125,17 @@ class Loans:
     def __init__(self, record: Record, worlds: list[int], rank: int) -> None:
         self.record, self._worlds = record, worlds
         self._rank = rank
-        # Of the calls of map_rows so far:
-        self.n_calls = self._owned = self._computed = 0
-        self._busy_s = self._useful_s = self._seconds = 0.0
+        self.total: Step | None = None  # of the calls of map_rows so far, in which speeds are not known yet
+        self._last: Step | None = None
         self._knowledge: Knowledge | None = None  # of the last call
         self.ended = self.last_s = math.nan  # when the last call ended, and how long after the one before; NaN: none yet
-        self._imbalances = (math.nan, math.nan)  # of the last call: with all rows at home, and actual
 
     @property
     def rank(self) -> RankWork:
         """The work of this rank in the calls so far."""
-        return RankWork(
-            self._rank, self._owned, self._computed, busy_s=self._busy_s, useful_s=self._useful_s,
-            speed=1.0 if self._knowledge is None else _speed(self._knowledge), seconds=self._seconds,
-        )  # fmt: skip
+        if self.total is None or self._knowledge is None:
+            return RankWork(self._rank)
+        return RankWork.of(self._rank, self.total._replace(speed=_speed(self._knowledge), moved=0.0))
 
     def lent(self, borrower: int, rows: int) -> None:
         """Record that rows were sent."""
@@ -154,32 +151,35 @@ class Loans:
         `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.
         """
         home, computed = rows
-        useful_s = busy_s - queued_s
+        step = _step(Driver.ROWS, began, ended, last, busy_s - queued_s, computed, home=home, busy_s=busy_s)
+        self.total, self._last = step if self.total is None else merged(self.total, step), step
+        self.ended, self.last_s, self._knowledge = ended, ended - self.ended, knowledge
         if self.record is not OFF:
             home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
-            step = self._step(Driver.ROWS, began, ended, last, knowledge)
-            self.record.step(step._replace(useful_s=useful_s, busy_s=busy_s, home=home, units=computed, home_s=home_s))
+            self._add(step._replace(home_s=home_s), last, knowledge)
             costs = knowledge.costs
             if costs is not None and costs.known:
                 self.record.know(ended, lambda: costs.work(knowledge.tick_work))
-        self._owned, self._computed = home, self._computed + computed
-        self._busy_s, self._useful_s = self._busy_s + busy_s, self._useful_s + useful_s
-        self._seconds += ended - began
-        self.n_calls, self.ended, self.last_s = self.n_calls + 1, ended, ended - self.ended
-        self._imbalances, self._knowledge = (last.imbalance_before, last.imbalance_after), knowledge
 
     def migrated(self, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> None:
         """Record a finished call of `migrate`."""
-        self.record.step(self._step(Driver.MIGRATE, began, ended, last, knowledge))
+        self._add(_step(Driver.MIGRATE, began, ended, last), last, knowledge)
 
     def report(self, ranks: Iterable[RankWork]) -> Report:
         """Combine the work of all ranks, in their order."""
-        home, actual = self._imbalances
-        return Report(Driver.ROWS, self.n_calls, tuple(ranks), actual, home)
+        n_calls = 0 if self.total is None else self.total.n
+        home, actual = (math.nan, math.nan) if self._last is None else (self._last.before, self._last.after)
+        return Report(Driver.ROWS, n_calls, tuple(ranks), actual, home)
 
-    def _step(self, driver: Driver, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> Step:
-        return Step(
-            driver, began, ended, 0.0, 0.0, _speed(knowledge), last.imbalance_before,
-            last.imbalance_after, last.rows_moved, int(last.acted), self.record.reason(last.reason.partition(";")[0]),
-            serving_s=last.seconds,
-        )  # fmt: skip
+    def _add(self, step: Step, last: Balanced, knowledge: Knowledge) -> None:
+        reason = self.record.reason(last.reason.partition(";")[0])
+        self.record.step(step._replace(speed=_speed(knowledge), reason=reason))
+
+
+def _step(
+    driver: Driver, began: float, ended: float, last: Balanced, useful_s: float = 0.0, units: int = 0, **more: Any
+) -> Step:
+    return Step(
+        driver, began, ended, useful_s, units, 1.0, last.imbalance_before, last.imbalance_after, last.rows_moved,
+        int(last.acted), serving_s=last.seconds, **more,
+    )  # fmt: skip

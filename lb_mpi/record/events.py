@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,24 +74,26 @@ class Step(NamedTuple):
         return self.ended - self.began - self.between_s
 
 
-_SUMS = ("useful_s", "units", "moved", "acted", "home_s", "busy_s", "serving_s", "asked", "messages", "sent_bytes", "n")
-_MEANS = ("before", "after", "speed")
-
-
 def merged(one: Step, other: Step) -> Step:
     """Combine consecutive calls: imbalance and speed are means; the reason is that of the last change, if any."""
     kept = one if one.acted and not other.acted else other
-    found: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in _SUMS}
-    found |= {name: _mean(one, other, name) for name in _MEANS}
-    between_s = one.between_s + other.began - one.ended + other.between_s
-    return one._replace(ended=other.ended, home=other.home, reason=kept.reason, between_s=between_s, **found)
+    return Step(
+        one.driver, one.began, other.ended, one.useful_s + other.useful_s, one.units + other.units,
+        _mean(one.speed, one.n, other.speed, other.n),
+        _mean(one.before, one.n, other.before, other.n),
+        _mean(one.after, one.n, other.after, other.n),
+        one.moved + other.moved, one.acted + other.acted, kept.reason, other.home, one.home_s + other.home_s,
+        one.busy_s + other.busy_s, one.serving_s + other.serving_s, one.asked + other.asked,
+        one.messages + other.messages, one.sent_bytes + other.sent_bytes,
+        one.between_s + other.began - one.ended + other.between_s, one.n + other.n,
+    )  # fmt: skip
 
 
-def _mean(one: Step, other: Step, name: str) -> float:
-    a, b = getattr(one, name), getattr(other, name)
-    if math.isnan(a) or math.isnan(b):
-        return float(b if math.isnan(a) else a)
-    return float((a * one.n + b * other.n) / (one.n + other.n))
+def _mean(a: float, n: int, b: float, m: int) -> float:
+    """Return the mean of n and m calls; that of the others, if it is unknown for some."""
+    if a != a or b != b:
+        return b if a != a else a
+    return (a * n + b * m) / (n + m)
 
 
 class Clock(NamedTuple):

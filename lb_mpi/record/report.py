@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from lb_mpi.metrics import queueing
-from lb_mpi.record.events import Driver
+from lb_mpi.record.events import Driver, Step
 from lb_mpi.table import Table, counted, percent
 
 COLUMNS = {
@@ -36,6 +36,14 @@ class RankWork:
     useful_s: float = 0.0  # seconds that the work needs on this rank: busy_s without the seconds without a core
     speed: float = 1.0  # relative to the other ranks: emulated, measured or given; 0: the rank was not used; NaN: unknown
     seconds: float = 0.0  # wall-clock time of the calls on this rank
+
+    @classmethod
+    def of(cls, rank: int, step: Step) -> RankWork:
+        """Return the work of a Step of rank `rank`."""
+        return cls(
+            rank, int(step.home), int(step.units), int(step.moved), int(step.messages), int(step.sent_bytes), step.busy_s,
+            step.useful_s, step.speed, step.seconds,
+        )  # fmt: skip
 
     @property
     def idle(self) -> float:

@@ -91,11 +91,6 @@ class Parcels:
         self._received = 0
 
     @property
-    def n_sent(self) -> int:
-        """The number of parcels sent."""
-        return int(self._sent.sum())
-
-    @property
     def under_way(self) -> bool:
         """True while some send or receive is incomplete."""
         return bool(self._going or self._coming)

@@ -263,7 +263,7 @@ def _run(
         searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
     whole = step(
         searcher, port.start, ended, settings.slow.speed * throttled(), port.cpu_s, busy_s=port.work_s,
-        serving_s=port.poll_s, messages=parcels.n_sent,
+        serving_s=port.poll_s, messages=port.drafts.n_sent.total(),
         reason=record.reason(LIMITED) if searcher.reason is Reason.TIMED_OUT else -1,
     )  # fmt: skip
     record.step(whole)
@@ -444,10 +444,7 @@ def collect(
     mine = None
     if searcher.error is None and not stopped:
         mine = searcher.attempt(_called, lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL))
-    work = RankWork(
-        comm.rank, done=int(whole.units), received=int(whole.moved), messages=sent.total(),
-        busy_s=max(whole.busy_s, whole.useful_s), useful_s=whole.useful_s, speed=whole.speed, seconds=whole.seconds,
-    )  # fmt: skip
+    work = RankWork.of(comm.rank, whole._replace(busy_s=max(whole.busy_s, whole.useful_s)))
     everyone = gather(comm, (mine, work, sent), ROOT)
     results = [result for result, _, _ in everyone if result is not None]
     merged = searcher.attempt(_called, lambda: _merged(searcher, results)) if len(results) == comm.size else None
