@@ -121,7 +121,7 @@ def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.
     receive_all()
 
 
-def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_one_that_fails_before() -> None:
+def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_one_that_fails_before_or_in_it() -> None:
     own = communicator.duplicate(used())
     presence = communicator.presence_of(own)
     with presence.committing():
@@ -132,14 +132,18 @@ def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_
     with pytest.raises(lb_mpi.Error, match=r"after a failure .*after it.*: expected only"):
         presence.check()
     presence.close()
-    own = communicator.duplicate(COMM)
-    presence = communicator.presence_of(own)
-    if RANK == 0:
-        presence.send_failure(ValueError("before it"))
-    else:
-        with pytest.raises(lb_mpi.Error, match="before it"), presence.committing():
-            presence.wait(own.Ibarrier().Test, name="")
-    presence.close()
+    for within in (False, True):
+        own = communicator.duplicate(COMM)
+        presence = communicator.presence_of(own)
+        if RANK == 0 and not within:
+            presence.send_failure(ValueError("it fails"))
+        elif RANK == 0:
+            with pytest.raises(MemoryError), presence.notifying(), presence.committing():
+                raise MemoryError("it fails")
+        else:
+            with pytest.raises(lb_mpi.Error, match="it fails"), presence.committing():
+                presence.wait(own.Ibarrier().Test, name="")
+        presence.close()
 
 
 def test_a_communicator_is_freed_only_if_no_rank_fails_alone_after_an_error_of_all() -> None:

@@ -226,8 +226,9 @@ class Presence:
         """Begin the end of a call: all ranks are ready, and then either all raise or all return what the call has changed.
 
         Until `end_commit`, all take part in a collective operation, and nobody runs the user's code.  A rank that fails has
-        done so before its commit, and then all raise, or after its end, and then the others end theirs well.  To the end of
-        the call, Ctrl-C waits for the next one.
+        done so before its commit, and then all raise, or after its end, and then the others end theirs well.  One that fails
+        within it, as without memory, never ends it: the others, which may wait for it there, raise.  To the end of the call,
+        Ctrl-C waits for the next one.
         """
         self.stage += 1
         interrupts().commit()
@@ -238,12 +239,15 @@ class Presence:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Be in a commit in this block."""
+        """Be in a commit in this block; an error that all ranks raise ends it, too."""
         self.commit()
         try:
             yield
-        finally:
-            self.end_commit()
+        except BaseException as error:
+            if self.is_of_all(error):
+                self.end_commit()
+            raise
+        self.end_commit()
 
     def send_failure(self, error: BaseException, *, alone: bool = False) -> None:
         """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
