@@ -71,6 +71,8 @@ class _Sums(NamedTuple):
     bytes: int  # sent
     queued: int  # for cores
     elapsed: int
+    home: int  # rows
+    home_rate: int  # of them in a second
 
 
 class _Maxima(NamedTuple):
@@ -112,8 +114,13 @@ class Decider:
 
     @property
     def at_home(self) -> bool:
-        """In the next call, no rank lends or asks, and nothing is learned."""
+        """In the next call, no rank lends or asks."""
         return self.ways.home or (self._size == 1 and self.quick.left > 0)
+
+    @property
+    def held(self) -> bool:
+        """Nothing is learned in the next call: it is a quick one, or at home after the first ones."""
+        return self.quick.left > 0 or (self.ways.home and not self.ways.learning)
 
     @property
     def neighbours(self) -> list[int]:
@@ -136,7 +143,7 @@ class Decider:
         """Learn from this rank's report, unless it is of a quick call; return what all ranks learn of it."""
         late, home = self._late, self.ways.home
         own_s = report.busy_s
-        if home:  # waiting for a core is mostly noise, no reason to lend; that of calls which are not in busy_s counts, too
+        if home or self.ways.learning:  # waiting for a core is mostly noise, no reason to lend; in calls not in busy_s, too
             own_s = max(report.ticks, report.busy_s - report.coreless_s)
         if report.ticks > 0.0 and not self.quick.left:
             self._tick_rates.add(report.ticks / own_s)
@@ -151,8 +158,10 @@ class Decider:
         work = 0.0 if unknown else report.work + late
         done = (own_s * speed if home else max(0.0, report.ticks * self._tick_work + report.helped)) + late
         busy = report.busy_s * speed + late
-        whole = (units(value) for value in (report.queued_s, report.elapsed_s))
-        sums = _Sums(units(work), units(done), units(busy), units(speed), report.rows, report.bytes, *whole)
+        sums = _Sums(
+            units(work), units(done), units(busy), units(speed), report.rows, report.bytes, units(report.queued_s),
+            units(report.elapsed_s), report.home, units(report.home * speed / work) if work > 0.0 else 0,
+        )  # fmt: skip
         maxima = _Maxima(
             report.failed, report.mark, -report.mark, report.results, -report.results, unknown, work / speed, done / speed,
             busy / speed, report.spent_s, self._planned_s, first, report.formed, report.changed,
@@ -174,10 +183,11 @@ class Decider:
         after = above(most.busy_s, total.busy / total.speed)
         balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         last_s = most.last_s or math.nan
-        if self.quick.left or self.ways.home:
+        if self.held:
             decision = self._hold(total, most, last_s)
             if most.changed:
                 self.restart()
+                self.ways.lend()  # a program may have several forms in turn
             elif compare:
                 self.quick.stop()
             before = after if self.ways.home else self.quick.imbalance_home
@@ -190,10 +200,13 @@ class Decider:
             self._planned_s = 0.0
         known = not most.unknown
         levels = Levels(above(most.now_s, balanced_s), most.now_s, most.home_s, balanced_s) if known else Levels()
-        lending, decision = policy.lending, policy.decide(self._size, levels, most.spent_s)
-        home_s = levels.home_s if most.first else levels.home_s - most.early_s
-        choice = self.ways.lent(last_s, home_s, planned=decision.act, lending=lending)
-        decision = self._choose(decision, choice)
+        if self.ways.learning:
+            decision = self._begin(total, levels, most.spent_s, last_s)
+        else:
+            lending, decision = policy.lending, policy.decide(self._size, levels, most.spent_s)
+            home_s = levels.home_s if most.first else levels.home_s - most.early_s
+            choice = self.ways.lent(last_s, home_s, planned=decision.act, lending=lending)
+            decision = self._choose(decision, choice)
         knowledge.mean_speed = total.speed * UNIT / self._size
         if not most.first:
             self._late_s.append(self._began_s + most.early_s)
@@ -222,7 +235,7 @@ class Decider:
         return None
 
     def restart(self) -> None:
-        """Let a full call with lending follow: nothing is known of the rows."""
+        """Begin as at first: nothing is known of the rows."""
         self.quick.stop()
         self.ways.restart()
 
@@ -238,6 +251,16 @@ class Decider:
             self.policy.hold(late=self.quick.ended(most.elapsed_s, mean_s, queued))
             choice = self.ways.lent(last_s)
         return self._choose(Decision(BalanceReason.HOLDS), choice)
+
+    def _begin(self, total: _Sums, levels: Levels, spent_s: float, last_s: float) -> Decision:
+        """End one of the first calls; the decision.
+
+        Ranks may be uneven since the costs of their rows differ, or their speeds: whichever explains more.
+        """
+        even_s = min(total.work / total.speed, total.home / (UNIT * total.home_rate) if total.home_rate else math.inf)
+        uneven, numbers = self.ways.learned(last_s, above(levels.home_s, even_s))
+        decision = self.policy.decide(self._size, levels, spent_s)
+        return (decision if uneven or not numbers else Decision(BalanceReason.FIRST))._replace(quick=0, about=numbers)
 
     def _choose(self, decision: Decision, choice: Choice | None) -> Decision:
         """Return the decision that a choice makes of another one."""
@@ -286,6 +309,8 @@ class RootPlanner(Decider):
         self._graph = graph
         used = known is not None and known.complete and trigger.when == "auto" and graph.n > 1
         self._prior = np.array(known.speeds) if known is not None and used else None  # (P,) until the first round is over
+        if used:
+            self.ways.lend()
         self._observed = set[int]()  # ranks, on the root
 
     def begin(self, n: int) -> Story[Planned] | None:
@@ -311,7 +336,7 @@ class RootPlanner(Decider):
     def report(self, report: RankReport) -> Reduction:
         """See `Decider`; of a full call, all ranks also learn the speed of each."""
         numbers = super().report(report)
-        if self.quick.left or self.ways.home:
+        if self.held:
             return numbers
         speeds = np.zeros(self._size, dtype=np.int64)
         speeds[self._knowledge.rank] = units(self._speed)
@@ -319,7 +344,7 @@ class RootPlanner(Decider):
 
     def decide(self, all_ranks: Reduction) -> Decided:
         """See `Decider`."""
-        if self.quick.left or self.ways.home:
+        if self.held:
             return super().decide(all_ranks)
         sums, speeds = np.split(all_ranks.sums, [-self._size])
         decided, measured = super().decide(all_ranks._replace(sums=sums)), np.asarray(UNIT * speeds, dtype=np.float64)

@@ -81,6 +81,7 @@ class BalanceReason(IntEnum):
     LENDING = 13, "rows are lent: that is faster than at home"
     TRY_HOME = 14, "rows stay at home for some calls: that may be faster"
     TRY_LENDING = 15, "rows are lent for some calls: that may be faster"
+    FIRST = 18, "rows stay at home: in the first calls, the ranks have hardly been uneven"
     UNDONE = 16, "undone: the last move has made the steps slower"
     BROKEN = 17, "plan unchanged: the last moves have not saved what was expected of them"
 
@@ -234,6 +235,7 @@ class RankReport(NamedTuple):
     spent_s: float  # for packing, sending, and joining
     rows: int  # lent
     bytes: int  # sent
+    home: int = 0  # its rows
     helped: float = 0.0  # unplanned help: work that others did for this rank, minus work that it did for others
     began_s: float = math.nan  # from the end of the last round to this one; NaN: no last round
     queued_s: float = 0.0  # without a core, of the elapsed time

@@ -410,7 +410,7 @@ class Knowledge:
         lent = sum(each for each, timed in zip(work, known, strict=True) if timed.by != self.rank) - given
         helped_work += (learned.planned_ticks * own_tick_work - lent) * self._kept / (1.0 - self._kept)
         self.took = sum(work) * len(self.costs) / n_known if n_known else math.nan
-        return report._replace(work=self.work_of_rows, helped=helped_work, observed=tuple(seen))
+        return report._replace(work=self.work_of_rows, home=len(self.costs), helped=helped_work, observed=tuple(seen))
 
     def apply(self, decided: Decided, late_ticks: float = 0.0) -> None:
         """Apply the decision of all ranks; `late_ticks` of this rank in the round that is over."""

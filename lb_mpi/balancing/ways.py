@@ -10,7 +10,10 @@ Law.
   last calls.
 - Home is tried only where it may be faster: if a call at home, as predicted, takes hardly longer than a call with lending
   has taken.  So unequal machines do not pay for trials.
-- Lending is tried only where the ranks are uneven at home, by more than the tolerance.
+- In the first call, rows are lent, since it may be long, or the only one.  The next ones are at home, unless the ranks are
+  more uneven, by their own time, than chance explains: after n calls, by 30 % / n.  All ranks learn from these calls.  Once
+  30 % / n is less than the tolerance, the first calls are over, and rows stay at home.
+- Later, lending is tried only where the ranks are uneven at home, by more than the tolerance.
 - A trial that took longer than predicted corrects the next predictions of its way: by all that it took longer, and
   by a quarter of that after each time that no trial has followed.
 - At home, each call tells how uneven the ranks are.  If that grows, lending is tried at once; but not if they only wait for
@@ -26,12 +29,15 @@ from enum import Enum
 from statistics import median
 from typing import NamedTuple
 
+from lb_mpi.table import percent
+
 TRIAL, FEWEST = 6, 2  # calls of a trial; those after which one that is clearly slower ends
 SLOWER = 1.1  # clearly: so many times as slow as the other way
 RECENT = 9  # calls whose median is the time of a way
 SHORTEST, LONGEST = 8, 64  # calls for which the faster way is kept
 FADE = 0.25  # of the error of a prediction, after each time that no trial has followed
 MARGIN = 0.05  # home is tried if it is predicted to take at most so much longer
+FIRST = 0.3  # imbalance in the first call above which rows go on being lent; after n calls, an n-th of it
 CHANGED, SURE = 0.2, 2  # growth of the imbalance at home, in so many calls in a row, after which lending is tried
 
 
@@ -70,6 +76,8 @@ class Ways:
     def restart(self) -> None:
         """Begin with lending: nothing is known of the rows."""
         self.home = False  # the way of the next call
+        self.learning = self._auto  # it is one of the first ones: all ranks learn from it, though it may be at home
+        self._n_learned = 0  # of those calls
         self._left, self._trial = TRIAL, False  # calls until the other way may be tried, or until the trial ends
         self._kept, self._kept_home = SHORTEST, False  # for how many calls a way was kept last, and which one
         self._lent, self._stayed = (deque[float](maxlen=RECENT) for _ in range(2))  # seconds of calls of both ways
@@ -79,6 +87,30 @@ class Ways:
         self._tried: tuple[Stay, float] = (Stay.TRY_LENDING, math.inf)  # the last trial, and its predicted seconds
         self._imbalances, self._own = deque[float](maxlen=RECENT), deque[float](maxlen=SURE)  # of the last calls at home
         self._usual = math.inf  # the smallest of `_own` when the ways were compared last
+
+    def lend(self) -> None:
+        """Lend rows from now on: the first calls are over."""
+        self.home = self.learning = False
+        self._left = TRIAL
+
+    def learned(self, last_s: float, imbalance: float) -> tuple[bool, str]:
+        """Record one of the first calls; return whether the ranks are too uneven to be at home, and the numbers.
+
+        `last_s`: see `lent`.  `imbalance`: by their own time; NaN: unknown.
+        """
+        self._note(last_s)
+        if math.isnan(imbalance):
+            self.home = False
+            return False, ""
+        self._n_learned += 1
+        most = max(self._tolerance, FIRST / self._n_learned)
+        uneven = imbalance > most
+        self.home = not uneven
+        if not uneven and most <= self._tolerance:
+            self.learning, self._left, self._usual = False, 0, imbalance
+        if uneven:
+            self.lend()
+        return uneven, f"imbalance at home {percent(imbalance)}, lending begins above {percent(most)}"
 
     def lent(self, last_s: float, home_s: float = math.nan, *, planned: bool = False, lending: bool = True) -> Choice | None:
         """Record a call with lending, and choose the way of the next ones; None: it stays.
@@ -114,7 +146,7 @@ class Ways:
         uneven = len(self._own) == SURE and min(self._own) > self._usual + CHANGED
         if self._trial:
             return self._compare(self._stayed, self._lent)
-        if not uneven and (self._left > 0 or median(self._imbalances) <= self._tolerance):
+        if len(self._stayed) < FEWEST or (not uneven and (self._left > 0 or median(self._imbalances) <= self._tolerance)):
             return None
         if uneven:  # what calls took before that does not matter any longer
             self._stayed = deque(list(self._stayed)[1 - SURE :], maxlen=RECENT)

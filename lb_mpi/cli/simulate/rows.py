@@ -190,11 +190,11 @@ class SimulatedRows:
             record.step(step._replace(reason=reason, home=home, home_s=home_s))
 
 
-def round_at_home(knowledge: Knowledge, n: int) -> Round:
-    """Begin a call at home, in which a rank computes its n rows in one block."""
+def round_at_home(knowledge: Knowledge, n: int, *, held: bool) -> Round:
+    """Begin a call at home, in which a rank computes its n rows in one block; `held`: nothing is learned."""
     knowledge.describe(n, 0)
     home = [slice(0, n)] if n else []
-    return Round(knowledge.rank, home, lent={}, lenders=(), neighbours=(), speeds={}, quick=True)
+    return Round(knowledge.rank, home, lent={}, lenders=(), neighbours=(), speeds={}, quick=held)
 
 
 class Cluster:
@@ -252,7 +252,9 @@ class Cluster:
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         first_s = self._begin(costs)
         rounds = [
-            round_at_home(knowledge, len(mine)) if one.at_home else knowledge.begin(len(mine), 0, quick=one.quick.left > 0)
+            round_at_home(knowledge, len(mine), held=one.held)
+            if one.at_home
+            else knowledge.begin(len(mine), 0, quick=one.quick.left > 0)
             for knowledge, mine, one in zip(self.known_by, costs, self.deciders, strict=True)
         ]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds

@@ -239,7 +239,7 @@ class Balancer:
                 decider, warning = self._plans.decider, None
                 if decider.at_home:
                     knowledge.describe(mine.n_units, mark)
-                    decided, failed = call_at_home(computing, decider, self._presence, interrupts, failed)
+                    decided, failed = call_at_home(computing, knowledge, decider, self._presence, interrupts, failed)
                     knowledge.apply(decided)
                 else:
                     decided, failed, warning = self._lend(computing, interrupts, failed)

@@ -5,13 +5,14 @@ No rows are lent, so no protocol is needed: a rank that fails says so in the red
 
 from __future__ import annotations
 
-import math
 import os
 import time
 
 from lb_mpi import signs
 from lb_mpi.balancing.decider import Decider
-from lb_mpi.balancing.deciding import Decided, RankReport
+from lb_mpi.balancing.deciding import Decided
+from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.round import Learned, Timed
 from lb_mpi.mpi.common.carrier import end_child
 from lb_mpi.mpi.common.communicator import Presence
 from lb_mpi.mpi.common.failure import Failed, of_rows
@@ -24,12 +25,13 @@ HOME_S = 2e-3  # of waiting without naps: ranks that stay at home end at nearly 
 
 
 def call_at_home(
-    computing: Computing, decider: Decider, presence: Presence, interrupts: Interrupts, failed: Failed | None
+    computing: Computing, knowledge: Knowledge, decider: Decider, presence: Presence, interrupts: Interrupts,
+    failed: Failed | None,
 ) -> tuple[Decided, Failed | None]:  # fmt: skip
     """Compute the rows of this rank, unless it has failed; return the decision of all ranks, and its failure."""
-    watch, record, began = computing.watch, computing.record, time.perf_counter()
+    watch, record, began, learned = computing.watch, computing.record, time.perf_counter(), Learned()
     if computing.rows.n and failed is None:
-        failed = _compute(computing, presence.rank, interrupts)
+        failed = _compute(computing, learned, presence.rank, interrupts)
     ended = time.perf_counter()
     watch.measured.rows_s += ended - began
     if watch.slow.rests:
@@ -42,7 +44,8 @@ def call_at_home(
     if failed is None and interrupts.pending:
         failed = of_rows(KeyboardInterrupt(), presence.rank, "between rows")
     measured = watch.collect()
-    report = RankReport(failed is not None, 0, 0, math.nan, measured.rows_s, measured.ticks, 0.0, 0, 0)
+    learned.failed = failed is not None
+    report = knowledge.learn(learned, measured.rows_s, measured.ticks, quick=decider.held)
     reducing = Reducing(presence.comm, decider.report(computing.report(report)))
     record.enter(Phase.WAITING, time.perf_counter())
     presence.answer()
@@ -51,13 +54,14 @@ def call_at_home(
     return decider.decide(reducing.answer), failed
 
 
-def _compute(computing: Computing, rank: int, interrupts: Interrupts) -> Failed | None:
+def _compute(computing: Computing, learned: Learned, rank: int, interrupts: Interrupts) -> Failed | None:
     """Compute all rows of this rank; return its failure.  Ctrl-C is raised in the function at once."""
     process, last, words = os.getpid(), computing.rows.n - 1, "between rows"
     try:
         with interrupts.allowed():
             words = f"its rows 0..{last}" if last else "its row 0"
-            computing.own(slice(0, last + 1))
+            _, ticks = computing.own(slice(0, last + 1))
+        learned.timed.append(Timed(slice(0, computing.rows.n_units), rank, ticks, helped=False))
     except BaseException as error:
         end_child(process)
         return of_rows(error, rank, words)
