@@ -160,8 +160,11 @@ def _run(argv: list[str], environment: Environment, *, shown: bool = False) -> N
 
 
 def interpreter() -> str:
-    """This Python; it doesn't know its own path when it was found without a PATH."""
-    found = sys.executable or shutil.which("python3", path=os.defpath)
+    """This Python, or that which its environment was made with: that environment may be made anew.
+
+    It doesn't know its own path when it was found without a PATH.
+    """
+    found = getattr(sys, "_base_executable", sys.executable) or shutil.which("python3", path=os.defpath)
     if not found:
         raise SetupError("can't find the path of this Python: start it with its full path")
     return found

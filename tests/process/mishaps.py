@@ -17,7 +17,7 @@ DONE = f"start 2, 3 ranks: {sum(range(12))}\n"
 
 def argv(what: str, folder: Path, *options: str) -> list[str]:
     # mpi4py aborts the job when a program raises; without it, MPI_Finalize waits for the other ranks
-    plain = [] if what.startswith("interrupted") else ["-m", "mpi4py"]
+    plain = [] if what == "interrupted" else ["-m", "mpi4py"]
     program = [sys.executable, *plain, str(ROOT / "tests" / "process" / "misfortune.py"), what, str(folder)]
     return [sys.executable, str(ROOT / "launch" / "run"), "-n", "3", *options, "--", *program]
 

@@ -24,6 +24,7 @@ FOLDER = EmulatedCluster(NAME).folder / "ssh"
 SECONDS = 30.0  # within which a refusal is told, on a busy machine; ssh itself gives up after 10
 
 
+@pytest.mark.one_mpi
 def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool, path: None if tool == "sshd" else f"/bin/{tool}")
     with pytest.raises(ClusterError, match="needs the command sshd: install openssh-server"):
@@ -84,6 +85,7 @@ def quiet(hosts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]] | None:
     return hosts if all(host["processes"] == 1 for host in hosts.values()) else None
 
 
+@pytest.mark.one_mpi
 def test_all_files_of_a_cluster_are_in_its_folder(lab: None) -> None:
     config = (FOLDER / "config").read_text()
     assert f'UserKnownHostsFile "{FOLDER}/known_hosts"' in config
@@ -108,6 +110,7 @@ def refusal(*program: str) -> str:
     return lines[0]
 
 
+@pytest.mark.one_mpi
 def test_a_key_that_is_not_let_in(servers: None, tmp_path: Path) -> None:
     (FOLDER / "h2" / "authorized_keys").write_text(give_another_key(tmp_path))
     said = refusal("--", "python", "-c", "print('started')")
@@ -122,6 +125,7 @@ def without(host: str) -> str:
     return "".join(line for line in lines if not line.startswith(f"[{host}]"))
 
 
+@pytest.mark.one_mpi
 def test_a_host_key_that_is_not_known(servers: None) -> None:
     (FOLDER / "known_hosts").write_text(without("h2"))
     said = refusal()
@@ -129,6 +133,7 @@ def test_a_host_key_that_is_not_known(servers: None) -> None:
     assert "`ssh h2` once by hand" in said
 
 
+@pytest.mark.one_mpi
 def test_a_host_key_that_has_changed(servers: None, tmp_path: Path) -> None:
     changed = f"[h2]:{PORT} {give_another_key(tmp_path)}"
     (FOLDER / "known_hosts").write_text(without("h2") + changed)
@@ -151,6 +156,7 @@ def test_a_login_shell_that_prints_a_banner(servers: None) -> None:
     assert "ranks: 3" in done.stdout.splitlines()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("hidden", "says"),
     [
@@ -166,6 +172,7 @@ def test_a_host_without_the_clone(servers: None, hidden: Path, says: str) -> Non
     assert says in said
 
 
+@pytest.mark.one_mpi
 def test_a_host_that_is_not_in_reach(servers: None) -> None:
     route = ["ip", "-n", f"lbmpi-{NAME}-h1", "route"]
     there = ["unreachable", "10.77.0.2"]

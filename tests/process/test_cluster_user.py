@@ -37,6 +37,7 @@ def as_a_user(script: str, *before: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
@@ -55,6 +56,7 @@ def test_the_setting_that_forbids_namespaces_is_found(tmp_path: Path, setting: s
     assert bool(says) == bool(found)
 
 
+@pytest.mark.one_mpi
 @needs_user_namespaces
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to forbid it for itself")
 def test_an_error_names_the_setting_that_forbids_namespaces() -> None:
@@ -75,7 +77,7 @@ if told: print(json.dumps(told))
 
 @needs_user_namespaces
 @needs_mpiexec
-@pytest.mark.parametrize("delay_ms", ["0", "1"])
+@pytest.mark.parametrize("delay_ms", [pytest.param("0", marks=pytest.mark.one_mpi), "1"])
 def test_a_program_runs_on_its_hosts(tmp_path: Path, delay_ms: str) -> None:
     if delay_ms != "0" and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("no /dev/net/tun")
@@ -91,6 +93,7 @@ def test_a_program_runs_on_its_hosts(tmp_path: Path, delay_ms: str) -> None:
     assert f"no cluster {NAME}: start one with" in done.stderr
 
 
+@pytest.mark.one_mpi
 @needs_user_namespaces
 def test_one_cluster_of_a_name_and_nothing_left_of_one_that_fails() -> None:
     done = as_a_user(
@@ -104,6 +107,7 @@ def test_one_cluster_of_a_name_and_nothing_left_of_one_that_fails() -> None:
     assert "no cluster" in said[3]
 
 
+@pytest.mark.one_mpi
 @needs_user_namespaces
 @needs_mpiexec
 def test_shared_memory_of_other_jobs_is_not_there() -> None:
@@ -114,6 +118,7 @@ def test_shared_memory_of_other_jobs_is_not_there() -> None:
     assert Path(other.name).name not in done.stdout
 
 
+@pytest.mark.one_mpi
 @needs_user_namespaces
 def test_a_signal_arrives_at_the_run(tmp_path: Path) -> None:
     program = "trap 'echo told >&2; exit 3' TERM; echo $$ >$0.pid; while :; do sleep 0.05; done"

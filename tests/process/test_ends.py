@@ -15,7 +15,7 @@ from tests.process.started import started
 from tools import limited
 from tools.environment import ROOT, here
 
-LIMIT_S = 40.0
+LIMIT_S = 120.0
 PROGRAM = """
 import sys
 import lb_mpi
@@ -79,6 +79,7 @@ LEFT = (
 )
 
 
+@pytest.mark.skipif(here().mpi != "openmpi", reason="only there has Python crashed")
 def test_buffers_of_a_failed_call_outlive_python(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pytest", "--with-mpi", "-q", "-p", "no:cacheprovider"]
     argv += [str(ROOT / "tests" / "mpi" / name) for name in LEFT]

@@ -46,7 +46,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("arguments", [[], ["--shutdown"]])
-@pytest.mark.parametrize(("ranks", "python"), [(1, []), (1, POOL), (3, POOL)])
+@pytest.mark.parametrize(
+    ("ranks", "python"), [*(pytest.param(1, python, marks=pytest.mark.one_mpi) for python in ([], POOL)), (3, POOL)]
+)
 def test_a_script_ends_when_its_tasks_are_done(
     tmp_path: Path, ranks: int, python: list[str], arguments: list[str]
 ) -> None:

@@ -40,12 +40,9 @@ def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(
 @pytest.mark.parametrize(
     ("what", "how", "line"),
     [
-        ("wait-outside", "neither computing nor answering", "in main"),
-        pytest.param("sleep-outside", "neither computing nor answering", "in main", marks=pytest.mark.one_mpi),
+        pytest.param("wait-outside", "neither computing nor answering", "in main", marks=pytest.mark.one_mpi),
         ("end", "at the end of its program", ""),
-        ("interrupted-load", "at the end of its program", ""),
-        pytest.param("interrupted-save", "at the end of its program", "", marks=pytest.mark.one_mpi),
-        pytest.param("interrupted-pool", "at the end of its program", "", marks=pytest.mark.one_mpi),
+        ("interrupted", "at the end of its program", ""),
     ],
 )
 def test_a_rank_for_which_all_others_wait_is_named_with_its_stack_and_the_run_goes_on(

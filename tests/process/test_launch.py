@@ -142,15 +142,6 @@ def stage(
     return stages.Stage(name, n_cores, silence_s, lambda _folder: [sys.executable, "-c", script], HERE, outcome_of)
 
 
-def test_totals_and_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert schedule.run_all([stage("mypy", Counts()), stage("serial", Counts(5, 0, 1))], verbose=False)
-    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed, 1 skipped"
-    assert not schedule.run_all([stage("mypy", Counts(0, 1), "exit code 1"), stage("serial", Counts(5))], verbose=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "5 passed, 1 failed"
-    assert lines.count("its output") == 2
-
-
 def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert not schedule.run_all([stage("serial", Counts()), stage("mpi", Counts())], verbose=False)
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
@@ -184,17 +175,6 @@ def test_stages_that_fail_alone_or_in_number_are_not_repeated(tmp_path: Path) ->
     assert not schedule.run_all([failing(tmp_path, "alone", 1)], verbose=False)
     assert not schedule.run_all([failing(tmp_path, name, 1) for name in "abcd"], verbose=False)
     assert (tmp_path / "alone").read_text() == (tmp_path / "a").read_text() == "."
-
-
-def test_stages_of_one_core_run_at_the_same_time(tmp_path: Path) -> None:
-    meet = f"""
-import pathlib, sys, time
-here = pathlib.Path({str(tmp_path)!r})
-(here / NAME).touch()
-while len(list(here.iterdir())) < 2: time.sleep(0.01)
-"""
-    two = [stage(name, Counts(1), script=f"NAME = {name!r}{meet}") for name in "ab"]
-    assert schedule.run_all([*two, stage("c", Counts(1), n_cores=2)], verbose=False)
 
 
 def test_two_stages_run_on_cores_that_others_leave_idle() -> None:
@@ -258,7 +238,7 @@ SERIAL = [f"serial tests, {k} of 6" for k in range(1, 7)]
 LONGEST = [f"process/test_{name}.py" for name in sorted(testing.LONGEST)]
 PROGRAMS = LONGEST + [name for file in testing.files_of("process") if (name := f"process/{file.name}") not in LONGEST]
 OF_ONE = (  # no test for the other MPI
-    "cli", "documents", "doors", "host", "launch", "limit", "live", "pool_names", "pythons", "saved_runs", "signs",
+    "cli", "documents", "doors", "host", "launch", "limit", "live", "pool_names", "pythons", "run", "saved_runs", "signs",
     "throttle",
 )  # fmt: skip
 OF_BOTH = [name for name in PROGRAMS if name not in [f"process/test_{one}.py" for one in OF_ONE]]
@@ -299,17 +279,6 @@ def test_stages_with_both_mpis() -> None:
 
 
 BOTH = (("mpich", []), ("openmpi", ["--other-mpi"]))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--ranks=0"], ["--ranks=two"], ["--limit=nan"], ["--serial-only", "--mpi-only"], ["--both", "tests/unit"]],
-)
-def test_wrong_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        testing.parse(arguments)
-    assert error.value.code == 2
-    assert "error: " in capsys.readouterr().err
 
 
 def test_the_variable_mpi_chooses() -> None:

@@ -268,8 +268,7 @@ def test_a_task_that_wants_several_ranks_is_an_error_that_tells_the_way(tmp_path
 
 
 @pytest.mark.parametrize(("names", "script", "alone"), [
-    ("multiprocessing", "print(1)", True), ("multiprocessing", "import sys\nsys.exit(0)", True),
-    ("concurrent.futures", FUTURES, False), ("multiprocessing", "raise SystemExit(3)", False),
+    ("multiprocessing", "import sys\nsys.exit(0)", True), ("multiprocessing", "raise SystemExit(3)", False),
 ])  # fmt: skip
 def test_a_script_that_no_other_rank_has_helped_says_so(tmp_path: Path, names: str, script: str, alone: bool) -> None:
     code, said = run(tmp_path, names, script)

@@ -34,7 +34,9 @@ def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path: Path, mark: dict[str, st
     ("what", "said"),
     [
         ("watcher-SIGKILL-1", f"rank.py on host {HOST}, the process that watches rank 2, was killed"),
-        ("watcher-SIGTERM-1", f"rank 2 on host {HOST} was killed by signal 15 (Terminated)"),
+        pytest.param(
+            "watcher-SIGTERM-1", f"rank 2 on host {HOST} was killed by signal 15 (Terminated)", marks=pytest.mark.one_mpi
+        ),
     ],
 )
 def test_a_killed_process_that_watches_a_rank_is_named(tmp_path: Path, mark: dict[str, str], what: str, said: str) -> None:
@@ -66,10 +68,9 @@ def test_a_failure_that_would_repeat_ends_the_run(
     ("what", "number", "save"),
     [
         ("wait", signal.SIGTERM, 1),
-        ("wait", signal.SIGUSR1, 1),
-        ("wait-together-exit", signal.SIGTERM, 1),
         ("wait-together-raise", signal.SIGUSR1, 1),
-        ("wait-together-break", signal.SIGTERM, 2),
+        pytest.param("wait-together-exit", signal.SIGTERM, 1, marks=pytest.mark.one_mpi),
+        pytest.param("wait-together-break", signal.SIGTERM, 2, marks=pytest.mark.one_mpi),
     ],
 )
 def test_a_program_that_can_saves_before_it_is_ended(
@@ -86,6 +87,7 @@ def test_a_program_that_can_saves_before_it_is_ended(
 
 
 @needs_mpiexec
+@pytest.mark.one_mpi
 def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tmp_path: Path, mark: dict[str, str]) -> None:
     with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
@@ -144,6 +146,7 @@ else:
 """
 
 
+@pytest.mark.one_mpi
 def test_a_host_that_dies_is_left_out_until_it_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +200,7 @@ def batch(tmp_path: Path, body: str, variables: dict[str, str]) -> dict[str, str
     return env | {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "17"} | variables
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("code", "requeued"), [(75, ["requeue 17"]), (143, [])])
 def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, requeued: list[str]) -> None:
     env = batch(tmp_path, BATCH.format(code=code), {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "8(x2)"})
@@ -210,6 +214,7 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, r
     assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["python", "scontrol", "sinfo"]  # no host list
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("variables", "slots"),
     [

@@ -1,10 +1,8 @@
 """launch/run: options for both MPIs, what is wrong with hosts, what is left when one dies; MPI itself is not started."""
 
 import os
-import random
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,11 +17,11 @@ import pytest
 from lb_mpi.cli.run import commands, limit, start, watch
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.cli.run.start import Mpiexec, command, fill, identify
-from tests.process import kills
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
-from tools.environment import here
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
+
+pytestmark = pytest.mark.one_mpi
 
 HOSTS = [Host("fast", 2), Host("mid"), Host("slow", 3)]
 MPICH, OPEN_MPI = Mpiexec("/bin/mpiexec", "MPICH 5.0.2"), Mpiexec("/bin/mpiexec", "Open MPI 5.0.8")
@@ -127,7 +125,6 @@ def test_a_check_and_a_run(lab: Lab, library: str) -> None:
     assert "mpiexec ended with exit code 3" in err
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("host", "says"),
     [
@@ -146,7 +143,6 @@ def test_a_host_that_will_not_do_is_named(lab: Lab, host: str, says: list[str]) 
     assert "host two" not in err
 
 
-@pytest.mark.one_mpi
 def test_a_host_that_does_not_answer_is_named(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,7 +161,6 @@ def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
     assert "expected the same" in err
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("hosts", "more", "says"),
     [
@@ -364,14 +359,6 @@ with Watch(["far"], {far!r}, {sys.executable!r}, "mark") as watch:
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("True {'host': 'far'}\n", "")
-
-
-@pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
-def test_nothing_is_left_of_a_real_run_in_which_a_rank_is_killed() -> None:
-    chance = random.Random(1)
-    for _ in range(2):
-        killed = kills.kill_one(here(), chance)
-        assert killed.faults == [], killed.errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

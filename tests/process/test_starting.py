@@ -175,7 +175,7 @@ def test_a_rank_that_is_stopped_before_mpi_begins_is_named(run: Any) -> None:
 @needs_mpiexec
 def test_a_rank_that_is_stopped_before_its_program_is_named(run: Any, tmp_path: Path) -> None:
     python = script(tmp_path / "python-stopped", STOPPED)
-    code, _, err = run("nothing", "--hang-s", "5", "--restarts", "2", python=python)
+    code, _, err = run("asleep", "--hang-s", "5", "--restarts", "2", python=python)
     assert code == limit.HUNG, err
     assert named(err) == [("rank 1", ", in its start, before its program")], err
     assert f"rank 1 on host {socket.gethostname()} hangs" in err

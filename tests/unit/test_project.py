@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import lb_mpi
+from benchmarks.__main__ import benchmarks
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lb_mpi"
@@ -249,6 +250,15 @@ def test_files_named_for_contributors_exist() -> None:
     missing = [name for name in named if not ((LIBRARY / name).exists() or (ROOT / name).exists())]
     assert len(named) > 15
     assert not missing
+
+
+def test_the_list_of_benchmarks_has_each_that_the_documents_name() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"\bbenchmarks\.([a-z_]+)", page.read_text())}
+    listed = benchmarks()
+    assert named <= set(listed)
+    assert len(named) > 10
+    assert all(listed.values())
 
 
 def test_a_change_needs_at_most_two_files() -> None:
