@@ -141,7 +141,7 @@ def test_the_model_of_the_paper_on_any_maze(monkeypatch: pytest.MonkeyPatch) -> 
     assert (code, given["found"], given["efficiency"]) == (0, False, given["steps_on_one_rank"] / given["steps"] / 3)
 
 
-def test_what_ranks_say_to_each_other_is_told_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_between_ranks_are_printed_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     given = answer(maze, monkeypatch, "--dim", "300", "--walled", "--trace", "states")
     story = [str(line).split(maxsplit=5) for line in given["trace"]]
     assert [float(line[0]) for line in story] == sorted(float(line[0]) for line in story)

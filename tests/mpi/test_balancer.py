@@ -341,12 +341,12 @@ def test_rows_that_sleep_are_not_gathered_on_one_rank() -> None:
         assert sum(fair) >= 3, (shares, balancer.speeds)
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(reported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError
 
-    if not told:  # by the system, how long it queues
+    if not reported:  # by the system, how long it queues
         monkeypatch.setattr(waiting.os, "open", refuse)
     watch = Stopwatch(1.0)
     watch.begin()
@@ -381,9 +381,9 @@ def test_the_record_is_the_same_on_all_ranks(balancer: lb_mpi.Balancer) -> None:
             balancer.migrate(rows)
         last = balancer.last
         assert last is not None
-        told = COMM.allgather(repr((last.acted, last.reason, last.imbalance_before, last.imbalance_after, last.rows_moved,
-                                    last.bytes_moved, last.steps, last.predicted_gain_s)))  # fmt: skip
-        assert len(set(told)) == 1
+        found = COMM.allgather(repr((last.acted, last.reason, last.imbalance_before, last.imbalance_after,
+                                     last.rows_moved, last.bytes_moved, last.steps, last.predicted_gain_s)))  # fmt: skip
+        assert len(set(found)) == 1
     with pytest.raises(AttributeError):
         last.acted = True  # type: ignore[misc]
 
@@ -441,9 +441,9 @@ def test_neighbours_find_speeds_and_use_no_root() -> None:
     with lb_mpi.Balancer(COMM, scheme="fos", when="always", emulated_speed=SPEEDS[RANK % 4]) as balancer:
         until_rows_move(balancer, lambda: balancer.map_rows(slow_square, rows))
         assert balancer.last is not None
-        told = COMM.allgather((balancer.last.acted, balancer.last.reason, balancer.last.steps, balancer.last.rows_moved,
+        reported = COMM.allgather((balancer.last.acted, balancer.last.reason, balancer.last.steps, balancer.last.rows_moved,
                                balancer.last.imbalance_after, balancer.last.predicted_gain_s))  # fmt: skip
-        assert len(set(told)) == 1
+        assert len(set(reported)) == 1
         for failing in (0, LAST):
             marked = rows.copy()
             marked[0, 0] = np.nan if failing == RANK else 0.0  # whichever rank computes this row
@@ -457,7 +457,7 @@ def test_neighbours_find_speeds_and_use_no_root() -> None:
 
 @pytest.mark.every_size
 @pytest.mark.filterwarnings("ignore:the graph has .* components")
-def test_neighbours_judge_by_the_same_numbers_on_all_ranks() -> None:
+def test_neighbours_decide_by_the_same_numbers_on_all_ranks() -> None:
     """Also where a plan costs one rank more than the others, and where a rank has no neighbour to lend to."""
     rows = numbers(200, 3)
     apart = lb_mpi.Graph.from_edges(SIZE, range(LAST - 1), range(1, LAST))  # the last vertex has no edge
@@ -467,8 +467,8 @@ def test_neighbours_judge_by_the_same_numbers_on_all_ranks() -> None:
                 balancer.map_rows(slow_square, rows)
                 assert balancer._plans.decider is not None
                 policy = balancer._plans.decider.policy
-                told = COMM.allgather((policy.lending, policy.trigger.cost_s, policy.trigger.trust))
-                assert len(set(told)) == 1
+                reported = COMM.allgather((policy.lending, policy.trigger.cost_s, policy.trigger.trust))
+                assert len(set(reported)) == 1
             assert policy.lending == (SIZE > 1)
             assert (policy.trigger.cost_s > 0.0) == (SIZE > 1)
 
@@ -607,7 +607,7 @@ def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monke
             assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)
 
 
-def test_the_report_tells_rows_seconds_and_idle_of_each_rank(balancer: lb_mpi.Balancer) -> None:
+def test_the_report_has_rows_seconds_and_idle_of_each_rank(balancer: lb_mpi.Balancer) -> None:
     n = 40 + RANK
     for _ in range(3):
         balancer.map_rows(slow_square, numbers(n, 2))

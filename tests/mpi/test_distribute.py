@@ -155,8 +155,8 @@ def test_a_machine_counts_on_its_own_hosts() -> None:
     with lb_mpi.distribute(COMM, on_root(graph), machine=Machine(hosts, np.ones(SIZE), none, none), unit_s=1.0) as plan:
         check(plan, graph)
     elsewhere = Machine((*hosts[:-1], "elsewhere"), np.ones(SIZE), none, none)
-    told = refused(lambda: lb_mpi.distribute(COMM, on_root(graph), machine=elsewhere))
-    assert all(f"rank {LAST} on host elsewhere" in text for text in told)
+    reported = refused(lambda: lb_mpi.distribute(COMM, on_root(graph), machine=elsewhere))
+    assert all(f"rank {LAST} on host elsewhere" in text for text in reported)
 
 
 @pytest.mark.one_mpi
@@ -283,11 +283,11 @@ def test_values_that_cannot_be_written_to_are_exchanged_by_a_rank_without_ghosts
         assert not np.shares_memory(plan.exchange(plan.vertices), plan.vertices)
 
 
-def test_different_values_on_ranks_are_told() -> None:
+def test_different_values_on_ranks_are_an_error() -> None:
     if SIZE == 1:
         return
     plan = lb_mpi.distribute(COMM, on_root(mesh(1, 4 * SIZE)), method="block")
     plan.exchange(np.zeros(4))
-    told = refused(lambda: [plan.exchange(np.zeros(4, np.float32 if RANK == 0 else np.float64)) for _ in range(9)])
-    assert all("another dtype or shape" in text for text in told)
+    reported = refused(lambda: [plan.exchange(np.zeros(4, np.float32 if RANK == 0 else np.float64)) for _ in range(9)])
+    assert all("another dtype or shape" in text for text in reported)
     plan.close()

@@ -183,7 +183,7 @@ def test_a_pickling_error_is_the_exception_of_its_future() -> None:
     on_root(use)
 
 
-def test_a_future_as_an_argument_is_an_error_that_tells_what_to_pass() -> None:
+def test_a_future_as_an_argument_is_an_error_that_says_what_to_pass() -> None:
     def use(executor: lb_mpi.Executor) -> None:
         one = executor.submit(abs, -1)
         for future in (executor.submit(abs, one), executor.submit(max, [2, {"a": one}]), executor.submit(max, 2, key=one)):
@@ -606,7 +606,7 @@ def test_a_block_that_raises_ends_when_its_tasks_are_done() -> None:
     assert all(future.result() in range(SIZE) for future in futures)
 
 
-def test_a_rank_that_serves_submits_nothing() -> None:
+def test_a_rank_that_runs_tasks_submits_none() -> None:
     executor = lb_mpi.Executor(COMM)
     if COMM.rank:
         with pytest.raises(lb_mpi.Error, match="this rank runs tasks of the executor"):

@@ -53,13 +53,13 @@ def check(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object], name: str
         COMM.Barrier()
         patch.setenv(late.VARIABLE, "0.2")  # not before: on a busy machine a warning too many is an error
         call()
-    told = COMM.allgather(lines)
-    assert len(told[lowest]) == 1, told
-    for text in (text for rank, each in enumerate(told) if rank != lowest for text in each):
-        assert re.search(silent(lowest), text), told  # it was too busy to answer that it waits
-    assert told[lowest][0].startswith(f"rank {lowest} has waited for ")
-    assert f" s in {name}: " in told[lowest][0]
-    assert re.search(silent(awaited_rank), told[lowest][0]), told
+    reported = COMM.allgather(lines)
+    assert len(reported[lowest]) == 1, reported
+    for text in (text for rank, each in enumerate(reported) if rank != lowest for text in each):
+        assert re.search(silent(lowest), text), reported  # it was too busy to answer that it waits
+    assert reported[lowest][0].startswith(f"rank {lowest} has waited for ")
+    assert f" s in {name}: " in reported[lowest][0]
+    assert re.search(silent(awaited_rank), reported[lowest][0]), reported
     if awaited_rank == RANK:
         COMM.Recv(bytearray(), MPI.ANY_SOURCE, TAG)
 
@@ -230,12 +230,12 @@ def test_an_error_that_is_passed_on_names_the_rank_where_it_was_raised() -> None
 
 def test_a_warning_says_what_the_other_ranks_do() -> None:
     kinds = late._Kind
-    works, waits, serves = Answer(kinds.WORKS, "it"), Answer(kinds.WAITS, "it"), Answer(kinds.SERVES, "")
+    works, waits, runs_tasks = Answer(kinds.WORKS, "it"), Answer(kinds.WAITS, "it"), Answer(kinds.SERVES, "")
     silent = "does not answer (not in the call, computing, or stopped)"
     assert awaited(0, 3, "it", 60.2, {1: waits}) == f"rank 0 has waited for 60 s in it: rank 2 {silent}"
     assert awaited(1, 4, "it", 60.2, {0: works, 2: waits}).endswith(f": rank 3 {silent}; rank 0 is at work")
     assert awaited(0, 3, "it", 5.0, {1: works, 2: works}).endswith(": ranks 1, 2 are at work")
-    assert awaited(0, 3, "it", 5.0, {1: waits, 2: serves}).endswith(": all other ranks are waiting")
+    assert awaited(0, 3, "it", 5.0, {1: waits, 2: runs_tasks}).endswith(": all other ranks are waiting")
     elsewhere = Answer(kinds.WAITS, "another call")
     assert awaited(0, 3, "it", 5.0, {1: elsewhere, 2: waits}).endswith(" in it: rank 1 is in another call")
     assert awaited(0, 3, "it", 5.0, {1: elsewhere, 2: elsewhere}).endswith(": ranks 1, 2 are in another call")

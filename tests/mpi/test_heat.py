@@ -169,7 +169,7 @@ def test_heat_flows_and_is_lost() -> None:
 
 
 @pytest.mark.one_mpi
-def test_checksums_tell_what_is_where() -> None:
+def test_checksums_depend_on_values_and_places() -> None:
     """Of a field in two pieces, swapped values, one bit, and what is on which vertex."""
     vertices, field = np.arange(10), np.linspace(0, 1, 10)
     mine = slice(COMM.rank * 10 // COMM.size, (COMM.rank + 1) * 10 // COMM.size)

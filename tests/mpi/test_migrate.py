@@ -177,7 +177,7 @@ def test_faster_ranks_get_longer_ranges() -> None:
         assert SIZE == 1 or last.acted
 
 
-def test_history_and_report_tell_migrations_apart() -> None:
+def test_history_and_report_have_migrations_apart() -> None:
     rows = np.arange(60 if RANK == LAST else 3)
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         balancer.map_rows(np.copy, rows)

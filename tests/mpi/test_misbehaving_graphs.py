@@ -25,7 +25,7 @@ LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
 
 
-def told(action: Callable[[], object]) -> list[str]:
+def raised_by_all(action: Callable[[], object]) -> list[str]:
     """What every rank has raised, in words; it has to be something on all."""
     words = "nothing"
     try:
@@ -37,7 +37,7 @@ def told(action: Callable[[], object]) -> list[str]:
     return everyone
 
 
-def check_told(words: list[str], cause: str, guilty: int = LAST) -> None:
+def check_named(words: list[str], cause: str, guilty: int = LAST) -> None:
     """All name the cause; those who are innocent, the rank, too."""
     assert all(cause in text for text in words), words
     others = [text for rank, text in enumerate(words) if rank != guilty]
@@ -69,9 +69,9 @@ def test_a_kernel_that_raises(name: str) -> None:
     quick: dict[str, Any] = {"messages": False, "rounds": 1, "round_s": 0.001}
     for guilty in ({LAST}, set(range(SIZE))):
         kernel = RAISES[name] if RANK in guilty else multiply_add
-        words = told(lambda kernel=kernel: lb_mpi.measure(COMM, kernel, **quick))  # type: ignore[misc]
+        words = raised_by_all(lambda kernel=kernel: lb_mpi.measure(COMM, kernel, **quick))  # type: ignore[misc]
         if guilty == {LAST}:
-            check_told(words, cause_of(name))
+            check_named(words, cause_of(name))
         assert all(cause_of(name) in text for text in words)
 
 
@@ -91,7 +91,7 @@ def test_a_fit_that_fails_on_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(speed, "MESSAGE_BYTES", (1, 64))
         if RANK == 0:
             monkeypatch.setattr(speed, "fit_message", RAISES["MemoryError"])
-        check_told(told(lambda: lb_mpi.measure(COMM, rounds=1, round_s=0.001)), "MemoryError", guilty=0)
+        check_named(raised_by_all(lambda: lb_mpi.measure(COMM, rounds=1, round_s=0.001)), "MemoryError", guilty=0)
 
 
 # --- graphs ---
@@ -110,19 +110,19 @@ class NoPath(os.PathLike[str]):
 def test_graphs_that_are_none() -> None:
     kinds = {None: "TypeError", 5: "TypeError", "nosuch.graph": "FileNotFoundError", "/": "IsADirectoryError"}
     for bad, kind in kinds.items():
-        words = told(lambda bad=bad: lb_mpi.distribute(COMM, bad if RANK == 0 else None))  # type: ignore[misc]
+        words = raised_by_all(lambda bad=bad: lb_mpi.distribute(COMM, bad if RANK == 0 else None))  # type: ignore[misc]
         assert all(text.startswith(kind) for text in words), words
-        check_told(words, "", guilty=0)
+        check_named(words, "", guilty=0)
     for name, misbehave in RAISES.items():
         bad_graph = NoPath(misbehave) if RANK == 0 else None
-        check_told(told(lambda bad=bad_graph: lb_mpi.distribute(COMM, bad)), cause_of(name), guilty=0)  # type: ignore[misc]
+        check_named(raised_by_all(lambda bad=bad_graph: lb_mpi.distribute(COMM, bad)), cause_of(name), guilty=0)  # type: ignore[misc]
 
 
 def test_another_root_or_kernel_on_one_rank() -> None:
     if SIZE > 1:
         for options in ({"root": LAST}, {"kernel": multiply_add}):
             given: dict[str, Any] = options if RANK == LAST else {}
-            words = told(lambda given=given: lb_mpi.distribute(COMM, mesh(3, 3), **given))  # type: ignore[misc]
+            words = raised_by_all(lambda given=given: lb_mpi.distribute(COMM, mesh(3, 3), **given))  # type: ignore[misc]
             assert all(f"{next(iter(options))} = " in text and f"on rank {LAST}" in text for text in words)
 
 
@@ -137,7 +137,7 @@ def test_pieces_that_cannot_be_made(name: str, monkeypatch: pytest.MonkeyPatch) 
         return RAISES[name]() if rank == LAST else made(self, rank)
 
     monkeypatch.setattr(Pieces, "__getitem__", some)
-    check_told(told(deal), name, guilty=0)
+    check_named(raised_by_all(deal), name, guilty=0)
     monkeypatch.undo()
 
 
@@ -180,10 +180,10 @@ def test_values_that_are_none() -> None:
             plan = deal()
             n = len(plan.vertices)
             values = make(n) if RANK in guilty else np.zeros(n)
-            words = told(lambda plan=plan, values=values: [plan.exchange(values) for _ in range(SIZE)])  # type: ignore[misc]
+            words = raised_by_all(lambda plan=plan, values=values: [plan.exchange(values) for _ in range(SIZE)])  # type: ignore[misc]
             assert all(cause in text for text in words)
             if guilty == {LAST}:
-                check_told(words, cause)
+                check_named(words, cause)
             with pytest.raises(lb_mpi.Error, match="plan after a failure"):
                 plan.exchange(np.zeros(n))
             plan.close()
@@ -229,9 +229,9 @@ def test_leaving_by_an_exception(what: str) -> None:
                     for _ in range(more):
                         act()
 
-            words = told(run)
+            words = raised_by_all(run)
             assert words[LAST].startswith(name)
-            check_told(words, cause_of(name))
+            check_named(words, cause_of(name))
 
 
 # --- kinds of values ---

@@ -46,7 +46,7 @@ def check(misbehave: Callable[[], object], call: str, guilty: list[int]) -> None
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_whatever_is_raised_or_returned_is_told_to_all(everywhere: bool) -> None:
+def test_whatever_is_raised_or_returned_is_an_error_on_all(everywhere: bool) -> None:
     """Wherever they are computed: the rows of the last rank, or all rows, misbehave."""
     rows, guilty = numbers(40, 2) + 1000.0 * (everywhere or RANK == LAST), list[int]()
     with lb_mpi.Balancer(COMM, when="always") as balancer:
@@ -63,7 +63,7 @@ def test_whatever_is_raised_or_returned_is_told_to_all(everywhere: bool) -> None
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nothing is packed on one rank")
-def test_whatever_pack_and_unpack_do_is_told_to_all() -> None:
+def test_whatever_pack_and_unpack_do_is_an_error_on_all() -> None:
     objects, guilty = [{"n": k} for k in range(20)], list[int]()
     with lb_mpi.Balancer(COMM, when="always") as balancer:  # which has measured no speeds: all are equal
         for name, wrong in WRONG.items():

@@ -72,7 +72,7 @@ def cell(method: str, misbehave: Callable[..., Any], *, here: bool) -> lb_mpi.Se
     return lb_mpi.search(COMM, kind(30) if issubclass(kind, Pile) else kind(), threshold=1.0)
 
 
-def told(expected: type[BaseException], method: str, misbehave: Callable[..., Any], *, here: bool) -> str:
+def raised(expected: type[BaseException], method: str, misbehave: Callable[..., Any], *, here: bool) -> str:
     """What this rank is told; "" when the search has come to an end."""
     try:
         cell(method, misbehave, here=here)
@@ -98,7 +98,7 @@ def test_exceptions_of_a_problem_reach_all_ranks(method: str, where: str) -> Non
     one = 0 if method in ON_RANK_0 else LAST
     for name, misbehave in RAISES.items():
         here = where == "all" or one == RANK
-        answers = COMM.allgather(told(LEAVES.get(name, ZeroDivisionError), method, misbehave, here=here))
+        answers = COMM.allgather(raised(LEAVES.get(name, ZeroDivisionError), method, misbehave, here=here))
         well()
         for rank, answer in enumerate(answers):
             left = name in LEAVES and answer == name
@@ -113,13 +113,13 @@ def test_exceptions_of_a_problem_reach_all_ranks(method: str, where: str) -> Non
 def test_invalid_results_of_a_problem_reach_all_ranks(method: str) -> None:
     one = 0 if method in ON_RANK_0 else LAST
     for name in sorted(REFUSED[method]):
-        answers = COMM.allgather(told(ZeroDivisionError, method, lambda *_: RETURNS[name](), here=one == RANK))  # noqa: B023
+        answers = COMM.allgather(raised(ZeroDivisionError, method, lambda *_: RETURNS[name](), here=one == RANK))  # noqa: B023
         well()
         for answer in answers:
             assert answer.startswith(f"rank {one}: "), (name, answer)
 
 
-def test_merged_on_rank_0_and_told_to_all() -> None:
+def test_results_are_merged_on_rank_0_and_sent_to_all() -> None:
     """A result that rank 0 can't read, or one that can't be sent, is a failure on all."""
     result = cell("merge", lambda: "words", here=RANK == 0)
     assert SIZE == 1 or result.value == "words"

@@ -150,15 +150,15 @@ def test_a_number_works_or_is_refused_in_words(door: str, pool: lb_mpi.Pool, tmp
             continue
         try:
             DOORS[door](value, pool, path)
-            told = "works"
+            reported = "works"
         except (ValueError, TypeError) as error:
-            told = type(error).__name__
+            reported = type(error).__name__
             if name not in str(error) or " expected" not in str(error) or len(str(error)) > 500:
                 wrong.append(f"{value!r:.40}: {type(error).__name__}: {error!s:.200}")
         except Exception as error:  # whatever it is, it is not what was promised
-            told = type(error).__name__
+            reported = type(error).__name__
             wrong.append(f"{value!r:.40}: {type(error).__name__}: {error!s:.200}")
-        outcomes.append((f"{value!r:.40}", told))
+        outcomes.append((f"{value!r:.40}", reported))
     everywhere = COMM.allgather(outcomes)
     wrong += [f"{value}, on another rank {other}" for each in everywhere for value, other in set(each) ^ set(outcomes)]
     assert not wrong, "\n".join(wrong)

@@ -384,7 +384,7 @@ def test_the_function_travels_once() -> None:
 
 @pytest.mark.parametrize("name", RAISES)
 @pytest.mark.parametrize("at", parameters(["first", "last", "all"], every_size=["all"]))
-def test_a_task_that_raises_is_told_to_all_and_then_it_is_as_new(pool: lb_mpi.Pool, name: str, at: str) -> None:
+def test_a_task_that_raises_is_an_error_on_all_and_then_it_is_as_new(pool: lb_mpi.Pool, name: str, at: str) -> None:
     guilty: list[int] = []
 
     def function(k: int) -> int:
@@ -404,7 +404,7 @@ def test_a_task_that_raises_is_told_to_all_and_then_it_is_as_new(pool: lb_mpi.Po
     assert pool.map(square, 50) == ([k * k for k in range(50)] if RANK == 0 else None)
 
 
-def test_results_that_can_not_be_sent_to_all_are_told_to_all(pool: lb_mpi.Pool) -> None:
+def test_results_that_can_not_be_sent_to_all_are_an_error_on_all(pool: lb_mpi.Pool) -> None:
     if SIZE > 1:
         with pytest.raises((lb_mpi.TaskError, ZeroDivisionError), match="no pickle"):
             pool.map(lambda k: NotForPickling(), 1, to="all")
@@ -413,7 +413,7 @@ def test_results_that_can_not_be_sent_to_all_are_told_to_all(pool: lb_mpi.Pool) 
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 
-def test_ranks_that_do_not_make_the_same_call_are_told(pool: lb_mpi.Pool) -> None:
+def test_ranks_that_do_not_make_the_same_call_are_named(pool: lb_mpi.Pool) -> None:
     if SIZE > 1:
         with pytest.raises(TypeError, match=f"rank {LAST}: function = 3: expected" if RANK != LAST else "function = 3"):
             pool.map(3 if RANK == LAST else square, 5)  # type: ignore[arg-type]
@@ -448,7 +448,7 @@ def test_leaving_a_loop_early_drops_the_other_tasks(pool: lb_mpi.Pool) -> None:
 
 
 @pytest.mark.every_size
-def test_ranks_that_wait_serve() -> None:
+def test_ranks_that_wait_run_tasks() -> None:
     pool = lb_mpi.Pool(COMM, root=0)
     if not pool.is_root:
         pool.wait()
@@ -627,7 +627,7 @@ def leave_at(n: int, k: int) -> int:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
-def test_leaving_by_an_exception_tells_those_who_wait() -> None:
+def test_leaving_by_an_exception_ends_the_waits_of_others() -> None:
     def leave() -> None:
         with lb_mpi.Pool(COMM) as pool:
             pool.map(square, 5)
@@ -662,7 +662,7 @@ def test_a_pool_can_be_closed_when_ranks_do_not_come_to_the_same(pool: lb_mpi.Po
 
 @pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
 @pytest.mark.parametrize("root", [None, 0])
-def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatch, root: int | None) -> None:
+def test_an_error_while_a_map_is_sent_reaches_all(monkeypatch: pytest.MonkeyPatch, root: int | None) -> None:
     def break_down(*_: Any) -> None:
         raise MemoryError("no room")
 

@@ -57,9 +57,9 @@ def test_a_pipeline_of_two_maps_goes_on_with_other_ranks(pool: lb_mpi.Pool, path
     assert pool.map(second, pool.map(first, 20), checkpoint=path) == ([*range(20)] if RANK == 0 else None)
     if RANK == 0:
         with lb_mpi.Pool(MPI.COMM_SELF) as alone:
-            told = list[int]()
-            assert alone.map(second, alone.map(first, 20), checkpoint=path, callback=told.append) == [*range(20)]
-            assert not told
+            reported = list[int]()
+            assert alone.map(second, alone.map(first, 20), checkpoint=path, callback=reported.append) == [*range(20)]
+            assert not reported
 
 
 def test_sets_as_items_are_refused_at_once_and_sets_in_items_are_not(pool: lb_mpi.Pool, path: Path) -> None:

@@ -222,7 +222,7 @@ def test_what_is_no_exception_is_raised_again_on_its_rank(pool: lb_mpi.Pool) -> 
 
 @pytest.mark.every_size
 @pytest.mark.parametrize("kind", ["pool", "executor"])
-def test_ranks_that_serve_raise_the_error_by_which_the_root_leaves(kind: str) -> None:
+def test_ranks_that_run_tasks_raise_the_error_by_which_the_root_leaves(kind: str) -> None:
     """They went on with the program, and waited for the root in its next collective call."""
 
     def leave(error: BaseException) -> None:
@@ -261,7 +261,7 @@ def test_a_map_in_the_loop_over_results_of_another_pool_is_an_error() -> None:
             use(call)
 
 
-def test_a_collective_call_while_the_others_serve_is_an_error() -> None:
+def test_a_collective_call_while_the_others_run_tasks_is_an_error() -> None:
     says = "a collective call while the other ranks serve a pool or an executor that is open, on ranks that it would wait"
     for make in (lambda: lb_mpi.Pool(COMM, root=0), lambda: lb_mpi.Executor(COMM)):
         with make() as pool:
@@ -273,7 +273,7 @@ def test_a_collective_call_while_the_others_serve_is_an_error() -> None:
     assert lb_mpi.Pool(COMM, root=0).close() is None
 
 
-def test_who_does_not_use_with_serves_until_it_closes() -> None:
+def test_without_a_with_block_ranks_run_tasks_until_the_pool_is_closed() -> None:
     pool, executor = lb_mpi.Pool(COMM, root=0), lb_mpi.Executor(COMM)
     assert bool(pool) == bool(executor) == (RANK == 0)
     if pool:
@@ -284,7 +284,7 @@ def test_who_does_not_use_with_serves_until_it_closes() -> None:
     executor.shutdown()
 
 
-def test_a_rank_that_does_not_serve_an_executor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_runs_no_tasks_of_an_executor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = lb_mpi.Executor(COMM, root_works=False)
     monkeypatch.setenv("LB_MPI_HANG_S", "0.05")
     if executor and SIZE > 1:

@@ -83,7 +83,7 @@ def interrupt() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def until_told() -> None:
+def until_released() -> None:
     """Wait for another rank's word, deaf to all questions."""
     deadline = time.monotonic() + GIVE_UP_S
     while not COMM.Iprobe(MPI.ANY_SOURCE, TAG):
@@ -111,13 +111,13 @@ def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.
     with made(used(), folder) as call, warned(release) as lines:
         if RANK == LATE:
             compiling.compilation.begin("kernel")
-            until_told()
+            until_released()
             compiling.compilation.end()
         call()
-    told = COMM.allgather(lines)
-    assert told[0], told
-    assert told[0][0].startswith("rank 0 has waited for ")
-    assert f"rank {LATE} is compiling kernels (first run only)" in told[0][0]
+    reported = COMM.allgather(lines)
+    assert reported[0], reported
+    assert reported[0][0].startswith("rank 0 has waited for ")
+    assert f"rank {LATE} is compiling kernels (first run only)" in reported[0][0]
     receive_all()
 
 
@@ -162,13 +162,13 @@ def test_a_late_rank_is_named_and_when_it_comes_all_go_on(folder: Path, door: st
     comm = used()
     with made(comm, folder) as call, warned(release) as lines:
         if RANK == LATE:
-            until_told()
+            until_released()
         call()
-    told = COMM.allgather(lines)
-    assert told[0], told  # it waits for sure, and none that waits is below it
-    assert told[0][0].startswith("rank 0 has waited for ")
-    assert f" s in {name}: " in told[0][0]
-    assert re.search(rf"ranks? (1, )?{LATE} do(es)? not answer", told[0][0]), told
+    reported = COMM.allgather(lines)
+    assert reported[0], reported  # it waits for sure, and none that waits is below it
+    assert reported[0][0].startswith("rank 0 has waited for ")
+    assert f" s in {name}: " in reported[0][0]
+    assert re.search(rf"ranks? (1, )?{LATE} do(es)? not answer", reported[0][0]), reported
     receive_all()
     comm.Free()
 
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_the_wait_for_a_late_rank(folder: Path, door: str) -> None:
     try:
         with made(comm, folder) as call, warned(interrupt):
             if RANK == LATE:
-                until_told()
+                until_released()
             try:
                 call()
             except KeyboardInterrupt as error:
@@ -213,10 +213,10 @@ def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -
     comm = COMM.Dup()
     with warned(release) as lines:
         if RANK == LATE:
-            until_told()
+            until_released()
         lb_mpi.save(comm, folder, 1, rows=ROWS)
-    told = COMM.allgather(lines)
-    texts = [text for each in told[:LATE] for text in each]
+    reported = COMM.allgather(lines)
+    texts = [text for each in reported[:LATE] for text in each]
     assert texts
     assert all(text.endswith(" s in lb_mpi.save: some rank has not called it yet") for text in texts), texts
     receive_all()
@@ -247,11 +247,11 @@ def test_ranks_answer_although_the_user_has_freed_the_communicator(folder: Path)
         used().Free()  # a call on another communicator frees what is not needed any more
         with warned(release) as lines:
             if RANK == LATE:
-                until_told()
+                until_released()
             balancer.map_rows(np.copy, ROWS)
         receive_all()
-    told = COMM.allgather(lines)
-    assert f"rank {LATE} does not answer" in told[0][0], told
+    reported = COMM.allgather(lines)
+    assert f"rank {LATE} does not answer" in reported[0][0], reported
     used().Free()
 
 
@@ -381,23 +381,23 @@ def test_a_task_whose_own_call_fails_hands_on_that_kind_of_error() -> None:
 def test_one_thread_at_a_time_looks_for_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that have found the same question would both receive, and one of them would wait for ever."""
     first = (communicator.presence_of(used()) for _ in range(2))
-    served, entered, go = [0], threading.Event(), threading.Event()
+    ran, entered, go = [0], threading.Event(), threading.Event()
 
-    def serve(_questions: object, _waited_s: float) -> None:
-        served[0] += 1
+    def run_tasks(_questions: object, _waited_s: float) -> None:
+        ran[0] += 1
         entered.set()
         go.wait(10.0)
 
     here, other = first
     here._look_at = other._look_at = 0.0
-    monkeypatch.setattr(late.Questions, "serve", serve)
+    monkeypatch.setattr(late.Questions, "serve", run_tasks)
     monkeypatch.setattr(communicator, "_anchors", communicator._anchors[:1])
     thread = threading.Thread(target=here.answer)
     thread.start()
     entered.wait(10.0)
     threading.Timer(1.0, go.set).start()
     other.answer()
-    assert served == [1]
+    assert ran == [1]
     go.set()
     thread.join()
 
@@ -421,7 +421,7 @@ def test_halos_are_not_mixed_up_with_questions() -> None:
     """Values of this shape once had the tag of the questions."""
     with plan(COMM) as opened, warned(release):
         if RANK == LATE:
-            until_told()
+            until_released()
         around = opened.exchange(np.full((1, 1471), float(RANK)))
     np.testing.assert_array_equal(around[:, -1], [RANK, *opened.ghosts])
     receive_all()
@@ -443,8 +443,8 @@ def test_a_rank_in_another_call_is_named_with_it() -> None:
                     communicator.presence_of(comm).answer()
                     time.sleep(0.01)
         pool.map(abs, 5)
-    told = COMM.allgather(lines)
-    assert f" s in a map of lb_mpi.Pool: rank {LATE} is in another call" in told[0][0], told
+    reported = COMM.allgather(lines)
+    assert f" s in a map of lb_mpi.Pool: rank {LATE} is in another call" in reported[0][0], reported
     receive_all()
     comm.Free()
 
@@ -454,7 +454,7 @@ def test_ctrl_c_ends_the_wait_for_a_rank_that_packs() -> None:
 
     def pack(_row: object) -> bytes:
         if RANK == LATE:
-            until_told()
+            until_released()
         return b""
 
     seen: BaseException | None = None

@@ -404,14 +404,14 @@ def test_the_profile_names_the_rank_that_others_waited_for(recorder: Recorder) -
 
 @several
 def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    shift_s = 1000.0 * RANK  # as if each rank had been started at another time
+    offset_s = 1000.0 * RANK  # as if each rank had been started at another time
     plain, plain_ns = time.perf_counter, time.perf_counter_ns
     monkeypatch.setattr(socket, "gethostname", lambda: f"host {RANK}")
-    monkeypatch.setattr(time, "perf_counter", lambda: plain() + shift_s)
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: plain_ns() + int(1e9 * shift_s))
+    monkeypatch.setattr(time, "perf_counter", lambda: plain() + offset_s)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: plain_ns() + int(1e9 * offset_s))
     clock = ClockComparison(COMM).end()
     now = plain_ns()
-    common = int(clock.common(np.array([now + int(1e9 * shift_s)]))[0])
+    common = int(clock.common(np.array([now + int(1e9 * offset_s)]))[0])
     assert abs(common - now) <= 1e9 * clock.error_s + 1_000_000
     assert (clock.error_s > 0) == (RANK > 0)
 

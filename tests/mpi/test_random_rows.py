@@ -168,7 +168,7 @@ def choose_way(balancer: lb_mpi.Balancer, *, home: bool) -> None:
 
 
 @pytest.mark.every_size
-def test_exact_or_told_and_then_as_new() -> None:
+def test_exact_or_an_error_and_then_as_new() -> None:
     first = int(os.environ.get("LB_MPI_SEED", "0"))
     failed = 0
     for seed in range(first, first + N):

@@ -87,24 +87,24 @@ def one(seed: int) -> None:
     sense = (None, "min", "max")[seed % 3]  # the ranks draw differently by now
     if sense is not None:
         tree.bound = options["bound"] = lb_mpi.Bound(sense)
-    told, left = "", False
+    reported, left = "", False
     try:
         result = lb_mpi.search(COMM, tree, **options)
     except lb_mpi.SearchError as error:
-        told = str(error)
+        reported = str(error)
     except LEAVES.get(tree.how, ()):
         left = True
     if tree.bound is not None:
         assert len(set(COMM.allgather(tree.bound.best))) == 1
-    answers = COMM.allgather((told, left, tree.failed))
+    answers = COMM.allgather((reported, left, tree.failed))
     if any(failed for _, _, failed in answers):
         assert all(left == (failed and tree.how in LEAVES) for _, left, failed in answers), answers
-        texts = {told for told, left, _ in answers if not left}
+        texts = {reported for reported, left, _ in answers if not left}
         assert len(texts) <= 1, answers
         lowest = next(rank for rank, (_, _, failed) in enumerate(answers) if failed)
         assert all(text.startswith(f"rank {lowest}: {tree.how}") for text in texts), answers
         return
-    assert not told
+    assert not reported
     everything = list(range(1, tree.limit + 1))
     assert result.found == (not tree.empty and tree.wanted > 0)
     if tree.empty:
@@ -119,7 +119,7 @@ def one(seed: int) -> None:
         assert tree.bound.best == (min if sense == "min" else max)(map(value_of, result.value))
 
 
-def test_random_searches_are_exact_or_told() -> None:
+def test_random_searches_are_exact_or_an_error_on_all_ranks() -> None:
     for seed in range(FIRST, FIRST + HOW_MANY):
         try:
             one(seed)

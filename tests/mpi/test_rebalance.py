@@ -78,12 +78,12 @@ def test_slabs_stay_contiguous_and_follow_the_speeds() -> None:
             assert (np.array(loads) <= bounds).all()
 
 
-def test_parts_that_are_no_slabs_are_told_to_all() -> None:
+def test_parts_that_are_no_slabs_are_an_error_on_all_ranks() -> None:
     parts = np.arange(6)[::-1] % SIZE
     says = "ValueError: parts[1] = 1 after 2 with method = 'slabs': expected ascending parts"
     if SIZE == 3:
-        check_told(refused(lambda: deal(mesh(2, 3), "slabs", parts=on_root(parts))), says)
-    check_told(refused(lambda: deal(mesh(2, 3), "slabs", unit_s=1.0, aim="time")), "ValueError: aim = 'time' with method")
+        check_named(refused(lambda: deal(mesh(2, 3), "slabs", parts=on_root(parts))), says)
+    check_named(refused(lambda: deal(mesh(2, 3), "slabs", unit_s=1.0, aim="time")), "ValueError: aim = 'time' with method")
     with deal(mesh(2, 3)) as plan:
         assert plan.range is None
     with deal(mesh(1, 2), "slabs", parts=on_root(np.array([0, LAST]))) as plan:  # ranks between them have none
@@ -130,7 +130,7 @@ def test_costs_move_with_their_vertices() -> None:
         total = COMM.allgather(float(expected().sum()))
         assert max(total) <= 1.15 * np.mean(total)
         wrong = [-1.0] if RANK == LAST else 1e3 * expected()
-        check_told(refused(lambda: plan.rebalance(costs=wrong)), "ValueError: costs")
+        check_named(refused(lambda: plan.rebalance(costs=wrong)), "ValueError: costs")
         np.testing.assert_array_equal(plan._balance.costs, expected())  # no rank has the new ones
         assert plan._balance._before == (plan._halos.own_s, plan._halos.queued_s)  # its time does not count again
 
@@ -250,8 +250,8 @@ def test_without_numba_the_first_call_says_what_is_missing(monkeypatch: pytest.M
         monkeypatch.setitem(sys.modules, "numba", None)
     with deal(mesh(6, 6)) as plan:
         if SIZE > 1:
-            told = refused(plan.rebalance, lb_mpi.Error)
-            assert all('graphs need numba: pip install "PATH/TO/CLONE[graphs]"' in text for text in told)
+            reported = refused(plan.rebalance, lb_mpi.Error)
+            assert all('graphs need numba: pip install "PATH/TO/CLONE[graphs]"' in text for text in reported)
 
 
 @pytest.mark.one_mpi
@@ -432,9 +432,9 @@ def refused(action: Callable[[], object], kind: type[BaseException] = Exception)
     return COMM.allgather(f"{type(caught.value).__name__}: {caught.value}")
 
 
-def check_told(told: list[str], says: str) -> None:
+def check_named(reported: list[str], says: str) -> None:
     kind, words = says.split(": ", 1)
-    for text in told:
+    for text in reported:
         assert text.startswith((f"{kind}: {words}", f"{kind}: rank {LAST}: {words}", f"{kind}: rank 0: {words}")), text
 
 
@@ -461,10 +461,10 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
         unpack = fail if what == "unpack" else bytes.decode
         with pytest.raises((lb_mpi.BalanceError, SystemExit)) as caught:
             plan.rebalance(heat, objects, when="always", pack=pack, unpack=unpack)
-        told = COMM.allgather(f"{type(caught.value).__name__}: {caught.value}")
+        reported = COMM.allgather(f"{type(caught.value).__name__}: {caught.value}")
         guilty = 1 if what == "unpack" else 0
         words = {"unpack": "unpacking", "bytes": "lambda> returned 'text': expected bytes"}.get(what, "packing")
-        for rank, text in enumerate(told):
+        for rank, text in enumerate(reported):
             if what == "exit" and rank == 0:
                 assert text == "SystemExit: 3"
             else:

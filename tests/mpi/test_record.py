@@ -127,11 +127,11 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "record"
     done = subprocess.run(command(), env=variables(folder), cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["value"] == list(range(1, 2001))
-    assert told["doubled"] == [2 * k for k in range(200)]
+    reported = json.loads(done.stdout)
+    assert reported["value"] == list(range(1, 2001))
+    assert reported["doubled"] == [2 * k for k in range(200)]
     sizes = [30 * (1 + 5 * (rank == 0)) for rank in range(N)]
-    assert told["sums"] == [float((np.arange(size) + 4.0).sum()) for size in sizes]
+    assert reported["sums"] == [float((np.arange(size) + 4.0).sum()) for size in sizes]
 
     found = records(folder)
     assert [one.about.rank for one in found] == list(range(N))
@@ -140,33 +140,33 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         steps = one.steps
         assert steps["driver"].tolist() == [Driver.SEARCH] + 4 * [Driver.ROWS] + [Driver.TASKS]
         assert (steps["ended"] >= steps["began"]).all()
-        assert steps["ended"].max() - steps["began"].min() <= told["seconds"] + 0.05
+        assert steps["ended"].max() - steps["began"].min() <= reported["seconds"] + 0.05
         search, tasks = steps[0], steps[-1]
-        assert search["units"] == told["ranks"][rank]["done"]
-        assert search["moved"] == told["ranks"][rank]["received"]
-        assert search["messages"] == told["ranks"][rank]["messages"]
-        assert sum(one.settings["search"]["messages"].values()) == told["ranks"][rank]["messages"]
-        assert search["useful_s"] == pytest.approx(told["ranks"][rank]["useful_s"], rel=1e-3)
-        assert steps["moved"][1:5].tolist() == told["lent"]
+        assert search["units"] == reported["ranks"][rank]["done"]
+        assert search["moved"] == reported["ranks"][rank]["received"]
+        assert search["messages"] == reported["ranks"][rank]["messages"]
+        assert sum(one.settings["search"]["messages"].values()) == reported["ranks"][rank]["messages"]
+        assert search["useful_s"] == pytest.approx(reported["ranks"][rank]["useful_s"], rel=1e-3)
+        assert steps["moved"][1:5].tolist() == reported["lent"]
         assert steps["home"][1:5].tolist() == [sizes[rank]] * 4
-        assert (steps["units"][1:5].sum(), steps["busy_s"][1:5].sum()) == pytest.approx(told["shares"][rank], rel=1e-5)
-        assert tasks["units"] == told["tasks"][rank]["done"]
-        assert tasks["moved"] == told["tasks"][rank]["received"]
-        assert tasks["sent_bytes"] >= told["tasks"][rank]["sent_bytes"]  # the root knows those up to the last results
+        assert (steps["units"][1:5].sum(), steps["busy_s"][1:5].sum()) == pytest.approx(reported["shares"][rank], rel=1e-5)
+        assert tasks["units"] == reported["tasks"][rank]["done"]
+        assert tasks["moved"] == reported["tasks"][rank]["received"]
+        assert tasks["sent_bytes"] >= reported["tasks"][rank]["sent_bytes"]  # the root knows those up to the last results
         assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
         assert set(one.settings) >= {"search", "map_rows"}
         assert one.settings["map_rows"]["scheme"] == "auto"
         assert (steps["home_s"][1:5] > 0.0).all()
         assert one.tasks["n"].sum() == tasks["units"]
-        work_s = told["tasks"][rank]["useful_s"] * told["tasks"][rank]["speed"]
+        work_s = reported["tasks"][rank]["useful_s"] * reported["tasks"][rank]["speed"]
         assert one.tasks["seconds"].sum() == pytest.approx(work_s, rel=1e-3)
         computed_s = one.seconds[:, [Phase.OWN, Phase.FOREIGN]].sum()
-        search_s = told["ranks"][rank]["useful_s"] * told["ranks"][rank]["speed"]
+        search_s = reported["ranks"][rank]["useful_s"] * reported["ranks"][rank]["speed"]
         assert computed_s >= search_s
     by_way = {way: [one.flows[one.flows["way"] == way] for one in found] for way in Way}
-    assert [flows["amount"].sum() for flows in by_way[Way.DRAFT]] == [rank["received"] for rank in told["ranks"]]
-    assert [flows["amount"].sum() > 0 for flows in by_way[Way.STEAL]] == [rank["received"] > 0 for rank in told["tasks"]]
-    assert sum(flows["amount"].sum() for flows in by_way[Way.LOAN]) == sum(told["lent"])
+    assert [flows["amount"].sum() for flows in by_way[Way.DRAFT]] == [rank["received"] for rank in reported["ranks"]]
+    assert [flows["amount"].sum() > 0 for flows in by_way[Way.STEAL]] == [rank["received"] > 0 for rank in reported["tasks"]]
+    assert sum(flows["amount"].sum() for flows in by_way[Way.LOAN]) == sum(reported["lent"])
 
     asked = [sys.executable, "-m", "lb_mpi", "report", str(folder), "--json", "-o", str(folder / "page.html")]
     said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240)

@@ -301,15 +301,15 @@ def check_all(rows: Sequence[Row], door: str, folder: Path, *, by_all: bool = Fa
     with made() as one:
         for _, wrong, kind, words in [row for row in rows if row[0] == door]:
             given = wrong if by_all or RANK == LAST else {}
-            told = "nothing"
+            reported = "nothing"
             try:
                 saves(**given) if door == "save" else call(one, **given)
             except Exception as error:
-                told = f"{type(error).__name__}: {error}"
+                reported = f"{type(error).__name__}: {error}"
                 with pytest.raises(kind, match=words):
                     raise
-                assert more in told
-            assert "nothing" not in COMM.allgather(told), wrong
+                assert more in reported
+            assert "nothing" not in COMM.allgather(reported), wrong
             saves() if door == "save" else call(one)
 
 

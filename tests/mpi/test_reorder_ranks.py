@@ -78,8 +78,8 @@ def test_other_things_that_are_refused() -> None:
     with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
         lb_mpi.reorder_ranks("world", mesh(1, SIZE), SPEEDS)  # type: ignore[arg-type]
     if SIZE > 1:
-        told = refused(lambda: lb_mpi.reorder_ranks(COMM, Graph.from_edges(SIZE, [], []), SPEEDS))
-        assert all("components" in text for text in told)
+        reported = refused(lambda: lb_mpi.reorder_ranks(COMM, Graph.from_edges(SIZE, [], []), SPEEDS))
+        assert all("components" in text for text in reported)
     if SIZE > 2:
         graph = mesh(1, SIZE) if RANK else parse(f"ring:{SIZE}")
         assert all("graph = " in text for text in refused(lambda: lb_mpi.reorder_ranks(COMM, graph, SPEEDS)))

@@ -177,7 +177,7 @@ def test_a_warning_that_is_an_error_is_one_on_all_ranks(folder: Path) -> None:
             lb_mpi.load(COMM, folder)
 
 
-def test_a_full_disk_on_one_rank_is_told_on_all(folder: Path) -> None:
+def test_a_full_disk_on_one_rank_is_an_error_on_all(folder: Path) -> None:
     saved_twice(folder)
     last = COMM.size - 1
     with largest_file(30_000, here=HERE), raises_alike(OSError, rf"rank {last}: .*File too large.*heat-{last:04d}\.npy"):
@@ -198,7 +198,7 @@ def test_a_save_that_cannot_be_committed_is_an_error_on_all_ranks(folder: Path, 
     assert (lb_mpi.load(COMM, folder) or (0,))[0] == 2
 
 
-def test_another_run_that_saves_there_is_told(folder: Path) -> None:
+def test_another_run_that_saves_there_is_an_error(folder: Path) -> None:
     other = Folder(folder, "rows")
     if COMM.rank == 0:
         other.lock()
@@ -288,8 +288,8 @@ def test_an_index_has_each_row_once(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.every_size
-def test_a_signal_is_heard_by_all_in_the_same_step(number: signal.Signals) -> None:
-    heard = []
+def test_a_signal_reaches_all_ranks_in_the_same_step(number: signal.Signals) -> None:
+    received = []
     with lb_mpi.asked_to_stop(COMM) as asked:
         with lb_mpi.asked_to_stop(COMM):
             pass
@@ -297,8 +297,8 @@ def test_a_signal_is_heard_by_all_in_the_same_step(number: signal.Signals) -> No
         for step in range(6):
             if step == 2 and HERE:
                 os.kill(os.getpid(), number)
-            heard.append(asked())
-    assert heard == [None, None, None, number, number, number]
+            received.append(asked())
+    assert received == [None, None, None, number, number, number]
     late = COMM.rank == 0 and number == signs.SAVE_SIGNAL  # from the launcher, which learns of the end a moment later
     assert signal.getsignal(number) is (saves.ignore if late else signal.SIG_DFL)
     assert signs.read(bytes(signs._page.bytes)).saves_pid == 0

@@ -104,14 +104,14 @@ def test_sigterm_at_the_end_of_a_search_ends_the_process(saves: Path, monkeypatc
 def test_a_disk_that_is_full_is_a_warning(saves: Path) -> None:
     last = COMM.rank == COMM.size - 1
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         try:
             with largest_file(0, here=last):
                 assert count(COMM, saves) == PUBLISHED["T1"]
         finally:
             signal.signal(signal.SIGXFSZ, handler)
-    assert any("is not saved this time" in str(each.message) for each in told) == last
+    assert any("is not saved this time" in str(each.message) for each in reported) == last
     COMM.barrier()
     assert COMM.rank or not Folder(saves, KIND).saves().whole
 
@@ -134,14 +134,14 @@ def test_all_ranks_refuse_a_search_that_cannot_be_saved_or_resumed(saves: Path) 
 
 
 @pytest.mark.every_size
-def test_damage_is_told_and_the_save_before_is_read(saves: Path) -> None:
+def test_damage_is_a_warning_and_the_save_before_is_read(saves: Path) -> None:
     count(COMM, saves)
     COMM.barrier()
     if COMM.rank == 0:
         newest = sorted(saves.glob("save-*"))[-1]
         os.truncate(newest / "rank-000000", 5)
     COMM.barrier()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         assert count(COMM, saves) == PUBLISHED["T1"]
-    assert any("truncated: going on from save" in str(each.message) for each in told) == (COMM.rank == 0)
+    assert any("truncated: going on from save" in str(each.message) for each in reported) == (COMM.rank == 0)

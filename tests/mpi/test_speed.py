@@ -81,7 +81,7 @@ def test_a_unit_that_takes_long_is_one() -> None:
 
 
 @pytest.mark.one_mpi
-def test_mistakes_are_told_to_all() -> None:
+def test_mistakes_are_errors_on_all_ranks() -> None:
     last = SIZE - 1
 
     def bad(n: int) -> None:
@@ -102,9 +102,9 @@ def test_mistakes_are_told_to_all() -> None:
         ({"kernel": lambda n: None}, "expected some work"),
     ]
     for options, says in cases:
-        told = refused(lambda o=options: measure(COMM, **{"rounds": 1, "round_s": 0.01, **o}))  # type: ignore[misc]
-        assert all(says in text for text in told)
-        assert all(f"rank {last}: " in text for text in told[:-1] if "no such unit" in text)
+        reported = refused(lambda o=options: measure(COMM, **{"rounds": 1, "round_s": 0.01, **o}))  # type: ignore[misc]
+        assert all(says in text for text in reported)
+        assert all(f"rank {last}: " in text for text in reported[:-1] if "no such unit" in text)
     with pytest.raises(TypeError, match="comm"):
         measure(None)  # type: ignore[arg-type]
 

@@ -71,7 +71,7 @@ def test_saved_steps_go_on_on_another_number_of_ranks(
 
 
 @pytest.mark.one_mpi
-def test_checksums_tell_fields_apart(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
+def test_checksums_of_other_fields_differ(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
     code, out, _ = run(weather, monkeypatch, *SMALL[:-1], "7", "--json")
     assert code == 0
     assert json.loads(out)["checksum"] != alone["checksum"]
@@ -91,7 +91,7 @@ def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.one_mpi
-def test_a_change_of_speed_is_in_the_bound_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_speed_is_in_the_bound_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
     for more in ([], ["--speed-changes", "0:0:1000:0.5"]):
         code, out, _ = run(weather, monkeypatch, *SMALL, *more, "--json")

@@ -85,7 +85,7 @@ class Ring(Searches):
 
     def check_turn(self, before: Searcher, after: Searcher, _arrived: Arrived, sends: list[Send]) -> None:
         if before.sharing is not None:
-            check_told(after, before.sharing.bound.best, before.sharing.known, sends)
+            check_named(after, before.sharing.bound.best, before.sharing.known, sends)
         raised(after)
 
     def more(self, state: State) -> Iterator[State]:
@@ -102,7 +102,7 @@ def cut_key(cut: Any) -> tuple[object, ...]:
     return cut.state, cut.number, cut.under_way, cut.at, cut.receipts, counted, cut._sent, awaited
 
 
-def check_told(searcher: Searcher, best: float, known: dict[int, float], sends: list[Send]) -> None:
+def check_named(searcher: Searcher, best: float, known: dict[int, float], sends: list[Send]) -> None:
     """AssertionError unless a turn tells each neighbour of a better value, once."""
     bound, rank = searcher.sharing.bound, searcher.rank
     now, better, known = bound.best, bound._is_better, dict(known)

@@ -91,7 +91,7 @@ def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
         for other, value in sharing.known.items():
             has = not bound._is_better(value, ends[other].bound.best)
             dropped = searchers[other].over or searchers[other]._ending
-            assert has or dropped or (rank, other, value) in sent, f"rank {rank} has not told rank {other} of {value}"
+            assert has or dropped or (rank, other, value) in sent, f"rank {rank} has not sent rank {other} {value}"
 
 
 def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:

@@ -82,16 +82,16 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         known = {other for other in range(len(rounds)) if round.asking.asked(other)}
         gone = {other for other, theirs in enumerate(rounds) if theirs.over}  # it means nothing to them
         right = set(said) <= known - {rank} <= set(said) | gone
-        assert right, f"rank {rank} has told {sorted(said)}, and believes {sorted(known)}"
+        assert right, f"rank {rank} has asked {sorted(said)}, and believes {sorted(known)}"
         assert not (said and round.home), f"rank {rank} is dry, but has rows not begun"
         assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
         if round.over:
             assert all(one.ended for one in rounds), f"rank {rank} is at its end, others are not"
         if round.ended:
-            assert round.settled, f"rank {rank} has told too soon"
-            assert all(job.helps for job in round.borrowed), f"rank {rank} has told, and has rows that were lent by plan"
+            assert round.settled, f"rank {rank} has ended too soon"
+            assert all(job.helps for job in round.borrowed), f"rank {rank} has ended, and has rows that were lent by plan"
             known = sum(count(timed.rows) for timed in round.learned.timed)
-            assert known == n_rows[rank] or round.learned.failed, f"rank {rank} has told of {known} of its rows"
+            assert known == n_rows[rank] or round.learned.failed, f"rank {rank} has reported {known} of its rows"
         if round.settled and round.to_lend is None:
             assert not any(job.owner == rank for one in rounds for job in one.borrowed), f"rank {rank} is settled too soon"
 

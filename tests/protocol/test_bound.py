@@ -49,8 +49,8 @@ def test_a_value_is_a_finite_number(value: object) -> None:
 def test_an_integer_that_no_float_holds_is_refused(value: int) -> None:
     """Otherwise a better value than the best would be taken for the same one."""
     bound = Bound("max")
-    told = rf"bound.update: value = .*{value}.*: expected an integer that a float holds exactly"
-    with pytest.raises(ValueError, match=told):
+    words = rf"bound.update: value = .*{value}.*: expected an integer that a float holds exactly"
+    with pytest.raises(ValueError, match=words):
         bound.update(value)
     assert bound.best == -math.inf
     assert bound.update(2**53)
@@ -75,7 +75,7 @@ def test_neighbours_make_a_tree(size: int) -> None:
     assert sorted(reached) == list(range(size))
 
 
-def told(value: float, source: int) -> Message:
+def best_of(value: float, source: int) -> Message:
     return Message(Kind.BOUND, source, load=value)
 
 
@@ -83,23 +83,23 @@ def test_the_table() -> None:
     sharing = Sharing(1, 20, Bound("min"))  # neighbours: 0 and 9 to 16
     assert sharing.send() == []
     sharing.bound.update(5.0)
-    assert sharing.send() == [(rank, told(5.0, 1)) for rank in (0, *range(9, 17))]
+    assert sharing.send() == [(rank, best_of(5.0, 1)) for rank in (0, *range(9, 17))]
     assert sharing.send() == []
-    sharing.receive(told(7.0, 9))  # was under way when 9 was told of 5
+    sharing.receive(best_of(7.0, 9))  # was under way when 9 was told of 5
     assert sharing.send() == []
-    sharing.receive(told(3.0, 12))
+    sharing.receive(best_of(3.0, 12))
     assert sharing.bound.best == 3.0
-    assert sharing.send() == [(rank, told(3.0, 1)) for rank in (0, 9, 10, 11, 13, 14, 15, 16)]
-    sharing.receive(told(3.0, 0))
+    assert sharing.send() == [(rank, best_of(3.0, 1)) for rank in (0, 9, 10, 11, 13, 14, 15, 16)]
+    sharing.receive(best_of(3.0, 0))
     sharing.bound.update(4.0)
     assert (sharing.bound.best, sharing.send()) == (3.0, [])
     with pytest.raises(ProtocolError, match="rank 1, a neighbour of"):
-        sharing.receive(told(1.0, 2))
+        sharing.receive(best_of(1.0, 2))
 
 
 def test_a_bound_where_there_is_none_is_a_protocol_error() -> None:
     rank = Searcher(1, range(2), Pile(3), Options())
-    rank.turn(0.0, [(0, told(1.0, 0))])
+    rank.turn(0.0, [(0, best_of(1.0, 0))])
     assert isinstance(rank.error, ProtocolError)
 
 
@@ -131,7 +131,7 @@ class Watch:
         self.sent: dict[tuple[int, int], float] = {}  # by pair of neighbours: the value last told
         self.received: dict[tuple[int, int], float] = {}  # and the best value that was heard
         self.under_way: dict[int, tuple[int, Message]] = {}
-        self.n_told = 0
+        self.n_sent = 0
 
     def __call__(self, simulation: simulate.Simulation) -> None:
         check_law(simulation.searchers, law.under_way(simulation), work=False)
@@ -150,7 +150,7 @@ class Watch:
             pair = (message.source, to)
             known = (self.sent.get(pair, WORST[bounds[0].sense]), self.received.get(pair[::-1], WORST[bounds[0].sense]))
             assert all(better(message.load, value) for value in known), f"{pair}: {message}, which it knows"
-            self.sent[pair], self.n_told = message.load, self.n_told + 1
+            self.sent[pair], self.n_sent = message.load, self.n_sent + 1
         self.under_way = under_way
         best = min(bests) if bounds[0].sense == "min" else max(bests)
         if best != WORST[bounds[0].sense] and (not self.found or best != self.found[-1][1]):
@@ -194,16 +194,16 @@ def run(
     best = min(values) if sense == "min" else max(values)
     assert [each.best for each in bounds] == [best] * size, f"best {best}, in the end {[each.best for each in bounds]}"
     assert wanted or sorted(result.value) == list(range(1, 201))
-    return watch.n_told, result
+    return watch.n_sent, result
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 12, 33])
 def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
     for seed in range(12 if size < 5 else 4 if size < 30 else 1):
-        n_told, _ = run(size, seed, wanted=3 * seed if seed > 8 else 0)
+        n_sent, _ = run(size, seed, wanted=3 * seed if seed > 8 else 0)
         n_values = len({value_of(item) for item in range(1, 201)})
-        assert (n_told > 0) == (size > 1), seed
-        assert n_told <= 2 * (size - 1) * n_values, seed
+        assert (n_sent > 0) == (size > 1), seed
+        assert n_sent <= 2 * (size - 1) * n_values, seed
 
 
 def test_a_bound_from_before_the_search_reaches_all_ranks() -> None:

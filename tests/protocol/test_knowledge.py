@@ -190,7 +190,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert runs[0] == runs[1]
 
 
-def test_a_round_of_a_course_has_every_row_once() -> None:
+def test_a_round_has_every_row_once() -> None:
     knowledge = Knowledge(0, range(3), [1, 2])
     for n in (0, 1, 2, 3, 5, 1000):
         for warm in (False, True):

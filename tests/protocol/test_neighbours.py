@@ -50,15 +50,15 @@ def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
         reports = []
         for rank, knowledge in enumerate(known_by):
             ratios = np.log(tick_work / tick_work[rank])
-            told = tuple(Observation(knowledge.known.index(other), 1.0, float(ratios[other])) for other in near[rank])
+            observed = tuple(Observation(knowledge.known.index(other), 1.0, float(ratios[other])) for other in near[rank])
             ticks = load[rank] / tick_work[rank]
             reports.append(
                 RankReport(False, 7, 0, ticks, ticks * slow[rank], ticks, 0.0, 0, 0, began_s=0.1 * rank if late else np.nan,
-                           observed=told[::2] if rank % 2 else told)
+                           observed=observed[::2] if rank % 2 else observed)
             )  # fmt: skip
-        told_all = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
+        all_ranks = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
         for knowledge, decider in zip(known_by, deciders, strict=True):
-            knowledge.apply(decider.decide(told_all))
+            knowledge.apply(decider.decide(all_ranks))
     for knowledge, ticks in zip(known_by, load / tick_work, strict=True):
         knowledge.costs = RowCosts(0, 1)
         knowledge.costs.ticks[:] = ticks
@@ -192,7 +192,7 @@ def test_ranks_without_neighbours_plan_nothing() -> None:
         check_plans(drawn, drive(drawn, first_of))
 
 
-def test_worths_are_found_along_the_edges() -> None:
+def test_work_per_tick_is_found_along_the_edges() -> None:
     """Pairs of ranks tell their ratio; in a few plans all of them fit."""
     graph = mesh(1, 6)
     drawn = ranks(graph, 5)
@@ -218,8 +218,8 @@ def test_all_ranks_decide_the_same() -> None:
                            rng.random(), rank, 100 * rank, began_s=rng.random())
                 for rank in range(4)
             ]  # fmt: skip
-            told = reduced([decider.report(report) for decider, report in zip(drawn.deciders, reports, strict=True)])
-            decisions = [decider.decide(told) for decider in drawn.deciders]
+            sums = reduced([decider.report(report) for decider, report in zip(drawn.deciders, reports, strict=True)])
+            decisions = [decider.decide(sums) for decider in drawn.deciders]
             costs_s = [decider.policy.trigger.cost_s for decider in drawn.deciders]
             same = [(*decided[:7], cost_s) for decided, cost_s in zip(decisions, costs_s, strict=True)]
             assert len(set(map(repr, same))) == 1, seed
@@ -244,9 +244,9 @@ def test_what_a_rank_reports_and_what_follows() -> None:
                        elapsed_s=1.0, observed=(Observation(1, 1.0, 0.0 if k > 4 else 9.0 - 18.0 * rank),))
             for rank in (0, 1)
         ]  # fmt: skip
-        told = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
+        sums = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
         for decider in deciders:
-            decider._knowledge.apply(decider.decide(told))
+            decider._knowledge.apply(decider.decide(sums))
         late = [float(decider._knowledge.late[0]) for decider in deciders]
         assert late == pytest.approx([0.0, 0.1] if k == 0 else [0.0, late[1]], abs=1e-8)
         assert late[1] <= 20.0
@@ -264,7 +264,7 @@ def test_what_a_rank_reports_and_what_follows() -> None:
 def find_fault() -> None:
     test_what_a_rank_reports_and_what_follows()
     test_all_ranks_decide_the_same()
-    test_worths_are_found_along_the_edges()
+    test_work_per_tick_is_found_along_the_edges()
     for name in GRAPHS:
         test_any_order_gives_the_same_lawful_plans(name, "fos")
     test_any_order_gives_the_same_lawful_plans(GRAPHS[-1], "sos")

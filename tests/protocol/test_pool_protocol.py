@@ -51,11 +51,11 @@ def slept_through(monkeypatch: pytest.MonkeyPatch, first: int) -> Maps:
     return Maps(Small(PAIR, [[1, 0]] * 3, first=first))
 
 
-def test_the_number_of_a_map_may_wrap_around_if_all_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_a_map_may_wrap_around_if_all_ranks_synchronize(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept_through(monkeypatch, 1).explore()[1] > 0
 
 
-def test_a_rank_that_skips_a_meeting_steals_tasks_of_another_map(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_synchronize_steals_tasks_of_another_map(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_law, "synchronizes", lambda _epoch: False)
     with pytest.raises(AssertionError):
         slept_through(monkeypatch, 1).explore()

@@ -94,7 +94,7 @@ def test_messages_behind_one_that_fails_are_processed() -> None:
 
 
 @pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
-def test_a_simulated_failure_is_raised_when_all_have_heard_of_it(broken: str) -> None:
+def test_a_simulated_failure_is_raised_when_all_know_of_it(broken: str) -> None:
     seen = []
     for seed in range(10):
         piles = [Pile(60, broken=broken) for _ in range(4)]

@@ -222,16 +222,16 @@ def test_rows_that_could_not_be_packed_have_not_left() -> None:
     assert (to, learned.kind, learned.payload.failed, round.settled) == (0, RoundKind.SETTLED, True, True)
 
 
-def test_neighbours_are_told_at_once_and_one_more_after_each_pause() -> None:
+def test_neighbours_are_asked_at_once_and_one_more_after_each_pause() -> None:
     round = Round(2, [], lent={}, lenders=[], neighbours=[1, 4], speeds=np.ones(6))
-    told = []
+    asked = []
     for _ in range(6):
-        sends = round.turn(round.wake_at if told else 0.0, [])
-        told.append([rank for rank, message in sends if message.kind is RoundKind.DRY])
-        assert round.turn(PAUSE_S * (len(told) - 0.5), []) == []
+        sends = round.turn(round.wake_at if asked else 0.0, [])
+        asked.append([rank for rank, message in sends if message.kind is RoundKind.DRY])
+        assert round.turn(PAUSE_S * (len(asked) - 0.5), []) == []
         if round.wake_at == math.inf:
             break
-    assert told == [[1, 4], [3], [5], [0]]
+    assert asked == [[1, 4], [3], [5], [0]]
     round = Round(2, [], lent={}, lenders=[], neighbours=[1, 4], speeds=np.ones(6))
     round.turn(0.0, [])
     round.turn(0.0, [(1, RoundMessage(RoundKind.HELP, slice(0, 9)))])

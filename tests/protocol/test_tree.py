@@ -110,6 +110,6 @@ def test_arguments_that_are_not_functions_are_refused(name):
         TreeSearch(0, **arguments)
 
 
-def test_children_that_are_none_are_told():
+def test_children_that_are_none_are_an_error():
     with pytest.raises(lb_mpi.SearchError, match=r"lambda> returned None: expected a list .* the node 7 \(.*py:\d+\)$"):
         simulate.search([TreeSearch(7, lambda node: None)])

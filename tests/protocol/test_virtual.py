@@ -80,7 +80,7 @@ def play(network: Network, *jobs: int, host_of: tuple[int, ...] = (), seed: int 
     return game, players
 
 
-def test_a_rank_in_a_job_serves_what_has_arrived_at_its_end() -> None:
+def test_a_rank_in_a_job_receives_what_has_arrived_at_its_end() -> None:
     game, (zero, one) = play(Network((0.25, 0.25)), 3, 1)
     assert [now for now, _ in zero.received] == [0.0, 1.0, 2.0, 3.0]
     assert one.received == [(0.0, []), (2.5, [(0, 3), (0, 2), (0, 1)])]

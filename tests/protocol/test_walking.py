@@ -59,7 +59,7 @@ def test_a_rank_is_born_asleep_and_its_draft_stands_with_its_parent() -> None:
     assert root.stood == set()
 
 
-def test_one_split_serves_walks_first_then_those_that_stand_as_far_as_it_is_enough() -> None:
+def test_one_split_answers_walks_first_then_those_that_stand_as_far_as_it_is_enough() -> None:
     walk = make(8, threshold=4.0)  # 8 / 2 - 1 = 3 shares
     for message in (Message(Kind.STAND, 7), walked(9, 3), Message(Kind.STAND, 1), walked(2, 6, 5), walked(12, 1, 1)):
         assert walk.receive(message, 0.0) == []
