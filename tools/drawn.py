@@ -1,4 +1,4 @@
-"""Run all tests that draw examples (hypothesis) with examples drawn at random, again and again.
+"""Run all tests that draw examples (hypothesis) with examples drawn at random, and large explorations, again and again.
 
     python -m tools.drawn [--hours 1] [FILE ...]
 
@@ -11,21 +11,23 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+DRAWN = re.compile(r"^from hypothesis import|marks=\[?large", re.MULTILINE)
 
 
 def main() -> int:
     """Run them until the time is up."""
     parser = argparse.ArgumentParser("python -m tools.drawn", description=__doc__.partition("\n")[0])
     parser.add_argument("--hours", type=float, default=1.0, help="stop after so many hours (%(default)s)")
-    parser.add_argument("files", nargs="*", type=Path, help="only these; otherwise all that import hypothesis")
+    parser.add_argument("files", nargs="*", type=Path, help="only these; otherwise all that draw, or have large cases")
     args = parser.parse_args()
-    files = args.files or [path for path in sorted(ROOT.glob("tests/*/test_*.py")) if "hypothesis" in path.read_text()]
+    files = args.files or [path for path in sorted(ROOT.glob("tests/*/test_*.py")) if DRAWN.search(path.read_text())]
     until = time.monotonic() + 3600.0 * args.hours
     for number in itertools.count():
         for file in files:

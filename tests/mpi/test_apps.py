@@ -23,7 +23,7 @@ from lb_mpi.mpi.common import recorder
 COMM = MPI.COMM_WORLD
 PAPER = str(pathlib.Path(__file__).parents[1] / "data" / "maze16.txt")
 SPEEDS = [0.8, 0.4, 0.2, 0.2]
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 def run(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
@@ -47,14 +47,12 @@ def answer(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dic
     return given
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize(("tree", "counts"), [("T1", (4130071, 3305118, 10)), ("T3", (4112897, 3599034, 1572))])
 def test_published_trees(monkeypatch: pytest.MonkeyPatch, tree: str, counts: tuple[int, int, int]) -> None:
     given = answer(uts, monkeypatch, "--tree", tree)
     assert (given["nodes"], given["leaves"], given["depth"]) == counts
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("arguments", "after_s"),
     [
@@ -92,7 +90,6 @@ def test_counts_do_not_depend_on_the_balancing(monkeypatch: pytest.MonkeyPatch, 
     assert (given["nodes"], given["leaves"], given["depth"]) == alone.result()
 
 
-@pytest.mark.one_mpi
 def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = [SPEEDS[rank % 4] for rank in range(COMM.size)]
     given = answer(uts, monkeypatch, "--tree", "T1", "--speeds", ",".join(map(str, speeds)))
@@ -112,7 +109,6 @@ def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch: pytest.Mon
     assert given["visited_twice"] >= 0
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize("extra", [[], ["--tile", "50"]])
 def test_paths_are_found(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
     for seed in range(5):
@@ -122,7 +118,6 @@ def test_paths_are_found(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> N
         assert (given["path_length"] >= 500) == given["found"]
 
 
-@pytest.mark.one_mpi
 def test_the_maze_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     given = answer(maze, monkeypatch, PAPER)
     assert given["found"]
@@ -130,7 +125,6 @@ def test_the_maze_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer(maze, monkeypatch, "--dim", "1")["path_length"] == 1
 
 
-@pytest.mark.one_mpi
 def test_the_model_of_the_paper_on_any_maze(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run(maze, monkeypatch, PAPER, "--lockstep", "2")
     assert (code, out.splitlines()[1:3]) == (
@@ -188,7 +182,6 @@ MISTAKES: list[tuple[Any, str, str]] = [
 APPS = (maze, uts, tsp, heat, weather, particles, sweep)
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize("app", APPS, ids=[app.__name__ for app in APPS])
 def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, app: Any) -> None:
     for _, line, says in [row for row in MISTAKES if row[0] is app]:
@@ -198,7 +191,6 @@ def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, app: Any) -> Non
         assert err.count("\n") == 1
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("text", "says"),
     [

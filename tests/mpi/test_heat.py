@@ -21,7 +21,7 @@ COMM = MPI.COMM_WORLD
 SMALL = ["mesh:17x23", "--steps", "6", "--work", "5"]
 METIS = "4 4 011\n1 2 3 4 1\n2 1 3 3 2\n1 2 2 4 9\n1 3 9 1 1\n"  # weights of vertices and edges
 MATRIX = "%%MatrixMarket matrix coordinate real symmetric\n5 5 5\n2 1 0.5\n3 2 1e-3\n4 4 7\n4 3 2\n5 1 0.25\n"
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,6 @@ def test_saved_steps_go_on_with_another_distribution(monkeypatch: pytest.MonkeyP
         assert says in err
 
 
-@pytest.mark.one_mpi
 def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     speeds = [0.8 / (1 + rank % 4) for rank in range(COMM.size)]
     given = answer(monkeypatch, *SMALL, "--speeds", ",".join(map(str, speeds)))
@@ -95,7 +94,6 @@ def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) ->
     assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / sum(speeds))
 
 
-@pytest.mark.one_mpi
 def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     """Saved after some rebalancings, and continued with others; they do not depend on how busy the machine is."""
     monkeypatch.setattr(lb_mpi.HaloPlan, "rebalance", partialmethod(lb_mpi.HaloPlan.rebalance, when="always"))
@@ -113,7 +111,6 @@ def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyP
     assert COMM.rank > 0 or re.search("rebalancings? moved", out), out
 
 
-@pytest.mark.one_mpi
 def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     given = answer(monkeypatch, *SMALL, "--machine", str(files / "machine.json"))
     assert given["checksum"] == alone(*SMALL)["checksum"]
@@ -121,7 +118,6 @@ def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Pat
         assert given["vertices"][-1] > 1.5 * given["vertices"][0]
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize("name", ["small.graph", "small.mtx", "ring:3", "mesh:1x1", "complete:8"])
 def test_graphs(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, name: str) -> None:
     graph = str(files / name) if "." in name else name
@@ -131,7 +127,6 @@ def test_graphs(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, name: str)
         assert given["checksum"] == expected["checksum"]
 
 
-@pytest.mark.one_mpi
 def test_the_step_against_numpy() -> None:
     """A step of a whole random graph, against the matrix form of the same law."""
     rng = np.random.default_rng(1)
@@ -154,7 +149,6 @@ def test_the_step_against_numpy() -> None:
     np.testing.assert_array_equal(parts, after)
 
 
-@pytest.mark.one_mpi
 def test_heat_flows_and_is_lost() -> None:
     with lb_mpi.distribute(COMM, parse("ring:60") if COMM.rank == 0 else None, method="block") as plan:
         dt = heat.time_step(COMM, plan)
@@ -168,7 +162,6 @@ def test_heat_flows_and_is_lost() -> None:
     assert COMM.allreduce(float(ended.max()), MPI.MAX) < heat.HOTTEST
 
 
-@pytest.mark.one_mpi
 def test_checksums_depend_on_values_and_places() -> None:
     """Of a field in two pieces, swapped values, one bit, and what is on which vertex."""
     vertices, field = np.arange(10), np.linspace(0, 1, 10)
@@ -183,7 +176,6 @@ def test_checksums_depend_on_values_and_places() -> None:
     assert whole in sums
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

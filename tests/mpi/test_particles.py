@@ -13,7 +13,7 @@ from tests.mpi.test_apps import run
 
 COMM = MPI.COMM_WORLD
 SMALL = ["--shape", "9x12", "--particles", "3000", "--steps", "25", "--work", "20"]
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 def alone(*arguments: str) -> dict[str, object]:
@@ -21,7 +21,6 @@ def alone(*arguments: str) -> dict[str, object]:
     return particles.main(MPI.COMM_SELF, particles.COMMAND.parser("app").parse_args(arguments))[0]
 
 
-@pytest.mark.one_mpi
 @pytest.mark.parametrize("extra", [[], ["--rebalance"], ["--rebalance", "--speeds", "slow"]])
 def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
     expected = alone(*SMALL)

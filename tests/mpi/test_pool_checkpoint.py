@@ -19,7 +19,7 @@ from tests.mpi.limits import largest_file
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from lb_mpi.mpi.common.collective import agree
 
 COMM = MPI.COMM_WORLD
 SEED = 20
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 def from_root(use: Callable[[lb_mpi.Pool], Any]) -> Any:

@@ -23,7 +23,7 @@ def test_process_graphs() -> None:
         with lb_mpi.Balancer(cart, when="always") as balancer:
             neighbours = set()
             for axis in range(3):
-                neighbours |= set(cart.Rotation(axis, 1)) - {MPI.PROC_NULL, cart.rank}
+                neighbours |= set(cart.Shift(axis, 1)) - {MPI.PROC_NULL, cart.rank}
             assert set(balancer.graph.neighbours(cart.rank).tolist()) == neighbours
             rows = numbers(50, 2)
             for _ in range(3):

@@ -12,7 +12,7 @@ from tests.mpi.test_apps import run
 
 COMM = MPI.COMM_WORLD
 SMALL = ["--tasks", "30", "--until", "5"]
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,6 @@ def test_tasks_in_the_checkpoint_are_not_repeated(monkeypatch: pytest.MonkeyPatc
     assert "sweep.log" in err
 
 
-@pytest.mark.one_mpi
 def test_costs_are_known_well() -> None:
     mu = sweep.stiffnesses(20, 1)
     costs = [sweep.solve(one, 20.0)[-1] for one in mu]

@@ -15,7 +15,7 @@ from tests.mpi.test_apps import run
 
 COMM = MPI.COMM_WORLD
 SMALL = ["--shape", "24x48", "--levels", "6", "--steps", "6"]
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,6 @@ def test_the_last_bit_does_not_depend_on_the_balancing(
         assert given["rows_moved"] == given["bytes_moved"] == 0
 
 
-@pytest.mark.one_mpi
 def test_saved_steps_go_on_on_another_number_of_ranks(
     monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], tmp_path: pathlib.Path
 ) -> None:
@@ -70,14 +69,12 @@ def test_saved_steps_go_on_on_another_number_of_ranks(
         assert says in err
 
 
-@pytest.mark.one_mpi
 def test_checksums_of_other_fields_differ(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
     code, out, _ = run(weather, monkeypatch, *SMALL[:-1], "7", "--json")
     assert code == 0
     assert json.loads(out)["checksum"] != alone["checksum"]
 
 
-@pytest.mark.one_mpi
 def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = ",".join(["1"] + ["0.3"] * (COMM.size - 1))
     size = ["--shape", "24x48", "--levels", "24", "--steps", "12", "--speeds", speeds, "--json"]
@@ -90,7 +87,6 @@ def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(given["imbalance"]) == 12
 
 
-@pytest.mark.one_mpi
 def test_a_change_of_speed_is_in_the_bound_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
     for more in ([], ["--speed-changes", "0:0:1000:0.5"]):
@@ -103,14 +99,12 @@ def test_a_change_of_speed_is_in_the_bound_and_printed(monkeypatch: pytest.Monke
     assert [one["after_seconds"] for one in answers[1]["steps_to_settle"]] == [0.0]
 
 
-@pytest.mark.one_mpi
 def test_steps_until_it_has_settled() -> None:
     imbalances, begins = [0.9, 0.1, 0.1, 0.8, 0.3, 0.1, 0.2, 0.1, 0.1], np.arange(9.0)
     found = [weather.steps_to_settle(imbalances, begins, moment) for moment in (0.0, 1.0, 3.0, 2.5, 8.0)]
     assert found == [1, 0, 4, 4, None]
 
 
-@pytest.mark.one_mpi
 def test_margins_are_the_neighbours_cells() -> None:
     block = weather.Block(COMM, (24, 48), 3)
     whole = Climate((24, 48), slice(0, 48), slice(0, 24)).begin(3)
@@ -128,7 +122,6 @@ def test_margins_are_the_neighbours_cells() -> None:
     assert rows * block.n_lat == 24
 
 
-@pytest.mark.one_mpi
 def test_kernels_against_plain_python() -> None:
     rng = np.random.default_rng(1)
     air = rng.uniform(220, 300, (5, 4, 7))

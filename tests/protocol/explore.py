@@ -12,6 +12,7 @@ overtake others, and what an actor reads beside messages.
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -20,11 +21,14 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from lb_mpi.actor import ALL
 from lb_mpi.errors import ProtocolError
 from tests.protocol.reach import Reached, reach
 
+# Of cases that take many seconds, and show nothing that smaller ones don't: `python -m tools.drawn` runs them.
+large = pytest.mark.skipif("LB_MPI_DRAWN" not in os.environ, reason="large: python -m tools.drawn runs it")
 ANY = -1  # instead of a source: messages that keep no order.  ALL answers all ranks when each has sent it a message
 CONTAINERS = (list, dict, set, deque, bytearray)
 WHOLE = (tuple, Enum, BaseException, FunctionType, random.Random)  # never changed, or not to be told apart

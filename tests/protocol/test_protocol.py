@@ -14,6 +14,7 @@ from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason
 from lb_mpi.virtual import Network
 from tests.pile import Broken, Pile
+from tests.protocol.explore import large
 from tests.protocol.explore_parts import explore_tokens
 from tests.protocol.explore_search import explore, first_world
 from tests.protocol.law import check_law, under_way
@@ -25,7 +26,7 @@ from tests.protocol.mutate import rejects
     ("size", "limit", "most_drafts", "threshold", "states"),
     [
         (1, 7, 1, 0.5, 9), (2, 7, 2, 0.5, 700), (2, 7, 2, 1.0, 600), (2, 4, 4, 0.5, 600), (3, 5, 1, 0.5, 1000),
-        (3, 4, 2, 0.5, 20_000), (4, 2, 1, 0.5, 6000),
+        pytest.param(3, 4, 2, 0.5, 20_000, marks=large), (4, 2, 1, 0.5, 6000),
     ],
 )  # fmt: skip
 def test_the_law_holds_in_every_reachable_state(
@@ -36,11 +37,10 @@ def test_the_law_holds_in_every_reachable_state(
     assert over > 0
 
 
-def test_safras_invariant_holds_in_every_reachable_state() -> None:
-    # Four ranks, because a token that drops the colour it carries does no harm on three.
-    assert explore_tokens(size=2, most_work=2) > 0
-    assert explore_tokens(size=3, most_work=3) > 20_000
-    assert explore_tokens(size=4, most_work=2) > 20_000
+# Four ranks, because a token that drops the colour it carries does no harm on three.
+@pytest.mark.parametrize(("size", "most_work"), [(4, 2), pytest.param(3, 3, marks=large)])
+def test_safras_invariant_holds_in_every_reachable_state(size: int, most_work: int) -> None:
+    assert explore_tokens(size=size, most_work=most_work) > 20_000
 
 
 def test_an_answer_ends_it_in_every_reachable_state() -> None:

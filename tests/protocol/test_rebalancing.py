@@ -25,6 +25,7 @@ from lb_mpi.rebalancing.deciding import (
 from lb_mpi.rebalancing.jobs import run
 from lb_mpi.rebalancing.messages import RebalanceKind, RebalanceMessage
 from lb_mpi.reduction import reduced
+from tests.protocol.explore import large
 from tests.protocol.mutate import rejects
 from tests.protocol.rebalancing_law import Case, Explored, play
 from tests.protocol.rebalancing_mutants import MUTANTS
@@ -47,7 +48,7 @@ SMALL = {
 
 @pytest.mark.parametrize(
     ("name", "failures"),
-    [(name, n) for name in SMALL for n in (0, 1) if (name, n) != ("three that touch", 1)],  # which alone takes half a minute
+    [pytest.param(name, n, marks=[large] * (n == 1 and "three" in name)) for name in SMALL for n in (0, 1)],
 )
 def test_the_law_holds_in_every_reachable_state(name: str, failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_module, "MAX_STEPS", 2)  # a flow of few steps: the orders matter here, not the balance

@@ -76,15 +76,15 @@ def contents(number: int, rank: int, attempt: int) -> list[bytes]:
     return [f"{number} of rank {rank}, ".encode(), b"x" * (attempt % 7), f"attempt {attempt}".encode()]
 
 
-def check_deaths(*, seconds: int) -> None:
-    """Death at each operation of three saves, then of what goes on from there (`seconds` of those deaths, at random)."""
+def check_deaths(*, n_more: int) -> None:
+    """Death at each operation of three saves, then of what goes on from there (`n_more` of those deaths, at random)."""
     chance = random.Random(1)
     whole = MemoryDisk()
     Run(whole).go_on(2)
     for at in range(whole.steps + 1):
         for survives in (1.0, 0.0, *[0.5] * 6):
             disk = die(MemoryDisk(at), 2, survives, chance)
-            for _ in range(seconds):
+            for _ in range(n_more):
                 again = disk.after_death(chance, 1.0)
                 again.dies_at = chance.randrange(40)
                 die(again, 4, chance.choice((1.0, 0.0, 0.5)), chance)
@@ -168,7 +168,7 @@ def check_words() -> None:
         run.load()
 
 
-@pytest.mark.parametrize("check", [check_words, check_damage, partial(check_deaths, seconds=4)])
+@pytest.mark.parametrize("check", [check_words, check_damage, partial(check_deaths, n_more=2)])
 def test_what_is_read_is_the_newest_committed_save_and_refusals_say_what_was_expected(check: Callable[[], None]) -> None:
     check()
 
@@ -176,7 +176,7 @@ def test_what_is_read_is_the_newest_committed_save_and_refusals_say_what_was_exp
 def find_fault() -> None:
     check_words()
     check_damage()
-    check_deaths(seconds=1)
+    check_deaths(n_more=1)
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, [(real, *one) for one in MUTANTS], Exception, right=False)

@@ -7,6 +7,7 @@ import pytest
 from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import Kind, Message, Pause, ProtocolError
 from lb_mpi.searching.termination import Safra, Scholten, Token
+from tests.protocol.explore import large
 from tests.protocol.explore_parts import explore_engagement
 from tests.protocol.mutants import SCHOLTEN_MUTANTS
 from tests.protocol.mutate import rejects
@@ -81,7 +82,10 @@ def test_an_impossible_message_is_a_protocol_error() -> None:
         free().sent()
 
 
-@pytest.mark.parametrize(("size", "most_work", "states"), [(1, 0, 3), (2, 5, 400), (3, 3, 5000), (4, 2, 8000)])
+LARGE = pytest.param(4, 2, 8000, marks=large)
+
+
+@pytest.mark.parametrize(("size", "most_work", "states"), [(1, 0, 3), (2, 5, 400), (3, 3, 5000), LARGE])
 def test_the_invariant_holds_in_every_reachable_state(size: int, most_work: int, states: int) -> None:
     seen, ends = explore_engagement(size=size, most_work=most_work)
     assert seen >= states

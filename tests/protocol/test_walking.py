@@ -12,6 +12,7 @@ from lb_mpi.searching.guard import Options
 from lb_mpi.searching.walking import REACH, Draft, Drafts, Walking, WalkTerms
 from lb_mpi.virtual import Network
 from tests.pile import Heap, Pile, Post, unpack
+from tests.protocol.explore import large
 from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
 from tests.protocol.law import check_law, under_way
 from tests.protocol.mutants import WALK_MUTANTS
@@ -186,7 +187,7 @@ def test_a_second_standing_draft_of_one_rank_is_a_protocol_error() -> None:
         (2, 7, 1, 2, 1300),
         (2, 7, 8, 3, 1700),
         (3, 3, 2, 1, 1000),
-        (3, 4, 1, 1, 7000),
+        pytest.param(3, 4, 1, 1, 7000, marks=large),
         (4, 2, 1, 2, 180),
     ],
 )
