@@ -21,14 +21,14 @@ from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, parse
 
-# Graph, and p for speeds 1..9: the paper's greedy, the least, the greatest; computed independently of this code.
+# Graph, and p of the paper's greedy for speeds 1..9; computed independently of this code.
 TABLE = {
-    "T1": ("3/3/1,2,4/3,5,7/4,6/5/4,8,9/7/7", 17.78, 16.52, 87.57),
-    "T2": ("2,4,6/1,3,7/2,4,8/1,3,5/4,9/1,9/2,9/3,9/5,6,7,8", 8.01, 7.71, 25.06),
-    "T3": ("2,7,6/1,3/2,4/3,9,5/4,6/5,1/1,8/7,9/8,4", 13.55, 12.71, 33.30),
-    "T4": ("6,2/1,8,3/2,5/6,5,8/4,9,3/4,1,9,7/6,8/4,2,7/6,5", 7.87, 7.78, 29.12),
-    "T7": ("2,3/1,4,6,8/1,5,9,7/2/3/2/3/2/3", 23.94, 23.94, 120.1),
-    "T9": ("2,4/1,3,5/2,6/1,5,7/2,4,6,8/3,5,9/4,8/5,7,9/6,8", 9.48, 9.37, 32.62),
+    "T1": ("3/3/1,2,4/3,5,7/4,6/5/4,8,9/7/7", 17.78),
+    "T2": ("2,4,6/1,3,7/2,4,8/1,3,5/4,9/1,9/2,9/3,9/5,6,7,8", 8.01),
+    "T3": ("2,7,6/1,3/2,4/3,9,5/4,6/5,1/1,8/7,9/8,4", 13.55),
+    "T4": ("6,2/1,8,3/2,5/6,5,8/4,9,3/4,1,9,7/6,8/4,2,7/6,5", 7.87),
+    "T7": ("2,3/1,4,6,8/1,5,9,7/2/3/2/3/2/3", 23.94),
+    "T9": ("2,4/1,3,5/2,6/1,5,7/2,4,6,8/3,5,9/4,8/5,7,9/6,8", 9.48),
 }
 
 
@@ -55,7 +55,7 @@ def cases(draw: st.DrawFn, least: int = 3, most: int = 12) -> tuple[Graph, Float
 
 @pytest.mark.parametrize("name", TABLE)
 def test_greedy_of_the_paper(name: str) -> None:
-    text, greedy, *_ = TABLE[name]
+    text, greedy = TABLE[name]
     found = lb_mpi.arrange(parse(text), range(1, 10), method="paper")
     assert found.p == pytest.approx(greedy, abs=0.005)
     assert lb_mpi.arrange(parse(text), range(1, 10)).p <= found.p * (1.0 + 1e-9)  # the default is never worse
@@ -78,16 +78,6 @@ def test_the_place_of_the_greedy_among_all_arrangements(capsys: pytest.CaptureFi
     assert f"{at.below} are below this one, {at.above} above; Pr " in capsys.readouterr().out
     with pytest.raises(ValueError, match="all arrangements of 16 vertices: expected at most 9"):
         methods_module.place(parse("mesh:4x4"), np.ones(16), 1.0)
-
-
-@pytest.mark.parametrize("name", ["T9"])
-def test_least_and_greatest_of_all_arrangements(name: str) -> None:
-    text, _, least, greatest = TABLE[name]
-    layouts = np.array(list(itertools.permutations(np.arange(1.0, 10))))
-    values = np.concatenate([costs(UniformAim(parse(text)), some) for some in np.array_split(layouts, 20)])
-    assert len(values) == 362_880
-    assert values.min() == pytest.approx(least, abs=0.005)
-    assert values.max() == pytest.approx(greatest, abs=0.05)
 
 
 @given(cases(), st.sampled_from(OBJECTIVES))
