@@ -14,10 +14,10 @@ class Halos:
     """All exchanges of a plan in one Step, since they may follow each other within microseconds."""
 
     def __init__(
-        self, record: Record, speed: float = 1.0, cpu_share: Callable[[], float] = lambda: 1.0
+        self, record: Record, speed: float = 1.0, cpu_share: Callable[[], float] | None = None
     ) -> None:
         self._record, self._speed = record, speed  # of this rank, relative to the others; NaN: unknown
-        self._cpu_share = cpu_share  # of an emulated slow rank: `lb_mpi.throttle.cpu_share`
+        self._cpu_share = cpu_share  # of an emulated slow rank: `lb_mpi.throttle.cpu_share`; None: of no such rank
         self._first: float | None = None  # when the first exchange of the current Step began; None: none yet
         self._began = 0.0  # when the first one of all began
         self._last = 0.0  # when the last one ended
@@ -82,7 +82,7 @@ class Halos:
 
         An emulated slow rank needs its CPU time / `cpu_share` anywhere: time without a core is deducted from its rests.
         """
-        took_s, share = now - self._last, self._cpu_share()
+        took_s, share = now - self._last, 1.0 if self._cpu_share is None else self._cpu_share()
         self.own_s += took_s if share == 1.0 else min(took_s, (cpu_s - self._last_cpu_s) / share)
 
     def _end_step(self, now: float) -> None:

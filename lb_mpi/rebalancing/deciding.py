@@ -26,7 +26,6 @@ from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, r
 from lb_mpi.graph import Floats
 from lb_mpi.knowledge import JUMP
 from lb_mpi.reduction import UNIT, Reduction, halves, joined
-from lb_mpi.reduction import units as in_units
 
 USUAL_STEPS = 250  # from one change to the next
 HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, until another move, from the new homes,
@@ -109,7 +108,8 @@ class GraphTotals(NamedTuple):
 
     def fits(self, units: Units) -> bool:
         """Return whether sums in these units are exact enough; otherwise, all ranks report again, in new units."""
-        return all(old / GROWN <= new <= old * GROWN for old, new in zip(units, self.units, strict=True))
+        (load, speed), new = units, self.units
+        return load / GROWN <= new.load <= load * GROWN and speed / GROWN <= new.speed <= speed * GROWN
 
     @property
     def call_s(self) -> float:
@@ -134,13 +134,13 @@ def report(
     `expected`: the speed that was expected then; NaN: there was no move.
     """
     timed = not math.isnan(mine.speed)
-    speed = mine.speed if timed else 0.0
+    speed, has_core = mine.speed if timed else 0.0, mine.running
     seconds = mine.load / speed if timed else 0.0
-    numbers = zip((mine.load, speed, speed / mine.running), (units.load, units.speed, units.speed), strict=True)
+    numbers = zip((mine.load, speed, speed / has_core), (units.load, units.speed, units.speed), strict=True)
     sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in numbers]
-    times = halves([in_units(mine.queued_s), in_units(mine.own_s)])
+    times = halves([round(mine.queued_s / UNIT), round(mine.own_s / UNIT)])
     most = Maxima(
-        failed, mark, -mark, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * mine.running,
+        failed, mark, -mark, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * has_core,
         -call_s, seconds * grown, seconds if math.isnan(expected) else mine.load / expected,
     )  # fmt: skip
     return Reduction(np.array([*sums, timed, *times], dtype=np.int64), np.array(most, dtype=float))
@@ -149,8 +149,8 @@ def report(
 def totals_of(reduced: Reduction, units: Units) -> GraphTotals:
     """Return the totals, from a reduction with sums in these units."""
     load, speed, free, n_timed = reduced.sums[:4].tolist()
-    queued_s, own_s = (UNIT * total for total in joined(reduced.sums[4:]))
-    sums = LoadSums(load * units.load, speed * units.speed, free * units.speed, queued_s, own_s, n_timed)
+    queued, own = joined(reduced.sums[4:])
+    sums = LoadSums(load * units.load, speed * units.speed, free * units.speed, UNIT * queued, UNIT * own, n_timed)
     return GraphTotals(sums, Maxima(*reduced.maxima.tolist()))
 
 

@@ -27,9 +27,11 @@ class Reducing:
             numbers = np.concatenate([mine.sums, mine.maxima.view(np.int64)])
             self._all = np.empty((comm.size, len(numbers)), dtype=np.int64)
             self._all[comm.rank] = numbers
-            others = [rank for rank in range(comm.size) if rank != comm.rank]
-            self._requests = [comm.Irecv(self._all[rank], rank, int(Tag.REDUCTION)) for rank in others]
-            self._requests += [comm.Isend(numbers, rank, int(Tag.REDUCTION)) for rank in others]
+            self._requests = list[MPI.Request]()
+            for rank in range(comm.size):
+                if rank != comm.rank:
+                    self._requests.append(comm.Irecv(self._all[rank], rank, int(Tag.REDUCTION)))
+                    self._requests.append(comm.Isend(numbers, rank, int(Tag.REDUCTION)))
             return
         self._answer = Reduction(np.empty_like(mine.sums), np.empty_like(mine.maxima))
         pairs = zip(mine, self._answer, (MPI.SUM, MPI.MAX), strict=True)

@@ -35,7 +35,16 @@ from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.recorder import recorder, worlds
 from lb_mpi.mpi.common.tags import MOST, Tag
 from lb_mpi.mpi.common.waiting import Clocks, interrupts
-from lb_mpi.mpi.graph.rebalance import NAME, PlanBalance, check_arguments, check_costs, rebalance
+from lb_mpi.mpi.graph.rebalance import (
+    NAME,
+    Given,
+    PlanBalance,
+    check_arguments,
+    check_costs,
+    check_given,
+    load_kernels,
+    rebalance,
+)
 from lb_mpi.mpi.graph.values import Values
 from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.record import Rebalanced
@@ -170,7 +179,8 @@ class HaloPlan:
         if allocation is not None:  # whose counts are in proportion to the ranks' speeds
             counts = allocation.counts
             relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
-        self._halos, self._clocks = Halos(record, relative, lambda: self._slow.cpu_share), Clocks()
+        cpu_share = (lambda: self._slow.cpu_share) if self._slow.rests else None
+        self._halos, self._clocks = Halos(record, relative, cpu_share), Clocks()
         self._record, self._worlds = record, worlds(own)
         self._balance = PlanBalance(part.vertex_weights, math.inf if slabs else float(self.cut))
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
@@ -288,25 +298,28 @@ class HaloPlan:
         """
         self._presence.begin(NAME)
         began, part, balance = time.perf_counter(), self.part, self._balance
-        looked = self._look()
+        looked: tuple[float, float, float] | None = self._look()
+        assert looked is not None
         self._halos.begin(*looked)
-        self._halos.go_on(*looked)  # between two opportunities, the call itself counts as computing
         spent = self._halos.own_s, self._halos.queued_s
-        if balance.skips(spent, costs, self.cut, began):
-            with self._presence.notifying():
-                interrupts().check()
-            return values
-        self._halos.begin(*looked)
 
-        def check() -> tuple[Any, ...]:
-            checked = check_arguments(when, every, tolerance, imbalance)
-            latest = balance.waiting if costs is None else costs
-            return checked, check_costs(latest, part.n_local), Values(values, part.n_local, pack=pack, unpack=unpack)
+        def check() -> Given:
+            if self._presence.comm.size > 1 and not self._n_slabs:
+                balance.loading_s += load_kernels()
+            arguments, n = check_arguments(when, every, tolerance, imbalance), len(self.vertices)
+            latest = check_costs(balance.waiting if costs is None else costs, n)
+            return Given(arguments, latest, Values(values, n, pack=pack, unpack=unpack))
 
         try:
+            if balance.skips(spent, costs, self.cut, began):
+                with self._presence.notifying():
+                    interrupts().check()
+                return values
+            looked = None  # between two opportunities, the call itself counts as computing
+            given = check_given(check, self._presence.rank)
             with call(""):  # with Ctrl-C held back until the plan has changed
                 moved = rebalance(
-                    self._presence.comm, part, balance, spent, check, self._slow, self._record, self.cut, self._connected,
+                    self._presence, part, balance, spent, given, self._slow, self._record, self.cut, self._connected,
                     self._n_slabs,
                 )
                 if moved is None:
@@ -324,7 +337,7 @@ class HaloPlan:
                 self._halos.moved(began, time.perf_counter(), self._step(began))
                 return moved.values
         finally:
-            self._halos.go_on(*self._look())
+            self._halos.go_on(*(looked or self._look()))
 
     def _step(self, began: float) -> Step:
         last = self.history[-1]

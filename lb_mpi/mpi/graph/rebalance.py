@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 import time
@@ -25,7 +26,7 @@ from lb_mpi.knowledge import LEAST, MeasuredSpeeds
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
-from lb_mpi.mpi.common.communicator import QUICK_S, Presence, presence_of
+from lb_mpi.mpi.common.communicator import QUICK_S, Presence
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
@@ -75,12 +76,35 @@ class Arguments(NamedTuple):
     imbalance: float = 0.03
 
 
+NO_VALUES = Values((), 0)
+
+
+class Given(NamedTuple):
+    """What a rank has given in a call, checked; or what is wrong with it."""
+
+    arguments: Arguments = Arguments()
+    costs: Floats | None = None
+    values: Values = NO_VALUES
+    failed: Failed | None = None
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What must be equal on all ranks, as text."""
+        named = {name: show(value) for name, value in self.arguments._asdict().items()}
+        return {"costs": "None" if self.costs is None else "an array", **named, "values": self.values.words}
+
+    @property
+    def mark(self) -> int:
+        """A checksum of that."""
+        return zlib.crc32(repr((*self.arguments, self.costs is None, self.values.words)).encode())
+
+
 class CostsAndSpeeds(NamedTuple):
     """The costs and speeds that a rank knows."""
 
     costs: Floats
     given: bool  # the costs are the caller's
-    speeds: MeasuredSpeeds
+    speeds: tuple[float, ...]
 
 
 class PlanBalance:
@@ -200,14 +224,15 @@ class PlanBalance:
     @property
     def known(self) -> CostsAndSpeeds:
         """The costs and speeds so far."""
-        return CostsAndSpeeds(self.costs, self._given, MeasuredSpeeds(self._speeds))
+        return CostsAndSpeeds(self.costs, self._given, tuple(self._speeds))
 
     def failed(self, before: CostsAndSpeeds) -> None:
         """Forget the failed call, in which ranks may have had different arguments: return to what was known before."""
         cost_s = self.opportunities.trigger.cost_s
         self.opportunities, self.waiting = Opportunities(self.opportunities.first_cut), None
         self.opportunities.trigger.cost_s = cost_s
-        costs, self._given, self._speeds = before
+        costs, self._given, speeds = before
+        self._speeds = MeasuredSpeeds(speeds)
         self.take(costs)
 
 
@@ -222,8 +247,27 @@ def _copied(costs: Any) -> tuple[Any, float]:
     return copy, total if NEGLIGIBLE <= total <= MOST_COSTS else 0.0
 
 
+def check_given(check: Callable[[], Given], rank: int) -> Given:
+    """Check what this rank has given, before Ctrl-C is held back: `check` may run code of the caller's classes."""
+    try:
+        interrupts().check()
+        return check()
+    except Exception as error:
+        return Given(failed=of_argument(error))
+    except BaseException as error:
+        return Given(failed=of_rows(error, rank, "the arguments of rebalance"))
+
+
 def check_arguments(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Arguments:
     """Check the arguments; ValueError or TypeError."""
+    try:
+        return _checked(when, every, tolerance, imbalance)
+    except TypeError:  # what can't be remembered is checked each time
+        return _checked.__wrapped__(when, every, tolerance, imbalance)
+
+
+@functools.lru_cache(16, typed=True)
+def _checked(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Arguments:
     trigger = Trigger(when, every, tolerance)
     return Arguments(trigger.when, trigger.every, trigger.tolerance, number("imbalance", imbalance, above=0.0))
 
@@ -252,45 +296,31 @@ class Moved(NamedTuple):
 
 
 def rebalance(
-    comm: MPI.Intracomm, part: GraphPart, balance: PlanBalance, spent: tuple[float, float],
-    arguments: Callable[[], tuple[Arguments, Floats | None, Values]], slow: throttle, record: Record, cut: float,
-    connected: bool, slabs: int,
+    presence: Presence, part: GraphPart, balance: PlanBalance, spent: tuple[float, float], given: Given, slow: throttle,
+    record: Record, cut: float, connected: bool, slabs: int,
 ) -> Moved | None:  # fmt: skip
     """Collective: decide and move at an opportunity; None: no vertex has moved.  What happened is appended to the history.
 
-    `spent`: seconds that this rank has computed so far, and those of them without a core.  `arguments` checks the
-    caller's, and may raise.  `connected`: the whole graph is in one piece.  `slabs`: the number of all
-    vertices if the parts are contiguous ranges, else 0.
+    `spent`: seconds that this rank has computed so far, and those of them without a core.  `connected`: the whole graph is
+    in one piece.  `slabs`: the number of all vertices if the parts are contiguous ranges, else 0.
     """
-    presence, began, before = presence_of(comm), time.perf_counter(), balance.known
-    failed: Failed | None = None
-    checked, given, moving = Arguments(), None, Values((), part.n_local)
-    try:
-        with interrupts().allowed():
-            checked, given, moving = arguments()
-        if comm.size > 1 and not slabs:
-            balance.loading_s += load_kernels()
-    except Exception as error:
-        failed = of_argument(error)
-    except BaseException as error:
-        failed = of_rows(error, comm.rank, "the arguments of rebalance")
-    if failed is None:
-        balance.use(checked)
-        if given is not None:
-            balance.given(given)
+    comm, began, before = presence.comm, time.perf_counter(), balance.known
+    if given.failed is None:
+        balance.use(given.arguments)
+        if given.costs is not None:
+            balance.given(given.costs)
     balance.measure(*spent, balance.load)
     balance.learn(comm.rank)
     mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
-    words = _given(checked, moving, given)
     with presence.notifying():
         last = {"grown": balance.grown, "expected": balance.expected}
-        totals = _reduce(presence, mine, balance.opportunities, words, last, failed=failed is not None)
+        totals = _reduce(presence, mine, balance.opportunities, given, last)
         if totals.most.failed:
             balance.failed(before)
-            raise_on_all(comm, failed)
+            raise_on_all(comm, given.failed)
         if totals.differs:
             balance.failed(before)
-            raise_difference(comm, words)
+            raise_difference(comm, given.words)
     decided = balance.decide(totals, comm.size)
     if not decided.act:
         seconds = time.perf_counter() - began
@@ -300,12 +330,12 @@ def rebalance(
         return None
     with call(NAME, watched=True) as held, running(record):
         promises, undo = balance.opportunities.promises, balance.undo if decided.undo else None
-        left = max(checked.imbalance, (1.0 - promises.part) * decided.before)
+        left = max(given.arguments.imbalance, (1.0 - promises.part) * decided.before)
         actor = Rebalancing(
             comm.rank, comm.size, part, balance.costs, mine, totals, decided, balance.opportunities.trigger,
             imbalance=left, connected=connected, slabs=slabs, undo=undo,
         )
-        port = RebalancePort(comm, actor, moving)
+        port = RebalancePort(comm, actor, given.values)
         try:
             carry(slow.around(actor), port, presence, record, held, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
@@ -358,17 +388,15 @@ def load_kernels() -> float:
 
 
 def _reduce(
-    presence: Presence, mine: RankLoad, opportunities: Opportunities, given: dict[str, str], last: dict[str, Any],
-    *, failed: bool,
-) -> GraphTotals:  # fmt: skip
+    presence: Presence, mine: RankLoad, opportunities: Opportunities, given: Given, last: dict[str, Any]
+) -> GraphTotals:
     """Return the sums and maxima of all ranks; collective.
 
     A second reduction follows if the largest load or speed has changed a thousandfold, as in the first call.
     """
-    mark = zlib.crc32(repr(given).encode())
+    mark, failed, call_s = given.mark, given.failed is not None, opportunities.call_s
     while True:
         units = opportunities.units
-        call_s = opportunities.call_s
         numbers = report(mine, units, mark=mark, failed=failed, call_s=call_s, **last)
         reducing = Reducing(presence.comm, numbers)
         presence.wait(reducing.done, reducing, name=NAME)
@@ -376,12 +404,6 @@ def _reduce(
         opportunities.units = totals.units
         if totals.fits(units) or totals.most.failed or totals.differs:
             return totals
-
-
-def _given(arguments: Arguments, values: Values, costs: Floats | None) -> dict[str, str]:
-    """Return what must be equal on all ranks, as text."""
-    named = {name: show(value) for name, value in arguments._asdict().items()}
-    return {"costs": "None" if costs is None else "an array", **named, "values": values.words}
 
 
 class RebalancePort(Port[Any, Job]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,12 +40,12 @@ class Values:
         self._unpack = None if unpack is None else function("unpack", unpack)
         self.given, self._n = tuple(values), n
         self._columns = [self._column(value, f"values[{k}]", n) for k, value in enumerate(values)]
-        self._orders = orders_of(self.given)
+        self.words = ", ".join([one.words for one in self._columns]) or "none"  # the forms of the values
 
-    @property
-    def words(self) -> str:
-        """The forms of the values, for messages."""
-        return ", ".join(one.words for one in self._columns) or "none"
+    @functools.cached_property
+    def _orders(self) -> Orders:
+        """The orders in memory of the values."""
+        return orders_of(self.given)
 
     def chunks(self, index: Index) -> list[Chunk]:
         """Return the rows of some vertices."""
