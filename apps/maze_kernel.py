@@ -68,7 +68,7 @@ def count(maze: Maze, stack: Stack, i: int) -> int:
 
 
 @njit(cache=True)
-def mark(maze: Maze, stack: Stack, units: int, looks: int) -> int:
+def mark_cells(maze: Maze, stack: Stack, units: int, looks: int) -> int:
     """Mark up to `units` cells depth first; returns the number of cells marked.
 
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
@@ -315,8 +315,8 @@ class Hand:
         """There is something to do in the tile."""
         return bool(self.ends[0] > 0 or self.ends[1] < self.ways.size)
 
-    def take(self, tile: int, ways: Indices) -> None:
-        """Take the ways into a tile."""
+    def enter(self, tile: int, ways: Indices) -> None:
+        """Begin with the ways into a tile."""
         self.tile, self.ways = tile, ways
         self.ends[:] = 0
 

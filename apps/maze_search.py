@@ -235,7 +235,7 @@ class MazeSearch:
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""
-        self._take(np.array([self.entry]), STAY, STAY)
+        self._set_records(np.array([self.entry]), STAY, STAY)
 
     def work(self, units: int) -> int:
         """Mark up to `units` new cells; returns how many.
@@ -246,7 +246,7 @@ class MazeSearch:
         units = checks.integer("units", units, 1)
         if self.found:
             return 0
-        done = kernel.mark(self._maze, self._stack, units, units + LOOKS)
+        done = kernel.mark_cells(self._maze, self._stack, units, units + LOOKS)
         self._visited += done
         top = self._stack.ends[kernel.TOP]
         self._found = bool(done and top >= 0 and self._stack.position[top] == self.exit)
@@ -288,9 +288,9 @@ class MazeSearch:
         wrong = np.flatnonzero(~(inside & (cursor >= 0) & (cursor <= upper) & (upper <= LAST_DIRECTION)))
         if wrong.size:
             raise ValueError(f"payload, record {part[wrong[0]]}: expected an inner cell, and two directions")
-        self._take(position, cursor, upper)
+        self._set_records(position, cursor, upper)
 
-    def _take(self, position: Indices, cursor: npt.ArrayLike, upper: npt.ArrayLike) -> None:
+    def _set_records(self, position: Indices, cursor: npt.ArrayLike, upper: npt.ArrayLike) -> None:
         n = len(position)
         self._stack.position[:n], self._stack.cursor[:n], self._stack.upper[:n] = position, cursor, upper
         self._stack.ends[:] = n - 1, 0, 0
@@ -326,7 +326,7 @@ class MazeSearch:
         n = len(states)
         found_open = [self._open_cells(flat, flat.size * index // n, flat.size * (index + 1) // n) for index in mine]
         position = np.concatenate([*found_open, np.empty(0, np.int64)])
-        self._take(position, 0, LAST_DIRECTION)
+        self._set_records(position, 0, LAST_DIRECTION)
         if flat[self.entry] == FREE and 0 in mine:
             self.start()
 

@@ -12,7 +12,7 @@ The law
   numbers, and all ranks know to whom.
 - Only tiles that nobody has begun are given away, with the ways into them: no marks have to travel.
 - Who has given a tile away keeps the ways into it that come, until the new owner tells whose it is (MOVED); from then on
-  they are passed on to that one.  With a tile goes how often it was given away: of two such tales the later one counts.
+  they are passed on to that one.  With a tile goes how often it was given away: of two such notices the later one counts.
 - A way is sent once by each machine: the cell that it leads to is SENT in that machine's array.
 
 A *way* into a cell is the cell and the direction in which it is entered, as one number: 16 * cell + direction.
@@ -45,15 +45,15 @@ def usual_tile(dim: int) -> int:
     return min(512, max(64, dim // 16))
 
 
-class Deeds:
+class Owners:
     """Which tile is whose, of `n`, as far as `rank` of `size` knows."""
 
     def __init__(self, rank: int, size: int, n: int) -> None:
         self.rank = rank
         self.owner = np.random.default_rng(0).permutation(np.arange(n, dtype=np.int64) % size)
         self.given = np.zeros(n, np.int64)  # how often each was given away
-        self.limbo: dict[int, list[Indices]] = {}  # ways into tiles whose owner is UNKNOWN
-        self.tales: dict[int, list[int]] = {}  # tiles that this rank has taken, with their times, by giver
+        self.unowned: dict[int, list[Indices]] = {}  # ways into tiles whose owner is UNKNOWN
+        self.moved: dict[int, list[int]] = {}  # tiles that this rank has received, with their times, by giver
 
     def give(self, tile: int) -> int:
         """Return how often it was given away, this time included."""
@@ -61,19 +61,19 @@ class Deeds:
         self.given[tile] += 1
         return int(self.given[tile])
 
-    def take(self, tile: int, times: int, giver: int) -> list[Indices]:
+    def adopt(self, tile: int, times: int, giver: int) -> list[Indices]:
         """Own it; return the ways that were kept for its owner."""
         self.owner[tile], self.given[tile] = self.rank, times
         if giver != self.rank:  # what nobody began may come back
-            self.tales.setdefault(giver, []).extend([tile, times])
-        return self.limbo.pop(tile, [])
+            self.moved.setdefault(giver, []).extend([tile, times])
+        return self.unowned.pop(tile, [])
 
-    def hear(self, tile: int, times: int, owner: int) -> list[Indices]:
-        """Take in a tale of who owns it; return the ways that were kept for him."""
+    def learn(self, tile: int, times: int, owner: int) -> list[Indices]:
+        """Learn who owns it; return the ways that were kept for the owner."""
         if times < self.given[tile]:
             return []
         self.owner[tile], self.given[tile] = owner, times
-        return self.limbo.pop(tile, [])
+        return self.unowned.pop(tile, [])
 
 
 class TiledMazeSearch:
@@ -97,7 +97,7 @@ class TiledMazeSearch:
         if across**2 > MOST_TILES:
             raise ValueError(f"tile = {side}: expected larger ones, at most {MOST_TILES} in a maze")
         self._tiles = Tiles(cells.reshape(-1), steps(width), exit_cell, width, side)
-        self._deeds = Deeds(self.rank, size, across**2)
+        self._owners = Owners(self.rank, size, across**2)
         self._begun: set[int] = set()
         self._pending: dict[int, list[Indices]] = {}  # ways into tiles of this rank
         self._news: dict[int, list[Indices]] = {}  # by rank
@@ -130,7 +130,7 @@ class TiledMazeSearch:
         done = 0
         while done < units and not self.found and (self._hand.left or self._pending):
             if not self._hand.left:
-                self._take_tile()
+                self._enter_tile()
             marked, ways = maze_kernel.flood(self._tiles, self._hand, units - done)
             self._sort(ways)
             done += marked
@@ -170,12 +170,12 @@ class TiledMazeSearch:
             tile, times, n = HEAD.unpack_from(payload, at)
             ways = np.frombuffer(payload, np.int64, n, at + HEAD.size)
             at += HEAD.size + ways.nbytes
-            self._pending.setdefault(tile, []).extend([ways, *self._deeds.take(tile, times, giver)])
+            self._pending.setdefault(tile, []).extend([ways, *self._owners.adopt(tile, times, giver)])
 
     def outgoing(self) -> list[tuple[int, bytes]]:
         """Tell givers whose their tiles are; and, when this rank is through with a tile, owners of ways into theirs."""
-        sends = [(giver, self._packed(MOVED, np.array(tales))) for giver, tales in self._deeds.tales.items()]
-        self._deeds.tales = {}
+        sends = [(giver, self._packed(MOVED, np.array(moved))) for giver, moved in self._owners.moved.items()]
+        self._owners.moved = {}
         if not self._hand.left:
             sends += [(owner, self._packed(WAYS, np.concatenate(ways))) for owner, ways in self._news.items()]
             self._news = {}
@@ -191,7 +191,7 @@ class TiledMazeSearch:
             self._sort(sent)
             return
         for tile, times in sent.reshape(-1, 2).tolist():
-            for ways in self._deeds.hear(tile, times, sender):
+            for ways in self._owners.learn(tile, times, sender):
                 self._sort(ways)
 
     @property
@@ -223,22 +223,22 @@ class TiledMazeSearch:
         if self._keeper:
             self._tiles.cells[:] = flat
         self._run = zlib.crc32(flat.tobytes())
-        ways = maze_kernel.open_ways(self._tiles._replace(cells=flat), self._deeds.owner, self.rank)
+        ways = maze_kernel.open_ways(self._tiles._replace(cells=flat), self._owners.owner, self.rank)
         self._sort(ways)
         if flat[self.entry] == FREE and 0 in mine:
             self.start()
 
     def _owns(self, cell: int) -> bool:
-        return bool(self._deeds.owner[maze_kernel.tiles_of(self._tiles, np.array([16 * cell]))[0]] == self.rank)
+        return bool(self._owners.owner[maze_kernel.tiles_of(self._tiles, np.array([16 * cell]))[0]] == self.rank)
 
-    def _take_tile(self) -> None:
+    def _enter_tile(self) -> None:
         """Take the ways into a tile in hand: one that was begun, if there is one, since those can't be given away."""
         tile = next((one for one in self._pending if one in self._begun), next(iter(self._pending)))
         self._begun.add(tile)
-        self._hand.take(tile, np.concatenate(self._pending.pop(tile)))
+        self._hand.enter(tile, np.concatenate(self._pending.pop(tile)))
 
     def _sort(self, ways: Indices) -> None:
-        """Put ways where they belong: with this rank's own, with those that are to be sent, or in limbo."""
+        """Sort ways: this rank's own, those to be sent, and those of no known owner."""
         if not len(ways):
             return
         tiles = maze_kernel.tiles_of(self._tiles, ways)
@@ -246,9 +246,9 @@ class TiledMazeSearch:
         tiles, ways, begin = tiles[order], ways[order], 0
         for end in [*(np.flatnonzero(np.diff(tiles)) + 1).tolist(), len(ways)]:
             tile, part, begin = int(tiles[begin]), ways[begin:end], end
-            owner = int(self._deeds.owner[tile])
+            owner = int(self._owners.owner[tile])
             if owner == UNKNOWN:
-                self._deeds.limbo.setdefault(tile, []).append(part)
+                self._owners.unowned.setdefault(tile, []).append(part)
             elif owner != self.rank:
                 self._news.setdefault(owner, []).append(part)
             else:
@@ -260,7 +260,7 @@ class TiledMazeSearch:
         packed = [HEAD.pack(self._run, self.rank, len(tiles))]
         for tile in tiles:
             ways = np.concatenate(self._pending.pop(tile))
-            packed += [HEAD.pack(tile, self._deeds.give(tile), len(ways)), ways.tobytes()]
+            packed += [HEAD.pack(tile, self._owners.give(tile), len(ways)), ways.tobytes()]
         return b"".join(packed)
 
     def _packed(self, what: int, numbers: Indices) -> bytes:

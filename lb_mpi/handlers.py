@@ -26,7 +26,7 @@ def restore(number: int, handler: Any) -> None:
             _signal.signal(number, before)
 
 
-def _take_back() -> None:
+def _restore_in_child() -> None:
     """In a forked child, restore the program's handlers."""
     for number, stack in _replaced.items():
         if stack and stack[0] is not None:  # it was installed by C code
@@ -34,4 +34,4 @@ def _take_back() -> None:
     _replaced.clear()
 
 
-os.register_at_fork(after_in_child=_take_back)
+os.register_at_fork(after_in_child=_restore_in_child)

@@ -150,7 +150,7 @@ class Virtual(Generic[M, J]):
             if number in self.under_way:
                 if self.arrive(rank, number):
                     return True
-            elif number == self._ranks[rank].alarm and self._take_core(rank):
+            elif number == self._ranks[rank].alarm and self._occupy_core(rank):
                 self._turn(rank)
                 return True
         return False
@@ -159,7 +159,7 @@ class Virtual(Generic[M, J]):
         """Handle the arrival of a message; True if the rank has taken a turn."""
         mine = self._ranks[rank]
         mine.inbox.append(number)
-        if mine.busy or not self._take_core(rank):
+        if mine.busy or not self._occupy_core(rank):
             return False
         self._turn(rank)
         return True
@@ -172,7 +172,7 @@ class Virtual(Generic[M, J]):
             return self.actors[rank].fail(raised.error)
         return self.actors[rank].done(job, result)
 
-    def _take_core(self, rank: int) -> bool:
+    def _occupy_core(self, rank: int) -> bool:
         """Return True if a rank whose turn is due has had a core for it; else give it the next one, and let it wait."""
         mine = self._ranks[rank]
         if not self._free_at or mine.had_core:

@@ -87,7 +87,7 @@ def _construct(aim: Aim, speeds: Floats, order: Ints, unplaced: Callable[[Floats
         if len(free) > 1:
             layout = speeds[positions]
             layout[free] = unplaced(speeds[order[step + 1 :]])
-            choice = _first_least(aim.changes(layout).place(free, float(speeds[node])))
+            choice = _first_least(aim.changes(layout).placement_costs(free, float(speeds[node])))
         positions[free[choice]] = node
         progress("placing nodes", (step + 1) / len(speeds))
     return positions
@@ -176,7 +176,7 @@ def _first_least(values: Floats) -> int:
 # --- All arrangements of a small graph --------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class Comparison(NamedTuple):
     """The place of one p among those of all arrangements: Pr, Pct and N of Jin and Wang.  Equal ones are on neither side."""
 
     p: float
@@ -198,8 +198,8 @@ class Place(NamedTuple):
         return self.below / self.n
 
 
-def place(graph: Graph, speeds: Floats, p: float) -> Place:
-    """Find the place of `p` among all arrangements of (P,) speeds; ValueError for more than 9 vertices."""
+def compare_with_all(graph: Graph, speeds: Floats, p: float) -> Comparison:
+    """Compare `p` with all arrangements of (P,) speeds; ValueError for more than 9 vertices."""
     if graph.n > MAX_EXHAUSTIVE:
         raise ValueError(f"all arrangements of {graph.n} vertices: expected at most {MAX_EXHAUSTIVE}")
     aim, least, greatest, below, above, n = UniformAim(graph), math.inf, 0.0, 0, 0, 0
@@ -209,7 +209,7 @@ def place(graph: Graph, speeds: Floats, p: float) -> Place:
         below += int((values < p * (1.0 - TIE)).sum())
         above += int((values > p * (1.0 + TIE)).sum())
         n += len(values)
-    return Place(p, least, greatest, below, above, n)
+    return Comparison(p, least, greatest, below, above, n)
 
 
 def _all(n: int) -> Iterator[Ints]:

@@ -228,7 +228,7 @@ def first_swap_below(seen: LayoutModes, firsts: Ints, seconds: Ints, limit: floa
 #
 # The changes of a layout have its `cost`, and three methods:
 #
-# place(vertices, speed)             (n,) costs if one of the (n,) vertices gets the speed: estimates, but up to DENSE
+# placement_costs(vertices, speed)  (n,) costs if one of the (n,) vertices gets the speed: estimates, but up to DENSE
 #                                    vertices the smallest is exact
 # swap_bounds(first, second)         (n,) lower bounds of the costs if the speeds at first[k] and second[k] are swapped
 # first_below(first, second, limit)  the first k for which a sharper estimate of that cost is below the limit, or n
@@ -281,7 +281,7 @@ class _UniformChanges:
         self._speeds, self._seen = speeds, see(modes, speeds, aim.degrees)
         self.cost = float(modes.values[-1] / modes.values[0])
 
-    def place(self, vertices: Ints, speed: float) -> Floats:
+    def placement_costs(self, vertices: Ints, speed: float) -> Floats:
         low, high = ends_after_place(self._seen, vertices, speed)
         return high / low
 
@@ -331,7 +331,7 @@ class _PaperChanges:
         self._vectors: Floats = modes.vectors[:, : len(self._low)]
         self.cost = float(1.0 / self._low[0])
 
-    def place(self, vertices: Ints, speed: float) -> Floats:
+    def placement_costs(self, vertices: Ints, speed: float) -> Floats:
         found = self._estimates([(vertices, np.full(len(vertices), speed), None)], len(self._low))
         return self._confirm(found, vertices, speed) if len(self._speeds) <= DENSE else found
 

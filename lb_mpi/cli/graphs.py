@@ -200,7 +200,7 @@ def arrange_nodes(options: argparse.Namespace) -> Output:
     in its new order.  For the method "paper" in small graphs, `place` has the paper's Pr (`relative`), Pct (`percentile`)
     and numbers of arrangements (`below`, `above`).
     """
-    from lb_mpi.arranging.arrange import MAX_EXHAUSTIVE, arrange, place  # late: needs numba
+    from lb_mpi.arranging.arrange import MAX_EXHAUSTIVE, arrange, compare_with_all  # late: needs numba
 
     graph = as_graph(options.graph)
     hosts = [] if options.hosts is None else read_hosts(options.hosts)
@@ -226,7 +226,7 @@ def arrange_nodes(options: argparse.Namespace) -> Output:
         "speeds": speeds[found.positions].tolist(),
     }
     if options.method == "paper" and graph.n <= MAX_EXHAUSTIVE:
-        at = place(graph, speeds, found.p)
+        at = compare_with_all(graph, speeds, found.p)
         result["place"] = {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
     if hosts:
         result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()

@@ -70,13 +70,13 @@ class Program:
         self.status: int | None = None  # as from waitpid, once it has ended
         self._cpu_s = {self.pid: 0.0}  # of each process, also of those reaped since the last look
         self._reaped_s = 0.0  # of those reaped before
-        self._next_look = 0.0
+        self._next_scan = 0.0
 
     def cpu_s(self) -> float:
         """CPU time so far of all threads and descendants, to a few microseconds (10 ms for descendants that have ended)."""
-        if (now := time.monotonic()) >= self._next_look:
-            self._look()
-            self._next_look = now + SCAN_S
+        if (now := time.monotonic()) >= self._next_scan:
+            self._scan()
+            self._next_scan = now + SCAN_S
         for pid in self._cpu_s:
             with contextlib.suppress(OSError):  # ended: its CPU time is found with its parent at the next look
                 self._cpu_s[pid] = time.clock_gettime(~pid << 3 | 2)  # the id that clock_getcpuclockid(3) gives
@@ -127,10 +127,10 @@ class Program:
 
     def _remaining(self) -> set[int]:
         self.ended()
-        self._look()
+        self._scan()
         return set(self._cpu_s)
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         found: dict[int, float] = {}
         used = resource.getrusage(resource.RUSAGE_CHILDREN)  # orphans that were reaped here
         reaped_s = used.ru_utime + used.ru_stime
@@ -199,7 +199,7 @@ class UsageWatch:
         self._cpu_s = 0.0
         self._activity = program.activity()
 
-    def look(self, stopped_s: float, n_stops: int) -> tuple[float, float]:
+    def measure(self, stopped_s: float, n_stops: int) -> tuple[float, float]:
         """Return (used_s, passed_s) since the last look, in which it was stopped `n_stops` times for `stopped_s` in all.
 
         A program that was runnable at both looks, and has not waited, wanted the processor all the time.  For one that has
@@ -230,7 +230,7 @@ def hold_back(program: Program, speed: float, stops: Stops) -> str:
     raise_priority()
     while not program.ended():
         _wait(program, run_s)
-        rest_s = account.rest(*watch.look(stopped_s, n_stops))
+        rest_s = account.rest(*watch.measure(stopped_s, n_stops))
         stopped_s, n_stops = 0.0, 0
         if rest_s > REST_S and not program.ended():
             began = time.monotonic()

@@ -282,7 +282,7 @@ def begin_round(graph: Csr) -> SearchRound:
 
 
 @inlined
-def take_up(graph: Csr, connections: Connections, this: SearchRound, v: int) -> None:
+def enqueue(graph: Csr, connections: Connections, this: SearchRound, v: int) -> None:
     """Put v into the heap, or update its key; remove it if v is connected to its own part only."""
     if this.heap.place[v] == DONE:
         return
@@ -347,7 +347,7 @@ def search(
         count += 1
         move(graph, parts, connections, v, target)
         for e in range(graph.indptr[v], graph.indptr[v + 1]):
-            take_up(graph, connections, this, graph.indices[e])
+            enqueue(graph, connections, this, graph.indices[e])
         gain += step
         largest = max(largest, abs(gain))
         steps, total, squares = steps + 1, total + step, squares + step * step
@@ -374,7 +374,7 @@ def search_all(
     gained, kept, i = 0.0, ZERO, 0
     while i < len(seeds):
         while i < len(seeds) and this.heap.size[0] < at_once:
-            take_up(graph, connections, this, seeds[i])
+            enqueue(graph, connections, this, seeds[i])
             i += 1
         gain, kept = search(graph, parts, connections, this, kept, patience)
         gained += gain

@@ -110,11 +110,11 @@ TRY, KEEP, NOWHERE = constant(False), constant(True), constant(-1)
 
 
 @borrowing
-def look(
+def change_by_move(
     graph: Csr, parts: Parts, others: Connections, costs: MachineCosts, times: PartTimes, v: int, to: int, scale: Scale,
     keep: bool,
 ) -> float:
-    """Return how a move of v to part `to`, connected to v, changes the sum; `keep` the seconds and the traffic."""
+    """Return how a move of v to part `to`, connected to v, changes the sum; if `keep`, store the seconds and the traffic."""
     source, work = parts.of[v], graph.vertex_weights[v]
     begin, end = graph.indptr[v], graph.indptr[v] + others.n_others[v]
     times.change[source] -= work * costs.s_per_work[source]
@@ -142,11 +142,11 @@ def sweep(
     for v in order:
         best, to = -LEAST, NOWHERE
         for i in range(graph.indptr[v], graph.indptr[v] + others.n_others[v]):
-            change = look(graph, parts, others, costs, times, v, others.part[i], scale, TRY)
+            change = change_by_move(graph, parts, others, costs, times, v, others.part[i], scale, TRY)
             if change < best:
                 best, to = change, others.part[i]
         if to >= 0:
-            look(graph, parts, others, costs, times, v, to, scale, KEEP)
+            change_by_move(graph, parts, others, costs, times, v, to, scale, KEEP)
             move(graph, parts, others, v, to)
             gained -= best
     return gained

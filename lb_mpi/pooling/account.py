@@ -50,7 +50,7 @@ class Collector:
         self.missing = n
         self._done = bytearray(n)  # 1: done
 
-    def take(self, epoch: int, lo: int, hi: int) -> bool:
+    def add(self, epoch: int, lo: int, hi: int) -> bool:
         """Accept results of the tasks lo..hi-1; return False if they belong to another map."""
         if epoch != self.epoch:
             return False

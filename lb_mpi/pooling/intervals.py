@@ -10,8 +10,8 @@ value.  But a rank without tasks could sleep between reading and swapping until,
 So at every map number that `meets`, no rank begins before all have finished the previous maps.
 
     word = pack(epoch, 0, 100)
-    pack(epoch, 8, 100) == take_front(word, 8)      # 0..7 are begun
-    pack(epoch, 0, 60) == take_back(word, 40)       # 60..99 are stolen
+    pack(epoch, 8, 100) == drop_front(word, 8)      # 0..7 are begun
+    pack(epoch, 0, 60) == drop_back(word, 40)       # 60..99 are stolen
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def n_tasks(word: int) -> int:
     return (word & _MASK) - (word >> _BITS & _MASK)
 
 
-def take_front(word: int, n: int) -> int:
+def drop_front(word: int, n: int) -> int:
     """Return the word without its first n tasks."""
     return word + (n << _BITS)
 
 
-def take_back(word: int, n: int) -> int:
+def drop_back(word: int, n: int) -> int:
     """Return the word without its last n tasks."""
     return word - n

@@ -134,7 +134,7 @@ class TaskQueue:
         if not self.due and self.waiting and self.waiting[-1].cost < CHEAP * self.waiting[0].cost:
             self.waiting.rotate(1)
 
-    def take(self, rank: int, most: int, most_units: float) -> Batch | None:
+    def next_batch(self, rank: int, most: int, most_units: float) -> Batch | None:
         """Remove and return tasks for a rank, at least one if there is any: at most so many, of about this cost.
 
         If its host lacks an array that they need, return the upkeep that stores it; None while another rank stores it.
@@ -327,7 +327,7 @@ class Scheduler:
                 continue
             if rank not in self._timings and not self._knowledge.knows(rank):
                 queue.begin_cheapest()
-            if (batch := queue.take(rank, *self._most(rank, queue))) is not None:
+            if (batch := queue.next_batch(rank, *self._most(rank, queue))) is not None:
                 return batch
         return None
 

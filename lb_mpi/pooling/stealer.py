@@ -47,7 +47,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.knowledge import Estimate, RankKnowledge, Timing
-from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, epoch_of, n_tasks, pack, take_back, take_front, unpack
+from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, drop_back, drop_front, epoch_of, n_tasks, pack, unpack
 from lb_mpi.pooling.learning import LONG_S, wait_s
 
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before asking again hosts that had nothing
@@ -196,7 +196,7 @@ class Stealer:
         for source, message in arrived:
             self._receive(source, message)
         self.swap = self._propose(now)
-        return self._take_sends()
+        return self._drain_sends()
 
     def done(self, job: Swap | Interval, result: float, own_s: float | None = None) -> list[Send]:
         """Process the result of a job (see above); return the messages to send.
@@ -214,14 +214,14 @@ class Stealer:
             self._tail.observe(n, result if own_s is None else own_s)
         else:
             raise ProtocolError(f"{job} is done, the chunk is {self.chunk}")
-        return self._take_sends()
+        return self._drain_sends()
 
     def fail(self, _error: BaseException) -> list[Send]:
         """Note that a task has raised: this rank begins nothing more in this map."""
         self.end()
         return []
 
-    def _take_sends(self) -> list[Send]:
+    def _drain_sends(self) -> list[Send]:
         sends, self._sends = self._sends, []
         return sends
 
@@ -240,7 +240,7 @@ class Stealer:
             self._sends.append((source, StealMessage(StealKind.GIVE, message.epoch)))
         elif message.kind == StealKind.GIVE:
             if current:
-                self._take_given(source, message.lo, message.hi)
+                self._accept_given(source, message.lo, message.hi)
         else:
             raise ProtocolError(f"message {message} from rank {source}")
 
@@ -259,7 +259,7 @@ class Stealer:
             elif now < self._tail.until:
                 self._leaving = True
             else:
-                swap = Swap(self.rank, own, take_front(own, self._pace.n(n))) if n else self._steal(self._host)
+                swap = Swap(self.rank, own, drop_front(own, self._pace.n(n))) if n else self._steal(self._host)
                 if swap is not None:
                     self._leaving = n <= NEAR and self._tail.leaves(now, self._tasks_left)
                     if not self._leaving:
@@ -303,7 +303,7 @@ class Stealer:
         speed = speeds[self.rank] if speed is None else speed
         for rank, word, n in victims:
             if n > longest * speeds[rank] and (taken := share(n, speed, speeds[rank])):
-                best, longest = Swap(rank, word, take_back(word, taken)), n / speeds[rank]
+                best, longest = Swap(rank, word, drop_back(word, taken)), n / speeds[rank]
         return best
 
     def _left(self, ranks: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -334,7 +334,7 @@ class Stealer:
     def _give(self, lo: int, hi: int) -> None:
         self._sends.append((self._asks.pop(0)[0], StealMessage(StealKind.GIVE, self.epoch, lo, hi)))
 
-    def _take_given(self, source: int, lo: int, hi: int) -> None:
+    def _accept_given(self, source: int, lo: int, hi: int) -> None:
         if not self._hosts.answered(source, gave=lo < hi):
             raise ProtocolError(f"GIVE of {lo}..{hi - 1} from rank {source}, which was not asked")
         if lo < hi:

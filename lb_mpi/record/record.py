@@ -87,14 +87,14 @@ class Record:
             if not self._held:
                 self._enter(phase, at)
 
-    def hold(self, phase: Phase, at: float) -> None:
+    def pin(self, phase: Phase, at: float) -> None:
         """Enter a phase that lasts until `release`, whatever other threads of the rank enter meanwhile."""
         with self._lock:
             self._enter(phase, at)
             self._held = True
 
     def release(self, phase: Phase, at: float) -> None:
-        """Enter a phase after `hold`."""
+        """Enter a phase after `pin`."""
         with self._lock:
             self._enter(phase, at)
             self._held = False
@@ -349,7 +349,7 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
     return frame(payload)
 
 
-def place(number: int, size: int) -> int:
+def snapshot_offset(number: int, size: int) -> int:
     """Return the byte offset of snapshot `number` in a run of `size` ranks."""
     return HEADER_BYTES + number % 2 * slot_bytes(size)
 
@@ -366,7 +366,7 @@ def virtual_files(
     size = len(records)
     for rank, record in enumerate(records):
         about = About(rank, size, hosts[rank], rank, 0.0, 0.0, "simulated", program, virtual=True)
-        data = header(about).ljust(place(0, size), b"\0") + snapshot(record, now, 0, ended=True)
+        data = header(about).ljust(snapshot_offset(0, size), b"\0") + snapshot(record, now, 0, ended=True)
         yield file_name(rank), data
 
 
@@ -376,7 +376,7 @@ def read(data: bytes | memoryview) -> Stored:
     about = _about(view)
     best: dict[str, Any] | None = None
     for number in range(2):
-        at = place(number, about.size)
+        at = snapshot_offset(number, about.size)
         payload, _ = read_frame(view, at) if at < len(view) else (None, at)
         found = None if payload is None else _unpacked(payload)
         if found is None and any(view[at : at + FRAME_BYTES]):

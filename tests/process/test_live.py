@@ -15,7 +15,7 @@ from lb_mpi.cli.report.run import Run, assemble
 from lb_mpi.cli.run import progress
 from lb_mpi.cli.run.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
-from lb_mpi.record.record import About, Record, header, place, snapshot
+from lb_mpi.record.record import About, Record, header, snapshot, snapshot_offset
 
 pytestmark = pytest.mark.one_mpi
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,8 @@ SIZE = 4
 
 def file_of(record: Record, rank: int, now: float, hosts: int, *, ended: bool) -> tuple[str, bytes]:
     about = About(rank, SIZE, f"node{rank * hosts // SIZE}", rank, 0.0, 1e9, "Python 3", "program")
-    return f"rank{rank:06d}.lbrec", header(about).ljust(place(0, SIZE), b"\0") + snapshot(record, now, 0, ended=ended)
+    data = header(about).ljust(snapshot_offset(0, SIZE), b"\0") + snapshot(record, now, 0, ended=ended)
+    return f"rank{rank:06d}.lbrec", data
 
 
 def files(now: float, *, hosts: int = 1, ended: bool = False) -> list[tuple[str, bytes]]:

@@ -78,7 +78,7 @@ class Fake:
 
     def look(self, now: float, used: float, is_now: Activity, stopped_s: float = 0.0, n_stops: int = 0) -> Any:
         self.now, self.used, self.is_now = now, used, is_now
-        return self.watch.look(stopped_s, n_stops)
+        return self.watch.measure(stopped_s, n_stops)
 
 
 def test_a_program_that_never_waited_wanted_to_run_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ class Account:
         sends = []
         for _, part in arrived:
             missing = self.collector.missing
-            self.collector.take(*part)
+            self.collector.add(*part)
             if missing and not self.collector.missing and self.left and self.small.late:
                 sends += self.next_map()
         return sends

@@ -130,15 +130,15 @@ def test_a_search_that_had_not_begun_begins() -> None:
     assert not again[1].load()
 
 
-def test_the_later_of_two_tales_counts() -> None:
+def test_the_later_of_two_notices_counts() -> None:
     """A tile went from rank 0 to 1, and from there to 2; what 1 tells comes last."""
     one = TiledMazeSearch(maze_of(1), 0, 3, tile=4)
-    tale = np.array([0, 2, 0, 1], np.int64)
-    one.incoming(HEAD.pack(0, 2, MOVED) + tale[:2].tobytes())
-    one.incoming(HEAD.pack(0, 1, MOVED) + tale[2:].tobytes())
+    notice = np.array([0, 2, 0, 1], np.int64)
+    one.incoming(HEAD.pack(0, 2, MOVED) + notice[:2].tobytes())
+    one.incoming(HEAD.pack(0, 1, MOVED) + notice[2:].tobytes())
     one.start()  # the entry is in tile 0
     assert [to for to, _ in one.outgoing()] == [2]
-    assert [one._deeds.give(5), one._deeds.give(5)] == [1, 2]
+    assert [one._owners.give(5), one._owners.give(5)] == [1, 2]
 
 
 def test_ways_go_along_with_their_tile() -> None:
@@ -146,7 +146,7 @@ def test_ways_go_along_with_their_tile() -> None:
     one, other = (TiledMazeSearch(random_maze(30, 1.0, 0), rank, 2, tile=4) for rank in range(2))
     cells = np.flatnonzero(one.cells.reshape(-1) == FREE)
     tiles = tiles_of(one._tiles, 16 * cells)
-    tile = int(next(each for each in tiles if one._deeds.owner[each] == 0))
+    tile = int(next(each for each in tiles if one._owners.owner[each] == 0))
     into = (16 * cells[tiles == tile] + STAY)[:3]
     for way in into[:2]:
         one.incoming(HEAD.pack(0, 1, WAYS) + way.tobytes())
@@ -243,7 +243,7 @@ def test_bad_arguments_of_the_search() -> None:
 
 def find_fault() -> None:
     test_a_search_that_had_not_begun_begins()
-    test_the_later_of_two_tales_counts()
+    test_the_later_of_two_notices_counts()
     test_ways_go_along_with_their_tile()
     for seed in range(40):
         check_exact(seed)

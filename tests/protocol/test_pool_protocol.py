@@ -224,11 +224,11 @@ def check_leaving() -> None:
 def check_collector() -> None:
     """Each result is taken once, and of this map only."""
     results = account.Collector(7, 4)
-    assert results.take(7, 1, 3)
-    assert not results.take(6, 0, 1)
+    assert results.add(7, 1, 3)
+    assert not results.add(6, 0, 1)
     for lo, hi in ((0, 2), (1, 3), (3, 5), (3, 3), (-1, 1)):
         with pytest.raises(ProtocolError, match=f"results of tasks {lo}"):
-            results.take(7, lo, hi)
+            results.add(7, lo, hi)
     assert results.missing == 2
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.cli.run.lines import End
-from lb_mpi.cli.run.restarting import SETTLE_S, How, Outcome, cause, decide, how, place
+from lb_mpi.cli.run.restarting import SETTLE_S, How, Outcome, assign_ranks, cause, decide, how
 
 KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a", 1), End("0", "a", 75)
 UNFINALIZED = End("2", "a", 0)
@@ -157,13 +157,13 @@ def test_without_a_save_the_same_death_twice_ends_the_run() -> None:
 
 def test_ranks_are_placed_on_what_is_left() -> None:
     hosts = [Host("a", 2), Host("b", 1), Host("c", 2)]
-    assert place(hosts, {}, 3) == ([0, 0, 1], [])
-    assert place(hosts, {1: "host b: dead"}, 3) == ([0, 0, 2], ["left out: host b: dead"])
+    assert assign_ranks(hosts, {}, 3) == ([0, 0, 1], [])
+    assert assign_ranks(hosts, {1: "host b: dead"}, 3) == ([0, 0, 2], ["left out: host b: dead"])
     less = ["left out: host a: dead", "3 ranks instead of 5: there are no more slots"]
-    assert place(hosts, {0: "host a: dead"}, 5) == ([1, 2, 2], less)
-    ranks, words = place(hosts, {0: "x", 2: "y"}, 2)
+    assert assign_ranks(hosts, {0: "host a: dead"}, 5) == ([1, 2, 2], less)
+    ranks, words = assign_ranks(hosts, {0: "x", 2: "y"}, 2)
     assert ranks == [1]
     assert words[-1] == "1 rank instead of 2: there are no more slots"
-    ranks, words = place(hosts, dict.fromkeys(range(3), "gone"), 2)
+    ranks, words = assign_ranks(hosts, dict.fromkeys(range(3), "gone"), 2)
     assert ranks == []
     assert words[-1] == "0 ranks instead of 2: there are no more slots"

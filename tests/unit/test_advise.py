@@ -36,7 +36,7 @@ from lb_mpi.cli.simulate.tasks import SimulatedPool, task_costs
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.record.events import Driver, Phase, Step
-from lb_mpi.record.record import VERSION, Record, place, virtual_files
+from lb_mpi.record.record import VERSION, Record, snapshot_offset, virtual_files
 
 SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
 
@@ -306,7 +306,7 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
     found = pool_files()
     name, data = found[1]
     if what == "torn":
-        found[1] = name, data[: place(0, 4) + 60]
+        found[1] = name, data[: snapshot_offset(0, 4) + 60]
     elif what == "one rank":
         found = found[:1]
     elif what == "nothing in it":

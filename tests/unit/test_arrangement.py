@@ -65,7 +65,7 @@ def test_the_place_of_the_greedy_among_all_arrangements(capsys: pytest.CaptureFi
     graph, speeds = parse("2,3/1,4,6/1,5/2/3,6/2,5"), np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     found = lb_mpi.arrange(graph, speeds, method="paper")
     every = np.array([value(graph, speeds[list(order)], "uniform") for order in itertools.permutations(range(6))])
-    at = methods_module.place(graph, speeds, found.p)
+    at = methods_module.compare_with_all(graph, speeds, found.p)
     assert (at.n, at.below) == (720, int((every < found.p * (1 - 1e-7)).sum()))
     assert at.above == int((every > found.p * (1 + 1e-7)).sum())
     assert (at.least, at.greatest) == (pytest.approx(every.min()), pytest.approx(every.max()))
@@ -77,7 +77,7 @@ def test_the_place_of_the_greedy_among_all_arrangements(capsys: pytest.CaptureFi
     assert main(line) == 0
     assert f"{at.below} are below this one, {at.above} above; Pr " in capsys.readouterr().out
     with pytest.raises(ValueError, match="all arrangements of 16 vertices: expected at most 9"):
-        methods_module.place(parse("mesh:4x4"), np.ones(16), 1.0)
+        methods_module.compare_with_all(parse("mesh:4x4"), np.ones(16), 1.0)
 
 
 @given(cases(), st.sampled_from(OBJECTIVES))
@@ -150,7 +150,7 @@ def test_the_best_place(case: tuple[Graph, Floats], objective: str) -> None:
     layouts = np.repeat(speeds[None], graph.n, axis=0)
     layouts[places, places] = 2.5 * speeds.min()
     exact = costs(aim, layouts)
-    found = aim.changes(speeds).place(places, 2.5 * speeds.min())
+    found = aim.changes(speeds).placement_costs(places, 2.5 * speeds.min())
     assert found.min() == pytest.approx(exact.min(), rel=1e-7)
     assert exact[found.argmin()] == pytest.approx(exact.min(), rel=1e-7)
 

@@ -15,7 +15,15 @@ from lb_mpi.partitioning.coarsen import csr
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import mapping_cost, partition_metrics
 from lb_mpi.partitioning.refine import find_connections, find_parts, move
-from lb_mpi.partitioning.shorten import MachineCosts, Scale, find_times, look, refine_time, seconds_of, shorten
+from lb_mpi.partitioning.shorten import (
+    MachineCosts,
+    Scale,
+    change_by_move,
+    find_times,
+    refine_time,
+    seconds_of,
+    shorten,
+)
 
 
 @st.composite
@@ -69,9 +77,9 @@ def test_a_move_changes_the_seconds_as_the_definition_says(graph: Graph, k: int,
         if len(near):
             to, before = int(rng.choice(near)), ((times.seconds / longest) ** 16).sum()
             scale = Scale(longest, 4)
-            expected = look(fine, parts, others, costs, times, v, to, scale, False)
+            expected = change_by_move(fine, parts, others, costs, times, v, to, scale, False)
             assert not times.change.any()
-            assert look(fine, parts, others, costs, times, v, to, scale, True) == expected
+            assert change_by_move(fine, parts, others, costs, times, v, to, scale, True) == expected
             move(fine, parts, others, v, to)
             after = ((definition() / longest) ** 16).sum()
             assert after - before == pytest.approx(expected, rel=1e-6, abs=1e-9 * max(before, after))

@@ -16,7 +16,7 @@ from lb_mpi.__main__ import main
 from lb_mpi.cli.simulate.tasks import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.deal import Floats, deal
-from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, synchronizes, take_back, take_front, unpack
+from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, drop_back, drop_front, pack, synchronizes, unpack
 from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, are_equal, correlation
 from lb_mpi.pooling.stealer import LONGEST_S, SHORTEST_S, Pace, share
 from lb_mpi.virtual import Network
@@ -31,8 +31,8 @@ def test_words(epoch: int, one: int, other: int, data: st.DataObject) -> None:
     assert 0 <= word < 1 << 64
     assert unpack(word) == Interval(epoch, lo, hi)
     n = data.draw(st.integers(0, hi - lo))
-    assert unpack(take_front(word, n)) == Interval(epoch, lo + n, hi)
-    assert unpack(take_back(word, n)) == Interval(epoch, lo, hi - n)
+    assert unpack(drop_front(word, n)) == Interval(epoch, lo + n, hi)
+    assert unpack(drop_back(word, n)) == Interval(epoch, lo, hi - n)
 
 
 def test_all_meet_before_the_numbers_of_maps_are_used_again() -> None:

@@ -22,10 +22,10 @@ from lb_mpi.record.record import (
     About,
     Record,
     header,
-    place,
     read,
     slot_bytes,
     snapshot,
+    snapshot_offset,
 )
 from lb_mpi.record.report import RankWork, Report
 from lb_mpi.searching.drafting import Kind, Message
@@ -41,7 +41,7 @@ def file_of(record: Record, *times: float, about: About = ABOUT) -> bytes:
     for number, at in enumerate(times):
         frame = snapshot(record, at, number)
         assert len(frame) <= slot_bytes(about.size)
-        begin = place(number, about.size)
+        begin = snapshot_offset(number, about.size)
         data[len(data) :] = bytes(max(0, begin + len(frame) - len(data)))
         data[begin : begin + len(frame)] = frame
     return bytes(data)
@@ -258,10 +258,10 @@ def test_a_write_that_was_cut_short_leaves_the_one_before_it() -> None:
     record.enter(Phase.OWN, 5.0)
     data = file_of(record, 6.0, 7.0, 8.0)
     assert read(data).until == 8.0
-    at = place(2, ABOUT.size)
+    at = snapshot_offset(2, ABOUT.size)
     torn = data[:at] + bytes(FRAME_BYTES) + data[at + FRAME_BYTES :]  # which is written last
     assert read(torn).until == 7.0
-    assert read(data[: place(1, ABOUT.size)]).until == 8.0
+    assert read(data[: snapshot_offset(1, ABOUT.size)]).until == 8.0
 
 
 @settings(max_examples=40)
@@ -288,7 +288,7 @@ def test_a_record_with_a_flipped_bit_is_not_believed_nor_an_older_part_of_it() -
         for at in (0, FRAME_BYTES - 1, FRAME_BYTES + 7, 200):
             for bit in (1, 128):
                 flipped = bytearray(data)
-                flipped[place(number, ABOUT.size) + at] ^= bit
+                flipped[snapshot_offset(number, ABOUT.size) + at] ^= bit
                 with pytest.raises(ValueError, match="a snapshot is damaged: expected the checksum"):
                     read(flipped)
 
@@ -298,7 +298,7 @@ def test_a_record_with_a_flipped_bit_is_not_believed_nor_an_older_part_of_it() -
 def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     record = Record(5.0)
     data = file_of(record, 6.0, 7.0)
-    if n < len(file_of(record, 6.0)) or place(1, ABOUT.size) < n < len(data):
+    if n < len(file_of(record, 6.0)) or snapshot_offset(1, ABOUT.size) < n < len(data):
         with pytest.raises(ValueError, match="expected"):
             read(data[:n])
     else:
@@ -330,7 +330,7 @@ def test_files_that_are_not_records_are_refused(data: bytes, words: str) -> None
 
 def test_arguments_that_are_no_unicode_are_recorded_as_far_as_they_go() -> None:
     about = About(0, 1, "host", 1, 0.0, 0.0, "versions", "program \udcff\ud800" + "x" * 500)
-    data = bytearray(place(0, 1))
+    data = bytearray(snapshot_offset(0, 1))
     data[:HEADER_BYTES] = header(about)
     found = read(bytes(data) + snapshot(Record(0.0), 1.0, 0)).about
     assert found.program.startswith("program \\udcff\\ud800xxx")
@@ -342,7 +342,7 @@ def test_another_thread_may_hold_the_phase() -> None:
 
     def compute() -> None:
         for k in range(2000):
-            record.hold(Phase.OWN, k + 0.25)
+            record.pin(Phase.OWN, k + 0.25)
             record.release(Phase.PROTOCOL, k + 0.75)
         entered.set()
 
@@ -351,7 +351,7 @@ def test_another_thread_may_hold_the_phase() -> None:
     while not entered.is_set():
         record.enter(Phase.WAITING, 0.0)
     thread.join()
-    record.hold(Phase.OWN, 2000.0)
+    record.pin(Phase.OWN, 2000.0)
     record.enter(Phase.WAITING, 2001.0)
     record.release(Phase.OUTSIDE, 2002.0)
     assert sum(record.seconds()) == pytest.approx(2002.0)

@@ -31,7 +31,7 @@ from lb_mpi.cli.report.page import (
 from lb_mpi.cli.report.run import NAMES, NO_CORE, assemble, headline, matrix, spent, steps, timeline
 from lb_mpi.cli.report.trace import trace
 from lb_mpi.record.events import Clock, Driver, Phase, Step, Way
-from lb_mpi.record.record import MOST_RANKS, VERSION, About, Record, header, place, snapshot
+from lb_mpi.record.record import MOST_RANKS, VERSION, About, Record, header, snapshot, snapshot_offset
 
 MOST_BYTES = 500_000
 
@@ -41,7 +41,7 @@ def about(rank: int, size: int, host: str = "host", **fields: object) -> About:
 
 
 def whole(record: Record, now: float, what: About, *, ended: bool = True) -> bytes:
-    return header(what).ljust(place(0, what.size), b"\0") + snapshot(record, now, 0, ended=ended)
+    return header(what).ljust(snapshot_offset(0, what.size), b"\0") + snapshot(record, now, 0, ended=ended)
 
 
 def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
@@ -361,7 +361,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_missing_and_damaged_records_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ranks(4)
-    files[1] = files[1][0], files[1][1][: place(0, 4) + 60]  # torn
+    files[1] = files[1][0], files[1][1][: snapshot_offset(0, 4) + 60]  # torn
     files[2] = files[2][0], files[2][1][:6] + b"\x09\x00" + files[2][1][8:]  # another version
     killed = Record(100.0)
     killed.enter(Phase.OWN, 100.0)

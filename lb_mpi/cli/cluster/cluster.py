@@ -265,7 +265,7 @@ def missing(settings: Path) -> str:
     return ""
 
 
-def keep(_arguments: Sequence[str]) -> NoReturn:
+def keeper(_arguments: Sequence[str]) -> NoReturn:
     """Be a keeper."""
     for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # the cluster has its own shared memory
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", folder], check=True)

@@ -43,8 +43,8 @@ class Samples(NamedTuple):
 class Sampler:
     """Take samples of the main thread in a thread of its own; `look` returns a place of the program, or None in MPI."""
 
-    def __init__(self, look: Callable[[], Place | None]) -> None:
-        self._look = look
+    def __init__(self, current_line: Callable[[], Place | None]) -> None:
+        self._current_line = current_line
         self._names: dict[Place, int] = {}
         self._times, self._places = array("q"), array("l")
         self._period_s, self._over, self._before_s = PERIOD_S, threading.Event(), sys.getswitchinterval()
@@ -66,7 +66,7 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._over.wait(self._period_s):
-            place = self._look()
+            place = self._current_line()
             self._times.append(time.perf_counter_ns())
             self._places.append(IN_MPI if place is None else self._names.setdefault(place, len(self._names)))
             if len(self._times) >= MOST_SAMPLES:

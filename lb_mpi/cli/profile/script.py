@@ -102,9 +102,9 @@ class ProfiledProgram:
         If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only
         after waiting 5 s for the others to end.
         """
-        self._look = ClockComparison(self._comm)
+        self._clocks = ClockComparison(self._comm)
         self._recorder = Recorder(MPI.COMM_WORLD)
-        self._sampler = Sampler(self._recorder.look)
+        self._sampler = Sampler(self._recorder.current_line)
         self._installed = Installed(self._recorder)
         self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
         self._installed.put(MPI, "Init_thread", lambda required=0: MPI.Query_thread())
@@ -199,7 +199,7 @@ class ProfiledProgram:
         if not _all_come(own, STOP_S if stopped else PATIENCE_S if exits is not None and exits.code else math.inf):
             set_abort_status(exits)
             return False
-        clock = self._look.end()
+        clock = self._clocks.end()
         split_collectives(own, calls, clock, stopped=stopped)
         busy = find_busy(own, samples, clock)
         mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines, busy)

@@ -122,7 +122,7 @@ class Recorder:
         total_ns = _now() - self.began
         return total_ns, total_ns - self.calls.in_mpi_ns
 
-    def place(self, call: str, known: dict[tuple[int, int], int]) -> int:
+    def call_site(self, call: str, known: dict[tuple[int, int], int]) -> int:
         """Return the number of the innermost line of the program that calls; `known` is this call's own cache.
 
         A call of lb_mpi's own code counts as one of the function that the line calls.
@@ -142,7 +142,7 @@ class Recorder:
             number = known[key] = self.calls.number(file, frame.f_lineno, code.co_name, call)
         return number
 
-    def look(self) -> tuple[str, int, str] | None:
+    def current_line(self) -> tuple[str, int, str] | None:
         """Return file, line and function where the main thread is, outside of MPI; None in MPI.  For other threads."""
         frame = None if self._busy else sys._current_frames().get(self._thread)
         while frame is not None and frame.f_back is not None and self._skip(frame.f_code):
@@ -161,12 +161,12 @@ class Recorder:
         """Return the facts about a communicator."""
         found: Known | None = getattr(comm, "_known", None)
         if found is None:
-            found = self._look_at(comm)
+            found = self._facts_of(comm)
             if hasattr(comm, "_known"):
                 comm._known = found
         return found
 
-    def _look_at(self, comm: MPI.Comm) -> Known:
+    def _facts_of(self, comm: MPI.Comm) -> Known:
         if comm == MPI.COMM_NULL:
             return Known((), None)
         own = peers = self._in_world(comm.Get_group())
@@ -234,7 +234,7 @@ class TimedMethods:
         def method(*args: Any, **kwargs: Any) -> Any:
             if recorder.elsewhere():
                 return adopt(plain(*args, **kwargs))
-            call = TimedCall(recorder.place(name, places), recorder.enter())
+            call = TimedCall(recorder.call_site(name, places), recorder.enter())
             try:
                 args, kwargs = begin(call, args, kwargs) or (args, kwargs)
                 recorder.current = call

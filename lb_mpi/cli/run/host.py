@@ -121,7 +121,7 @@ class Rank:
         self._turns, self._stopped = Constant(now), Constant(now)
         self._host = socket.gethostname()
 
-    def look(self) -> RankState:
+    def state(self) -> RankState:
         """Return its state; its last report outlives the rank."""
         seen, used = self._seen(), _used(self._pid)
         now = time.monotonic()
@@ -328,7 +328,7 @@ class Side:
         return bool(data)
 
     def _send_state(self, one: Rank) -> None:
-        state = one.look()
+        state = one.state()
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {line_of(state)}")

@@ -149,8 +149,8 @@ def _repeats(outcome: Outcome, before: Outcome) -> bool:
     return not outcome.n_saved and how(before) is How.DIED and same
 
 
-def place(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> tuple[list[int], list[str]]:
-    """Place at most `wanted` ranks on the hosts without `problems` (lines, by host), slot by slot.
+def assign_ranks(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> tuple[list[int], list[str]]:
+    """Assign at most `wanted` ranks to the hosts without `problems` (lines, by host), slot by slot.
 
     Return the host of each rank, by its number in the list, and in words what differs from the previous start.
     """

@@ -31,7 +31,7 @@ from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import WATCHER, End
 from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
 from lb_mpi.cli.run.rank import no_command, written
-from lb_mpi.cli.run.restarting import How, Outcome, decide, how, place
+from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
 from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 from lb_mpi.table import counted
@@ -377,7 +377,7 @@ class MpiJob:
             if not ranks:
                 return 1
             counts = Counter(self.hosts[index].name for index in ranks)
-            watch.keep(counts)
+            watch.watch_only(counts)
             if not self.options.quiet:
                 say(", ".join(f"{name} ({counted(count, 'rank')})" for name, count in counts.items()))
             if before is None and not self.options.quiet:
@@ -427,7 +427,7 @@ class MpiJob:
             return [] if problems else self.ranks
         dead = {index: f"host {self.hosts[index].name}: the network of MPI does not reach it" for index in self.cut_off}
         dead |= {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
-        ranks, words = place(self.hosts, dead, len(self.ranks))
+        ranks, words = assign_ranks(self.hosts, dead, len(self.ranks))
         say(*words)
         return ranks
 

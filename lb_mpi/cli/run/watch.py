@@ -208,7 +208,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             time.sleep(0.01)
         return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one))}
 
-    def keep(self, names: Iterable[str]) -> None:
+    def watch_only(self, names: Iterable[str]) -> None:
         """Watch only these hosts from now on: no rank is on the others."""
         kept = {self.here.name if is_here(name) else name for name in names}
         self.hosts = [one for one in self.hosts if one.name in kept]

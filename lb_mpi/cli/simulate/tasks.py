@@ -80,7 +80,7 @@ class SimulatedMember:
         for source, mail in arrived:
             if isinstance(mail, ResultBatch):
                 for part in mail.parts:
-                    self.collector.take(*part)
+                    self.collector.add(*part)
                 self.failed = self.failed or mail.raised == self.collector.epoch
                 continue
             mine.append((source, mail))

@@ -31,7 +31,7 @@ from lb_mpi.mpi.common.communicator import in_task
 from lb_mpi.mpi.common.facts import library
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.record.events import Clock, Phase
-from lb_mpi.record.record import OFF, About, Record, file_name, header, place, snapshot
+from lb_mpi.record.record import OFF, About, Record, file_name, header, snapshot, snapshot_offset
 
 VARIABLE = "LB_MPI_RECORD"
 OWNER = "LB_MPI_RECORD_OWNER"  # the process that records itself, and the folder; set here, and inherited by its children
@@ -70,7 +70,7 @@ class _File:
             why = f"{self._path} was removed or replaced"
         else:
             try:
-                at = place(self._number, self.about.size)
+                at = snapshot_offset(self._number, self.about.size)
                 self._write(bytes(FRAME_BYTES), at)  # a write that is cut short leaves this
                 self._write(frame[FRAME_BYTES:], at + FRAME_BYTES)
                 self._write(frame[:FRAME_BYTES], at)

@@ -181,7 +181,7 @@ class Dispatcher(PoolActor):
         self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
-        self._own = OwnTasks(ranks, self._take_own, self._stops)
+        self._own = OwnTasks(ranks, self._receive_own, self._stops)
 
     # Any thread.
 
@@ -336,7 +336,7 @@ class Dispatcher(PoolActor):
             warn(f"{named_ranks(silent)} {what} not answered: {how}")
             self._awaited = dict.fromkeys(self._awaited, math.inf)
 
-    def take(self, source: int, results: Buffer) -> None:
+    def receive_results(self, source: int, results: Buffer) -> None:
         """See `PoolActor`; drop late results of a map."""
         epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
@@ -344,7 +344,7 @@ class Dispatcher(PoolActor):
             done = done._replace(sent_bytes=results.nbytes)
             self._answers.append((source, done, frame.seconds, pickle.loads(frame.data)))
 
-    def _take_own(self, ran: Ran) -> None:
+    def _receive_own(self, ran: Ran) -> None:
         """Accept the results of a batch from the root's thread."""
         with self.changed:
             done, own_s = RankTasks(ran.n, ran.wall_s, ran.work_s), ran.work_s + ran.stopped_s
@@ -466,15 +466,15 @@ class Dispatcher(PoolActor):
 
 
 class OwnTasks:
-    """The thread that runs the root's own tasks; `take(ran)` gets their results, `stop(error)` its own error."""
+    """The thread that runs the root's own tasks; `receive(ran)` gets their results, `stop(error)` its own error."""
 
     def __init__(
         self,
         ranks: PoolRanks,
-        take: Callable[[Ran], None],
+        receive: Callable[[Ran], None],
         stop: Callable[[BaseException], None],
     ) -> None:
-        self._ranks, self._take, self._stop = ranks, take, stop
+        self._ranks, self._receive, self._stop = ranks, receive, stop
         self._batches: SimpleQueue[TaskBatch | None] = SimpleQueue()  # None: the thread ends
         self.thread = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
 
@@ -500,11 +500,11 @@ class OwnTasks:
         try:
             while (batch := self._batches.get()) is not None:
                 if records:
-                    record.hold(Phase.OWN, time.perf_counter())
+                    record.pin(Phase.OWN, time.perf_counter())
                 ran = run_submitted(self._ranks, batch)
                 if records:
                     record.release(Phase.PROTOCOL, time.perf_counter())
-                self._take(ran)
+                self._receive(ran)
                 del batch, ran
         except BaseException as error:
             self._stop(error)

@@ -1,7 +1,7 @@
 """A map of known items, from its beginning to its end, on the root; the other ranks have their part in it (`member`).
 
     root       MapPlan, RootMap; START    -> carry: a chunk, run -> MapResults.put -> its take -> collect; END
-    others     Worker                   -> carry: a chunk, run -> put; RESULTS  -> RootTasks.take
+    others     Worker                   -> carry: a chunk, run -> put; RESULTS  -> RootTasks.receive_results
 
 The rank's `Stealer` chooses the next chunk.  The caller's functions (callback, progress) are called in the caller's frame,
 which the loop leaves when there is something for them.  Another thread, whose map completes this one, calls none of them:
@@ -184,7 +184,7 @@ class RootTasks(Member):
         with ranks.presence.notifying():
             data = ranks.orders.send_all(Tag.START, START.pack(*start, *call[1:]), parts)
             if function:
-                ranks.functions.keep(digest, call.function)
+                ranks.functions.store(digest, call.function)
             self.begin(start, known, bounds, self._began)
         if not ranks.alone:
             self._free_others = bind(ranks.presence.comm, "before all results of a pool's map are taken", here=True)
@@ -211,7 +211,7 @@ class RootTasks(Member):
         """True from its begin until its end."""
         return self.ranks.operation is self
 
-    def take(self, source: int, results: Buffer) -> None:
+    def receive_results(self, source: int, results: Buffer) -> None:
         """See `PoolActor`."""
         epoch, done, frames = read_results(results)
         if epoch != self._epoch:
@@ -381,7 +381,7 @@ class MapResults:
 
     def put(self, source: int, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """Accept the results of the tasks at positions lo..hi-1 from rank `source`; together they took `seconds`."""
-        self._collector.take(0, lo, hi)
+        self._collector.add(0, lo, hi)
         self.runs.append(run := ChunkRun(lo, hi, seconds, source))
         if self._file is None:
             self._fresh.append((self._order[lo:hi], values))
@@ -423,11 +423,11 @@ class MapResults:
 
     @property
     def has_fresh(self) -> bool:
-        """True if results can be taken."""
+        """True if there are results that were not returned yet."""
         return bool(self._fresh)
 
-    def take(self) -> tuple[Sequence[int], list[Any]]:
-        """Return (task numbers, values) of results that were not taken before."""
+    def next_results(self) -> tuple[Sequence[int], list[Any]]:
+        """Return (task numbers, values) of results that were not returned before."""
         return self._fresh.popleft()
 
     def call(self, tasks: Sequence[int], values: list[Any]) -> None:
@@ -535,7 +535,7 @@ class RootMap(RootTasks):
         """Yield (tasks, values) of results that have arrived; call the caller's functions."""
         found = self._found
         while found.has_fresh:
-            taken = found.take()
+            taken = found.next_results()
             if found.has_calls:
                 with self._calling():
                     found.call(*taken)

@@ -92,7 +92,7 @@ class PoolActor(Port[PoolMessage, Any]):
                 steals.append((source, message))
             elif isinstance(message, TaskResults):
                 ranks.helpers.add(source)
-                self.take(source, message.parcel)
+                self.receive_results(source, message.parcel)
             else:
                 ranks.orders.receive(message)
         return [*ranks.stealer.turn(now, steals)] if steals or ranks.stealer.epoch >= 0 else []
@@ -146,7 +146,7 @@ class PoolActor(Port[PoolMessage, Any]):
         """See `UnderWay`."""
         raise ProtocolError(f"rank {self.ranks.rank} is to complete what only the root can")
 
-    def take(self, source: int, _results: Buffer) -> None:
+    def receive_results(self, source: int, _results: Buffer) -> None:
         """On the root, process results from another rank, which may belong to an earlier operation."""
         raise ProtocolError(f"results from rank {source} on rank {self.ranks.rank}, which is not the root")
 
@@ -331,7 +331,7 @@ class Worker(Member):
         self.begin(start, known.tolist(), bounds.tolist(), time.perf_counter())
         try:
             if start.function_bytes:
-                ranks.functions.keep(start.digest, bytes(data[: start.function_bytes]))
+                ranks.functions.store(start.digest, bytes(data[: start.function_bytes]))
             self.call = Call(function or ranks.functions.load(start.digest), *how)
             self.items = None if start.lazy else ReceivedItems(data[start.function_bytes :])
         except Exception as error:  # the user's classes may raise anything when they are unpickled

@@ -352,7 +352,7 @@ class KnownFunctions(OrderedDict[bytes, Any]):
             self._sends[name] += 1
         return n_bytes >= LARGE and self._sends[name] == OFTEN
 
-    def keep(self, digest: bytes, function: Callable[..., Any] | bytes) -> None:
+    def store(self, digest: bytes, function: Callable[..., Any] | bytes) -> None:
         """Keep a function, and forget the oldest beyond `KEPT`."""
         self[digest] = function
         if len(self) > KEPT:

@@ -214,7 +214,7 @@ class RootStream(RootTasks):
         """See `Member`."""
         self._undelivered.append((self._finish_batch(self.ranks.rank, hi - lo, seconds), values))
 
-    def take(self, source: int, results: Buffer) -> None:
+    def receive_results(self, source: int, results: Buffer) -> None:
         """See `RootTasks`; each rank sends the results of its batches one by one."""
         epoch, done, frames = read_results(results)
         if epoch != self._epoch:
