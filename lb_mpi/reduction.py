@@ -6,6 +6,7 @@ in two halves, so that sums of days over a million ranks do not overflow.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def units(value: float) -> int:
 
 def halves(counts: Iterable[int]) -> Ints:
     """(2 n,) the high and the low half of each count."""
-    return np.array([divmod(each, HALF) for each in counts], dtype=np.int64).ravel()
+    return np.fromiter(itertools.chain.from_iterable(map(divmod, counts, itertools.repeat(HALF))), dtype=np.int64)
 
 
 def joined(sums: Ints) -> list[int]:

@@ -139,7 +139,8 @@ class phase:
         self._text = name.encode(errors="replace")[: _PHASE.stop - _PHASE.start].ljust(_PHASE.stop - _PHASE.start, b"\0")
 
     def __enter__(self) -> None:  # not a generator: a call of map_rows may be short
-        _open()
+        if not _page.opened:
+            _open()
         _change_phases(_page.phases.append, self._text)
 
     def __exit__(self, *_error: object) -> None:

@@ -63,16 +63,18 @@ Plot = Generator[Await, Any, Planned]
 
 
 class _Sums(NamedTuple):
+    """Sums over all ranks, those of real numbers in units."""
+
     work: int  # of rows at home, and what could have been done before the rank came
     done: int  # as planned
     busy: int  # actual
     speed: int
-    rows: int  # lent
-    bytes: int  # sent
     queued: int  # for cores
     elapsed: int
+    home_rate: int  # rows at home in a second
+    rows: int  # lent
+    bytes: int  # sent
     home: int  # rows
-    home_rate: int  # of them in a second
 
 
 class _Maxima(NamedTuple):
@@ -141,7 +143,8 @@ class Decider:
 
     def report(self, report: RankReport) -> Reduction:
         """Learn from this rank's report, unless it is of a quick call; return what all ranks learn of it."""
-        late, home = self._late, self.ways.home
+        knowledge, home = self._knowledge, self.ways.home
+        late, tick_work = float(knowledge.late[knowledge.place]), float(knowledge.tick_work[knowledge.place])
         own_s = report.busy_s
         if home or self.ways.learning:  # waiting for a core is mostly noise, no reason to lend; in calls not in busy_s, too
             own_s = max(report.ticks, report.busy_s - report.coreless_s)
@@ -150,25 +153,23 @@ class Decider:
         if report.observed:
             self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
             for place, weight, log_ratio in report.observed:
-                before = self._seen.get(other := self._knowledge.known[place], (0.0, 0.0))
+                before = self._seen.get(other := knowledge.known[place], (0.0, 0.0))
                 self._seen[other] = before[0] + weight, before[1] + weight * log_ratio
-        speed, first = self._speed, math.isnan(report.began_s)
+        speed, first = tick_work * (self._tick_rates.usual() if self._tick_rates else 1.0), math.isnan(report.began_s)
         self._began_s = 0.0 if first else report.began_s + report.overhead_s
         unknown = math.isnan(report.work)
         work = 0.0 if unknown else report.work + late
-        done = (own_s * speed if home else max(0.0, report.ticks * self._tick_work + report.helped)) + late
+        done = (own_s * speed if home else max(0.0, report.ticks * tick_work + report.helped)) + late
         busy = report.busy_s * speed + late
-        sums = _Sums(
-            units(work), units(done), units(busy), units(speed), report.rows, report.bytes, units(report.queued_s),
-            units(report.elapsed_s), report.home, units(report.home * speed / work) if work > 0.0 else 0,
-        )  # fmt: skip
+        reals = work, done, busy, speed, report.queued_s, report.elapsed_s, report.home * speed / work if work > 0.0 else 0.0
+        counts = report.rows, report.bytes, report.home
         maxima = _Maxima(
             report.failed, report.mark, -report.mark, report.results, -report.results, unknown, work / speed, done / speed,
             busy / speed, report.spent_s, self._planned_s, first, report.formed, report.changed,
             report.elapsed_s - report.overhead_s + late / speed, 0.0 if math.isnan(report.last_s) else report.last_s,
             -self._began_s,
         )  # fmt: skip
-        return Reduction(halves(sums), np.array(maxima, dtype=float))
+        return Reduction(halves((*map(units, reals), *counts)), np.array(maxima, dtype=float))
 
     def decide(self, all_ranks: Reduction) -> Decided:
         """Decide on the round from the reports of all ranks; the decision is the same on all ranks."""

@@ -273,6 +273,7 @@ class Knowledge:
 
     def __init__(self, rank: int, known: Sequence[int], neighbours: list[int]) -> None:
         self.rank, self.known, self.neighbours = rank, known, neighbours
+        self.place = known.index(rank)  # of this rank in arrays of the known ranks
         # Of the known ranks, as in the last `Decided`.  Broadcast views, since there may be many ranks.
         self.tick_work, self.speeds, self.late = (np.broadcast_to(value, len(known)) for value in (1.0, 1.0, 0.0))
         self.mean_speed = math.nan  # of all ranks; NaN: of the known ranks
@@ -291,11 +292,6 @@ class Knowledge:
         self._call_s = 0.0  # of a call of the function, beyond its rows
         self._even = False  # the last full call was balanced
         self._quick: tuple[Floats, list[Rowset]] | None = None  # in quick calls: sizes of rows, blocks at home
-
-    @property
-    def place(self) -> int:
-        """The index of this rank in arrays of the known ranks."""
-        return self.known.index(self.rank)
 
     @property
     def _block_s(self) -> float:

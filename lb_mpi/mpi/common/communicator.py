@@ -114,7 +114,8 @@ class Presence:
         if not self.comm:
             raise closed(self.name)
         need_mpi(self.name)
-        _refuse_busy(self.comm)
+        if _busy:
+            _refuse_busy(self.comm)
 
     def begin(self, name: str) -> None:
         """Begin a call that all ranks make, in the same order; errors as of `check`."""

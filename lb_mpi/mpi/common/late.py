@@ -115,7 +115,7 @@ class call:
         if self._phase is not None:
             self._phase.__exit__(kind, error, trace)
         if self._outermost:
-            _here.begin("")
+            _here.call = ""
         self._interrupts.release(self._installed, failed=kind is not None, last=self._last)
 
 

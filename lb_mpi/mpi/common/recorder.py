@@ -131,9 +131,16 @@ def worlds(comm: MPI.Intracomm) -> list[int]:
     return [-1 if rank == MPI.UNDEFINED else int(rank) for rank in found]
 
 
-@contextlib.contextmanager
-def running(record: Record, phase: Phase = Phase.PROTOCOL) -> Iterator[None]:
+def running(record: Record, phase: Phase = Phase.PROTOCOL) -> contextlib.AbstractContextManager[None]:
     """Record the phases of a driver in this block; afterwards restore the previous phase."""
+    return _NOT_RUNNING if record is OFF else _running(record, phase)
+
+
+_NOT_RUNNING = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _running(record: Record, phase: Phase) -> Iterator[None]:
     before = record.phase
     record.enter(phase, time.perf_counter())
     try:

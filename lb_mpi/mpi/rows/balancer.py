@@ -223,16 +223,17 @@ class Balancer:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
             scalars = scalars_of(more, options)
-            watch.warm = watch.warm and knowledge.knows(mine.spec.mark)
         except Exception as caught:
             failed = of_argument(caught)
+        known = knowledge.knows(mark := mine.spec.mark)
+        watch.warm = watch.warm and known
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record), self._calling:
             watch.begin()
             self._wire.begin()
             bound = functools.partial(function, **options) if options and not failed else function
-            mark, results = mine.spec.mark, Results(mine, function, self._form)
+            results = Results(mine, function, self._form)
             computing = Computing(
-                bound, mine, results, watch, self._loans.record, form=self._form if knowledge.knows(mark) else None,
+                bound, mine, results, watch, self._loans.record, form=self._form if known else None,
                 mark=zlib.crc32(repr(scalars).encode(errors="replace"), mark), began_s=began_s, last_s=self._loans.last_s,
             )  # fmt: skip
             try:
@@ -243,8 +244,11 @@ class Balancer:
                     knowledge.apply(decided)
                 else:
                     decided, failed, warning = self._lend(computing, interrupts, failed)
-                with self._presence.committing():
-                    self._finish(decided, failed, computing, scalars)
+                self._presence.commit()
+                try:
+                    last = self._finish(decided, failed, computing, scalars)
+                finally:
+                    self._presence.end_commit()
                 if warning is not None:  # of a late rank, after this one has reported
                     raise warning
                 value: R = results.value
@@ -255,7 +259,7 @@ class Balancer:
                 raise
             ended, n_rows = time.perf_counter(), (mine.n, computing.n_rows)
             busy_s, queued_s = watch.computing_s, watch.queued_s
-            self._loans.mapped(began, ended, self.history[-1], knowledge, n_rows, busy_s, queued_s)
+            self._loans.mapped(began, ended, last, knowledge, n_rows, busy_s, queued_s)
             self._form = results.spec
         return value
 
@@ -370,8 +374,8 @@ class Balancer:
         knowledge.apply(port.decided, round.learned.late_ticks)
         return port.decided, failed, error if isinstance(error, Warning) else None
 
-    def _finish(self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str]) -> None:
-        """Follow the decision of all ranks."""
+    def _finish(self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str]) -> Balanced:
+        """Follow the decision of all ranks; return the record of the call."""
         knowledge, plans, results = self._knowledge, self._plans, computing.results
         planned_s, steps = 0.0, 0
         if decided.problem:
@@ -395,6 +399,7 @@ class Balancer:
             self._agree_on_results(results)
         elif decided.formed and results.spec is None and self._form is not None:
             results.look_like(self._form)
+        return last
 
     def _agree_on_results(self, results: Results) -> None:
         """Collective: BalanceError on all ranks if the form of results differs; ranks that do not know it adopt it."""

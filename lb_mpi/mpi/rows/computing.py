@@ -14,7 +14,7 @@ from lb_mpi.balancing.deciding import RankReport
 from lb_mpi.balancing.round import Rowset
 from lb_mpi.emulate import throttle
 from lb_mpi.mpi.common.carrier import Meter
-from lb_mpi.mpi.common.waiting import Clocks, own_s, without_core_s
+from lb_mpi.mpi.common.waiting import Clocks, own_s
 from lb_mpi.mpi.rows.rows import Results, Rows, Spec, in_blocks
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
@@ -59,26 +59,21 @@ class Stopwatch(Meter):
         self.measured = Measured()  # since the last call of `collect`
         self._handled_cpu_s = 0.0  # since the function returned, without rests
         self._handling_since: float | None = None  # CPU time; None: messages were handled since the function returned
-        self._clocks = Clocks()
+        self.clocks = Clocks()
 
     def begin(self) -> None:
         """Start a new round, in this thread."""
         self.computing_s = self.queued_s = 0.0
-        self.handled()
-        self._clocks.begin()
-        self._began = self._clocks.before()
-
-    def so_far(self) -> tuple[float, float]:
-        """Return the seconds of this round so far, and those without a core."""
-        began, now = self._began, self._clocks.after()
-        return now.wall_s - began.wall_s, without_core_s(began, now)
+        self._handling_since = None
+        self.clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
         """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
-        before = self._clocks.before()
+        before = self.clocks.before()
         result = function(*arguments)
-        after = self._clocks.after()
-        self.slow.charge(after.cpu_s - before.cpu_s)
+        after = self.clocks.after()
+        if self.slow.rests:
+            self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
         self.computing_s += seconds
         ticks, measured = own_s(before, after), self.measured
@@ -126,7 +121,7 @@ class Stopwatch(Meter):
 
     def end(self) -> None:
         """Stop measuring, until the next round begins."""
-        self._clocks.end()
+        self.clocks.end()
 
 
 class Computing:

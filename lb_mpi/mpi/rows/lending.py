@@ -36,6 +36,7 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import without_core_s
 from lb_mpi.mpi.rows.computing import Computing
 from lb_mpi.mpi.rows.rows import HEADER_BYTES, columns_of, empty_parcel, head
 from lb_mpi.record.events import Phase
@@ -99,6 +100,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         self._wire, self._knowledge, self._round, self._loans, self._decider = wire, knowledge, round, loans, decider
         self._computing, self._rows, self._results = computing, computing.rows, computing.results
         self._watch = self.meter = computing.watch
+        self._began = self._watch.clocks.before()
         self.failed: Failed | None = None  # an error of the user's
         self._n_lent = 0  # rows of this rank
         self._end: Learned | None = None  # of SETTLED, before it is sent
@@ -154,10 +156,10 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         learned, self._end = self._end, None
         measured, quick = self._watch.collect(), self._round.quick
         report = self._knowledge.learn(learned, measured.rows_s, measured.ticks, measured.handling_s, quick=quick)
-        elapsed_s, queued_s = self._watch.so_far()
+        began, now = self._began, self._watch.clocks.after()
         report = self._computing.report(report)._replace(
-            rows=self._n_lent, bytes=self._wire.sent_bytes, queued_s=queued_s, elapsed_s=elapsed_s,
-            overhead_s=measured.overhead_s,
+            rows=self._n_lent, bytes=self._wire.sent_bytes, queued_s=without_core_s(began, now),
+            elapsed_s=now.wall_s - began.wall_s, overhead_s=measured.overhead_s,
         )  # fmt: skip
         self._reducing = Reducing(self._wire.comm, self._decider.report(report))
 

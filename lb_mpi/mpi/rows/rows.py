@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lb_mpi.balancing.deciding import UNKNOWN
 from lb_mpi.balancing.round import RoundKind, Rowset, count
@@ -36,8 +35,8 @@ from lb_mpi.columns import (
     copied,
     is_plain,
     layout,
+    order_of,
     ordered,
-    orders_of,
     packed,
     read_rows,
     refused,
@@ -112,11 +111,11 @@ class Rows:
                 raise TypeError(f"{name} = {show(value)}: expected a function")
         self.pack, self.unpack, self._more = pack, unpack, more
         self._make: Callable[[Any], Any] = getattr(rows, "_make", tuple)  # of a tuple: a named one
-        arrays = [(k, one) for k, one in enumerate(more) if not _is_scalar(one)]
+        places = [k for k, one in enumerate(more) if not _is_scalar(one)]
         if pack is not None:
             if not isinstance(rows, list):
                 raise TypeError(f"rows of type {type(rows).__name__}: expected a list of objects, since pack is given")
-            if arrays:
+            if places:
                 raise TypeError("more arrays: expected none beside objects (make them part of the objects)")
             self.columns: list[Any] = [rows]
             self.orders: Orders = ((),)
@@ -126,18 +125,26 @@ class Rows:
         proper = list(rows) if isinstance(rows, list | tuple) else [rows]
         if not proper:
             raise TypeError("rows without arrays: expected at least one")
-        if len(proper) + len(arrays) > MOST_COLUMNS:
-            raise TypeError(f"rows and more: {len(proper) + len(arrays)} arrays: expected at most {MOST_COLUMNS}")
-        form = _form(rows)
-        names = ["rows"] if form == "array" else [f"rows[{k}]" for k in range(len(proper))]
-        names += [f"more[{k}]" for k, _ in arrays]
-        self.columns = [_check(*one) for one in zip([*proper, *(one for _, one in arrays)], names, strict=True)]
-        self.n = len(self.columns[0])
-        for column, name in zip(self.columns, names, strict=True):
+        if len(proper) + len(places) > MOST_COLUMNS:
+            raise TypeError(f"rows and more: {len(proper) + len(places)} arrays: expected at most {MOST_COLUMNS}")
+        form, dtypes, shapes, orders = _form(rows), list[Any](), list[Any](), list[Order]()
+
+        def called(at: int) -> str:
+            if at >= len(proper):
+                return f"more[{places[at - len(proper)]}]"
+            return "rows" if form == "array" else f"rows[{at}]"
+
+        self.columns, self.n = [*proper, *map(more.__getitem__, places)], -1
+        for at, column in enumerate(self.columns):
+            if not is_plain(column) or column.ndim < 1 or column.dtype.hasobject:
+                raise _wrong(column, called(at))
+            self.n = len(column) if not at else self.n
             if len(column) != self.n:
-                raise ValueError(f"{name} has {counted(len(column), 'row')}: expected {self.n}, as {names[0]} has")
-        self.orders = orders_of(self.columns)
-        dtypes, shapes = [c.dtype for c in self.columns], [c.shape[1:] for c in self.columns]
+                raise ValueError(f"{called(at)} has {counted(len(column), 'row')}: expected {self.n}, as {called(0)} has")
+            dtypes.append(column.dtype)
+            shapes.append(column.shape[1:])
+            orders.append(order_of(column))
+        self.orders = tuple(orders)
         named = type(rows).__qualname__ if isinstance(rows, tuple) and hasattr(rows, "_make") else ""
         self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows, named)
 
@@ -194,18 +201,16 @@ def _form(rows: Any) -> str:
     return "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
 
 
-def _check(column: Any, name: str) -> NDArray[Any]:
+def _wrong(column: Any, name: str) -> Exception:
+    """Say what is wrong with what should be a column."""
     if not is_plain(column):
         objects = "; for a list of objects pass pack=, unpack=" if name.startswith("rows[") else ""
         if name.startswith("more"):
             objects = " or a scalar (pass other values as keyword arguments)"
-        raise refused(name, column, objects)
+        return refused(name, column, objects)
     if column.ndim < 1:
-        raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
-    if column.dtype.hasobject:
-        raise TypeError(f"{name} of dtype {column.dtype}: expected no Python objects (for a list of objects: pack, unpack)")
-    plain: NDArray[Any] = column
-    return plain
+        return ValueError(f"{name} of shape (): expected at least one dimension, the rows")
+    return TypeError(f"{name} of dtype {column.dtype}: expected no Python objects (for a list of objects: pack, unpack)")
 
 
 def empty_parcel(kind: int) -> Buffer:
@@ -281,13 +286,15 @@ class Results:
         columns = tuple(result) if isinstance(result, list | tuple) else (result,)
         if not columns or not all(map(is_plain, columns)):
             raise self._returned(_describe(result), "an array, or a tuple or list of arrays")
+        dtypes, shapes = list[Any](), list[Any]()
         for column in columns:
             if column.ndim < 1 or len(column) != n:
                 raise self._returned(_describe(column), f"{counted(n, 'row')}, as many as it was given")
             if column.dtype.hasobject:
                 raise self._returned(_describe(column), "no Python objects (for a list of objects: pack, unpack)")
-        form = _form(result)
-        spec = Spec(form, tuple(c.dtype for c in columns), tuple(c.shape[1:] for c in columns), len(columns))
+            dtypes.append(column.dtype)
+            shapes.append(column.shape[1:])
+        spec = Spec(_form(result), tuple(dtypes), tuple(shapes), len(columns))
         if self.spec is None:
             self.look_like(spec)
         elif spec != self.spec:
@@ -355,6 +362,7 @@ class Results:
         return in_form(self.spec, self._columns)
 
 
+@functools.lru_cache(64)  # in each call
 def _fitted(order: Order, ndim: int) -> Order:
     """The order of results with `ndim` axes, for rows in this order; results have no axis from its last element on."""
     axes = tuple(max(axis, ~axis) for axis in order)
@@ -370,6 +378,8 @@ def _is_scalar(value: object) -> bool:
 
 def scalars_of(more: Sequence[Any], options: Mapping[str, Any]) -> dict[str, str]:
     """Return the scalars among the arguments of the function, which must be equal on all ranks, as text by name."""
+    if not more and not options:
+        return {}
     named = [(f"more[{k}]", one) for k, one in enumerate(more)] + sorted(options.items())
     return {name: repr(one.item() if isinstance(one, np.generic) else one) for name, one in named if _is_scalar(one)}
 
