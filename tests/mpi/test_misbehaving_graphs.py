@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from apps.diffusion import exchange_rows
 from lb_mpi.graph import mesh
-from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
@@ -189,49 +186,6 @@ def test_values_that_are_none() -> None:
             plan.close()
             with pytest.raises(lb_mpi.Error, match="plan after a failure"):
                 plan.exchange(np.zeros(n))
-
-
-# --- leaving a with statement ---
-
-
-@contextmanager
-def on_a_plan() -> Iterator[Callable[[], object]]:
-    with deal() as plan:
-        yield lambda: plan.exchange(plan.vertices)
-
-
-@contextmanager
-def on_neighbours() -> Iterator[Callable[[], object]]:
-    presence, neighbours = presence_of(duplicate(COMM)), mesh(1, SIZE).neighbours(RANK).tolist()
-    try:
-        yield lambda: exchange_rows(presence, neighbours, np.array([1.0 + RANK]))
-    except BaseException as error:
-        presence.send_failure(error)
-        raise
-    finally:
-        presence.close()
-
-
-LEFT: dict[str, Callable[[], Any]] = {"plan": on_a_plan, "neighbours": on_neighbours}
-
-
-@pytest.mark.parametrize("what", LEFT)
-def test_leaving_by_an_exception(what: str) -> None:
-    """The one raises its own, and waits for nobody; the others hear of it in an exchange, or at the end."""
-    for name in ("KeyboardInterrupt", "Exception"):
-        for more in (SIZE + 1, 0):
-
-            def run(name: str = name, more: int = more) -> None:
-                with LEFT[what]() as act:
-                    act()
-                    if RANK == LAST:
-                        RAISES[name]()
-                    for _ in range(more):
-                        act()
-
-            words = raised_by_all(run)
-            assert words[LAST].startswith(name)
-            check_named(words, cause_of(name))
 
 
 # --- kinds of values ---

@@ -627,19 +627,6 @@ def leave_at(n: int, k: int) -> int:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
-def test_leaving_by_an_exception_ends_the_waits_of_others() -> None:
-    def leave() -> None:
-        with lb_mpi.Pool(COMM) as pool:
-            pool.map(square, 5)
-            if RANK == LAST:
-                raise ZeroDivisionError("gone")
-            pool.map(square, 5)
-
-    with pytest.raises(ZeroDivisionError if RANK == LAST else lb_mpi.Error, match="gone"):
-        leave()
-
-
-@pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
 def test_using_the_none_of_another_rank_gets_a_note() -> None:
     def run() -> None:
         with lb_mpi.Pool(COMM) as pool:

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -25,13 +26,16 @@ import lb_mpi
 from lb_mpi import compiling, signs
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import collective, communicator, failure, late
+from lb_mpi.mpi.common.late import Answer, awaited
 from lb_mpi.mpi.common.tags import MOST, Tag
+from tests.mpi import doors
 from tests.mpi.doors import DOORS, ROWS, on_root, plan
+from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LATE = SIZE - 1
-TAG = 9
+TAG, BEGUN = 9, 10
 GIVE_UP_S = 60.0
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take time: once is enough")]
 
@@ -59,6 +63,7 @@ def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
 
     def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
         assert kind is RuntimeWarning
+        assert sys._getframe(stacklevel).f_code.co_filename in (__file__, doors.__file__)  # the program's line
         lines.append(text)
         phases.append(signs.read(bytes(signs._page.bytes)).phase)
         on_warning()
@@ -71,10 +76,10 @@ def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
     assert all(phase and f" s in {phase}: " in text for phase, text in zip(phases, lines, strict=True)), (phases, lines)
 
 
-def release() -> None:
-    """Let the late rank come, when the lowest rank has warned: another one may be first on a busy machine."""
-    if RANK == 0:
-        COMM.Send(b"", LATE, TAG)
+def release(late_rank: int = LATE) -> None:
+    """Let the late rank come, when the lowest of the others has warned: another one may be first on a busy machine."""
+    if int(late_rank == 0) == RANK:
+        COMM.Send(b"", late_rank, TAG)
 
 
 def interrupt() -> None:
@@ -121,6 +126,128 @@ def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.
     receive_all()
 
 
+def test_a_launcher_that_asks_learns_how_many_ranks_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = [0], [(0, SIZE)]
+
+    def answer(number: int, n_silent: int) -> None:
+        answers.append((number, n_silent))
+        if len(answers) == 2 and RANK == 0:
+            COMM.Send(b"", LATE, TAG)
+        asked[0] += n_silent > 0 and number > 1  # once more, since another rank was too busy to answer
+
+    def question() -> int:
+        if RANK == 0 and not begun and COMM.Iprobe(LATE, BEGUN):
+            COMM.Recv(bytearray(), LATE, BEGUN)
+            begun.append(True)
+        return asked[0] if RANK or begun else 0
+
+    begun = list[bool]()  # the task that keeps the last rank busy: before, it may answer
+    monkeypatch.setattr(late.signs, "question", question)
+    monkeypatch.setattr(late.signs, "answer", answer)
+
+    def task(_item: int) -> None:
+        if RANK == LATE and not begun:
+            begun.append(True)
+            COMM.Send(b"", 0, BEGUN)
+            until_released()
+        time.sleep(0.1)
+
+    with lb_mpi.Pool(COMM) as pool:
+        asked[0] = 1
+        pool.map(task, 4 * SIZE, chunksize=1)
+        if RANK == 0:
+            assert answers[1][0] == 1
+            assert answers[1][1] > 0
+    if RANK == LATE:
+        COMM.Recv(bytearray(), 0, TAG)
+    asked[0] = 2
+    own = communicator.duplicate(COMM)
+    barrier: list[MPI.Request] = []
+
+    def done() -> bool:
+        if not barrier and answers[-1][0] > 1 and not answers[-1][1]:
+            barrier.append(own.Ibarrier())
+        return bool(barrier) and barrier[0].Test()
+
+    communicator.presence_of(own).wait(done)
+    own.Free()
+
+
+class Slow(Pile):
+    """Rank 0 is busy with its first unit."""
+
+    def work(self, units: int) -> int:
+        if RANK == 0 and not self.done:
+            until_released()
+        return super().work(units)
+
+
+def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
+        COMM.Send(b"", 0, TAG)
+        raise kind(text)
+
+    monkeypatch.setattr(late.warnings, "warn", warn)
+    communicator.duplicate(COMM).Free()
+    monkeypatch.setenv(late.VARIABLE, "1")
+    with pytest.raises(lb_mpi.SearchError, match=r"^rank [12]: RuntimeWarning: rank [12] has waited for "):
+        lb_mpi.search(COMM, Slow(3))
+    receive_all()
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    if RANK == LATE:
+        monkeypatch.setenv(late.VARIABLE, text)
+    for door in (lambda: lb_mpi.Pool(COMM), lambda: lb_mpi.Balancer(COMM), lambda: lb_mpi.search(COMM, Pile(3))):
+        with pytest.raises(ValueError, match=f"LB_MPI_HANG_S = '{text}': expected seconds, 0 or more"):
+            door()
+
+
+@pytest.mark.parametrize("seconds", ["0", "60"])
+def test_no_rank_warns_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    """The last rank is busy until rank 0 has looked three times, a day later each time."""
+    lines: list[str] = []
+    looks: list[float] = []
+    look = late.Questions.look
+
+    def later(questions: late.Questions, now: float, waited_s: float) -> None:
+        looks.append(now)
+        look(questions, now + 86_400.0 * len(looks), waited_s + 86_400.0)
+        if RANK == 0 and len(looks) == 3:
+            COMM.Send(b"", LATE, TAG)
+
+    def task(_item: int) -> None:
+        COMM.Barrier()  # each rank runs one task
+        if RANK == LATE:
+            until_released()
+
+    with lb_mpi.Pool(COMM) as pool, monkeypatch.context() as patch:
+        patch.setattr(late.warnings, "warn", lambda text, kind, stacklevel: lines.append(text))
+        patch.setattr(late.Questions, "look", later)
+        patch.setenv(late.VARIABLE, seconds)
+        pool.map(task, SIZE, chunksize=1)
+    if RANK == LATE:
+        COMM.Recv(bytearray(), 0, TAG)
+    assert any(COMM.allgather(bool(lines))) == (seconds != "0")
+
+
+def test_a_warning_says_what_the_other_ranks_do() -> None:
+    kinds = late._Kind
+    works, waits, runs_tasks = Answer(kinds.WORKS, "it"), Answer(kinds.WAITS, "it"), Answer(kinds.SERVES, "")
+    silent = "does not answer (not in the call, computing, or stopped)"
+    assert awaited(0, 3, "it", 60.2, {1: waits}) == f"rank 0 has waited for 60 s in it: rank 2 {silent}"
+    assert awaited(1, 4, "it", 60.2, {0: works, 2: waits}).endswith(f": rank 3 {silent}; rank 0 is at work")
+    assert awaited(0, 3, "it", 5.0, {1: works, 2: works}).endswith(": ranks 1, 2 are at work")
+    assert awaited(0, 3, "it", 5.0, {1: waits, 2: runs_tasks}).endswith(": all other ranks are waiting")
+    elsewhere = Answer(kinds.WAITS, "another call")
+    assert awaited(0, 3, "it", 5.0, {1: elsewhere, 2: waits}).endswith(" in it: rank 1 is in another call")
+    assert awaited(0, 3, "it", 5.0, {1: elsewhere, 2: elsewhere}).endswith(": ranks 1, 2 are in another call")
+    assert "ranks 1 to 19 do not" in awaited(0, 20, "it", 60.0, {})
+    odd = awaited(0, 21, "it", 60.0, dict.fromkeys(range(2, 21, 2), waits))
+    assert "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 2 more do not" in odd
+
+
 def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_one_that_fails_before_or_in_it() -> None:
     own = communicator.duplicate(used())
     presence = communicator.presence_of(own)
@@ -156,19 +283,19 @@ def test_a_communicator_is_freed_only_if_no_rank_fails_alone_after_an_error_of_a
         assert (own == MPI.COMM_NULL) == (alone < 0)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_late_rank_is_named_and_when_it_comes_all_go_on(folder: Path, door: str) -> None:
-    name, made = DOORS[door]
+@pytest.mark.parametrize(("door", "late_rank"), [*[(one, LATE) for one in DOORS], ("Pool.map", 0), ("Balancer.map_rows", 0)])
+def test_a_late_rank_is_named_once_and_when_it_comes_all_go_on(folder: Path, door: str, late_rank: int) -> None:
+    (name, made), lowest = DOORS[door], int(late_rank == 0)
     comm = used()
-    with made(comm, folder) as call, warned(release) as lines:
-        if RANK == LATE:
+    with made(comm, folder) as call, warned(lambda: release(late_rank)) as lines:
+        if late_rank == RANK:
             until_released()
         call()
     reported = COMM.allgather(lines)
-    assert reported[0], reported  # it waits for sure, and none that waits is below it
-    assert reported[0][0].startswith("rank 0 has waited for ")
-    assert f" s in {name}: " in reported[0][0]
-    assert re.search(rf"ranks? (1, )?{LATE} do(es)? not answer", reported[0][0]), reported
+    assert len(reported[lowest]) == 1, reported  # it waits for sure, and none that waits is below it
+    assert reported[lowest][0].startswith(f"rank {lowest} has waited for ")
+    assert f" s in {name}: " in reported[lowest][0]
+    assert re.search(rf"ranks? (\d, )*{late_rank}(, \d)* do(es)? not answer", reported[lowest][0]), reported
     receive_all()
     comm.Free()
 
@@ -330,6 +457,47 @@ BLOCKS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Any
     "pool": (lambda: lb_mpi.Pool(COMM), lambda pool: pool.map(abs, range(3))),
     "asked": (lambda: lb_mpi.asked_to_stop(COMM), lambda asked: [asked() for _ in range(3)]),
 }
+
+
+@pytest.mark.parametrize("leaver", [0, LATE])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_leaving_a_block_by_an_exception_is_an_error_on_all_ranks(name: str, leaver: int) -> None:
+    """The one raises its own, and waits for nobody; the others hear of it in their call, and make no more."""
+    opened, call = BLOCKS[name]
+
+    def leave() -> None:
+        with opened() as block:
+            call(block)
+            if leaver == RANK:
+                raise ZeroDivisionError("this rank can't go on")
+            try:
+                call(block)
+            finally:
+                with pytest.raises((lb_mpi.Error, ValueError), match="after a failure"):
+                    call(block)
+
+    with pytest.raises(ZeroDivisionError if leaver == RANK else lb_mpi.Error) as caught:
+        leave()
+    assert leaver == RANK or f"rank {leaver}: ZeroDivisionError: this rank can't go on (" in str(caught.value)
+    COMM.Barrier()
+
+
+def test_an_error_that_is_passed_on_names_the_rank_where_it_was_raised() -> None:
+    pair = COMM.Split(RANK < 2)
+
+    def leave() -> None:
+        with lb_mpi.Balancer(COMM) as outer:
+            if RANK < 2:
+                with contextlib.suppress(ZeroDivisionError), lb_mpi.Balancer(pair) as inner:
+                    if RANK == 0:
+                        raise ZeroDivisionError("this rank can't go on")
+                    inner.map_rows(np.copy, np.ones(3))
+            outer.map_rows(np.copy, np.ones(3))
+
+    with pytest.raises(lb_mpi.Error) as caught:
+        leave()
+    assert str(caught.value).startswith("rank 0: ZeroDivisionError: this rank can't go on (")
+    pair.Free()
 
 
 @pytest.mark.parametrize("name", BLOCKS)
