@@ -59,26 +59,35 @@ def leave(comm: MPI.Intracomm, _folder: Path) -> None:
         pass
 
 
-DOORS: dict[str, tuple[str, Opened]] = {  # the name by which a late rank is told of
-    "Pool()": ("lb_mpi.Pool", alone(lambda comm, _: lb_mpi.Pool(comm).close())),
-    "Pool.map": ("a map of lb_mpi.Pool", within(lb_mpi.Pool, lambda one: one.map(abs, 5))),
-    "Pool.close": ("close of lb_mpi.Pool", within(lb_mpi.Pool, lambda one: one.close())),
-    "Balancer()": ("lb_mpi.Balancer", alone(lambda comm, _: lb_mpi.Balancer(comm).close())),
-    "Balancer.map_rows": ("lb_mpi.Balancer.map_rows", within(lb_mpi.Balancer, lambda one: one.map_rows(np.sqrt, ROWS))),
-    "Balancer.migrate": ("lb_mpi.Balancer.migrate", within(lb_mpi.Balancer, lambda one: one.migrate(ROWS))),
-    "Balancer.report": ("lb_mpi.Balancer.report", within(lb_mpi.Balancer, lambda one: one.report())),
-    "Balancer.close": ("lb_mpi.Balancer.close", within(lb_mpi.Balancer, lambda one: one.close())),
-    "search": ("lb_mpi.search", alone(lambda comm, _: lb_mpi.search(comm, Pile(30)))),
-    "distribute": ("lb_mpi.distribute",
-                   alone(lambda comm, _: lb_mpi.distribute(comm, on_root("mesh:4x6"), method="block").close())),
-    "plan.exchange": ("plan.exchange", within(plan, lambda one: one.exchange(one.vertices))),
-    "plan.rebalance": ("plan.rebalance", within(plan, lambda one: one.rebalance(one.vertices))),
-    "plan.close": ("close of a plan", within(plan, lambda one: one.close())),
-    "measure": ("lb_mpi.measure", alone(lambda comm, _: lb_mpi.measure(comm, messages=False, rounds=1, round_s=0.01))),
-    "reorder_ranks": ("lb_mpi.reorder_ranks",
-                      alone(lambda comm, _: lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free())),
-    "save": ("lb_mpi.save", alone(lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[comm.rank], rows=ROWS[:1]))),
-    "load": ("lb_mpi.load", alone(lambda comm, folder: lb_mpi.load(comm, folder))),
-    "asked_to_stop": ("lb_mpi.asked_to_stop", alone(leave)),
-    "asked": ("lb_mpi.asked_to_stop", within(lb_mpi.asked_to_stop, ask)),
+USES: dict[str, tuple[Callable[[MPI.Intracomm], Any], Callable[[Any], object]]] = {  # what is made before, and its use
+    "Pool.map": (lb_mpi.Pool, lambda one: one.map(abs, 5)),
+    "Pool.close": (lb_mpi.Pool, lambda one: one.close()),
+    "Balancer.map_rows": (lb_mpi.Balancer, lambda one: one.map_rows(np.sqrt, ROWS)),
+    "Balancer.migrate": (lb_mpi.Balancer, lambda one: one.migrate(ROWS)),
+    "Balancer.report": (lb_mpi.Balancer, lambda one: one.report()),
+    "Balancer.close": (lb_mpi.Balancer, lambda one: one.close()),
+    "plan.exchange": (plan, lambda one: one.exchange(one.vertices)),
+    "plan.rebalance": (plan, lambda one: one.rebalance(one.vertices)),
+    "plan.owners": (plan, lambda one: one.owners()),
+    "plan.close": (plan, lambda one: one.close()),
+    "asked": (lb_mpi.asked_to_stop, ask),
+}
+NAMES = {  # by which a late rank is told of, where it is not that of the door
+    "Pool.map": "a map of lb_mpi.Pool", "Pool.close": "close of lb_mpi.Pool", "plan.close": "close of a plan",
+    "plan.owners": "lb_mpi.HaloPlan.owners", "asked": "lb_mpi.asked_to_stop",
 }  # fmt: skip
+CALLS: dict[str, Callable[[MPI.Intracomm, Path], object]] = {  # of all ranks, which need nothing before
+    "Pool": lambda comm, _: lb_mpi.Pool(comm).close(),
+    "Balancer": lambda comm, _: lb_mpi.Balancer(comm).close(),
+    "search": lambda comm, _: lb_mpi.search(comm, Pile(30)),
+    "distribute": lambda comm, _: lb_mpi.distribute(comm, on_root("mesh:4x6"), method="block").close(),
+    "measure": lambda comm, _: lb_mpi.measure(comm, messages=False, rounds=1, round_s=0.01),
+    "reorder_ranks": lambda comm, _: lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free(),
+    "save": lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[comm.rank], rows=ROWS[:1]),
+    "load": lambda comm, folder: lb_mpi.load(comm, folder),
+    "asked_to_stop": leave,
+}
+DOORS: dict[str, tuple[str, Opened]] = {  # the name by which a late rank is told of, and a call when all is made
+    **{door: (f"lb_mpi.{door}", alone(call)) for door, call in CALLS.items()},
+    **{door: (NAMES.get(door, door if "plan" in door else f"lb_mpi.{door}"), within(*USES[door])) for door in USES},
+}

@@ -13,6 +13,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.common import communicator
 from tests.misbehaviour import RAISES, RETURNS
+from tests.mpi.doors import USES
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -105,39 +106,23 @@ def test_a_call_of_the_same_balancer_in_its_function_is_refused() -> None:
         assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
 
 
-def plan_of_all() -> lb_mpi.HaloPlan:
-    return lb_mpi.distribute(COMM, f"ring:{6 * SIZE}", method="block")
-
-
-def balancer_of_all() -> lb_mpi.Balancer:
-    return lb_mpi.Balancer(COMM)
-
-
-def map_rows(one: Any) -> None:
-    one.map_rows(np.copy, numbers(12, 2))
-
-
-OTHERS: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any], object]]] = {  # the last: of one rank
-    "map_rows, close": (balancer_of_all, map_rows, lambda one: one.close()),
-    "report, close": (balancer_of_all, lambda one: one.report(), lambda one: one.close()),
-    "map_rows, migrate": (balancer_of_all, map_rows, lambda one: one.migrate(numbers(9, 2))),
-    "rebalance, exchange": (plan_of_all, lambda one: one.rebalance(one.vertices), lambda one: one.exchange(one.vertices)),
-    "exchange, close": (plan_of_all, lambda one: one.exchange(one.vertices), lambda one: one.close()),
-}
-
-
 @pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
 @pytest.mark.parametrize("n_before", [0, 1])
-@pytest.mark.parametrize("which", OTHERS)
-def test_a_rank_in_another_call_is_an_error_on_all_ranks(which: str, n_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("one", "other"), [  # the other: of the last rank
+    ("Balancer.map_rows", "Balancer.close"), ("Balancer.report", "Balancer.close"), ("plan.exchange", "plan.close"),
+    ("Balancer.map_rows", "Balancer.migrate"), ("plan.rebalance", "plan.exchange"),
+])  # fmt: skip
+def test_a_rank_in_another_call_is_an_error_on_all_ranks(
+    one: str, other: str, n_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(communicator, "OTHER_AFTER_S", 0.02)
-    made, call, other = OTHERS[which]
-    one = made()
+    made, call = USES[one]
+    opened = made(COMM)
     for _ in range(n_before):
-        call(one)
+        call(opened)
     with pytest.raises(lb_mpi.Error, match=r"rank . is in .*, rank . in .*: expected the same calls on all ranks"):
-        other(one) if RANK == LAST else call(one)
-    one.close()
+        (USES[other][1] if RANK == LAST else call)(opened)
+    opened.close()
 
 
 def spin_rows(n: int) -> None:
@@ -180,18 +165,3 @@ def test_no_row_is_split_off_alone_in_the_first_call() -> None:
     with lb_mpi.Balancer(COMM) as balancer:
         balancer.map_rows(function, numbers(1000, 3))
     assert min(sizes) > 1
-
-
-def test_leaving_by_an_exception_does_not_wait_for_the_others() -> None:
-    def leave() -> None:
-        with lb_mpi.Balancer(COMM) as balancer:
-            balancer.map_rows(np.copy, numbers(5))
-            if RANK != LAST:
-                COMM.recv(source=LAST)  # which that rank sends when it has left
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        leave()
-    if RANK == LAST:
-        for rank in range(LAST):
-            COMM.send(None, rank)

@@ -14,9 +14,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ from lb_mpi.mpi.common import collective, communicator, failure, late
 from lb_mpi.mpi.common.late import Answer, awaited
 from lb_mpi.mpi.common.tags import MOST, Tag
 from tests.mpi import doors
-from tests.mpi.doors import DOORS, ROWS, on_root, plan
+from tests.mpi.doors import DOORS, ROWS, USES, on_root, plan
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -112,7 +111,7 @@ def used() -> MPI.Intracomm:
 
 def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "EVERY_S", 0.05)
-    _, made = DOORS["Balancer()"]
+    _, made = DOORS["Balancer"]
     with made(used(), folder) as call, warned(release) as lines:
         if RANK == LATE:
             compiling.compilation.begin("kernel")
@@ -448,28 +447,21 @@ def error_of_all() -> lb_mpi.Error:
     return caught.value
 
 
-BLOCKS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Any], object]]] = {
-    "Balancer": (lambda: lb_mpi.Balancer(COMM), lambda balancer: balancer.map_rows(np.copy, np.zeros(3))),
-    "plan": (
-        lambda: lb_mpi.distribute(COMM, on_root(parse(f"ring:{3 * SIZE}")), method="block"),
-        lambda plan: plan.exchange(plan.vertices),
-    ),
-    "pool": (lambda: lb_mpi.Pool(COMM), lambda pool: pool.map(abs, range(3))),
-    "asked": (lambda: lb_mpi.asked_to_stop(COMM), lambda asked: [asked() for _ in range(3)]),
-}
+BLOCKS = ("Balancer.map_rows", "plan.exchange", "Pool.map", "asked")
 
 
 @pytest.mark.parametrize("leaver", [0, LATE])
 @pytest.mark.parametrize("name", BLOCKS)
 def test_leaving_a_block_by_an_exception_is_an_error_on_all_ranks(name: str, leaver: int) -> None:
     """The one raises its own, and waits for nobody; the others hear of it in their call, and make no more."""
-    opened, call = BLOCKS[name]
+    made, call = USES[name]
 
     def leave() -> None:
-        with opened() as block:
+        with made(COMM) as block:
             call(block)
             if leaver == RANK:
                 raise ZeroDivisionError("this rank can't go on")
+            COMM.recv(source=leaver)  # it has left
             try:
                 call(block)
             finally:
@@ -478,6 +470,8 @@ def test_leaving_a_block_by_an_exception_is_an_error_on_all_ranks(name: str, lea
 
     with pytest.raises(ZeroDivisionError if leaver == RANK else lb_mpi.Error) as caught:
         leave()
+    for rank in {*range(SIZE)} - {RANK} if leaver == RANK else ():
+        COMM.send(None, rank)
     assert leaver == RANK or f"rank {leaver}: ZeroDivisionError: this rank can't go on (" in str(caught.value)
     COMM.Barrier()
 
@@ -503,22 +497,22 @@ def test_an_error_that_is_passed_on_names_the_rank_where_it_was_raised() -> None
 @pytest.mark.parametrize("name", BLOCKS)
 def test_an_error_of_all_ranks_that_one_raises_again_notifies_the_others(name: str) -> None:
     """It raises it alone, and later: the others have caught it, and wait for this rank in the next call."""
-    (opened, call), kept = BLOCKS[name], error_of_all()
-    with pytest.raises((lb_mpi.Error, ValueError)) as caught, opened() as block:  # noqa: PT012
+    (made, call), kept = USES[name], error_of_all()
+    with pytest.raises((lb_mpi.Error, ValueError)) as caught, made(COMM) as block:  # noqa: PT012
         if RANK == LATE:
             raise kept
         call(block)
-    assert (caught.value is kept) == (RANK == LATE) or name == "pool"  # where ranks compare what they call
+    assert (caught.value is kept) == (RANK == LATE) or name == "Pool.map"  # where ranks compare what they call
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_ranks_that_leave_together_or_at_the_end_close_together(name: str) -> None:
-    (opened, _), kept = BLOCKS[name], error_of_all()
-    with contextlib.suppress(lb_mpi.BalanceError if name != "asked" else lb_mpi.Error), opened():  # reductions are pending
+    made, kept = USES[name][0], error_of_all()
+    with contextlib.suppress(lb_mpi.BalanceError if name != "asked" else lb_mpi.Error), made(COMM):  # reductions are pending
         if RANK == LATE:
             raise kept
     assert COMM.allreduce(1) == SIZE
-    with pytest.raises(lb_mpi.BalanceError) as caught, opened():
+    with pytest.raises(lb_mpi.BalanceError) as caught, made(COMM):
         raise kept
     assert caught.value is kept
 

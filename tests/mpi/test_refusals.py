@@ -22,6 +22,7 @@ import lb_mpi
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.machine import Machine
 from tests.misbehaviour import NotForPickling
+from tests.mpi.doors import USES
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -347,19 +348,11 @@ def test_what_is_no_communicator_is_refused() -> None:
         pass
 
 
-CLOSED: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
-    "Pool": (lambda: lb_mpi.Pool(COMM), lambda one: one.map(abs, 3)),
-    "Balancer": (lambda: lb_mpi.Balancer(COMM), lambda one: one.map_rows(np.copy, ROWS)),
-    "exchange": (plan, lambda one: one.exchange(np.zeros(5))),
-    "rebalance": (plan, lambda one: one.rebalance()),
-    "owners": (plan, lambda one: one.owners()),
-}
-
-
-@pytest.mark.parametrize("door", CLOSED)
+@pytest.mark.parametrize("door", ["Pool.map", "Balancer.map_rows", "plan.exchange", "plan.rebalance", "plan.owners"])
 def test_what_was_closed_twice_is_refused(door: str) -> None:
-    one = CLOSED[door][0]()
+    made, use = USES[door]
+    one = made(COMM)
     one.close()
     one.close()
     with pytest.raises(ValueError, match="closed"):
-        CLOSED[door][1](one)
+        use(one)
