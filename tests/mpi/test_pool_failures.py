@@ -309,8 +309,31 @@ def wrong_result(k: int) -> Any:
     return Unpicklable() if k == 3 else k
 
 
+class Unloadable:
+    """A result that can't be unpickled; `wrong`: in every chunk, it is not the first one."""
+
+    def __init__(self, wrong: bool) -> None:
+        self.wrong = wrong
+
+    def __reduce__(self) -> Any:
+        return divide, (3 if self.wrong else 4,)
+
+
+def wrong_result_of_another_rank(k: int) -> Any:
+    return Unloadable(k % 4 == 2 and (RANK > 0 or SIZE == 1))
+
+
 def divide(k: int) -> float:
     return 1 / (k - 3)
+
+
+def test_the_task_whose_result_can_t_be_unpickled_is_named() -> None:
+    with lb_mpi.Pool(COMM) as pool:
+        for call in (pool.map, pool.imap):
+            with pytest.raises(lb_mpi.TaskError, match="division by zero") as caught:
+                [*call(wrong_result_of_another_rank, range(16), chunksize=4)]
+            assert caught.value.index is not None
+            assert caught.value.index % 4 == 2
 
 
 @pytest.mark.parametrize("root", [None, 0])

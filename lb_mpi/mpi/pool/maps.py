@@ -44,7 +44,7 @@ from lb_mpi.mpi.pool.arguments import (
     sample_of,
 )  # fmt: skip
 from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
-from lb_mpi.mpi.pool.member import FLUSH_S, UNSENT_BYTES, Arrived, Member, PoolSend
+from lb_mpi.mpi.pool.member import FLUSH_S, UNSENT_BYTES, Arrived, Member, PoolSend, Unpickled
 from lb_mpi.mpi.pool.messages import (
     START,
     Call,
@@ -221,15 +221,19 @@ class RootTasks(Member):
             self.fail_task(pickle.loads(frames.pop().data), None)
         self._arrived += [(source, frame) for frame in frames]
 
-    def unpacked(self, outcome: tuple[list[list[Any]], Exception | None]) -> Iterator[tuple[int, Frame, list[Any]]]:
+    def unpacked(self, outcome: Unpickled) -> Iterator[tuple[int, Frame, list[Any]]]:
         """Yield (rank, frame, its results) of what was unpickled; note its failure, after which others may be left."""
-        values, error = outcome
+        values, error, place = outcome
         frames, self._arrived = self._arrived, self._arrived[len(values) + 1 :]
         for (source, frame), some in zip(frames, values, strict=False):
             yield source, frame, some
         if error is not None:
             source, frame = frames[len(values)]
-            self.fail_task(failure_of(error, source, frame.lo, self.call.function), None)
+            self.fail_task(failure_of(error, source, self.position_in(frame, place), self.call.function), None)
+
+    def position_in(self, frame: Frame, k: int) -> int:
+        """Return the position of the k-th task of the oldest frame."""
+        return frame.lo + k
 
     def fail_task(self, failure: TaskFailure, error: BaseException | None) -> None:
         """Note a failure, see `Member`; `error` is an exception on this rank."""

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import time
 from abc import abstractmethod
@@ -171,15 +172,46 @@ class Arrived(NamedTuple):
     frames: list[tuple[int, Frame]]  # with the rank of each
 
 
-def _unpickled(job: Arrived) -> tuple[list[list[Any]], Exception | None]:
-    """Return the results in each frame from other ranks, up to the first that can't be unpickled, and that error."""
+class Unpickled(NamedTuple):
+    """The results in each frame from other ranks, up to the first frame with one that can't be unpickled."""
+
+    values: list[list[Any]]
+    error: Exception | None = None  # of that one
+    place: int = 0  # of that one in its frame
+
+
+def _unpickled(job: Arrived) -> Unpickled:
     values: list[list[Any]] = []
-    try:
-        for _, frame in job.frames:
+    for _, frame in job.frames:
+        try:
             values.append(pickle.loads(frame.data))
+        except Exception as error:
+            return Unpickled(values, error, _first_wrong(frame))
+    return Unpickled(values)
+
+
+class _Attempts(pickle.Unpickler):
+    """Unpickles results of a frame, but those that can't be: an error in the place of each."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return _attempted if found is pickle.loads else found  # of a `PickledResult`
+
+
+def _attempted(data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
     except Exception as error:
-        return values, error
-    return values, None
+        return Unpickled([], error)
+
+
+def _first_wrong(frame: Frame) -> int:
+    """Return the place in its frame of the first result that can't be unpickled; only the last one is none by itself."""
+    try:
+        values = _Attempts(io.BytesIO(frame.data)).load()
+        return next(k for k, value in enumerate(values) if isinstance(value, Unpickled))
+    except Exception:  # StopIteration, too
+        return frame.hi - frame.lo - 1
 
 
 class Member(PoolActor):

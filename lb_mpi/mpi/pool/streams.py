@@ -23,7 +23,7 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool.arguments import CheckedOptions, iterate, name_of
 from lb_mpi.mpi.pool.maps import PoolMaps, RootTasks
 from lb_mpi.mpi.pool.member import Arrived, PoolMessage, PoolSend
-from lb_mpi.mpi.pool.messages import TaskBatch, TaskFailure, batch_parcel, exact, read_results
+from lb_mpi.mpi.pool.messages import Frame, TaskBatch, TaskFailure, batch_parcel, exact, read_results
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.ranks import MAP
 from lb_mpi.pooling.account import RankTasks
@@ -209,6 +209,10 @@ class RootStream(RootTasks):
         for _, _, values in self.unpacked(result):
             self._undelivered.append((self._tasks.popleft(), values))
         return []
+
+    def position_in(self, frame: Frame, k: int) -> int:
+        """See `RootTasks`."""
+        return self._tasks[0][k]
 
     def put(self, lo: int, hi: int, values: list[Any], seconds: float) -> None:
         """See `Member`."""
