@@ -79,8 +79,8 @@ class Arguments(NamedTuple):
 NO_VALUES = Values((), 0)
 
 
+class Given(NamedTuple):
     """The arguments of a rank in a call, checked; or its error."""
-    """What a rank has given in a call, checked; or what is wrong with it."""
 
     arguments: Arguments = Arguments()
     costs: Floats | None = None
@@ -88,8 +88,8 @@ NO_VALUES = Values((), 0)
     failed: Failed | None = None
 
     @property
+    def words(self) -> dict[str, str]:
         """The arguments that must be equal on all ranks, as text."""
-        """What must be equal on all ranks, as text."""
         named = {name: show(value) for name, value in self.arguments._asdict().items()}
         return {"costs": "None" if self.costs is None else "an array", **named, "values": self.values.words}
 
