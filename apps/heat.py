@@ -34,7 +34,6 @@ from lb_mpi.kernels import njit
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.common.collective import agree, barrier
-from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.graph.distribute import METHODS
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import load_kernels
@@ -44,9 +43,7 @@ from lb_mpi.table import counted
 AIR, HOTTEST = 0.25, 1.0  # temperatures
 LEFT = 0.01  # imbalance that a rebalancing leaves: vertices are small, and one move lasts for many steps
 RADIATION = 0.01  # of the fourth power of a temperature, in a step
-BLOCK_SUBSTEPS = (
-    200_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
-)
+BLOCK_SUBSTEPS = 200_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,15 +87,7 @@ def tasks(graph: Graph, work: int) -> Graph:
 
 @njit(cache=True)
 def step(
-    heat: Floats,
-    after: Floats,
-    indptr: Ints,
-    indices: Ints,
-    weights: Floats,
-    dt: float,
-    work: int,
-    first: int,
-    end: int,
+    heat: Floats, after: Floats, indptr: Ints, indices: Ints, weights: Floats, dt: float, work: int, first: int, end: int
 ) -> None:
     """One step of the owned vertices first..end-1: `heat` (n + ghosts,) of now, `after` of which these are written.
 
@@ -198,14 +187,13 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     for name, least in (("steps", 1), ("work", 1), ("seed", 0)):
         if getattr(options, name) < least:
             raise ValueError(f"{name} = {getattr(options, name)}: expected at least {least}")
-    own = duplicate(comm)
-    machine = agree(own, lambda: read_machine(options.machine) if options.machine and own.rank == 0 else None)
-    graph = agree(own, lambda: as_graph(options.graph) if own.rank == 0 else None)
-    compile_once(own, lambda: compile_kernels(rebalance=options.rebalance))
-    barrier(own)
+    machine = agree(comm, lambda: read_machine(options.machine) if options.machine and comm.rank == 0 else None)
+    graph = agree(comm, lambda: as_graph(options.graph) if comm.rank == 0 else None)
+    compile_once(comm, lambda: compile_kernels(rebalance=options.rebalance))
+    barrier(comm)
     began = time.perf_counter()
     plan = lb_mpi.distribute(
-        own,
+        comm,
         tasks(graph, options.work) if graph is not None else None,
         method=options.balance,
         machine=machine,
@@ -216,21 +204,20 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     )
     setup_s = time.perf_counter() - began
     with plan:
-        how: dict[str, Any] = {"index": plan.vertices, "options": matters(own, graph, options.work)}
-        steps = SavedSteps(own, options.save, options.save_every, options.steps, **how)
-        dt = time_step(own, plan)
-        barrier(own)
+        how: dict[str, Any] = {"index": plan.vertices, "options": matters(comm, graph, options.work)}
+        steps = SavedSteps(comm, options.save, options.save_every, options.steps, **how)
+        dt = time_step(comm, plan)
+        barrier(comm)
         speed.start()
         began = time.perf_counter()
         heat, cpu_s = simulate(plan, dt, steps, options.work, speed.now, rebalance=options.rebalance)
-        barrier(own)
+        barrier(comm)
         seconds = time.perf_counter() - began
-        total = checksum(own, plan.vertices, heat)
-        speeds = as_slow(own, speeds)
-        everyone = own.gather((cpu_s, len(plan.vertices)))
+        total = checksum(comm, plan.vertices, heat)
+        speeds = as_slow(comm, speeds)
+        everyone = comm.gather((cpu_s, len(plan.vertices)))
         moves = [one for one in plan.history if one.acted]
         counts = None if plan.allocation is None else plan.allocation.counts.tolist()
-    own.Free()
     if everyone is None:
         return {}, []
     cpu = np.array([cpu_s for cpu_s, _ in everyone])

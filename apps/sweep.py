@@ -30,7 +30,6 @@ from lb_mpi import checks
 from lb_mpi.cli.run.options import add_seed, add_slow_ranks
 from lb_mpi.files import write_whole
 from lb_mpi.mpi.common.collective import agree
-from lb_mpi.mpi.common.communicator import duplicate
 
 DECADES = 4.0  # of mu, from 1 on
 STEPS_A_PERIOD = 40  # about, in units of what a task costs at least
@@ -81,7 +80,7 @@ def oscillator(_time: float, state: Sequence[float], mu: float) -> tuple[float, 
 
 
 def solve(mu: float, until: float) -> tuple[float, float, float, int, int]:
-    """A task: the motion for one mu, as a plain tuple, which a log takes; ArithmeticError when the integration fails."""
+    """A task: the fields of the motion for one mu, as a plain tuple, which a checkpoint can hold; ArithmeticError."""
     found = solve_ivp(oscillator, (0.0, until), (2.0, 0.0), "LSODA", args=(float(mu),), rtol=1e-6, atol=1e-9)
     if not found.success:
         raise ArithmeticError(f"mu = {mu}: {found.message}")
@@ -92,7 +91,7 @@ def solve(mu: float, until: float) -> tuple[float, float, float, int, int]:
 
 
 def check_output(path: str | None) -> None:
-    """Find out before the work whether there is a place for its results; OSError."""
+    """Check before the work that the file of its results can be written; OSError."""
     if path is not None and os.path.isdir(path):
         raise IsADirectoryError(f"--output {path}: expected a file, and this is a folder")
     if path is not None and not os.path.isdir(os.path.dirname(path) or "."):
@@ -113,15 +112,12 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     until = checks.number("--until", options.until, above=0.0)
     mu = stiffnesses(checks.integer("--tasks", options.tasks, least=1), checks.integer("--seed", options.seed, least=0))
     costs = predicted_costs(mu, until) if options.costs else None
-    own = duplicate(comm)
-    agree(own, lambda: check_output(options.output) if own.rank == 0 else None)
-    pool = lb_mpi.Pool(own, emulated_speed=speed)
-    with pool:
+    agree(comm, lambda: check_output(options.output) if comm.rank == 0 else None)
+    with lb_mpi.Pool(comm, emulated_speed=speed) as pool:
         found = pool.map(partial(solve, until=until), mu, costs=costs, checkpoint=options.checkpoint)
         report = pool.report()
     motions = [Motion(*one) for one in found or ()]
-    agree(own, lambda: write(options.output, mu, motions) if motions and options.output else None)
-    own.Free()
+    agree(comm, lambda: write(options.output, mu, motions) if motions and options.output else None)
     if report is None:
         return {}, []
     answer = {

@@ -8,10 +8,11 @@ the specific options, answer and summary of each are together below.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,12 +120,16 @@ def _totals(done: Sequence[SimulatedCall | pools.MapRun | meshes.GraphStep], *na
     return {"total": total, "ratio": _ratio(total["seconds"], total["bound_s"]), "ratio_later": later, **more}
 
 
-def _summary(answer: dict[str, Any], what: str, without: str) -> str:
-    """Return the line on all steps of a simulation: `what` was simulated, and the ratios without this or that."""
-    return (
-        f"{what}: {answer['total']['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of the bound "
-        f"({answer['ratio_later']:.3f} in the later half); {without}"
-    )
+def _summary(answer: dict[str, Any], what: str, n: int, without: str) -> str:
+    """Return the line on all n steps of a simulation: `what` was simulated, and the ratios without this or that."""
+    later = f" ({answer['ratio_later']:.3f} in the later half)" if n > 1 else ""
+    return f"{what}: {answer['total']['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of the bound{later}; {without}"
+
+
+def _reasons(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield why each step of a table was balanced or not; a ditto mark if it is the reason of the line above."""
+    for before, step in itertools.pairwise([{"reason": ""}, *steps]):
+        yield '"' if step["reason"] == before["reason"] else step["reason"]
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
@@ -257,15 +262,16 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
 def _describe_rows(answer: dict[str, Any]) -> list[str]:
     calls, total = answer["calls"], answer["total"]
     header = ("call", "bound s", "time/bound", "without balancing", "rows moved", "MB moved", "what was done")
+    shown = _some(calls)
     lines = [
         [f"{k + 1}", f"{call['bound_s']:.6f}", f"{call['seconds'] / call['bound_s']:.3f}",
          f"{call['alone_s'] / call['bound_s']:.3f}", f"{call['rows_moved']:,}", f"{call['bytes_moved'] / 1e6:.3f}",
-         call["reason"]]
-        for k, call in _some(calls)
+         reason]
+        for (k, call), reason in zip(shown, _reasons([call for _, call in shown]), strict=True)
     ]  # fmt: skip
     return [
         Table(header, lines, words=(6,)).fitted(),
-        _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(calls), 'call')}",
+        _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(calls), 'call')}", len(calls),
                  f"without balancing {answer['ratio_without']:.3f}"),
         f"{counted(total['rows_moved'], 'row')} and {total['bytes_moved'] / 1e6:,.1f} MB moved, with "
         f"{counted(total['messages'], 'message')}",
@@ -336,7 +342,7 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     return [
         Table(header, lines).fitted(),
-        _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(maps), 'map')}",
+        _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(maps), 'map')}", len(maps),
                  f"without stealing {answer['ratio_dealt']:.3f}; "
                  f"with an ideal shared counter {answer['ratio_counter']:.3f}"),
         f"{counted(total['steals'], 'steal')}, with {counted(total['messages'], 'message')}",
@@ -402,17 +408,18 @@ def _graph(options: argparse.Namespace) -> dict[str, Any]:
 def _describe_graph(answer: dict[str, Any]) -> list[str]:
     steps, total = answer["steps"], answer["total"]
     header = ("step", "bound s", "time/bound", "without moves", "imbalance", "vertices moved", "cut", "what was done")
+    shown = _some(steps)
     lines = [
         [f"{k + 1}", f"{step['bound_s']:.6f}", f"{_ratio(step['seconds'], step['bound_s']):.3f}",
          f"{_ratio(step['alone_s'], step['bound_s']):.3f}", percent(step["imbalance"]), f"{step['vertices_moved']:,}",
-         f"{step['cut']:g}", step["reason"]]
-        for k, step in _some(steps)
+         f"{step['cut']:g}", reason]
+        for (k, step), reason in zip(shown, _reasons([step for _, step in shown]), strict=True)
     ]  # fmt: skip
     moves = sum(step["vertices_moved"] > 0 for step in steps)
     size, vertices = (counted(n, "vertex", "vertices") for n in (answer["vertices"], total["vertices_moved"]))
     return [
         Table(header, lines, words=(7,)).fitted(),
-        _summary(answer, f"{size} on {counted(answer['ranks'], 'rank')}, {counted(len(steps), 'step')}",
+        _summary(answer, f"{size} on {counted(answer['ranks'], 'rank')}, {counted(len(steps), 'step')}", len(steps),
                  f"without rebalancing {answer['ratio_without']:.3f}"),
         f"{counted(moves, 'rebalancing')} moved {vertices} and {total['bytes_moved'] / 1e6:,.1f} MB; edges cut: weight "
         f"{answer['cut_at_first']:g} at first, {steps[-1]['cut']:g} at the end",
