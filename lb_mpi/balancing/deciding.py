@@ -137,7 +137,7 @@ class Trigger:
         self.trust = 1.0  # 0..1: fraction of the expected savings that has come true
         self.caution = 1.0  # CAREFUL..1: the part of the cost that savings and losses must exceed
         self._calls = 0
-        self._lost_s = 0.0  # by not balancing since the last balancing
+        self.lost_s = 0.0  # since the last balancing, at opportunities at which it did not seem to pay
         self._losing_s = 0.0  # at each opportunity, by the last decision
         self._expected: tuple[float, float] | None = None  # at the last balancing: slowest rank's seconds, saving
         self._saving_s = 0.0  # by the last balancing, in each call; 0.0 once the imbalance is above the tolerance again
@@ -147,11 +147,6 @@ class Trigger:
     def due(self) -> bool:
         """True if the next call is an opportunity."""
         return (self._calls + 1) % self.every == 0
-
-    @property
-    def lost_s(self) -> float:
-        """Seconds lost since the last balancing, at opportunities at which it did not seem to pay."""
-        return self._lost_s
 
     def skip(self) -> bool:
         """Record a call; return True if it is no opportunity."""
@@ -163,7 +158,7 @@ class Trigger:
     def hold(self) -> None:
         """Record a quick call, in which nothing is decided."""
         if not self.skip():
-            self._lost_s += self._losing_s
+            self.lost_s += self._losing_s
 
     def paid(self, seconds: float) -> None:
         """Record the cost of a balancing; a smaller cost than before is accepted at once."""
@@ -204,21 +199,21 @@ class Trigger:
             return Decision(BalanceReason.WITHIN, gain_s, MOST_QUICK)
         gain_s = cut_s * self.every + (0.0 if level else gain_s)
         cost_s = self.cost_s if cost_s is None else cost_s
-        left_s = self.caution * cost_s - self._lost_s
+        left_s = self.caution * cost_s - self.lost_s
         if not level:
             self._saving_s = 0.0
         if gain_s <= left_s:
-            self._lost_s += gain_s
+            self.lost_s += gain_s
             self._losing_s = gain_s
             n_quick = int(min(left_s / gain_s - 1.0, MOST_QUICK)) if gain_s else MOST_QUICK
             return Decision(BalanceReason.WITHIN if level else BalanceReason.NO_GAIN, gain_s, n_quick)
         if level:
-            self._lost_s = 0.0
+            self.lost_s = 0.0
             return Decision(BalanceReason.CUT, gain_s)
         if self._saved_s > 0.0:
             least = min(1.0, max(CAREFUL, cost_s / self._saved_s))
             self.caution = KEEP * self.caution + (1.0 - KEEP) * least
-        self._lost_s = self._saved_s = 0.0
+        self.lost_s = self._saved_s = 0.0
         self._expected = now_s, saving_s
         return Decision(BalanceReason.GAIN, gain_s)
 

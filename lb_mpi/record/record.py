@@ -78,8 +78,7 @@ class Record:
         self._costs_at = began
         self._on_bin = on_bin
         self._lock, self._held = threading.RLock(), False
-        self._open = self.line.open
-        self._since, self._until = began, self.line.until
+        self._since = began
 
     def enter(self, phase: Phase, at: float) -> None:
         """Enter `phase` at the time `at`; earlier times count as the latest one."""
@@ -100,19 +99,19 @@ class Record:
             self._held = False
 
     def _enter(self, phase: Phase, at: float) -> None:
-        if at < self._until:
+        if at < self.line.until:
             if at > self._since:
-                self._open[self.phase] += at - self._since
+                self.line.open[self.phase] += at - self._since
                 self._since = at
         else:
             self.line.add(self.phase, self._since, at)
-            self._open, self._since, self._until = self.line.open, at, self.line.until
+            self._since = at
             self._on_bin(at)
         self.phase = phase
 
     def seconds(self) -> list[float]:
         """Sum up the seconds in each phase so far."""
-        return [float(total) for total in self.line.bins[: self.line.n].sum(axis=0) + np.array(self._open)]
+        return [float(total) for total in self.line.bins[: self.line.n].sum(axis=0) + np.array(self.line.open)]
 
     def step(self, step: Step) -> None:
         """Add a finished call of a driver."""

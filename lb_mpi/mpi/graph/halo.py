@@ -28,7 +28,7 @@ from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.emulate import throttle
-from lb_mpi.graph import Ints
+from lb_mpi.graph import Floats, Ints
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, gather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
 from lb_mpi.mpi.common.late import call
@@ -130,12 +130,6 @@ class HaloPlan:
 
     Attributes
     ----------
-    vertices : (n_local,) global numbers of the owned vertices, ascending.
-    ghosts : (n_ghosts,) global numbers of the ghosts: vertices of other ranks with a neighbour on this rank.
-    indptr : (n_local+1,) positions in `indices` where the neighbours of each owned vertex begin.
-    indices : (nnz,) the neighbours: 0..n_local-1 are owned vertices, larger numbers are ghosts.
-    weights : (nnz,) weights of the edges, in the order of `indices`.
-    vertex_weights : (n_local,) weights of the owned vertices.
     range : with method="slabs", (begin, end) of the owned vertices: their numbers are begin..end-1; otherwise None.
     cost : an `lb_mpi.MappingCost`, the time of the partition; None if it is not known, as without `unit_s`.
     cost_by_cut : with aim="time", the `lb_mpi.MappingCost` of the partition by cut alone; otherwise None.
@@ -144,7 +138,7 @@ class HaloPlan:
     last : a `Rebalanced` that says what the last call of `rebalance` did and why; None before the first call.
     history : the same for all calls.
 
-    After a call of `rebalance` that has moved vertices, all these arrays are new ones, except `parts`, and `allocation`,
+    After a call of `rebalance` that has moved vertices, the arrays of this rank's part are new ones; `parts`, `allocation`,
     `cost` and `cost_by_cut` are still those of the first distribution.
     """
 
@@ -159,7 +153,7 @@ class HaloPlan:
     ) -> None:
         """Make the plan of this rank's part; collective; works on a duplicate of `comm`."""
         self.range: tuple[int, int] | None = None
-        self._take(part)
+        self.part = part
         self.cut, self.cost, self.cost_by_cut, self._connected, slabs = quality  # on all ranks
         self.allocation = allocation  # target numbers of vertices of mean weight; None: not computed
         self.parts = parts
@@ -193,6 +187,36 @@ class HaloPlan:
         """Show the size of this rank's part."""
         vertices, ghosts = counted(len(self.vertices), "vertex", "vertices"), counted(len(self.ghosts), "ghost")
         return f"<lb_mpi.HaloPlan: {vertices} and {ghosts} on this rank, cut {self.cut:g}>"
+
+    @property
+    def vertices(self) -> Ints:
+        """(n_local,) global numbers of the owned vertices, ascending."""
+        return self.part.vertices
+
+    @property
+    def ghosts(self) -> Ints:
+        """(n_ghosts,) global numbers of the ghosts: vertices of other ranks with a neighbour on this rank."""
+        return self.part.ghosts
+
+    @property
+    def indptr(self) -> Ints:
+        """(n_local+1,) positions in `indices` where the neighbours of each owned vertex begin."""
+        return self.part.indptr
+
+    @property
+    def indices(self) -> Ints:
+        """(nnz,) the neighbours: 0..n_local-1 are owned vertices, larger numbers are ghosts."""
+        return self.part.indices
+
+    @property
+    def weights(self) -> Floats:
+        """(nnz,) weights of the edges, in the order of `indices`."""
+        return self.part.weights
+
+    @property
+    def vertex_weights(self) -> Floats:
+        """(n_local,) weights of the owned vertices."""
+        return self.part.vertex_weights
 
     @property
     def halo_bytes(self) -> int:
@@ -327,7 +351,7 @@ class HaloPlan:
                 self._some_have_one = True
                 if moved.part is not part:
                     self._free()
-                    self._take(moved.part)
+                    self.part = moved.part
                     if self.range is not None:
                         self.range = range_after(self.range[0], self.vertices, moved.given, self._presence.rank)
                 self.cut, self.n_halo = moved.cut, moved.n_ghosts
@@ -484,11 +508,6 @@ class HaloPlan:
         self._clocks.begin()
         now = self._clocks.before()
         return now.wall_s, now.cpu_s, 0.0 if now.queued_s is None else now.queued_s - now.others_s
-
-    def _take(self, part: GraphPart) -> None:
-        self.part = part
-        self.vertices, self.ghosts, self.vertex_weights = part.vertices, part.ghosts, part.vertex_weights
-        self.indptr, self.indices, self.weights = part.indptr, part.indices, part.weights
 
     def _free(self) -> None:
         for channel in self._channels.values():

@@ -39,8 +39,12 @@ class Values:
         self._pack = None if pack is None else function("pack", pack)
         self._unpack = None if unpack is None else function("unpack", unpack)
         self.given, self._n = tuple(values), n
-        self._columns = [self._column(value, f"values[{k}]", n) for k, value in enumerate(values)]
-        self.words = ", ".join([one.words for one in self._columns]) or "none"  # the forms of the values
+        self._columns, forms = list[Column](), list[str]()
+        for k, value in enumerate(values):
+            column = self._column(value, f"values[{k}]", n)
+            self._columns.append(column)
+            forms.append(column.words)
+        self.words = ", ".join(forms) or "none"  # the forms of the values
 
     @functools.cached_property
     def _orders(self) -> Orders:
