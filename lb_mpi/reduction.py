@@ -43,6 +43,11 @@ def units(value: float) -> int:
     return round(value / UNIT)
 
 
+def in_units(values: Iterable[float]) -> Iterable[int]:
+    """Count real numbers in units, as `units`."""
+    return map(round, map((1.0 / UNIT).__mul__, values))
+
+
 def halves(counts: Iterable[int]) -> Ints:
     """(2 n,) the high and the low half of each count."""
     return np.fromiter(itertools.chain.from_iterable(map(divmod, counts, itertools.repeat(HALF))), dtype=np.int64)

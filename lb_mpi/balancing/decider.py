@@ -47,7 +47,7 @@ from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.knowledge import USUAL, WEAK, KnownSpeeds, MeasuredSpeeds
 from lb_mpi.metrics import above
-from lb_mpi.reduction import UNIT, Reduction, halves, joined, reduce, units
+from lb_mpi.reduction import UNIT, Reduction, halves, in_units, joined, reduce, units
 
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 DENSE = 256  # ranks up to which the fit is solved as a dense system
@@ -169,12 +169,14 @@ class Decider:
             report.elapsed_s - report.overhead_s + late / speed, 0.0 if math.isnan(report.last_s) else report.last_s,
             -self._began_s,
         )  # fmt: skip
-        return Reduction(halves((*map(units, reals), *counts)), np.array(maxima, dtype=float))
+        sums = halves((*in_units(reals), *counts))
+        return Reduction(sums if self.held else self._with_more(sums), np.array(maxima, dtype=float))
 
     def decide(self, all_ranks: Reduction) -> Decided:
         """Decide on the round from the reports of all ranks; the decision is the same on all ranks."""
         knowledge, policy, place = self._knowledge, self.policy, self._knowledge.place
-        total, most = _Sums(*joined(all_ranks.sums)), _Maxima(*all_ranks.maxima.tolist())
+        n = 2 * len(_Sums._fields)
+        total, most = _Sums(*joined(all_ranks.sums[:n])), _Maxima(*all_ranks.maxima.tolist())
         if most.failed or most.mark != -most.mark_low:
             policy.failed()
             self.restart()
@@ -185,7 +187,7 @@ class Decider:
         balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         last_s = most.last_s or math.nan
         if self.held:
-            decision = self._hold(total, most, last_s)
+            decision = self._hold(total, most, last_s, after)
             if most.changed:
                 self.restart()
                 self.ways.lend()  # a program may have several forms in turn
@@ -221,6 +223,14 @@ class Decider:
             knowledge.tick_work, speeds, late,
         )  # fmt: skip
         self.quick.decided(decided)
+        return self._learn_more(decided, all_ranks.sums[n:])
+
+    def _with_more(self, sums: Ints) -> Ints:
+        """Return what is summed in a full call: `sums`, and what a subclass adds."""
+        return sums
+
+    def _learn_more(self, decided: Decided, more: Ints) -> Decided:
+        """Learn from the sums that were added; return the decision with that."""
         return decided
 
     def begin(self, n: int) -> Story[Planned] | None:
@@ -240,14 +250,14 @@ class Decider:
         self.quick.stop()
         self.ways.restart()
 
-    def _hold(self, total: _Sums, most: _Maxima, last_s: float) -> Decision:
-        """End a quick call, or one at home; the decision."""
+    def _hold(self, total: _Sums, most: _Maxima, last_s: float, imbalance: float) -> Decision:
+        """End a quick call, or one at home, with this imbalance; the decision."""
+        mean_s = total.busy / total.speed
         if self.ways.home:
             self.policy.hold(late=False)
-            mean_s, own = total.busy / total.speed, above(most.now_s, total.done / total.speed)
-            choice = self.ways.stayed(last_s, above(most.busy_s, mean_s), own, most.busy_s - mean_s)
+            own = above(most.now_s, total.done / total.speed)
+            choice = self.ways.stayed(last_s, imbalance, own, most.busy_s - mean_s)
         else:
-            mean_s = total.busy / total.speed
             queued = total.queued / total.elapsed if total.elapsed else 0.0
             self.policy.hold(late=self.quick.ended(most.elapsed_s, mean_s, queued))
             choice = self.ways.lent(last_s)
@@ -334,24 +344,16 @@ class RootPlanner(Decider):
         unsure = [WEAK if rank in self._observed else 1.0 for rank in range(self._size)]
         return KnownSpeeds(tuple(self._knowledge.speeds.tolist()), tuple(unsure))
 
-    def report(self, report: RankReport) -> Reduction:
-        """See `Decider`; of a full call, all ranks also learn the speed of each."""
-        numbers = super().report(report)
-        if self.held:
-            return numbers
+    def _with_more(self, sums: Ints) -> Ints:
+        """See `Decider`: the speed of each rank."""
         speeds = np.zeros(self._size, dtype=np.int64)
         speeds[self._knowledge.rank] = units(self._speed)
-        return numbers._replace(sums=np.concatenate([numbers.sums, speeds]))
+        return np.concatenate([sums, speeds])
 
-    def decide(self, all_ranks: Reduction) -> Decided:
+    def _learn_more(self, decided: Decided, more: Ints) -> Decided:
         """See `Decider`."""
-        if self.held:
-            return super().decide(all_ranks)
-        sums, speeds = np.split(all_ranks.sums, [-self._size])
-        decided, measured = super().decide(all_ranks._replace(sums=sums)), np.asarray(UNIT * speeds, dtype=np.float64)
+        measured = np.asarray(UNIT * more, dtype=np.float64)
         prior, self._prior = self._prior, None
-        if decided.problem:
-            return decided
         if prior is None or math.isnan(decided.imbalance_before):  # costs are still unknown on some rank
             return decided._replace(speeds=measured)
         decision = Decision(BalanceReason.GAIN, about="the first plan was made without the costs of rows")

@@ -114,7 +114,7 @@ class Decision(NamedTuple):
 def words_of(decision: Decision, rows: int) -> str:
     """Say what was decided, and how many rows were lent meanwhile."""
     words = "1 row was" if rows == 1 else f"{rows:,} rows were"
-    return "; ".join(filter(None, (decision.words, decision.about, f"{words} lent in this call" if rows else "")))
+    return "; ".join(filter(None, (decision.reason.words, decision.about, f"{words} lent in this call" if rows else "")))
 
 
 class Trigger:

@@ -71,7 +71,7 @@ test_known_wrong_variants_of_second_doors_are_caught = rejects(
     find_fault_of_second_doors,
     [
         (rows_knowledge, "Knowledge.learn", "seen = self.costs.compare(timed)", "pass"),  # what was known never yields
-        (decider, "RootPlanner.decide", "prior, self._prior = self._prior, None", "prior = self._prior"),
+        (decider, "RootPlanner._learn_more", "prior, self._prior = self._prior, None", "prior = self._prior"),
         (decider, "RootPlanner.begin", "if self._prior is None", "if True"),
         (decider, "RootPlanner.learned", "if not self._observed", "if True"),
         (rows_knowledge, "BLIND", "0.25", "0.9"),

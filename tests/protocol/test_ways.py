@@ -267,7 +267,7 @@ MUTANTS: list[Mutant] = [
     (module, "Ways.learned", "            self.home = False\n", ""),
     # a rank decides from its own times only
     (decider_module, "Decider.decide", "last_s = most.last_s or math.nan", "last_s = 1.0 + self._began_s"),
-    (decider_module, "Decider._hold", "stayed(last_s, above(most.busy_s, mean_s)", "stayed(last_s, self._began_s"),
+    (decider_module, "Decider._hold", "stayed(last_s, imbalance", "stayed(last_s, self._began_s"),
     # the way at home forgets a failure
     (decider_module, "Decider.decide", "if most.failed or", "if most.failed and not self.ways.home or"),
     # it never leaves home: never, only for a trial in its time, only for a change

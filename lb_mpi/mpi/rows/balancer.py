@@ -229,7 +229,6 @@ class Balancer:
         watch.warm = watch.warm and known
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record), self._calling:
             watch.begin()
-            self._wire.begin()
             bound = functools.partial(function, **options) if options and not failed else function
             results = Results(mine, function, self._form)
             computing = Computing(
@@ -357,6 +356,7 @@ class Balancer:
         decider, n = self._plans.decider, rows.n_units
         if (planning := decider.begin(n)) is not None:  # the first call, and the speeds are known
             decider.begun(self._plans.run(planning)[0])
+        self._wire.begin()
         objects, quick = rows.pack is not None, decider.quick.left > 0
         round = knowledge.begin(n, rows.spec.mark, warm=watch.warm, objects=objects, quick=quick)
         if failed:

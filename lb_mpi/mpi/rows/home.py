@@ -65,5 +65,6 @@ def _compute(computing: Computing, learned: Learned, rank: int, interrupts: Inte
     except BaseException as error:
         end_child(process)
         return of_rows(error, rank, words)
-    end_child(process)
+    if os.getpid() != process:
+        end_child(process)
     return None

@@ -175,6 +175,8 @@ class Rows:
 
     def arguments(self, block: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of the user's function for a block: the rows proper, then `more`, with scalars unchanged."""
+        if not self._more:
+            return (in_form(self.spec, block, self._make),)
         arrays = iter(block[self.spec.n_home :])
         return in_form(self.spec, block, self._make), *(one if _is_scalar(one) else next(arrays) for one in self._more)
 
