@@ -1,28 +1,26 @@
 """Compare the predictions of a report with runs.  python -m benchmarks.advise
 
 An app runs on four ranks with emulated speeds in one variant, with a record; `report` predicts another variant; then that
-variant runs, too.  All of this is repeated --runs times, in turn.  The table has the medians of the predicted and measured
-seconds, the spread of the latter (maximum - minimum, in percent of the median), the median of the rounds' ratios with the
-least and the greatest, and how much of the machine other programs used meanwhile.  Use an otherwise idle machine with at
-least two cores: the ranks need 1.6 of them.
+variant runs, too.  All of this is repeated --runs times, in turn.  The table has the seconds of each variant, and the ratio
+predicted / measured, which is to be within 0.1 of 1: medians of the rounds, with the minimum and the maximum.  Use an
+otherwise idle machine with at least two cores: the ranks need 1.6 of them.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.measuring import LIMIT_S, MARK, command, known, percent
+from benchmarks.measuring import LIMIT_S, Row, command, in_turn, table
 from tools.environment import here
-from tools.others import MUCH, Watch
 
-WANTED = 0.10
+APPS = ("weather", "heat", "sweep")
 UNPLAYED = "weather none"  # without a Balancer there is nothing to play
 SPEEDS = "0.8,0.4,0.2,0.2"
 WEATHER, HEAT, SWEEP = ["--steps", "30"], ["--steps", "150"], ["--tasks", "2000"]
@@ -74,85 +72,40 @@ def advice(folder: Path) -> dict[str, float]:
     return {way["what"]: way["predicted_s"] for of in json.loads(done.stdout)["settings"] for way in of["ways"]}
 
 
-class Way(NamedTuple):
-    """The measurements of one variant, run by run."""
+class Run(NamedTuple):
+    """The figures of one run."""
 
-    seconds: list[float]
-    others: list[float]  # took so much of the machine
-    said: dict[str, list[float]]  # by line of the report
-
-
-def measure(ways: list[str], speeds: str, runs: int) -> dict[str, Way]:
-    """Run all ways in turn, `runs` times."""
-    found = {way: Way([], [], {}) for way in ways}
-    for number in range(runs):
-        for way in ways:
-            print(f"run {number + 1} of {runs}: {way}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory() as name:
-                one, watch = found[way], Watch()
-                one.seconds.append(run(way, speeds, Path(name)))
-                one.others.append(watch.others())
-                if way == UNPLAYED:
-                    continue
-                for what, predicted_s in advice(Path(name)).items():
-                    one.said.setdefault(what, []).append(predicted_s)
-    return found
+    seconds: float
+    predicted: dict[str, float]  # seconds by line of the report
 
 
-def table(found: dict[str, Way]) -> list[dict[str, Any]]:
-    """One entry for each claim of which both sides are known."""
-    entries = []
+def measured(way: str, speeds: str) -> Run:
+    """Run a variant, and read the report of its record."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = run(way, speeds, Path(folder))
+        return Run(seconds, {} if way == UNPLAYED else advice(Path(folder)))
+
+
+def measure(app: str, speeds: str, runs: int) -> Iterator[Row]:
+    """Run all variants of an app in turn; yield the seconds, and predicted / measured, round by round."""
+    ways = {way: partial(measured, way, speeds) for way, (of, _) in WAYS.items() if of == app}
+    found, others = in_turn(ways, runs)
+    for way, some in found.items():
+        yield Row(way, [one.seconds for one in some], "s", others=others)
     for claim in CLAIMS:
-        if claim.recorded not in found or claim.of not in found:
-            continue
-        by, of = found[claim.recorded], found[claim.of]
-        predicted = by.said.get(claim.says, [])
-        if not predicted:
-            continue
-        rounds = _ratios(predicted, of.seconds)
-        entries.append(
-            {
-                "recorded": claim.recorded,
-                "of": claim.of,
-                "predicted_s": statistics.median(predicted),
-                "measured_s": statistics.median(of.seconds),
-                "measured_spread": (max(of.seconds) - min(of.seconds)) / statistics.median(of.seconds),
-                "ratio": statistics.median(rounds),
-                "ratio_least": min(rounds),
-                "ratio_greatest": max(rounds),
-                "others": known(statistics.median(by.others + of.others)),
-            }
-        )
-    return entries
-
-
-def _ratios(predicted: list[float], measured: list[float]) -> list[float]:
-    """Round by round, since the machine's speed may drift."""
-    return [one / other for one, other in zip(predicted, measured, strict=True)]
+        pairs = zip(found.get(claim.recorded, []), found.get(claim.of, []), strict=True)
+        ratios = [by.predicted[claim.says] / of.seconds for by, of in pairs if claim.says in by.predicted]
+        if ratios:
+            yield Row(f"{claim.of} from {claim.recorded}: predicted / measured", ratios, "times", "~ 0.1", others)
 
 
 def main() -> None:
     """Measure, print the table (or JSON)."""
     parser = command("advise", __doc__, runs=(3, "of each way"))
     parser.add_argument("--speeds", default=SPEEDS, metavar="F,F,...", help="speeds of the ranks (default: %(default)s)")
-    parser.add_argument("--app", choices=("weather", "heat", "sweep"), help="only this one (default: all)")
+    parser.add_argument("--only", nargs="+", choices=APPS, default=APPS, help="run only these apps")
     options = parser.parse_args()
-    ways = [way for way, (app, _) in WAYS.items() if options.app in (None, app)]
-    entries = table(measure(ways, options.speeds, options.runs))
-    if options.json:
-        print(json.dumps({"speeds": options.speeds, "runs": options.runs, "claims": entries}))
-        return
-    print(f"speeds {options.speeds}, {options.runs} runs of each way")
-    print("recorded         predicts         predicted  measured   spread   ratio" + 19 * " " + "others")
-    for one in entries:
-        others = math.nan if one["others"] is None else one["others"]
-        rounds = f"({one['ratio_least']:.3f} to {one['ratio_greatest']:.3f})"
-        print(
-            f"{one['recorded']:16} {one['of']:16} {one['predicted_s']:7.2f} s {one['measured_s']:7.2f} s "
-            f"{one['measured_spread']:8.1%} {one['ratio']:7.3f} {rounds:>18}  {percent(others)}"
-        )
-    print(f"wanted: ratio within {1.0 - WANTED:.2f} to {1.0 + WANTED:.2f}")
-    print(f"{MARK}: others took more than {MUCH:.0%} of the machine, the ratio says less")
+    table(options.only, lambda app: measure(app, options.speeds, options.runs), options.json)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ program that has started them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-from benchmarks.measuring import Answer, Row, command, hosts, run, table
-from tools.others import Watch
+from benchmarks.measuring import Answer, Row, command, hosts, in_turn, run, table
 
 HOSTS, SLOTS, ONE, ROOM = "0.8,0.4,0.2", "0.4,0.2,0.1", "0.8,0.4,0.2,0.2", "0.4,0.2,0.1,0.1"
 SMALL = ["-m", "apps.weather", "--shape", "128x240", "--steps", "30"]
@@ -88,15 +88,9 @@ def section(name: str, repeat: int) -> Iterator[Row]:
 
 def measure(cases: Sequence[Case], repeat: int, answer: Answer) -> Iterator[Row]:
     """Run the cases in turn; a row for each, and for the first step if the program has steps."""
-    figures: dict[str, list[dict[str, Any]]] = {case.name: [] for case in cases}
-    shares: dict[str, list[float]] = {case.name: [] for case in cases}
-    for _ in range(repeat):
-        for case in cases:
-            watch = Watch()
-            figures[case.name].append(answer([*case.argv, "--json"]))
-            shares[case.name].append(watch.others())
+    found, others = in_turn({case.name: partial(answer, [*case.argv, "--json"]) for case in cases}, repeat)
     for case in cases:
-        runs, others = figures[case.name], max(shares[case.name])
+        runs = found[case.name]
         ratios = [one["seconds"] / one["lower_bound_seconds"] for one in runs]
         yield Row(case.name, ratios, "", case.wanted, others)
         if "step_seconds" in runs[0]:

@@ -18,11 +18,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from tools.environment import FOLDERS, ROOT, Environment, here, wanted
 from tools.others import MUCH, Watch, own_cpu_s
+
+T = TypeVar("T")
 
 LIMIT_S = 300.0  # of one program
 DELAY_MS = 1  # between emulated hosts
@@ -169,7 +171,7 @@ class Row(NamedTuple):
     name: str
     values: list[float]
     unit: str = ""
-    wanted: str = ""  # ">= 3"; empty: nothing is
+    wanted: str = ""  # ">= 3"; "~ 0.1": within 0.1 of 1; empty: nothing is
     others: float = 0.0  # share of the machine that other programs took
 
     @property
@@ -183,6 +185,8 @@ class Row(NamedTuple):
         if not self.wanted:
             return None
         sign, number = self.wanted.split()
+        if sign == "~":
+            return abs(self.seen - 1.0) <= float(number)
         return self.seen >= float(number) if sign == ">=" else self.seen <= float(number)
 
     def __str__(self) -> str:
@@ -200,6 +204,19 @@ class Row(NamedTuple):
             "others": known(self.others),
         }
         return {**self._asdict(), **numbers, "met": self.met}
+
+
+def in_turn(ways: Mapping[str, Callable[[], T]], repeat: int) -> tuple[dict[str, list[T]], float]:
+    """Run all ways in turn (A B A B), `repeat` times; return what each gave, and the largest share that others took."""
+    found: dict[str, list[T]] = {name: [] for name in ways}
+    watch, most = Watch(), 0.0
+    for k in range(repeat):
+        for name, way in ways.items():
+            print(f"round {k + 1} of {repeat}: {name}", file=sys.stderr, flush=True)
+            watch.others()
+            found[name].append(way())
+            most = max(most, watch.others())
+    return found, most
 
 
 def table(sections: Sequence[str], measure: Callable[[str], Iterator[Row]], as_json: bool) -> None:
