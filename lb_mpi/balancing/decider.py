@@ -42,7 +42,7 @@ from lb_mpi.balancing.deciding import (
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
-from lb_mpi.balancing.ways import Choice, Stay, Ways
+from lb_mpi.balancing.ways import RECENT, Choice, Stay, Ways
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.knowledge import USUAL, WEAK, KnownSpeeds, MeasuredSpeeds
@@ -107,6 +107,7 @@ class Decider:
         self._seen: dict[int, tuple[float, float]] = {}  # by rank q: weight, and weight * log(k_q / k of this rank)
         self._tick_rates = MeasuredSpeeds()  # ticks per second in the last rounds
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
+        self._stayed_s: deque[float] = deque(maxlen=RECENT)  # busy, in the last calls at home
         self._began_s = self._planned_s = 0.0
 
     def changed(self, *, lending: bool, seconds: float | None = None) -> None:
@@ -159,6 +160,11 @@ class Decider:
         self._began_s = 0.0 if first else report.began_s + report.overhead_s
         unknown = math.isnan(report.work)
         work = 0.0 if unknown else report.work + late
+        if not home:
+            self._stayed_s.clear()
+        else:
+            self._stayed_s.append(report.busy_s)
+            work = work if self.ways.learning else median(self._stayed_s) * speed + late  # noise does not last
         done = (own_s * speed if home else max(0.0, report.ticks * tick_work + report.helped)) + late
         busy = report.busy_s * speed + late
         reals = work, done, busy, speed, report.queued_s, report.elapsed_s, report.home * speed / work if work > 0.0 else 0.0
@@ -187,7 +193,7 @@ class Decider:
         balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         last_s = most.last_s or math.nan
         if self.held:
-            decision = self._hold(total, most, last_s, after)
+            decision = self._hold(total, most, last_s)
             if most.changed:
                 self.restart()
                 self.ways.lend()  # a program may have several forms in turn
@@ -250,14 +256,14 @@ class Decider:
         self.quick.stop()
         self.ways.restart()
 
-    def _hold(self, total: _Sums, most: _Maxima, last_s: float, imbalance: float) -> Decision:
-        """End a quick call, or one at home, with this imbalance; the decision."""
-        mean_s = total.busy / total.speed
+    def _hold(self, total: _Sums, most: _Maxima, last_s: float) -> Decision:
+        """End a quick call, or one at home; the decision."""
         if self.ways.home:
             self.policy.hold(late=False)
-            own = above(most.now_s, total.done / total.speed)
-            choice = self.ways.stayed(last_s, imbalance, own, most.busy_s - mean_s)
+            mean_s, own = total.work / total.speed, above(most.now_s, total.done / total.speed)
+            choice = self.ways.stayed(last_s, above(most.home_s, mean_s), own, most.home_s - mean_s)
         else:
+            mean_s = total.busy / total.speed
             queued = total.queued / total.elapsed if total.elapsed else 0.0
             self.policy.hold(late=self.quick.ended(most.elapsed_s, mean_s, queued))
             choice = self.ways.lent(last_s)

@@ -13,7 +13,8 @@ Law.
 - In the first call, rows are lent, since it may be long, or the only one.  The next ones are at home, unless the ranks are
   more uneven, by their own time, than chance explains: after n calls, by 30 % / n.  All ranks learn from these calls.  Once
   30 % / n is less than the tolerance, the first calls are over, and rows stay at home.
-- Later, lending is tried only where the ranks are uneven at home, by more than the tolerance.
+- Later, lending is tried only where the ranks are uneven at home, by more than the tolerance: by the median of what each
+  rank needed in the last calls, since noise does not last.
 - A trial that took longer than predicted corrects the next predictions of its way: by all that it took longer, and
   by a quarter of that after each time that no trial has followed.
 - At home, each call tells how uneven the ranks are.  If that grows, lending is tried at once; but not if they only wait for
@@ -85,7 +86,7 @@ class Ways:
         self._home_s = math.inf  # of a call at home, as predicted in the last full call
         self._error_s = {Stay.TRY_HOME: 0.0, Stay.TRY_LENDING: 0.0}  # measured - predicted, in the last trials
         self._tried: tuple[Stay, float] = (Stay.TRY_LENDING, math.inf)  # the last trial, and its predicted seconds
-        self._imbalances, self._own = deque[float](maxlen=RECENT), deque[float](maxlen=SURE)  # of the last calls at home
+        self._own = deque[float](maxlen=SURE)  # imbalances of the last calls at home
         self._usual = math.inf  # the smallest of `_own` when the ways were compared last
 
     def lend(self) -> None:
@@ -138,15 +139,14 @@ class Ways:
     def stayed(self, last_s: float, imbalance: float, own: float, uneven_s: float) -> Choice | None:
         """Record a call at home; see `lent`.
 
-        It had this imbalance, which is `uneven_s` on the slowest rank; and `own`, if no rank had waited for a core.
+        The last ones had this imbalance, which is `uneven_s` on the slowest rank; this one `own`, without waiting for cores.
         """
         self._note(last_s)
-        self._imbalances.append(imbalance)
         self._own.append(own)
         uneven = len(self._own) == SURE and min(self._own) > self._usual + CHANGED
         if self._trial:
             return self._compare(self._stayed, self._lent)
-        if len(self._stayed) < FEWEST or (not uneven and (self._left > 0 or median(self._imbalances) <= self._tolerance)):
+        if len(self._stayed) < FEWEST or (not uneven and (self._left > 0 or imbalance <= self._tolerance)):
             return None
         if uneven:  # what calls took before that does not matter any longer
             self._stayed = deque(list(self._stayed)[1 - SURE :], maxlen=RECENT)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import StatisticsError
+from statistics import StatisticsError, median
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from lb_mpi.balancing import ways as module
 from lb_mpi.balancing.deciding import BalanceReason, RankReport, RoundProblem, Trigger, words_of
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner
-from lb_mpi.balancing.ways import LONGEST, SHORTEST, SURE, TRIAL, Choice, Stay, Ways
+from lb_mpi.balancing.ways import LONGEST, RECENT, SHORTEST, SURE, TRIAL, Choice, Stay, Ways
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall
 from lb_mpi.graph import Floats, parse
 from lb_mpi.reduction import reduced
@@ -29,7 +30,7 @@ def play(
     ways: Ways, n: int, home_s: Numbers, lending_s: Numbers, uneven: Numbers, predicted_s: Numbers | None = None
 ) -> tuple[list[bool], list[Choice]]:  # fmt: skip
     """Make n calls, which take these seconds in both ways; which were at home, and the choices."""
-    at_home, choices, last_s = [], [], math.nan
+    at_home, choices, last_s, imbalances = [], [], math.nan, deque[float](maxlen=RECENT)
     for k in range(n):
         home, seconds = ways.home, (home_s if ways.home else lending_s)(k)
         at_home.append(home)
@@ -37,8 +38,10 @@ def play(
         if ways.learning:
             choice, _ = None, ways.learned(before, uneven(k))
         elif home:
-            choice = ways.stayed(before, uneven(k), uneven(k), uneven(k) * seconds)
+            imbalances.append(uneven(k))
+            choice = ways.stayed(before, usual := median(imbalances), uneven(k), usual * seconds)
         else:
+            imbalances.clear()
             choice = ways.lent(before, (predicted_s or home_s)(k))
         choices += [choice] if choice else []
         last_s = seconds
@@ -267,13 +270,13 @@ MUTANTS: list[Mutant] = [
     (module, "Ways.learned", "            self.home = False\n", ""),
     # a rank decides from its own times only
     (decider_module, "Decider.decide", "last_s = most.last_s or math.nan", "last_s = 1.0 + self._began_s"),
-    (decider_module, "Decider._hold", "stayed(last_s, imbalance", "stayed(last_s, self._began_s"),
+    (decider_module, "Decider._hold", "stayed(last_s, above(most.home_s, mean_s)", "stayed(last_s, self._began_s"),
     # the way at home forgets a failure
     (decider_module, "Decider.decide", "if most.failed or", "if most.failed and not self.ways.home or"),
     # it never leaves home: never, only for a trial in its time, only for a change
     (module, "Ways.stayed", "(not uneven and (self._left", "True or (not uneven and (self._left"),
     (module, "Ways.stayed", "uneven = len(self._own) == SURE and", "uneven = False and"),
-    (module, "Ways.stayed", "self._left > 0 or median", "True or median"),
+    (module, "Ways.stayed", "self._left > 0 or imbalance", "True or imbalance"),
     # it lends at home, or helps
     (module, "Ways._try", "way is Stay.TRY_HOME, True", "False, True"),
     (module, "Ways._try", "way is Stay.TRY_HOME, True", "self.home, True"),
@@ -288,7 +291,7 @@ MUTANTS: list[Mutant] = [
     (module, "Ways._compare", "if not slower and", "if"),
     (module, "Ways._compare", "            self._usual = min(self._own)\n", "            self._usual = 0.0\n"),
     (module, "Ways.lent", "if self._home_s > most_s or not self._promises(Stay.TRY_HOME, self._home_s, most_s)", "if False"),
-    (module, "Ways.stayed", "median(self._imbalances) <= self._tolerance", "False"),
+    (module, "Ways.stayed", "imbalance <= self._tolerance", "False"),
     # predictions that were wrong are believed as before, or never again, or after each call
     (module, "Ways._promises", "predicted_s + self._error_s[way]", "predicted_s"),
     (module, "Ways._promises", "        self._error_s[way] *= FADE\n", ""),
