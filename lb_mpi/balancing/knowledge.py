@@ -264,6 +264,26 @@ def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype
         begin = end
 
 
+class HomeTimes(NamedTuple):
+    """Seconds at home in the last round; 0: unknown."""
+
+    row_s: float = 0.0  # of a row, with all overhead
+    handling_s: float = 0.0  # overhead of a block
+    call_s: float = 0.0  # of a call of the function, beyond its rows
+
+    @property
+    def block_s(self) -> float:
+        """Seconds of a block beyond its rows."""
+        return self.handling_s + self.call_s
+
+
+class PlanMade(NamedTuple):
+    """The knowledge when the plan was made."""
+
+    n_rows: int = 0  # of this rank
+    blind: bool = False  # no costs: the plan is in rows
+
+
 class Knowledge:
     """One rank from round to round; `neighbours` are those on the process graph.
 
@@ -282,21 +302,13 @@ class Knowledge:
         self.mark: int | None = None  # of the rows that the costs describe
         self.plan: Plan | None = None  # by which rows are lent; None: they stay at home
         self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: not chosen yet
-        self._n_planned = 0  # rows that this rank had when the plan was made
-        self._blind = False  # the plan is in rows, as their costs are not known yet
+        self._made = PlanMade()
         self._n_lending = 0  # rounds with planned loans of rows with the current mark
         self._late_ticks = 0.0  # spent on borrowed rows in the last round, after this rank had sent SETTLED
         self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
-        self._row_s = 0.0  # of a row at home in the last round, with all overhead; 0: unknown
-        self._handling_s = 0.0  # overhead of a block at home; 0: unknown
-        self._call_s = 0.0  # of a call of the function, beyond its rows
+        self._times = HomeTimes()
         self._even = False  # the last full call was balanced
         self._quick: tuple[Floats, list[Rowset]] | None = None  # in quick calls: sizes of rows, blocks at home
-
-    @property
-    def _block_s(self) -> float:
-        """Seconds of a block at home beyond its rows."""
-        return self._handling_s + self._call_s
 
     @property
     def work_of_rows(self) -> float:
@@ -323,7 +335,7 @@ class Knowledge:
     @property
     def _kept(self) -> float:
         """The part of the planned loans that stays at home in this round, for dry ranks; the same on all ranks."""
-        if self._blind:
+        if self._made.blind:
             return BLIND
         return kept(max(0, self._n_lending - 1), self.plan.longest_s) if self.plan is not None and self.is_lending else 0.0
 
@@ -335,7 +347,7 @@ class Knowledge:
         """Begin a round of n rows with this `mark`: what is known of the costs of other rows is forgotten."""
         self.n_rounds += 1
         if not self.knows(mark) or self.costs is None:
-            self.costs, self.mark, self._row_s, self._handling_s, self._call_s = RowCosts(self.place, n), mark, 0.0, 0.0, 0.0
+            self.costs, self.mark, self._times = RowCosts(self.place, n), mark, HomeTimes()
             self.lent, self._n_lending, self._quick = None, 0, None
         elif len(self.costs.ticks) != n:  # the rows are others: only the mean is still of use
             mean = float(np.mean(self.costs.work(self.tick_work))) if len(self.costs) else np.nan
@@ -367,7 +379,7 @@ class Knowledge:
         return Round(
             self.rank, blocks_home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
-            help_ticks=self._late_ticks, handling_s=self._block_s, sizes=sizes, usual_s=self._row_s,
+            help_ticks=self._late_ticks, handling_s=self._times.block_s, sizes=sizes, usual_s=self._times.row_s,
             objects=objects, quick=quick,
         )  # fmt: skip
 
@@ -389,16 +401,18 @@ class Knowledge:
         place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
         timed = [(rows, place[by], ticks) for rows, by, ticks, _ in learned.timed]
         seen, self.tick_work = self.costs.observe(timed, self.tick_work)
-        if self._blind:
+        if self._made.blind:
             seen = self.costs.compare(timed)
         self.costs.fill()
         known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
         work = [timed.ticks * float(self.tick_work[place[timed.by]]) for timed in known]
         own = [timed for timed in known if timed.by == self.rank]
         n_known, n_own = (sum(count(timed.rows) for timed in some) for some in (known, own))
-        self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
-        self._handling_s = handling_s or self._handling_s
-        self._call_s = self.costs.call.ticks * busy_s / ticks if ticks > 0.0 else self._call_s
+        self._times = HomeTimes(
+            busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0,
+            handling_s or self._times.handling_s,
+            self.costs.call.ticks * busy_s / ticks if ticks > 0.0 else self._times.call_s,
+        )
         own_tick_work = float(self.tick_work[self.place])
         given = sum(each for each, timed in zip(work, known, strict=True) if timed.helped)
         helped_work = given - learned.help_ticks * own_tick_work
@@ -419,15 +433,14 @@ class Knowledge:
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, lend rows by this plan, which all ranks have; None: all rows stay at home."""
-        self._n_planned = len(self.costs) if self.costs is not None else 0
-        self._blind = False
+        self._made = PlanMade(len(self.costs) if self.costs is not None else 0)
         # The rows are chosen when the next round begins, so that no rank waits for that now.
         self.plan, self.lent = plan, None
 
     def follow_blind(self, plan: Plan, speeds: Floats) -> None:
         """Lend rows by this plan of numbers of rows in the first round, as ranks have (P,) speeds from elsewhere."""
         self.follow(plan)
-        self.tick_work, self.speeds, self._blind = np.ones(len(speeds)), speeds, True
+        self.tick_work, self.speeds, self._made = np.ones(len(speeds)), speeds, self._made._replace(blind=True)
 
     def note_others(self, others: Mapping[int, tuple[float, float]]) -> None:
         """Know these ranks, by rank the work of a tick and the speed, beside itself and its neighbours.
@@ -465,10 +478,11 @@ class Knowledge:
         mine = self.plan.of(self.rank)
         if not len(mine.amounts):
             return {}
-        if self._n_planned and len(self.costs) != self._n_planned:  # keep the planned fraction
-            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._n_planned))
+        n_rows, blind = self._made
+        if n_rows and len(self.costs) != n_rows:  # keep the planned fraction
+            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / n_rows))
         mine = replace(mine, amounts=mine.amounts * (1.0 - self._kept))
-        work = np.ones(len(self.costs)) if self._blind else self.measured(len(self.costs))
+        work = np.ones(len(self.costs)) if blind else self.measured(len(self.costs))
         items = [np.zeros(0, dtype=np.int64)] * len(mine.amounts) if work is None else pick(work, mine).items
         return dict(zip(mine.destinations.tolist(), items, strict=True))
 
@@ -482,7 +496,8 @@ class Knowledge:
         kept = self._staying(n)
         if len(self.tick_work) == 1:
             return [kept] if count(kept) else []
-        shortest = shortest_s(self._block_s, quick=quick) / self._row_s if self._row_s > 0.0 else 0.0
+        row_s, block_s = self._times.row_s, self._times.block_s
+        shortest = shortest_s(block_s, quick=quick) / row_s if row_s > 0.0 else 0.0
         parts: list[Rowset]
         if quick:
             halves = blocks(sizes[kept], KEEPING if self._kept else LONG, 0, shortest or n / BLOCKS)
@@ -493,7 +508,7 @@ class Knowledge:
             first, least, divisor = LEAST, min(LEAST, max(1, n // BLOCKS)), BLOCKS
             if warm and shortest:
                 first = least = max(1, int(shortest))
-                divisor = _divisor(count(kept) * self._row_s, self._block_s, LONG if self._even else LEAST_DIVISOR)
+                divisor = _divisor(count(kept) * row_s, block_s, LONG if self._even else LEAST_DIVISOR)
             parts = [*blocks(sizes[kept], divisor, self.n_rounds, least)]
             if parts and count(parts[0]) >= 2 * first:
                 parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]

@@ -116,6 +116,12 @@ class Learned:
     failed: bool = False  # this rank failed before its end, or a borrower failed, so that rows are lost
     home_s: float = 0.0  # seconds spent on rows at home
     home_size: float = 0.0  # total size of those rows
+    usual_s: float = 0.0  # seconds at home of rows of size 1 in the call before; 0: unknown
+
+    @property
+    def size_s(self) -> float:
+        """Seconds at home of rows of size 1; 0: unknown."""
+        return self.home_s / self.home_size if self.home_size else self.usual_s
 
 
 LATENCY_S = 0.5e-3  # a loan must save at least this much
@@ -302,7 +308,7 @@ class Round:
         objects: bool = False,
         quick: bool = False,
     ) -> None:
-        self.rank, self.speeds, self.objects, self.quick, self.usual_s = rank, speeds, objects, quick, usual_s
+        self.rank, self.speeds, self.objects, self.quick = rank, speeds, objects, quick
         self.home = list(reversed(home))  # unstarted blocks, the next one last
         self.borrowed: deque[Job] = deque()  # unstarted
         self.parcels: deque[Packing | Unpacking] = deque()  # to be packed or opened; their rows are in `away`
@@ -316,9 +322,9 @@ class Round:
         self.failed = False
         self.error: BaseException | None = None  # the first one on this rank
         self.over = False
-        self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s)
+        self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s, usual_s=usual_s)
         self._sizes = [self._size(block) for block in self.home]  # of the blocks at home
-        self._last, self._rate = 0.0, math.inf  # the last block at home: its size, and its seconds for rows of size 1
+        self._last = 0.0, math.inf  # the last block at home: its size, and its seconds for rows of size 1
         self.next_size = 0.0  # of the next one, at least
 
     @property
@@ -458,7 +464,7 @@ class Round:
 
     def _help(self, rank: int) -> list[Send]:
         left = sum(self._sizes)
-        each_s = self._size_s or USUAL_BLOCK_S * len(self._sizes) / left
+        each_s = self.learned.size_s or USUAL_BLOCK_S * len(self._sizes) / left
         # Relative to all known ranks: others may soon be dry, above all if one rank has all rows.
         share = float(self.speeds[rank]) / self._all_speeds
         self._split(wanted_size(left, each_s, share, self.learned.handling_s))
@@ -476,31 +482,26 @@ class Round:
         """The sum over all known ranks: computed once per round, since there may be many."""
         return sum(self.speeds.values()) if isinstance(self.speeds, Mapping) else float(self.speeds.sum())
 
-    @property
-    def _size_s(self) -> float:
-        """Seconds at home of rows of size 1; 0: unknown."""
-        return self.learned.home_s / self.learned.home_size if self.learned.home_size else self.usual_s
-
     def _size(self, rows: Rowset) -> float:
         sizes = self.learned.sizes
         return count(rows) if sizes is None else float(np.add.reduce(sizes[rows]))
 
     def _grow(self, seconds: float, size: float) -> None:
         """Double the next block of a full call while that makes rows much cheaper: a call may have a cost of its own."""
-        rate = seconds / size
-        if rate < CHEAPER * self._rate:
+        rate, (last_size, last_rate) = seconds / size, self._last
+        if rate < CHEAPER * last_rate:
             may_be_longer = seconds <= BLOCK_S or 2 * size <= LONG_PART * sum(self._sizes)
             self.next_size = 0.0 if self.quick else 2 * size if may_be_longer else size
-        elif size > self._last:
+        elif size > last_size:
             self.next_size = 0.0
-        self._last, self._rate = size, rate
+        self._last = size, rate
 
     def _fit(self) -> None:
         """Join blocks that are too short to handle one by one; split the next one if a dry rank waits for it."""
         home, sizes, least = self.home, self._sizes, 0.0
-        if self._size_s:
+        if self.learned.size_s:
             shortest = shortest_s(self.learned.handling_s, quick=self.quick and not self.dry)
-            least = max(self.next_size, shortest / self._size_s)
+            least = max(self.next_size, shortest / self.learned.size_s)
             while len(home) > 1 and sizes[-1] + sizes[-2] <= least:
                 home[-2:] = [join(home[-2:])]
                 sizes[-2:] = [self._size(home[-1])]
