@@ -209,14 +209,7 @@ class MazeSearch:
     Errors: ValueError, TypeError for an array that is no maze, or whose entry or exit is blocked.
     """
 
-    def __init__(
-        self,
-        cells: Cells,
-        rank: int,
-        split_rule: str = "alternate",
-        *,
-        keeper: bool = True,
-    ) -> None:
+    def __init__(self, cells: Cells, rank: int, split_rule: str = "alternate", *, keeper: bool = True) -> None:
         self.entry, self.exit = check_ends(cells)
         checks.choice("split_rule", split_rule, SPLIT_RULES)
         self.rank = checks.integer("rank", rank, 0)

@@ -13,9 +13,7 @@ from lb_mpi.mpi.common.shared import SharedBytes
 
 
 @contextlib.contextmanager
-def shared_bytes(
-    comm: MPI.Intracomm, machine: MPI.Intracomm, shape: tuple[int, ...]
-) -> Iterator[npt.NDArray[np.uint8]]:
+def shared_bytes(comm: MPI.Intracomm, machine: MPI.Intracomm, shape: tuple[int, ...]) -> Iterator[npt.NDArray[np.uint8]]:
     """Collective: an array of uint8, one on each machine; see `lb_mpi.mpi.common.collective.SharedBytes`.
 
     `machine` is the communicator of the ranks on this machine, as `comm.Split_type(MPI.COMM_TYPE_SHARED)` gives it.

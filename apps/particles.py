@@ -13,7 +13,6 @@ the last bit at the end, on any number of ranks, with and without rebalancing.
 from __future__ import annotations
 
 import argparse
-import functools
 import time
 from typing import Any, NamedTuple
 
@@ -29,15 +28,13 @@ from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.kernels import njit
 from lb_mpi.mpi.common.collective import agree, barrier
-from lb_mpi.mpi.common.communicator import duplicate, presence_of
-from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import load_kernels
 from lb_mpi.table import counted
 
 NUMBER, ROW, COLUMN = range(3)  # columns of the particles
 BLOCK_SUBSTEPS = 50_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
-TAG = Tag.HALO  # of particles: on this communicator, no plan uses it
+TAG, NAP_S = 1, 5e-5  # of messages with particles; seconds between two probes for them
 WORK_OF_CELL = 0.5  # in particles: what a cell costs that has none
 
 
@@ -139,7 +136,8 @@ def exchange(comm: MPI.Intracomm, plan: HaloPlan, owners: Owners, particles: Flo
     found, status = [particles[owner == comm.rank]], MPI.Status()
     with plan.waiting():
         for other in owners.others:
-            presence_of(comm).wait(functools.partial(comm.Iprobe, other, TAG, status))  # asleep, unlike Probe
+            while not comm.Iprobe(other, TAG, status):
+                time.sleep(NAP_S)  # unlike in Probe, this core is free for other ranks
             arrived = np.empty((status.Get_count(MPI.DOUBLE) // 3, 3))
             comm.Recv(arrived, other, TAG)
             found.append(arrived)
@@ -197,27 +195,25 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
         integer(name, value, 1)
     for name in ("particles", "steps", "work"):
         integer(f"--{name}", getattr(options, name), 1)
-    own = duplicate(comm)
-    graph = agree(own, lambda: cells(shape) if own.rank == 0 else None)
-    compile_once(own, lambda: compile_kernels(rebalance=options.rebalance))
-    with lb_mpi.distribute(own, graph, emulated_speed=speed.now) as plan:
+    graph = agree(comm, lambda: cells(shape) if comm.rank == 0 else None)
+    compile_once(comm, lambda: compile_kernels(rebalance=options.rebalance))
+    with lb_mpi.distribute(comm, graph, emulated_speed=speed.now) as plan:
         everything = begin(options.particles, shape)  # on each rank, and then only its own
         mine = everything[np.isin(cells_of(everything, shape[1]), plan.vertices)]
         del everything
-        barrier(own)
+        barrier(comm)
         speed.start()
         began = time.perf_counter()
         particles, times = simulate(
-            own, plan, mine, shape, options.steps, options.work, speed, rebalance=options.rebalance
+            comm, plan, mine, shape, options.steps, options.work, speed, rebalance=options.rebalance
         )
-        barrier(own)
+        barrier(comm)
         seconds = time.perf_counter() - began
         moves = [one for one in plan.history if one.acted]
     numbers = particles[:, NUMBER].astype(np.int64)
-    sums = [checksum(own, numbers, np.ascontiguousarray(particles[:, column])) for column in (ROW, COLUMN)]
-    everyone = own.gather((times.cpu_s, len(particles)))
-    speeds = as_slow(own, speeds)
-    own.Free()
+    sums = [checksum(comm, numbers, np.ascontiguousarray(particles[:, column])) for column in (ROW, COLUMN)]
+    everyone = comm.gather((times.cpu_s, len(particles)))
+    speeds = as_slow(comm, speeds)
     if everyone is None:
         return {}, []
     cpu_s = sum(cpu for cpu, _ in everyone)

@@ -368,7 +368,9 @@ def rebalance_mesh(folder: str) -> None:
         values = saved["values"].copy()
         while step < N_STEPS:
             around = plan.exchange(values)
-            sums = np.array([around[plan.indices[a:b]].sum() for a, b in itertools.pairwise(plan.indptr.tolist())], np.int64)
+            sums = np.array(
+                [around[plan.indices[a:b]].sum() for a, b in itertools.pairwise(plan.indptr.tolist())], np.int64
+            )
             values = (3 * values + sums) % (2**31 - 1)
             costs = np.where((plan.vertices - 13 * step) % (4 * N_HOT) < N_HOT, 5.0, 1.0)
             objects = values.tolist()

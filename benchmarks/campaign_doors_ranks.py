@@ -168,9 +168,10 @@ def rows(case: Case) -> None:
         case.fail()
         return block * 2.0 + 1.0
 
-    with contextlib.suppress(lb_mpi.Error, KeyboardInterrupt, Meant), lb_mpi.Balancer(
-        case.comm, scheme=scheme, when=case.rng.choice(whens)
-    ) as balancer:
+    with (
+        contextlib.suppress(lb_mpi.Error, KeyboardInterrupt, Meant),
+        lb_mpi.Balancer(case.comm, scheme=scheme, when=case.rng.choice(whens)) as balancer,
+    ):
         for _ in range(case.rng.randint(1, 8)):
             if case.rng.random() < 0.6:
                 ended = case.call(balancer.map_rows, function, mine)

@@ -225,9 +225,7 @@ def chosen_schemes(text: str | None, ranks: bool) -> list[tuple[str, str]]:
 # --- at scale ---------------------------------------------------------------------------------------------------------
 
 AT_SCALE = ("fos", "sos", "chebyshev", "cg", "dimension_exchange", "direct")
-LARGE = (
-    "torus:16x16,torus:32x32,torus:100x100,hypercube:10,hypercube:13,regular:1000,regular:10000,ring:1000,ring:10000"
-)
+LARGE = "torus:16x16,torus:32x32,torus:100x100,hypercube:10,hypercube:13,regular:1000,regular:10000,ring:1000,ring:10000"
 MOST_FILLED = 10_000  # ranks of a short graph: of more, the factors of `direct` fill the memory
 BYTES_PER_S, MESSAGE_S = 1e9, 1e-6  # at the root; of each message of a host
 PER_HOST = 16

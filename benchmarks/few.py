@@ -211,7 +211,9 @@ def main() -> None:
             if not options.json:
                 if len(answer) == 1:
                     print(f"{'':24} {'tasks':>6} {'spread':>7} " + " ".join(f"{one:>12}" for one in found))
-                print(f"{name:24} {factor:5}P {spread:7g} " + " ".join(f"{one:12.3f}" for one in found.values()), flush=True)
+                print(
+                    f"{name:24} {factor:5}P {spread:7g} " + " ".join(f"{one:12.3f}" for one in found.values()), flush=True
+                )
     if options.json:
         print(json.dumps(answer))
 

@@ -48,11 +48,7 @@ STEPS = (0.3e-3, 1e-3, 3e-3, 10e-3, 30e-3, 100e-3)  # seconds of work on each ra
 EXCHANGES = (10e-6, 30e-6, 100e-6, 300e-6, 1e-3, 3e-3)  # ... of an exchange
 SEARCHES = (1e-3, 3e-3, 10e-3, 30e-3, 100e-3, 300e-3)  # ... of a search
 TASKS = (10e-6, 30e-6, 100e-6, 300e-6, 1e-3, 3e-3, 10e-3)  # of a task
-LIST_S, MOST_TASKS, FEW = (
-    0.15,
-    5_000,
-    16,
-)  # seconds of work on each rank in a list of tasks; tasks in it; in a short one
+LIST_S, MOST_TASKS, FEW = (0.15, 5_000, 16)  # seconds of work on each rank in a list of tasks; tasks in it; in a short one
 ONE_MORE = " + 1"  # behind a way's name: it gets one more rank, which manages
 MPI_POOL = "MPIPoolExecutor 1" + ONE_MORE
 WEATHER = ["-m", "apps.weather", "--shape", "64x128", "--steps", "30", "--json"]
@@ -128,16 +124,7 @@ class Case(NamedTuple):
 
 SHORT, POOLS = ("--few", str(FEW)), (*PROCESSES,)
 EXECUTORS = ("Executor 1", "Executor.submit", "MPICommExecutor 1", "MPICommExecutor 1 + 1", "MPICommExecutor 16")
-PEERS = (
-    "pool",
-    "Executor 1",
-    "Executor 16",
-    *EXECUTORS[1:],
-    "MPICommExecutor 16 + 1",
-    "schwimmbad + 1",
-    MPI_POOL,
-    *POOLS,
-)
+PEERS = ("pool", "Executor 1", "Executor 16", *EXECUTORS[1:], "MPICommExecutor 16 + 1", "schwimmbad + 1", MPI_POOL, *POOLS)
 PEERS = tuple(way for way in PEERS if importlib.util.find_spec("schwimmbad") or not way.startswith("schwimmbad"))
 AS_FAST = MappingProxyType(dict.fromkeys((0.0, 5e-3, 20e-3, 100e-3), "<= 1.05"))
 BUSY = {"rows": (5e-3, 20e-3, 100e-3), "stencil": (20e-3,), "weather": (0.0,)}

@@ -348,14 +348,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure some work with steps of some lengths."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grain_ranks", description=__doc__)
     parser.add_argument("work", choices=WORKS)
-    parser.add_argument(
-        "--lengths", type=float, nargs="+", default=[0.0], help="seconds of work on each rank in a step"
-    )
+    parser.add_argument("--lengths", type=float, nargs="+", default=[0.0], help="seconds of work on each rank in a step")
     parser.add_argument("--speeds", default=",".join(["1"] * COMM.size))
     parser.add_argument("--waits", action="store_true", help="rows wait instead of computing")
-    parser.add_argument(
-        "--hosts-are-slow", action="store_true", help="the hosts have these --speeds: do not emulate them"
-    )
+    parser.add_argument("--hosts-are-slow", action="store_true", help="the hosts have these --speeds: do not emulate them")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of costs, and of the order of ways")
     parser.add_argument("--ways", nargs="+", default=["pool"], help="of tasks")

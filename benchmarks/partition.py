@@ -177,9 +177,7 @@ def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise SystemExit(
-            f"python -m benchmarks.partition: error: no {name}: pip install '.[peers]' ({error})"
-        ) from None
+        raise SystemExit(f"python -m benchmarks.partition: error: no {name}: pip install '.[peers]' ({error})") from None
 
 
 # --- ours beside theirs -----------------------------------------------------------------------------------------------
@@ -392,9 +390,7 @@ def spectral(graphs: dict[str, Graph], ks: list[int], seeds: int) -> Iterator[st
             show("")
             lasts = [values[-1] for values in cuts.values()]
             yield f"| {name} | " + " | ".join(f"{last:.1f}" if np.isfinite(last) else "-" for last in lasts) + " |"
-        logs = {
-            method: np.log(np.maximum(values, 1.0) / np.maximum(cuts["good"], 1.0)) for method, values in cuts.items()
-        }
+        logs = {method: np.log(np.maximum(values, 1.0) / np.maximum(cuts["good"], 1.0)) for method, values in cuts.items()}
         yield "| / good | " + " | ".join(f"{np.exp(np.nanmean(log)):.3f}" for log in logs.values()) + " |"
 
 
@@ -493,9 +489,7 @@ def main() -> None:
     """Print the tables."""
     parser = command("partition", __doc__, seeds=(1, "runs of each method"))
     parser.add_argument("folder", type=Path, help="folder with METIS .graph or Matrix Market .mtx files")
-    parser.add_argument(
-        "--tables", type=lambda text: chosen(text, TABLES, "some"), default="peers", help="(%(default)s)"
-    )
+    parser.add_argument("--tables", type=lambda text: chosen(text, TABLES, "some"), default="peers", help="(%(default)s)")
     parser.add_argument("--graphs", help="comma-separated names of files, without .graph or .mtx (all)")
     parser.add_argument("--k", type=numbers, default="2,4,8,16,32,64", help="(%(default)s)")
     peers = parser.add_argument_group("of peers, as --json is")
@@ -503,8 +497,10 @@ def main() -> None:
     peers.add_argument("--peers", type=lambda text: chosen(text, PEERS, "some"), default=",".join(PEERS))
     peers.add_argument("--imbalance", type=float, default=0.03, help="(%(default)s)")
     peers.add_argument(
-        "--speeds", type=numbers, default="1,1,2,4",
-            help="speeds for unequal targets; empty: no unequal targets (%(default)s)"
+        "--speeds",
+        type=numbers,
+        default="1,1,2,4",
+        help="speeds for unequal targets; empty: no unequal targets (%(default)s)",
     )
     options = parser.parse_args()
     ks = [int(k) for k in options.k]

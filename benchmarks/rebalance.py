@@ -223,9 +223,7 @@ def mean(rows: list[Row]) -> Row:
     return Row(*rows[0][:3], cut, moved, surplus, worst, stray, seconds)
 
 
-def measure(
-    names: list[str], tables: list[str], size: int, events: int, seeds: int, methods: list[str]
-) -> Iterator[Row]:
+def measure(names: list[str], tables: list[str], size: int, events: int, seeds: int, methods: list[str]) -> Iterator[Row]:
     """Yield a row for each graph, table and method."""
     rebalance("mesh:20x20", np.arange(400) // 100, [1.0, 1.0, 1.0, 0.5])  # compiles, or loads what was compiled
     for name in names:
@@ -251,15 +249,11 @@ def main() -> None:
     parser.add_argument(
         "graphs", nargs="*", metavar="GRAPH", help="mesh2, mesh3, geometric or a file (default: these three)"
     )
-    parser.add_argument(
-        "--table", choices=TABLES, action="append", help="only this one; may be repeated (default: all)"
-    )
+    parser.add_argument("--table", choices=TABLES, action="append", help="only this one; may be repeated (default: all)")
     parser.add_argument("--metis", action="store_true", help="also METIS with the best relabelling")
     parser.add_argument("--only", choices=METHODS, help="only this method")
     options = parser.parse_args()
-    methods = (
-        [options.only] if options.only else [one for one in METHODS if options.metis or not one.startswith("METIS")]
-    )
+    methods = [options.only] if options.only else [one for one in METHODS if options.metis or not one.startswith("METIS")]
     tables = options.table or list(TABLES)
     rows = measure(options.graphs or list(GRAPHS), tables, options.ranks, options.events, options.seeds, methods)
     if options.json:
@@ -271,8 +265,7 @@ def main() -> None:
     for row in rows:
         figures = f"{row.cut:.3f} | {row.moved:.2f} | {row.surplus:.2f} | {100 * row.imbalance:.1f} % | {row.stray}"
         print(
-            f"| {row.graph.rpartition('/')[2]} | {row.table} | {row.method} | {figures} | {row.seconds:.2f} |",
-            flush=True,
+            f"| {row.graph.rpartition('/')[2]} | {row.table} | {row.method} | {figures} | {row.seconds:.2f} |", flush=True
         )
 
 

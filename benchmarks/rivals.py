@@ -242,10 +242,7 @@ def measure(way: str, tree: str, ranks: int, speeds: list[float], seed: int) -> 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Lines of Markdown: efficiency (messages a rank), a line for each way, a column for each number of ranks."""
     sizes = sorted({row["ranks"] for row in rows})
-    lines = [
-        "| tree, speeds | way | " + " | ".join(f"{size:,}" for size in sizes) + " |",
-        "|---" * (2 + len(sizes)) + "|",
-    ]
+    lines = ["| tree, speeds | way | " + " | ".join(f"{size:,}" for size in sizes) + " |", "|---" * (2 + len(sizes)) + "|"]
     cells = {(row["tree"], tuple(row["speeds"]), row["way"], row["ranks"]): row for row in rows}
     for name, speeds, way in dict.fromkeys(key[:3] for key in cells):
         found = [cells.get((name, speeds, way, size)) for size in sizes]

@@ -56,9 +56,7 @@ def draw(case: str, kind: str, rows: int, row_s: float, calls: int) -> list[list
     return [[row_s / heavy.mean() * heavy, *[np.zeros(0)] * (size - 1)]] * calls
 
 
-def real(
-    comm: MPI.Intracomm, costs: list[list[Floats]], speed: float, function: Callable[[Floats], Floats]
-) -> list[float]:
+def real(comm: MPI.Intracomm, costs: list[list[Floats]], speed: float, function: Callable[[Floats], Floats]) -> list[float]:
     """Seconds of each call on the slowest rank."""
     seconds = []
     with lb_mpi.Balancer(comm, emulated_speed=speed) as balancer:

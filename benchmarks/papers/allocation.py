@@ -202,9 +202,7 @@ def section(run: Run) -> Section:
     least = np.array([one.brute_force() for one in drawn])
     found = {method: np.array([one.solve(method).makespan for one in drawn]) for method in ("paper", "exact")}
     ratios = {method: values / least for method, values in found.items()}
-    rows = [
-        [f"`{method}`", int((values > 1.0 + WORSE).sum()), f"{values.max():.3f}"] for method, values in ratios.items()
-    ]
+    rows = [[f"`{method}`", int((values > 1.0 + WORSE).sum()), f"{values.max():.3f}"] for method, values in ratios.items()]
     result.lines += [
         "",
         f"The method in whole tasks, of {count:,} drawn instances against brute force (`paper`: its method, step by step):",
@@ -212,7 +210,6 @@ def section(run: Run) -> Section:
     ]
     worst = int(ratios["paper"].argmax())
     result.lines += _example(drawn[worst], worst)
-    result.lines += run.draw("allocation.png", "the worst instance", lambda plt: plot(plt, drawn[worst]))
     result.lines += left_out("allocation")
     return result
 
@@ -228,13 +225,9 @@ def equations(some: Nodes) -> list[Item]:
     half = 0.5 * np.minimum(some.limit, some.slope / (2.0 * some.bend))  # before the summit
     slopes = some.slope - 2.0 * some.bend * half
     grown = 1.01 * half * (some.slope - 1.01 * some.bend * half) > half * (some.slope - some.bend * half)
-    text = (
-        f"before its peak T grows in {int(grown.sum())} of {len(grown)} nodes, with T' > 0 in {int((slopes > 0).sum())}"
-    )
+    text = f"before its peak T grows in {int(grown.sum())} of {len(grown)} nodes, with T' > 0 in {int((slopes > 0).sum())}"
     derivative = Evidence(text, bool(grown.all() and (slopes > 0).all()))
-    height = 0.999 * np.where(
-        early, some.limit * (some.slope - some.bend * some.limit), some.slope**2 / (4.0 * some.bend)
-    )
+    height = 0.999 * np.where(early, some.limit * (some.slope - some.bend * some.limit), some.slope**2 / (4.0 * some.bend))
     root = (some.slope - np.sqrt(some.slope**2 - 4.0 * some.bend * height)) / (2.0 * some.bend)
     error = float(np.abs(root * (some.slope - some.bend * root) / height - 1.0).max())
     return [
@@ -269,22 +262,3 @@ def _example(worst: Instance, seed: int) -> list[str]:
     rows.append(["makespan", "", "", "", f"{paper.makespan:.3f}", f"{exact.makespan:.3f}"])
     title = f"The instance that it misses by most (seed {seed}, {worst.tasks} tasks):"
     return ["", title, *table(["node", "t, s", "e (D + q Q), s", "cap", "the paper's method", "exact"], rows)]
-
-
-def plot(plt: Any, worst: Instance) -> Any:
-    """T of each node of the instance, and both allocations on it."""
-    figure, axis = plt.subplots(figsize=(8.5, 4.4), layout="constrained")
-    found = {method: worst.solve(method) for method in ("paper", "exact")}
-    for node in range(len(worst.time)):
-        x = np.linspace(0.0, min(int(worst.cap[node]), worst.tasks), 200)
-        axis.plot(x, worst.needed(node, x), color=f"C{node}", label=f"node {node}")
-        for method, marker in (("paper", "x"), ("exact", "o")):
-            count = found[method].counts[node]
-            axis.plot(count, worst.needed(node, count), marker, color=f"C{node}", ms=9, mfc="none", clip_on=False)
-    for method, style in (("paper", "--"), ("exact", "-")):
-        name = "the paper's method (x)" if method == "paper" else "exact (o)"
-        makespan = found[method].makespan
-        axis.axhline(makespan, color="0.4", lw=0.9, ls=style, label=f"{name}: {makespan:.2f} s")
-    axis.set(title=f"{worst.tasks} tasks: T of each node", xlabel="tasks on the node", ylabel="seconds", ylim=(0, None))
-    figure.legend(loc="outside right upper", fontsize=8)
-    return figure

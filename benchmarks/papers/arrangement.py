@@ -187,8 +187,7 @@ def candidate() -> Case:
 def sets_of_speeds() -> dict[str, Floats]:
     """The nine printed sets of speeds, and 1 to 9 as set 0."""
     drawn = {
-        row["set"]: np.array([float(row[f"speed{k}"]) for k in range(1, N + 1)])
-        for row in rows("arrangement_table2.csv")
+        row["set"]: np.array([float(row[f"speed{k}"]) for k in range(1, N + 1)]) for row in rows("arrangement_table2.csv")
     }
     return {"0": ONE_TO_NINE, **drawn}
 
@@ -294,9 +293,7 @@ def experiment_3(run: Run, section: Section) -> None:
     sound = _confirmed_draw(first)
     items = [_item(key, name, columns[key], models.get(key, []), sound) for key, name in NAMES.items()]
     p1, least, greatest = (Printed(PRINTED[key]) for key in ("greedy", "least", "greatest"))
-    span = [
-        100.0 * (one - low) / (high - low) for one, low, high in product(p1.ends, least.ends, greatest.ends)
-    ]
+    span = [100.0 * (one - low) / (high - low) for one, low, high in product(p1.ends, least.ends, greatest.ends)]
     items.append(_normal(first.values))
     own = [
         compare("Pr, %, from the printed p", PRINTED["pr"], float(np.median(span)), drawn=span),
@@ -327,9 +324,7 @@ def _confirmed_draw(first: Draw) -> bool:
 
 def _item(key: str, name: str, values: Sequence[float], spans: Sequence[stopping.Span], sound: bool) -> Item:
     low, high, printed = min(values), max(values), Printed(PRINTED[key])
-    text = (
-        f"the paper's 64 speeds aren't printed; as a second implementation confirms, {len(values)} drawn likewise give "
-    )
+    text = f"the paper's 64 speeds aren't printed; as a second implementation confirms, {len(values)} drawn likewise give "
     text += f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
     model = None
     if spans:  # the quantiles of the sets of speeds, together
@@ -356,10 +351,7 @@ def plot(plt: Any, drawn: Draw) -> Any:
         name = "the paper's greedy" if method == "paper" else method
         axis.axvline(drawn.p[method], color=colour, label=f"{name} {drawn.p[method]:.1f}")
     axis.axvline(
-        float(PRINTED["greedy"]),
-        color="tab:red",
-        ls="--",
-        label=f"greedy as printed, of other speeds {PRINTED['greedy']}",
+        float(PRINTED["greedy"]), color="tab:red", ls="--", label=f"greedy as printed, of other speeds {PRINTED['greedy']}"
     )
     axis.set(
         title=f"{len(drawn.values):,} random arrangements of 64 speeds, uniform in [1, 10], on the 8x8 mesh",
@@ -403,8 +395,7 @@ def experiment_1(run: Run, section: Section, known: Known) -> None:
         "distinguished by their greatest p. C8 is a candidate for column 8, whose list is lost: of all graphs with 8 to 12 "
         "edges, it alone fits two numbers of the column.",
         *table(
-            ["list", "p of the greedy", *(f"`{method}`" for method in METHODS), "columns that print the greedy's"],
-            lists,
+            ["list", "p of the greedy", *(f"`{method}`" for method in METHODS), "columns that print the greedy's"], lists
         ),
     ]
     section.show("Experiment 1: speeds 1 to 9", items)
@@ -442,8 +433,7 @@ def _column(row: dict[str, str], case: Case, place: Place, p: float, known: Know
         span = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
         number = Printed(row[key])
         error = Evidence(
-            f"with any p that is printed as {p1.text} it is {span}",
-            sound and (number.most < low or number.least > high),
+            f"with any p that is printed as {p1.text} it is {span}", sound and (number.most < low or number.least > high)
         )
         said = model.evidence(key, number)
         error = error._replace(text=f"{error.text}; {said.text}")
@@ -466,9 +456,7 @@ def _column_of_candidate(row: dict[str, str], place: Place, p: float, sound: boo
     }
     items = []
     for key, value in ours.items():
-        said = (
-            _reasons(model.evidence(key, Printed(row[key])), sound) if key not in ("p1", "pmax") else {"lost": chosen}
-        )
+        said = _reasons(model.evidence(key, Printed(row[key])), sound) if key not in ("p1", "pmax") else {"lost": chosen}
         items.append(claim(f"column 8, C8: {key}", row[key], f"{value:.6g}", False, **said))
     return items
 
@@ -659,13 +647,7 @@ def confidence(cells: Sequence[Cell], known: Known) -> list[str]:
             given += [f"{_rank_correlations(values[None], ours[None])[0]:.2f}", f"{rank[0]:.2f} to {rank[1]:.2f}"]
             given += [f"{(values - ours).mean():.3f}", f"{gap[0]:.3f} to {gap[1]:.3f}"]
             lines.append([what, title, *given])
-    heads = [
-        "",
-        "by",
-        "printed number inside its interval",
-        "that of another set inside",
-        "that of another graph inside",
-    ]
+    heads = ["", "by", "printed number inside its interval", "that of another set inside", "that of another graph inside"]
     heads += ["chance of as many hits", "rank correlation with print", "95 %", "print minus ours, mean", "95 %"]
     return [
         "",
@@ -727,9 +709,7 @@ def conclusions_of_print() -> list[Item]:
     printed = rows("arrangement_table3.csv")
     pr = np.array([float(row["Pr_percent"]) for row in printed]).reshape(-1, N)
     pct = np.array([float(row["Pct_percent"]) for row in printed])
-    above = Evidence(
-        f"table 3 prints {pct.max():g}, and {int((pct >= 1.0).sum())} numbers of 1 or more", pct.max() >= 1.0
-    )
+    above = Evidence(f"table 3 prints {pct.max():g}, and {int((pct >= 1.0).sum())} numbers of 1 or more", pct.max() >= 1.0)
     below = Evidence(f"table 3 prints {int((pr >= 10.0).sum())} of {pr.size} of 10 or more", (pr < 10.0).mean() <= 0.5)
     low, most, p1 = (float(text) for text in ("4.2", "146.1", "15.55"))
     share = 100.0 * (p1 - low) / (most - low)

@@ -118,9 +118,7 @@ def plot_curves(plt: Any, curves: dict[int, list[list[float]]]) -> Any:
     figure, axis = plt.subplots(figsize=(8, 4.6), layout="constrained")
     most = 100
     for side, some in curves.items():
-        padded = [
-            np.pad(curve, (0, max(0, most + 1 - len(curve))), constant_values=np.nan)[: most + 1] for curve in some
-        ]
+        padded = [np.pad(curve, (0, max(0, most + 1 - len(curve))), constant_values=np.nan)[: most + 1] for curve in some]
         axis.plot(100.0 * np.median(padded, axis=0), label=f"{side * side} nodes")
     for percent in PERCENT[:2]:
         axis.axhline(percent, color="0.6", lw=0.8, ls="--")
@@ -188,18 +186,11 @@ def theorems_1_to_3() -> list[Item]:
     low, high, second = (fold(one[k] for one in orders) for fold, k in ((min, 0), (max, -1), (max, -2)))
     on = f"{len(values)} meshes of {SIDES[0] ** 2} and {SIDES[1] ** 2} nodes"
     return [
+        claim("theorems 1 to 3: eigenvalues of M", "real", f"imaginary parts of {imaginary:.0e} on {on}", imaginary < 1e-9),
         claim(
-            "theorems 1 to 3: eigenvalues of M", "real", f"imaginary parts of {imaginary:.0e} on {on}", imaginary < 1e-9
+            "theorems 1 to 3: eigenvalues of M", "in [-1, 1]", f"{low:.3f} to {high:.3f}", low > -1.0 and high < 1.0 + 1e-9
         ),
-        claim(
-            "theorems 1 to 3: eigenvalues of M",
-            "in [-1, 1]",
-            f"{low:.3f} to {high:.3f}",
-            low > -1.0 and high < 1.0 + 1e-9,
-        ),
-        claim(
-            "theorems 1 to 3: the eigenvalue 1", "simple", f"the next one is {second:.4f} at most", second < 1.0 - 1e-6
-        ),
+        claim("theorems 1 to 3: the eigenvalue 1", "simple", f"the next one is {second:.4f} at most", second < 1.0 - 1e-6),
     ]
 
 
@@ -262,9 +253,7 @@ def plot_mesh(plt: Any, path: Path, seeds: int) -> None:
                 style = {"arrowstyle": "-|>", "color": "tab:blue", "lw": 0.6 + abs(amount) / 15, "mutation_scale": 12}
                 axis.annotate("", xy=middle + 0.2 * towards, xytext=middle - 0.2 * towards, arrowprops=style, zorder=2)
                 aside = 0.1 * np.array([abs(towards[1]) * 1.6, -abs(towards[0])])
-                axis.text(
-                    *(middle + aside), f"{abs(amount):.1f}", color="tab:blue", ha="center", va="center", fontsize=8
-                )
+                axis.text(*(middle + aside), f"{abs(amount):.1f}", color="tab:blue", ha="center", va="center", fontsize=8)
         axis.set(xlim=(-0.5, 4.5), ylim=(4.5, -0.5), aspect="equal")
         axis.axis("off")
     mappable = plt.cm.ScalarMappable(scale, "YlOrRd")

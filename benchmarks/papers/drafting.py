@@ -83,13 +83,7 @@ def drafts(size: int, seed: int = 0) -> list[Draft]:
     problems = [MazeSearch(cells, rank) for rank in range(size)]
     options = Options(pause_s=simulate.pause_for(size, LATENCY_S), seed=seed, route="ring")
     simulate.search(
-        problems,
-        network=NETWORK,
-        unit_s=UNIT_S,
-        quantum_s=UNIT_S,
-        options=options,
-        seed=seed,
-        searcher_class=Listener,
+        problems, network=NETWORK, unit_s=UNIT_S, quantum_s=UNIT_S, options=options, seed=seed, searcher_class=Listener
     )
     return found
 
@@ -115,17 +109,13 @@ def cost_of_a_draft(run: Run, section: Section) -> None:
     whole = all((column[:, 0] == size).all() for size, column in columns.items())
     way_home = [float(home[size].mean()) for size in SIZES]
     half = {
-        key: all(
-            abs(some[size].mean() - size / 2) <= 3.0 * some[size].std() / math.sqrt(len(some[size])) for size in SIZES
-        )
+        key: all(abs(some[size].mean() - size / 2) <= 3.0 * some[size].std() / math.sqrt(len(some[size])) for size in SIZES)
         for key, some in (("hops", home), ("valuations", valued_home))
     }
     # The formula has every rank on the way value its load: so it is where all of these are busy.
     busy = [float(valued_home[size].mean()) for size in SIZES]
     valued = [value / hops for value, hops in zip(busy, way_home, strict=True)]
-    apart = [
-        float(np.mean([(one ^ other).bit_count() for one in range(size) for other in range(size)])) for size in SIZES
-    ]
+    apart = [float(np.mean([(one ^ other).bit_count() for one in range(size) for other in range(size)])) for size in SIZES]
     exact = all(abs(one - math.log2(size) / 2) < 1e-9 for one, size in zip(apart, SIZES, strict=True))
     different = [one * size / (size - 1) for one, size in zip(apart, SIZES, strict=True)]
     answers = [float(means[size][4]) for size in SIZES]
@@ -192,30 +182,6 @@ def cost_of_a_draft(run: Run, section: Section) -> None:
         "answer, on a hypercube",
     ]
     section.lines += table(heads, rows)
-    section.lines += run.draw("draft_cost.png", "what a draft costs", lambda plt: _plot(plt, columns))
-
-
-def _plot(plt: Any, columns: dict[int, Any]) -> Any:
-    figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
-    for size, column in columns.items():
-        axis.plot(np.full(len(column), size), column[:, 5] / LATENCY_S, ".", color="0.6", alpha=0.5)
-    times = [float(np.median(column[:, 5])) / LATENCY_S for column in columns.values()]
-    axis.plot(SIZES, times, "o", color="tab:blue", label="simulated: median, and each draft")
-    axis.plot(SIZES, [size + 2 for size in SIZES], color="tab:blue", label="N + 2")
-    axis.plot(
-        SIZES,
-        [size / 2 + math.log2(size) / 2 for size in SIZES],
-        "--",
-        color="tab:red",
-        label="printed, from the victim's receipt on: N/2 + d/2, w = 0",
-    )
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log", base=2)
-    axis.set(title="from draft to work", xlabel="ranks N", ylabel="hops", xticks=SIZES, yticks=SIZES)
-    axis.set_xticklabels(SIZES)
-    axis.set_yticklabels(SIZES)
-    axis.legend()
-    return figure
 
 
 SOURCE = (
@@ -331,9 +297,7 @@ def shortest_path(cells: Cells) -> int:
     free = {(int(x), int(y)) for x, y in np.argwhere(cells == FREE)}
     ways = networkx.Graph()
     for x, y in free:
-        ways.add_edges_from(
-            ((x, y), (x + i, y + j)) for i, j in product((-1, 0, 1), repeat=2) if (x + i, y + j) in free
-        )
+        ways.add_edges_from(((x, y), (x + i, y + j)) for i, j in product((-1, 0, 1), repeat=2) if (x + i, y + j) in free)
     return 1 + int(networkx.shortest_path_length(ways, min(free), max(free)))
 
 
@@ -350,9 +314,7 @@ def _paths(mazes: dict[str, Cells], tried: dict[str, list[Variant]]) -> list[Ite
         except ValueError as error:
             fault = str(error)
         what = "in the printed maze" if name == AS_PRINTED else "with that cell open"
-        items.append(
-            claim(f"the path {what}", "a path", fault or "a path", not fault, error=Evidence(text, bool(blocked)))
-        )
+        items.append(claim(f"the path {what}", "a path", fault or "a path", not fault, error=Evidence(text, bool(blocked))))
         for one in tried[name]:
             check_path(cells, one.path)
         lengths = [len(one.path) for one in tried[name]]
@@ -412,10 +374,9 @@ def _larger(run: Run, section: Section) -> None:
             f"E is above 1 in the largest ({max(values):.2f}): the search ends when one rank marks the exit. One "
             "rank alone goes down the ways in a fixed order; several begin in different parts of the maze, and one "
             "of them may be on a way out before all that lies before it has been searched. So they mark fewer cells "
-            "together than one rank does alone. In mazes without a way out E is at most 1.",
+            "together than one rank does alone. In mazes without a way out E is at most 1."
         ]
     section.lines += table(heads, rows)
-    section.lines += run.draw("maze_efficiency.png", "efficiency and size", lambda plt: _plot_larger(plt, values))
 
 
 GRAINS = (0.1, 0.3, 1.0, 3.0, 10.0)  # seconds of a step, in hops
@@ -474,30 +435,3 @@ def grains(run: Run, section: Section) -> None:
         for ratio, one in zip(GRAINS, some, strict=True)
     ]
     section.lines += table(["a step, in hops", "balances in all", "balances a hop", "efficiency"], rows)
-    section.lines += run.draw("grain.png", "grain", lambda plt: _plot_grain(plt, some))
-
-
-def _plot_grain(plt: Any, some: Sequence[Grain]) -> Any:
-    figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    axis.semilogx(GRAINS, [one.efficiency for one in some], "o-", label="efficiency")
-    axis.set(
-        title=f"{RANKS} simulated ranks", xlabel="duration of a step, in hops", ylabel="efficiency", ylim=(0.0, 1.0)
-    )
-    axis.set_xticks(GRAINS, [f"{ratio:g}" for ratio in GRAINS])
-    axis.minorticks_off()
-    other = axis.twinx()
-    other.plot(GRAINS, [one.per_hop for one in some], "s--", color="tab:orange", label="balances a hop")
-    other.set(ylabel="balances a hop", ylim=(0.0, None))
-    figure.legend(loc="outside lower center", ncols=2)
-    return figure
-
-
-def _plot_larger(plt: Any, values: list[float]) -> Any:
-    figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    axis.semilogx(DIMS, values, "o-", base=2)
-    axis.axhline(1.0, color="0.6", lw=0.8, ls="--")
-    axis.set(
-        title=f"{RANKS} ranks in lock step", xlabel="cells a side", ylabel="efficiency", ylim=(0.0, None), xticks=DIMS
-    )
-    axis.set_xticklabels(DIMS)
-    return figure

@@ -234,7 +234,7 @@ def write(sections: Sequence[Section], seconds: float, full: bool) -> str:
         "the paper's program predicts, which was fixed beforehand and could fail), **not reproducible** (a computed reason, "
         "of what is missing or was tried) and **differs**. In tables of many a mark stands for the outcome: "
         + ", ".join(f"`{mark}` {word}" for word, mark in MARKS.items())
-        + ".",
+        + "."
     ]
     lines += [
         "",

@@ -517,10 +517,7 @@ def allocation_lines(count: int) -> list[Item]:
         one = allocation.instance(seed)
         least = one.brute_force()
         best, theirs = one.solve("exact"), one.solve("paper")
-        for ours, found, want in (
-            (best, exact, least),
-            (theirs, paper, chen(one.tasks, one.time, one.talk, one.cap)),
-        ):
+        for ours, found, want in ((best, exact, least), (theirs, paper, chen(one.tasks, one.time, one.talk, one.cap))):
             real = max(float(one.needed(k, x)) for k, x in enumerate(ours.counts.tolist()))
             whole = int(ours.counts.sum()) == one.tasks and bool((ours.counts <= one.cap).all())
             found.append(whole and _equal(real, want) and _equal(ours.makespan, real))

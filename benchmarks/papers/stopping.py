@@ -155,9 +155,7 @@ def predict(
     return Prediction(
         least,
         greatest,
-        Span(
-            min(one[2] for one in relative), sorted(one[1] for one in relative)[half], max(one[0] for one in relative)
-        ),
+        Span(min(one[2] for one in relative), sorted(one[1] for one in relative)[half], max(one[0] for one in relative)),
         Span(min(one[0] for one in shares), sorted(one[1] for one in shares)[half], max(one[2] for one in shares)),
     )
 

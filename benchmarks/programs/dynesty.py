@@ -36,9 +36,7 @@ def prior(u: Any) -> Any:
 def sample(pool: Any) -> float:
     """Begin to sample; the logarithm of the evidence so far."""
     rstate = np.random.default_rng(56101)
-    sampler = dynesty.NestedSampler(
-        loglike, prior, 4, nlive=100, sample="rwalk", rstate=rstate, pool=pool, queue_size=16
-    )
+    sampler = dynesty.NestedSampler(loglike, prior, 4, nlive=100, sample="rwalk", rstate=rstate, pool=pool, queue_size=16)
     sampler.run_nested(maxcall=2500, print_progress=False, add_live=False)
     return float(sampler.results.logz[-1])
 

@@ -1,7 +1,7 @@
 """Code shared by all programs: their command line, the line that reports a run, and the CPU time of their tasks.
 
-    mpiexec -n 4 python -m benchmarks.programs.NAME before
-    mpiexec -n 4 launch/throttle --speeds 0.4,0.2,0.1,0.1 python -m benchmarks.programs.NAME after
+mpiexec -n 4 python -m benchmarks.programs.NAME before
+mpiexec -n 4 launch/throttle --speeds 0.4,0.2,0.1,0.1 python -m benchmarks.programs.NAME after
 """
 
 from __future__ import annotations
