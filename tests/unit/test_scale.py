@@ -41,6 +41,14 @@ def test_messages_take_time_of_their_links() -> None:
     assert free.virtual_seconds < slow.virtual_seconds
 
 
+def test_one_seed_gives_one_search() -> None:
+    def run(seed: int) -> list[object]:
+        found = simulate.search([Pile(500) for _ in range(8)], network=Network((1e-6, 9e-6), (1e-6, 9e-6)), seed=seed)
+        return [found.virtual_seconds, found.messages, *found.units]
+
+    assert run(3) == run(3) != run(4)
+
+
 @pytest.mark.parametrize("value", [0.0, math.nan])
 def test_a_bad_bandwidth_is_named(value: float) -> None:
     with pytest.raises(ValueError, match=r"bytes_per_s = .*: expected"):
