@@ -115,14 +115,6 @@ def test_graphs_that_are_none() -> None:
         check_named(raised_by_all(lambda bad=bad_graph: lb_mpi.distribute(COMM, bad)), cause_of(name), guilty=0)  # type: ignore[misc]
 
 
-def test_another_root_or_kernel_on_one_rank() -> None:
-    if SIZE > 1:
-        for options in ({"root": LAST}, {"kernel": multiply_add}):
-            given: dict[str, Any] = options if RANK == LAST else {}
-            words = raised_by_all(lambda given=given: lb_mpi.distribute(COMM, mesh(3, 3), **given))  # type: ignore[misc]
-            assert all(f"{next(iter(options))} = " in text and f"on rank {LAST}" in text for text in words)
-
-
 @pytest.mark.parametrize("name", ["MemoryError", "KeyboardInterrupt"])
 def test_pieces_that_cannot_be_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the ranks before have been sent by then."""

@@ -276,13 +276,15 @@ DIFFER: list[Row] = [  # good ones, which aren't those of the other ranks
     ("migrate", {"order": "kept"}, ValueError, "order = 'kept'"),
     ("search", {"route": "random"}, ValueError, "route"),
     ("search", {"bound": lb_mpi.Bound("max")}, ValueError, "bound = 'max'"),
+    *[("distribute", one, ValueError, f"{next(iter(one))} = ") for one in ({"root": LAST}, {"kernel": lambda n: None})],
     ("rebalance", {"values": np.zeros((5, 3))}, TypeError, "values = "),
     ("rebalance", {"values": np.zeros(5, "f4")}, TypeError, "values = "),
     ("rebalance", {"when": "always"}, TypeError, "when = "),
     ("rebalance", {"every": 2}, TypeError, "every = "),
     ("rebalance", {"costs": np.ones(5)}, TypeError, "costs = "),
     *[("reorder_ranks", one, ValueError, next(iter(one))) for one in
-      ({"speeds": SPEEDS[::-1]}, {"objective": "paper"}, {"method": "fill"}, {"seed": 5})],
+      ({"speeds": SPEEDS[::-1]}, *[{"graph": f"ring:{SIZE}"}] * (SIZE > 2), {"objective": "paper"},
+       {"method": "fill"}, {"seed": 5})],
     *[("measure", one, ValueError, f"{next(iter(one))} = ") for one in
       ({"rounds": 2}, {"round_s": 0.002}, {"messages": True}, {"kernel": lambda n: None})],
     ("save", {"step": 7}, ValueError, "step = 7"),

@@ -1,6 +1,5 @@
 """Arranged communicators on real MPI: who sits where, and mistakes on any rank."""
 
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import lb_mpi
 from apps.diffusion import diffuse
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import prepare
-from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
+from lb_mpi.graph import mesh, most_square_mesh, parse
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
@@ -18,13 +17,6 @@ RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 SPEEDS = np.random.default_rng(7).uniform(1, 10, SIZE)
 pytestmark = pytest.mark.mpi
-
-
-def refused(action: Callable[[], object]) -> list[str]:
-    """What every rank is told."""
-    with pytest.raises((ValueError, TypeError)) as caught:
-        action()
-    return COMM.allgather(str(caught.value))
 
 
 WAYS = [(objective, method) for method in ("paper", "fill", "swap") for objective in ("uniform", "paper")]
@@ -74,12 +66,7 @@ def test_an_error_while_rank_0_computes_reaches_all_ranks(monkeypatch: pytest.Mo
 
 
 @pytest.mark.one_mpi
-def test_other_things_that_are_refused() -> None:
-    with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
-        lb_mpi.reorder_ranks("world", mesh(1, SIZE), SPEEDS)  # type: ignore[arg-type]
-    if SIZE > 1:
-        reported = refused(lambda: lb_mpi.reorder_ranks(COMM, Graph.from_edges(SIZE, [], []), SPEEDS))
-        assert all("components" in text for text in reported)
-    if SIZE > 2:
-        graph = mesh(1, SIZE) if RANK else parse(f"ring:{SIZE}")
-        assert all("graph = " in text for text in refused(lambda: lb_mpi.reorder_ranks(COMM, graph, SPEEDS)))
+@pytest.mark.skipif(SIZE == 1, reason="one rank has a way to itself")
+def test_a_graph_in_several_components_is_refused() -> None:
+    with pytest.raises(ValueError, match="components"):
+        lb_mpi.reorder_ranks(COMM, lb_mpi.Graph.from_edges(SIZE, [], []), SPEEDS)
