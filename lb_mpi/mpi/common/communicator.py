@@ -23,9 +23,8 @@ import struct
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +35,7 @@ from lb_mpi.checks import show
 from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
 from lb_mpi.knowledge import SpeedSources
+from lb_mpi.mpi.common.calls import Calls
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.launcher import check_launcher
@@ -49,10 +49,8 @@ FAILED_AFTER_S = 5e-3  # of waiting, before probing for failures of other ranks
 SETTLED_AFTER = 20  # probes of a failure before it is raised
 LATE_AFTER_S = 1.0  # of waiting
 OTHER_AFTER_S = 2 * LATE_AFTER_S  # of waiting, before calls are compared: who closes since it has failed says so before
-MOST_CALLS = 64  # that a rank remembers: in exchanges, one may be ahead of another by the diameter of the graph
 LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
-_CALL = struct.Struct("<q120s")  # number and name
 _STAGE = struct.Struct("<q")  # of the sender of a failure, before the text
 _key = _end_key = MPI.KEYVAL_INVALID
 _kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
@@ -80,11 +78,7 @@ class Presence:
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self.rank = comm.rank if comm else 0
-        self.n_calls = 0  # begun on this communicator; 0: they are not counted
-        self._names = deque[str](maxlen=MOST_CALLS)  # of the last ones
-        self._announced = 0  # the last call that this rank has sent to the next one
-        self._announcement: tuple[bytes, MPI.Request] | None = None
-        self._announcements: list[tuple[int, int, str]] = []  # not yet compared: (source, number of a call, its name)
+        self.calls = Calls(comm)  # begun on this communicator
         self.stage = 0  # begins and ends of commits: odd within one
         self._failure: str | None = None
         self._later: list[tuple[int, str]] = []  # failures of ranks that had left this rank's stage behind: (stage, text)
@@ -120,11 +114,7 @@ class Presence:
     def begin(self, name: str) -> None:
         """Begin a call that all ranks make, in the same order; errors as of `check`."""
         self.check()
-        self._begin(name)
-
-    def _begin(self, name: str) -> None:
-        self.n_calls += 1
-        self._names.append(name)
+        self.calls.begin(name)
 
     def answer(self, waited_s: float = 0.0) -> None:
         """Answer now and then; ask and warn when this rank has waited for long.  For use in loops: costs 0.1 us.
@@ -142,39 +132,11 @@ class Presence:
                 anchor._questions.serve(waited_s)
             self._questions.look(now, waited_s)
             self._questions.report(now)
-            if waited_s > OTHER_AFTER_S and self.n_calls and self.comm and not self.stage % 2:
-                self._compare_calls()
+            if waited_s > OTHER_AFTER_S and self.comm and not self.stage % 2 and (wrong := self.calls.compare()):
+                self._notify(wrong)
+                raise Error(wrong)
         finally:
             _looking.release()
-
-    def _compare_calls(self) -> None:
-        """Tell the next rank, once, which call this one waits in; raise Error on all if the previous one is in another.
-
-        If the calls of all ranks are not the same, they differ first at some number, and all come to wait with this number
-        or after it: then, in the ring of all ranks, two neighbours differ there.
-        """
-        comm = self.comm
-        if self._announced < self.n_calls and comm.size > 1:
-            self._announced = self.n_calls
-            data = _CALL.pack(self.n_calls, self._names[-1].encode())
-            self._announcement = data, comm.Isend([data, MPI.BYTE], (self.rank + 1) % comm.size, Tag.CALL)
-        self._receive_calls()
-        received, self._announcements = self._announcements, [one for one in self._announcements if one[1] > self.n_calls]
-        for source, number, theirs in received:
-            back = self.n_calls - number
-            if 0 <= back < len(self._names) and theirs != (mine := self._names[-1 - back]):
-                others = f"rank {source} is in {theirs}, rank {self.rank} in {mine}"
-                self._notify(f"{others}: expected the same calls on all ranks")
-                raise Error(self._failure)
-
-    def _receive_calls(self) -> None:
-        """Receive what the previous rank has sent."""
-        status = MPI.Status()
-        while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.CALL, status):
-            data = bytearray(_CALL.size)
-            self.comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.CALL)
-            number, name = _CALL.unpack(data)
-            self._announcements.append((status.Get_source(), number, name.rstrip(b"\0").decode()))
 
     def wait(
         self,
@@ -289,10 +251,10 @@ class Presence:
             need_mpi(self.name)
             if self._failure is None:
                 name = f"close of a {self.name}"
-                self._begin(name)
+                self.calls.begin(name)
                 self.wait(self._all_close(), name=name, late=lambda: self._leaves_by)
                 self._receive_failure()  # a rank may have failed in this wait, after starting its part of the barrier
-                self._receive_calls()  # the last message of the barrier was sent after those
+                self.calls.receive()  # the last message of the barrier was sent after those
                 free()
                 comm.Free()
         except BaseException as error:
@@ -346,9 +308,7 @@ class Presence:
         Another rank may have failed after the error that all raise, and its message may be in transit: a communicator is
         freed only if all ranks close it.
         """
-        self.send_failure(error)
-        self._leaves_by = self._text(error)
-        with suppress(Error):  # this rank raises its own
+        with self.leaving(error):
             self.close()
 
     def keep(self, *what: object) -> None:
