@@ -254,7 +254,7 @@ def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_
     presence = communicator.presence_of(own)
     with presence.committing():
         request = own.Ibarrier()
-        presence.wait(lambda: (RANK == 0 or bool(presence._later)) and request.Test(), name="")
+        presence.wait(lambda: (RANK == 0 or bool(presence._failures.ahead)) and request.Test(), name="")
     if RANK == 0:
         presence.send_failure(ValueError("after it"))
     with pytest.raises(lb_mpi.Error, match=r"after a failure .*after it.*: expected only"):

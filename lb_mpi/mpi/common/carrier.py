@@ -70,7 +70,7 @@ class Port(ABC, Generic[M, J]):
 
     @property
     def settled(self) -> bool:
-        """True once all ranks are ready and end well: what begins then is a `Presence.commit`."""
+        """True once all ranks are ready and end well: what begins then is a commit (`lb_mpi.mpi.common.commits`)."""
         return False
 
     @property

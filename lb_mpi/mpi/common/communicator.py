@@ -19,7 +19,6 @@ import atexit
 import ctypes
 import os
 import signal
-import struct
 import sys
 import threading
 import time
@@ -36,6 +35,7 @@ from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
 from lb_mpi.knowledge import SpeedSources
 from lb_mpi.mpi.common.calls import Calls
+from lb_mpi.mpi.common.commits import Failures
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.launcher import check_launcher
@@ -49,9 +49,7 @@ FAILED_AFTER_S = 5e-3  # of waiting, before probing for failures of other ranks
 SETTLED_AFTER = 20  # probes of a failure before it is raised
 LATE_AFTER_S = 1.0  # of waiting
 OTHER_AFTER_S = 2 * LATE_AFTER_S  # of waiting, before calls are compared: who closes since it has failed says so before
-LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
-_STAGE = struct.Struct("<q")  # of the sender of a failure, before the text
 _key = _end_key = MPI.KEYVAL_INVALID
 _kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
@@ -79,11 +77,9 @@ class Presence:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self.rank = comm.rank if comm else 0
         self.calls = Calls(comm)  # begun on this communicator
-        self.stage = 0  # begins and ends of commits: odd within one
-        self._failure: str | None = None
-        self._later: list[tuple[int, str]] = []  # failures of ranks that had left this rank's stage behind: (stage, text)
+        self._failures = Failures(comm)
+        self.commit, self.end_commit = self._failures.commit, self._failures.end_commit
         self._leaves_by: str | None = None  # by an error that all ranks have raised: it is sent if they do not close, too
-        self._failure_looks = 0
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of an anchor: the user's communicator
         self._n_open = 0  # of an anchor: its children
@@ -97,17 +93,18 @@ class Presence:
     @property
     def failed(self) -> bool:
         """A rank has sent a failure."""
-        return self._failure is not None
+        return self._failures.text is not None
 
     def check(self) -> None:
         """Raise ValueError after `close`, Error after a failure on any rank, or in a task of a pool of these ranks."""
-        if self._later:
-            self._fail(self._later.pop()[1])
-        if self._failure is not None:
-            raise Error(f"{self.name} after a failure ({self._failure}): expected only close()")
+        if self._failures.ahead:
+            self._fail(self._failures.ahead[0][1])
+        if self._failures.text is not None:
+            raise Error(f"{self.name} after a failure ({self._failures.text}): expected only close()")
         if not self.comm:
             raise closed(self.name)
-        need_mpi(self.name)
+        if MPI.Is_finalized():
+            need_mpi(self.name)
         if _busy:
             _refuse_busy(self.comm)
 
@@ -132,7 +129,7 @@ class Presence:
                 anchor._questions.serve(waited_s)
             self._questions.look(now, waited_s)
             self._questions.report(now)
-            if waited_s > OTHER_AFTER_S and self.comm and not self.stage % 2 and (wrong := self.calls.compare()):
+            if waited_s > OTHER_AFTER_S and self.comm and not self._failures.in_commit and (wrong := self.calls.compare()):
                 self._notify(wrong)
                 raise Error(wrong)
         finally:
@@ -185,21 +182,6 @@ class Presence:
             _kept.append((done, keep))
             raise
 
-    def commit(self) -> None:
-        """Begin the end of a call: all ranks are ready, and then either all raise or all return what the call has changed.
-
-        Until `end_commit`, all take part in a collective operation, and nobody runs the user's code.  A rank that fails has
-        done so before its commit, and then all raise, or after its end, and then the others end theirs well.  One that fails
-        within it, as without memory, never ends it: the others, which may wait for it there, raise.  To the end of the call,
-        Ctrl-C waits for the next one.
-        """
-        self.stage += 1
-        interrupts().commit()
-
-    def end_commit(self) -> None:
-        """End a commit: all others have begun it."""
-        self.stage += 1
-
     @contextmanager
     def committing(self) -> Iterator[None]:
         """Be in a commit in this block; an error that all ranks raise ends it, too."""
@@ -214,7 +196,7 @@ class Presence:
 
     def send_failure(self, error: BaseException, *, alone: bool = False) -> None:
         """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
-        if self._failure is None and self.comm and (alone or not self.is_of_all(error)) and not MPI.Is_finalized():
+        if not self.failed and self.comm and (alone or not self.is_of_all(error)) and not MPI.Is_finalized():
             self._notify(self._text(error))
 
     def _text(self, error: BaseException) -> str:
@@ -249,7 +231,7 @@ class Presence:
         comm = self.comm
         try:
             need_mpi(self.name)
-            if self._failure is None:
+            if not self.failed:
                 name = f"close of a {self.name}"
                 self.calls.begin(name)
                 self.wait(self._all_close(), name=name, late=lambda: self._leaves_by)
@@ -325,7 +307,7 @@ class Presence:
         while one is not None:
             if one.comm:
                 one._receive_failure(SETTLED_AFTER)
-            one = None if self.stage % 2 else one._parent
+            one = None if self._failures.in_commit else one._parent
 
     def duplicate(self) -> MPI.Intracomm:
         """Collective: return a communicator of the same ranks, whose `Presence` is a child of this one."""
@@ -337,34 +319,16 @@ class Presence:
         return comm
 
     def _receive_failure(self, after: int = 1) -> None:
-        for stage, text in self._later:
-            if stage <= self.stage:
-                self._fail(text)
-                raise quiet(Error(text))
-        if not self.comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE):
-            return
-        self._failure_looks += 1
-        status = MPI.Status()
-        # Another thread may have received what was found.
-        if self._failure_looks >= after and (found := self.comm.Improbe(MPI.ANY_SOURCE, Tag.FAILURE, status)):
-            data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
-            found.Recv([data, MPI.BYTE])
-            (stage,) = _STAGE.unpack_from(data.data)
-            text = data[_STAGE.size :].tobytes().decode(errors="replace")
-            if stage > self.stage:  # it has ended this call, which all others can, too
-                self._later.append((stage, text))
-                return
+        if (text := self._failures.receive(after)) is not None:
             self._fail(text)
-            raise quiet(Error(self._failure))
+            raise quiet(Error(text))
 
     def _notify(self, text: str) -> None:
         self._fail(text)
-        data = np.frombuffer(_STAGE.pack(self.stage) + text.encode(errors="replace")[:LONGEST], dtype=np.uint8)
-        others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
-        self.keep(data, [self.comm.Isend([data, MPI.BYTE], rank, Tag.FAILURE) for rank in others])
+        self.keep(self._failures.send(text))
 
     def _fail(self, text: str) -> None:
-        self._failure = text
+        self._failures.note(text)
         if self._users is not None:  # an anchor is given up: the next call makes a new one
             users, self._users = self._users, None
             _anchors.remove(self)
