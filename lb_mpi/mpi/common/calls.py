@@ -13,7 +13,7 @@ MOST_CALLS = 64  # that a rank remembers: in exchanges, one may be ahead of anot
 _CALL = struct.Struct("<q120s")  # number and name
 
 
-class Calls:
+class CallOrder:
     """The calls that this rank has begun on `comm`, which all ranks make in the same order; none: they are not compared.
 
     If the calls of all ranks are not the same, they differ first at some number, and all come to wait with this number or

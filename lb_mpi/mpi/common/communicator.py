@@ -34,7 +34,7 @@ from lb_mpi.checks import show
 from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
 from lb_mpi.knowledge import SpeedSources
-from lb_mpi.mpi.common.calls import Calls
+from lb_mpi.mpi.common.calls import CallOrder
 from lb_mpi.mpi.common.commits import Failures
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
@@ -76,7 +76,7 @@ class Presence:
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self.rank = comm.rank if comm else 0
-        self.calls = Calls(comm)  # begun on this communicator
+        self.calls = CallOrder(comm)  # begun on this communicator
         self._failures = Failures(comm)
         self.commit, self.end_commit = self._failures.commit, self._failures.end_commit
         self._leaves_by: str | None = None  # by an error that all ranks have raised: it is sent if they do not close, too
