@@ -262,13 +262,16 @@ def test_what_a_rank_reports_and_what_follows() -> None:
 
 
 def find_fault() -> None:
+    """What is wrong with it, the quick checks first."""
     test_what_a_rank_reports_and_what_follows()
     test_all_ranks_decide_the_same()
+    for name in GRAPHS[:4]:
+        test_any_order_gives_the_same_lawful_plans(name, "fos")
     test_work_per_tick_is_found_along_the_edges()
-    for name in GRAPHS:
+    check_plans(drawn := ranks(mesh(1, 16), 1, scheme="sos"), drive(drawn, first_of))
+    for name in GRAPHS[4:]:
         test_any_order_gives_the_same_lawful_plans(name, "fos")
     test_any_order_gives_the_same_lawful_plans(GRAPHS[-1], "sos")
-    check_plans(drawn := ranks(mesh(1, 16), 1, scheme="sos"), drive(drawn, first_of))
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, ValueError, IndexError, RuntimeWarning, right=False)
