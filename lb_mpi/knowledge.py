@@ -331,7 +331,7 @@ class RankKnowledge:
         """Return what other ranks need to know in a call, `n_numbers` numbers."""
         return [*self.tasks, *[number for one in self.ranks for number in one]]
 
-    def read(self, numbers: Sequence[float]) -> None:
+    def adopt(self, numbers: Sequence[float]) -> None:
         """Know what the root knows, by its `numbers`."""
         n, width = len(TaskLength._fields), len(RankSpeed._fields)
         self.tasks = TaskLength(*numbers[:n])

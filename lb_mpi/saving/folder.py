@@ -215,10 +215,10 @@ class Folder:
         newest = max((saved.number for saved in self._trusted()), default=-1)
         if number <= newest:
             raise ValueError(f"step = {number}: expected more than {newest}, which is saved in {self.path} already")
-        if self._place(number).name in self._disk.names(self.path):
+        if self._path_of(number).name in self._disk.names(self.path):
             self._remove(number)
         self._distrusted.discard(number)
-        self._disk.make_dir(self._place(number))
+        self._disk.make_dir(self._path_of(number))
 
     def write(self, number: int, name: str, chunks: Iterable[bytes | memoryview]) -> PartFile:
         """Write a part: on disk when this returns."""
@@ -230,7 +230,7 @@ class Folder:
                 n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)
                 yield chunk
 
-        self._disk.write(self._place(number) / name, measured())
+        self._disk.write(self._path_of(number) / name, measured())
         return PartFile(name, n_bytes, crc)
 
     def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[PartFile]) -> None:
@@ -238,12 +238,12 @@ class Folder:
 
         `meta` consists of None, bool, int, float, str, bytes, and lists and dicts of these.
         """
-        place = self._place(number)
+        path = self._path_of(number)
         packed = msgpack.packb([self.kind, number, meta, [list(part) for part in parts]], use_bin_type=True)
-        self._disk.write(place / DRAFT, [frame(_START.pack(MAGIC, VERSION)) + frame(packed)])
-        self._disk.sync_dir(place)
-        self._disk.rename(place / DRAFT, place / MANIFEST)
-        self._disk.sync_dir(place)
+        self._disk.write(path / DRAFT, [frame(_START.pack(MAGIC, VERSION)) + frame(packed)])
+        self._disk.sync_dir(path)
+        self._disk.rename(path / DRAFT, path / MANIFEST)
+        self._disk.sync_dir(path)
         kept = {saved.number for saved in self._trusted()[:KEPT]}
         for other in set(self._numbers()) - kept:
             with contextlib.suppress(OSError):  # this save is committed; the next commit tries again
@@ -252,7 +252,7 @@ class Folder:
     def discard(self, number: int) -> None:
         """Remove the parts of a save that will not be committed, as far as possible."""
         with contextlib.suppress(OSError):
-            if MANIFEST not in self._disk.names(self._place(number), own=True):
+            if MANIFEST not in self._disk.names(self._path_of(number), own=True):
                 self._remove(number)
 
     def saves(self) -> Saves:
@@ -262,14 +262,14 @@ class Folder:
         """
         whole, damaged, incomplete = [], [], []
         for number in self._numbers():
-            names = self._disk.names(self._place(number), own=True)
+            names = self._disk.names(self._path_of(number), own=True)
             if MANIFEST in names:
                 try:
                     whole.append(self._manifest(number))
                 except SaveError as error:
                     damaged.append(str(error))
             elif names and not whole:
-                incomplete.append(f"{self._place(number)}: incomplete, without a manifest")
+                incomplete.append(f"{self._path_of(number)}: incomplete, without a manifest")
         return Saves(whole, damaged, incomplete)
 
     def newest(self, saves: Saves, read: Callable[[Saved], T]) -> tuple[T | None, list[str]]:
@@ -294,7 +294,7 @@ class Folder:
 
         SaveError if they differ, or the part is missing: an earlier save may be intact.
         """
-        part, path = saved.parts[name], self._place(saved.number) / name
+        part, path = saved.parts[name], self._path_of(saved.number) / name
         end = part.n_bytes if end is None else end
         kept, at, crc = [], 0, 0
         try:
@@ -311,7 +311,7 @@ class Folder:
 
     def _manifest(self, number: int) -> Saved:
         """Read a manifest; SaveError if it is damaged."""
-        path = self._place(number) / MANIFEST
+        path = self._path_of(number) / MANIFEST
         try:
             data = b"".join(self._disk.chunks(path))
         except OSError as error:
@@ -344,16 +344,16 @@ class Folder:
         found = (_SAVE.fullmatch(name) for name in self._disk.names(self.path))
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
-    def _place(self, number: int) -> Path:
+    def _path_of(self, number: int) -> Path:
         return self.path / f"save-{number:08d}"
 
     def _remove(self, number: int) -> None:
-        place = self._place(number)
-        names = self._disk.names(place, own=True)
+        path = self._path_of(number)
+        names = self._disk.names(path, own=True)
         if MANIFEST in names:
-            self._disk.remove(place / MANIFEST)
-            self._disk.sync_dir(place)
+            self._disk.remove(path / MANIFEST)
+            self._disk.sync_dir(path)
         for name in names:
             if name != MANIFEST:
-                self._disk.remove(place / name)
-        self._disk.remove_dir(place)
+                self._disk.remove(path / name)
+        self._disk.remove_dir(path)

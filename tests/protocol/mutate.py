@@ -69,7 +69,7 @@ def mutated(module: types.ModuleType, name: str, before: str, after: str) -> Ite
 def mutant(module: types.ModuleType, name: str, before: str, after: str) -> tuple[Any, str, Any]:
     """Return what has to be set for this: an object, the name of its attribute, and the value."""
     source = Path(inspect.getfile(module)).read_text()
-    begin, end = _place(ast.parse(source), name)
+    begin, end = _span(ast.parse(source), name)
     lines = source.splitlines(keepends=True)
     text = "".join(lines[begin:end])
     assert text.count(before) == 1, f"{module.__name__}.{name} has {text.count(before)} such places: {before!r}"
@@ -81,7 +81,7 @@ def mutant(module: types.ModuleType, name: str, before: str, after: str) -> tupl
     return _function(module, name), "__code__", code
 
 
-def _place(tree: ast.Module, name: str) -> tuple[int, int]:
+def _span(tree: ast.Module, name: str) -> tuple[int, int]:
     """Lines of a definition, from the first to the one after the last, counted from 0."""
     first, _, rest = name.partition(".")
     for node in tree.body:
@@ -89,7 +89,7 @@ def _place(tree: ast.Module, name: str) -> tuple[int, int]:
         if first in (*named, getattr(node, "name", None)):
             if rest:
                 assert isinstance(node, ast.ClassDef)
-                return _place(ast.Module(node.body, []), rest)
+                return _span(ast.Module(node.body, []), rest)
             assert node.end_lineno is not None
             return node.lineno - 1, node.end_lineno
     raise AssertionError(f"no {name}")

@@ -264,7 +264,7 @@ def test_what_is_known_travels_as_numbers() -> None:
     known.observe("f", ran(UNEQUAL[:3], [2, 1, 0]))
     numbers = known.numbers()
     assert len(numbers) == n_numbers(3)
-    other.read(np.array(numbers).tolist())
+    other.adopt(np.array(numbers).tolist())
     assert (other.speeds, other.hopes, other.tasks) == (known.speeds, known.hopes, known.tasks)
     assert all(isinstance(one, RankSpeed) for one in other.ranks)
 

@@ -237,7 +237,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
     def open(self, bounds: Sequence[int], tasks: Tasks, *, largest_first: bool) -> None:
         """Begin a map on the root: rank r owns the positions bounds[r]..bounds[r + 1] - 1."""
         self.tasks[self.epoch % EPOCHS] = tasks
-        self.known.read(self.knowledge.numbers())
+        self.known.adopt(self.knowledge.numbers())
         self.raised = False
         for rank, member in enumerate(self.members):
             member.stealer.steals, member.account.done = [], RankTasks()  # a rank may still be in an earlier map

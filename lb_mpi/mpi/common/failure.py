@@ -111,10 +111,10 @@ def describe(error: BaseException) -> str:
 
 def located(error: BaseException) -> str:
     """Return the type and message of an exception, and where it was raised, if that is known."""
-    return f"{describe(error)} {place(error)}".rstrip()
+    return f"{describe(error)} {location(error)}".rstrip()
 
 
-def place(error: BaseException) -> str:
+def location(error: BaseException) -> str:
     """Return where it was raised: "(file:line, in function)"; of Ctrl-C, the code that it interrupted; "": not known."""
     try:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name not in HANDLERS]
@@ -131,7 +131,7 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
     return frame.filename.startswith(_OURS) or frame.filename == contextlib.__file__
 
 
-def place_of(function: object) -> str:
+def location_of(function: object) -> str:
     """Return where a function is defined, as `place`; "": not known."""
     while isinstance(function, partial):
         function = function.func

@@ -234,7 +234,7 @@ class Member(PoolActor):
         """Begin the map on this rank; rank r owns the tasks bounds[r]..bounds[r + 1] - 1."""
         ranks = self.ranks
         lo, hi = bounds[ranks.rank], bounds[ranks.rank + 1]
-        ranks.known.read(known)
+        ranks.known.adopt(known)
         if synchronizes(start.epoch):  # see `lb_mpi.pooling.intervals`
             ranks.presence.wait(ranks.presence.comm.Ibarrier().Test)
         self._sent_before = ranks.parcels.sent_bytes

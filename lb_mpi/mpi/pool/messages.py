@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lb_mpi.checks import show
 from lb_mpi.columns import Order, from_memory, in_memory, order_of
 from lb_mpi.errors import Error, TaskError
-from lb_mpi.mpi.common.failure import formatted, located, place, place_of
+from lb_mpi.mpi.common.failure import formatted, located, location, location_of
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
 
@@ -215,7 +215,7 @@ class TaskFailure(NamedTuple):
 
 def failure_of(error: BaseException, rank: int, task: int = -1, function: object = None) -> TaskFailure:
     """Describe an exception; `function`: the user's, whose result is wrong if none of the user's lines has raised it."""
-    text = located(error) if place(error) else f"{located(error)} {place_of(function)}".rstrip()
+    text = located(error) if location(error) else f"{located(error)} {location_of(function)}".rstrip()
     try:
         trace = formatted(error)
     except BaseException:  # its own __str__ may raise anything
