@@ -326,9 +326,14 @@ class RootPlanner(Decider):
         self._graph = graph
         used = known is not None and known.complete and trigger.when == "auto" and graph.n > 1
         self._prior = np.array(known.speeds) if known is not None and used else None  # (P,) until the first round is over
-        if used:
-            self.ways.lend()
+        self.restart()
         self._observed = set[int]()  # ranks, on the root
+
+    def restart(self) -> None:
+        """See `Decider`: where speeds are known, rows are lent at once."""
+        super().restart()
+        if self._prior is not None:
+            self.ways.lend()
 
     def begin(self, n: int) -> Story[Planned] | None:
         """See `Decider`: each row counts as a unit of work."""

@@ -13,12 +13,14 @@ import pytest
 
 from lb_mpi.balancing import decider as decider_module
 from lb_mpi.balancing import ways as module
+from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.balancing.deciding import BalanceReason, RankReport, RoundProblem, Trigger, words_of
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner
 from lb_mpi.balancing.ways import LONGEST, RECENT, SHORTEST, SURE, TRIAL, Choice, Stay, Ways
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall
 from lb_mpi.graph import Floats, parse
+from lb_mpi.knowledge import KnownSpeeds
 from lb_mpi.reduction import reduced
 from lb_mpi.virtual import Network
 from tests.protocol.mutate import Mutant, rejects
@@ -144,6 +146,14 @@ def test_ranks_that_only_seem_uneven_do_not_change_their_way_again_and_again() -
     drawn = rng.lognormal(-1.0, 1.0, 1000)
     at_home, _ = play(auto(), 1000, always(10.0), always(14.0), lambda k: float(drawn[k]))
     assert np.mean(at_home) > 0.85
+
+
+def test_rows_are_lent_at_once_where_speeds_are_known() -> None:
+    for known in (None, KnownSpeeds((2.0, 1.0), (0.1, 0.1))):
+        decider = RootPlanner(Knowledge(0, range(2), [1]), parse("mesh:1x2"), Trigger(), known)
+        for _ in range(2):
+            assert decider.ways.learning is (known is None)
+            decider.restart()  # after a failure, or after `migrate`
 
 
 def test_the_words_name_the_numbers() -> None:
