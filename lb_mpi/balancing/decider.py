@@ -275,9 +275,11 @@ class Decider:
         Ranks may be uneven since the costs of their rows differ, or their speeds: whichever explains more.
         """
         even_s = min(total.work / total.speed, total.home / (UNIT * total.home_rate) if total.home_rate else math.inf)
-        uneven, numbers = self.ways.learned(last_s, above(levels.home_s, even_s))
         decision = self.policy.decide(self._size, levels, spent_s)
-        return (decision if uneven or not numbers else Decision(BalanceReason.FIRST))._replace(quick=0, about=numbers)
+        pays = decision.reason is not BalanceReason.NO_GAIN
+        uneven, numbers = self.ways.learned(last_s, above(levels.home_s, even_s), pays=pays)
+        first = pays and numbers and not uneven
+        return (Decision(BalanceReason.FIRST) if first else decision)._replace(quick=0, about=numbers)
 
     def _choose(self, decision: Decision, choice: Choice | None) -> Decision:
         """Return the decision that a choice makes of another one."""

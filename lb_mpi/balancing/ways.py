@@ -94,10 +94,11 @@ class Ways:
         self.home = self.learning = False
         self._left = TRIAL
 
-    def learned(self, last_s: float, imbalance: float) -> tuple[bool, str]:
+    def learned(self, last_s: float, imbalance: float, *, pays: bool = True) -> tuple[bool, str]:
         """Record one of the first calls; return whether the ranks are too uneven to be at home, and the numbers.
 
-        `last_s`: see `lent`.  `imbalance`: by their own time; NaN: unknown.
+        `last_s`: see `lent`.  `imbalance`: by their own time; NaN: unknown.  Not `pays`: lending would cost
+        more than it saves.
         """
         self._note(last_s)
         if math.isnan(imbalance):
@@ -105,7 +106,7 @@ class Ways:
             return False, ""
         self._n_learned += 1
         most = max(self._tolerance, FIRST / self._n_learned)
-        uneven = imbalance > most
+        uneven = pays and imbalance > most
         self.home = not uneven
         if not uneven and most <= self._tolerance:
             self.learning, self._left, self._usual = False, 0, imbalance

@@ -71,6 +71,9 @@ def check_the_first_calls() -> None:
     at_home, _ = play(ways, 40, always(10.0), always(11.0), lambda k: math.nan if k % 2 else 0.04)
     assert at_home == [False, True] * 5 + [False] + [True] * 29
     assert not ways.learning
+    ways = Ways(0.05, auto=True)
+    assert not any(ways.learned(1.0, 0.4, pays=False)[0] for _ in range(6))
+    assert ways.home
 
 
 def test_the_first_calls_are_at_home_until_the_ranks_are_clearly_uneven() -> None:
@@ -275,6 +278,7 @@ MUTANTS: list[Mutant] = [
     (module, "Ways.learned", "FIRST / self._n_learned", "0.0"),
     (module, "Ways.learned", "FIRST / self._n_learned", "FIRST"),
     (module, "Ways.learned", "            self.lend()\n", "            pass\n"),
+    (module, "Ways.learned", "pays and imbalance", "imbalance"),
     (module, "Ways.learned", "self.learning, self._left, self._usual = False, 0, imbalance", "pass"),
     (module, "Ways.learned", "if math.isnan(imbalance)", "if False"),
     (module, "Ways.learned", "            self.home = False\n", ""),
