@@ -14,7 +14,7 @@ INTERNAL = {
     "host": "run.host.main",
     "rank": "run.rank.main",
     "switch": "cluster.network.switch",
-    "keeper": "cluster.cluster.keep",
+    "keeper": "cluster.cluster.keeper",
 }
 
 
