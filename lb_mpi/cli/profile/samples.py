@@ -41,7 +41,7 @@ class Samples(NamedTuple):
 
 
 class Sampler:
-    """Take samples of the main thread in a thread of its own; `current_line` returns a line of the program, or None in MPI."""
+    """Take samples of the main thread, in its own thread; `current_line` returns a line of the program, or None in MPI."""
 
     def __init__(self, current_line: Callable[[], Place | None]) -> None:
         self._current_line = current_line
