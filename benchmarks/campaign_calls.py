@@ -23,7 +23,7 @@ MOST_WRONG = 5
 
 
 class Campaign(NamedTuple):
-    """What is called."""
+    """A kind of random calls: the module that makes them on each rank, and how many ranks and calls a start has."""
 
     module: str  # of the ranks
     counted: str  # what --runs counts

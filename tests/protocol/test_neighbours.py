@@ -262,7 +262,7 @@ def test_what_a_rank_reports_and_what_follows() -> None:
 
 
 def find_fault() -> None:
-    """What is wrong with it, the quick checks first."""
+    """Raise AssertionError if a rule is broken; the quick checks come first."""
     test_what_a_rank_reports_and_what_follows()
     test_all_ranks_decide_the_same()
     for name in GRAPHS[:4]:

@@ -223,13 +223,13 @@ class RootTasks(Member):
 
     def unpacked(self, outcome: Unpickled) -> Iterator[tuple[int, Frame, list[Any]]]:
         """Yield (rank, frame, its results) of what was unpickled; note its failure, after which others may be left."""
-        values, error, place = outcome
+        values, error, offset = outcome
         frames, self._arrived = self._arrived, self._arrived[len(values) + 1 :]
         for (source, frame), some in zip(frames, values, strict=False):
             yield source, frame, some
         if error is not None:
             source, frame = frames[len(values)]
-            self.fail_task(failure_of(error, source, self.position_in(frame, place), self.call.function), None)
+            self.fail_task(failure_of(error, source, self.position_in(frame, offset), self.call.function), None)
 
     def position_in(self, frame: Frame, k: int) -> int:
         """Return the position of the k-th task of the oldest frame."""

@@ -176,8 +176,8 @@ class Unpickled(NamedTuple):
     """The results in each frame from other ranks, up to the first frame with one that can't be unpickled."""
 
     values: list[list[Any]]
-    error: Exception | None = None  # of that one
-    place: int = 0  # of that one in its frame
+    error: Exception | None = None  # of that result
+    offset: int = 0  # of that result in its frame
 
 
 def _unpickled(job: Arrived) -> Unpickled:
@@ -191,7 +191,7 @@ def _unpickled(job: Arrived) -> Unpickled:
 
 
 class _Attempts(pickle.Unpickler):
-    """Unpickles results of a frame, but those that can't be: an error in the place of each."""
+    """Unpickles the results of a frame; a result that can't be unpickled is replaced by its error."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
@@ -206,7 +206,7 @@ def _attempted(data: bytes) -> Any:
 
 
 def _first_wrong(frame: Frame) -> int:
-    """Return the place in its frame of the first result that can't be unpickled; only the last one is none by itself."""
+    """Return the index in the frame of the first result that can't be unpickled; of the last result if none fails alone."""
     try:
         values = _Attempts(io.BytesIO(frame.data)).load()
         return next(k for k, value in enumerate(values) if isinstance(value, Unpickled))
