@@ -61,7 +61,7 @@ class Value(NamedTuple):
 
 def draw_graph(rng: np.random.Generator) -> Graph:
     """Draw a mesh, a path, a complete graph, one without edges, or a random one: often with isolated vertices and pieces."""
-    kind = rng.choice(["mesh", "torus", "path", "complete", "no edges", "one vertex", "sparse", "random", "pieces"])
+    kind = str(rng.choice(["mesh", "torus", "path", "complete", "no edges", "one vertex", "sparse", "random", "pieces"]))
     if kind in ("mesh", "torus"):
         return parse(f"{kind}:{rng.integers(3, 20)}x{rng.integers(3, 20)}")
     if kind in ("path", "complete"):

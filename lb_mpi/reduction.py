@@ -35,7 +35,8 @@ def reduce(sums: Iterable[int] = (), maxima: Iterable[float] = ()) -> Generator[
 
 def reduced(everyone: Sequence[Reduction]) -> Reduction:
     """Reduce the numbers of all ranks in one process."""
-    return Reduction(np.sum([one.sums for one in everyone], axis=0), np.max([one.maxima for one in everyone], axis=0))
+    maxima = np.array([one.maxima for one in everyone]).max(axis=0)
+    return Reduction(np.sum([one.sums for one in everyone], axis=0), maxima)
 
 
 def units(value: float) -> int:

@@ -709,14 +709,15 @@ def conclusions_of_print() -> list[Item]:
     printed = rows("arrangement_table3.csv")
     pr = np.array([float(row["Pr_percent"]) for row in printed]).reshape(-1, N)
     pct = np.array([float(row["Pct_percent"]) for row in printed])
-    above = Evidence(f"table 3 prints {pct.max():g}, and {int((pct >= 1.0).sum())} numbers of 1 or more", pct.max() >= 1.0)
-    below = Evidence(f"table 3 prints {int((pr >= 10.0).sum())} of {pr.size} of 10 or more", (pr < 10.0).mean() <= 0.5)
+    greatest, below_10 = float(pct.max()), float((pr < 10.0).mean())
+    above = Evidence(f"table 3 prints {greatest:g}, and {int((pct >= 1.0).sum())} numbers of 1 or more", greatest >= 1.0)
+    below = Evidence(f"table 3 prints {int((pr >= 10.0).sum())} of {pr.size} of 10 or more", below_10 <= 0.5)
     low, most, p1 = (float(text) for text in ("4.2", "146.1", "15.55"))
     share = 100.0 * (p1 - low) / (most - low)
     return [
         claim("Pr", "below 30 %", f"{pr.max():g} % at most", bool(pr.max() < 30.0)),
-        claim("Pr", "mostly below 10 %", f"{(pr < 10.0).mean():.0%} are", (pr < 10.0).mean() > 0.5, error=below),
-        claim("Pct", "below 1 %", f"{pct.max():g} % at most", pct.max() < 1.0, error=above),
+        claim("Pr", "mostly below 10 %", f"{below_10:.0%} are", below_10 > 0.5, error=below),
+        claim("Pct", "below 1 %", f"{greatest:g} % at most", greatest < 1.0, error=above),
         _graph_matters(pr, "columns"),
         claim("section 3, the example: Pr", "below 10 %", f"{share:.1f} %", share < 10.0),
     ]

@@ -367,7 +367,8 @@ class _PaperChanges:
         step = max(1, _CHUNK // (self._aim.factors.shape[1] * size**2))
         for some in (slice(begin, begin + step) for begin in range(0, len(result), step)):
             stiffness, mass = np.diag(self._low[:size]), np.eye(size)
-            drift, total = np.zeros(size), self._speeds.sum()
+            drift: Floats = np.zeros(size)
+            total: Any = self._speeds.sum()  # then of each change
             for vertices, speeds, but in changes:
                 where, new = vertices[some], speeds[some]
                 x, change = self._vectors[where, :size], new - self._speeds[where]
