@@ -1,16 +1,12 @@
 """Programs that die or hang (misfortune.py), run by launch/run on real mpiexec."""
 
-import shutil
 import socket
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.process.lab import ROOT
 from tests.process.started import started
 
-needs_mpiexec = pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
 HOST = socket.gethostname()
 DONE = f"start 2, 3 ranks: {sum(range(12))}\n"
 

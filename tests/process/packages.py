@@ -95,23 +95,6 @@ def dynesty(pool):
     return np.array_equal(found(pool=pool, queue_size=4), found(pool=Serial(), queue_size=4))
 
 
-def optuna(pool):
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-    def found(pool):
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
-        for _ in range(5):
-            trials = [study.ask() for _ in range(4)]
-            values = pool.map(square, [trial.suggest_float("x", -5, 5) for trial in trials])
-            for trial, value in zip(trials, values, strict=True):
-                study.tell(trial, value)
-        return study.best_value
-
-    return found(pool) == found(Serial())
-
-
 def nevergrad(pool):
     import nevergrad
 
@@ -119,63 +102,6 @@ def nevergrad(pool):
         optimizer = nevergrad.optimizers.OnePlusOne(parametrization=2, budget=40, num_workers=4)
         best = optimizer.minimize(square, executor=executor, batch_mode=True).value
     return square(best) <= square([0.0, 0.0])
-
-
-def residual(parameters):
-    return np.array([parameters["a"].value - 1.0])
-
-
-def lmfit(pool):
-    import lmfit
-
-    def found(**parallel):
-        parameters = lmfit.create_params(a={"value": 3.0, "min": -5, "max": 5})
-        options = {"method": "differential_evolution", "rng": 1, "updating": "deferred"}
-        return lmfit.minimize(residual, parameters, **options, **parallel).params["a"].value
-
-    return found(workers=pool.map) == found(workers=map)
-
-
-def deap(pool):
-    from deap import base
-
-    toolbox = base.Toolbox()
-    toolbox.register("map", pool.map)
-    return toolbox.map(square, [[1.0, 2.0], [3.0, 1.0]]) == [1.0, 4.0]
-
-
-def score(alpha):
-    from sklearn.linear_model import Ridge
-    from sklearn.model_selection import cross_val_score
-
-    x = np.random.default_rng(1).normal(size=(60, 3))
-    return float(cross_val_score(Ridge(alpha), x, x @ [1.0, 2.0, 3.0]).mean())
-
-
-def sklearn(pool):
-    return pool.map(score, [0.1, 1.0, 10.0]) == [*map(score, [0.1, 1.0, 10.0])]
-
-
-def total(data):
-    return float(data.sum())
-
-
-def xarray(pool):
-    import xarray
-
-    data = xarray.DataArray(np.arange(12.0).reshape(3, 4), dims=("time", "x"))
-    return pool.map(total, [one for _, one in data.groupby("time")]) == [6.0, 22.0, 38.0]
-
-
-def group_total(frame):
-    return float(frame["value"].sum())
-
-
-def polars(pool):
-    import polars
-
-    frame = polars.DataFrame({"group": [1, 1, 2], "value": [1.0, 2.0, 5.0]})
-    return sorted(pool.map(group_total, frame.partition_by("group"))) == [3.0, 5.0]
 
 
 def rank(k):

@@ -2,9 +2,29 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tools.environment import here
+
+LIMIT_S = 120.0
+needs_mpiexec = pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+
+
+def on_ranks(n: int, *arguments: str, text: str = "", env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Run python with `arguments`, the last of which is then the file of a `text`; its exit code and all that it prints."""
+    if text:
+        Path(arguments[-1]).write_text(text)
+    with tempfile.TemporaryFile() as output:
+        code = here().mpiexec(n, [sys.executable, *arguments], LIMIT_S, env=env, stdout=output, stderr=output)
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
 
 
 def _heed() -> None:

@@ -17,6 +17,7 @@ from scipy import sparse
 import lb_mpi
 from lb_mpi import checks
 from lb_mpi.graph import Graph, mesh
+from tests.process.started import needs_mpiexec
 from tools.environment import here
 
 pytestmark = pytest.mark.one_mpi
@@ -68,7 +69,7 @@ def test_a_door_is_open_without_what_only_others_need(door: str) -> None:
     assert (done.stdout, done.returncode) == ("set()\n", 0), done.stderr
 
 
-@pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+@needs_mpiexec
 def test_the_first_plan_of_a_balancer_needs_no_slow_import(tmp_path: Path) -> None:
     """On a machine of a tenth of the speed, an import of 0.3 s takes 3 s of the user's first step."""
     program = tmp_path / "program.py"

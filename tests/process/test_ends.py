@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.cli.run import limit
-from tests.process.started import started
+from tests.process.started import LIMIT_S, on_ranks, started
 from tools import limited
 from tools.environment import ROOT, here
 
-LIMIT_S = 120.0
 PROGRAM = """
 import sys
 import lb_mpi
@@ -80,25 +79,17 @@ LEFT = (
 
 
 @pytest.mark.skipif(here().mpi != "openmpi", reason="only there has Python crashed")
-def test_buffers_of_a_failed_call_outlive_python(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "pytest", "--with-mpi", "-q", "-p", "no:cacheprovider"]
-    argv += [str(ROOT / "tests" / "mpi" / name) for name in LEFT]
-    with (tmp_path / "said").open("w+b") as said:
-        code = here().mpiexec(2, argv, LIMIT_S, stdout=said, stderr=said)
-        said.seek(0)
-        assert code == 0, said.read().decode()
+def test_buffers_of_a_failed_call_outlive_python() -> None:
+    tests = [str(ROOT / "tests" / "mpi" / name) for name in LEFT]
+    code, text = on_ranks(2, "-m", "pytest", "--with-mpi", "-q", "-p", "no:cacheprovider", *tests)
+    assert code == 0, text
 
 
 @pytest.mark.parametrize("error", ["SystemExit(0)", "KeyboardInterrupt()"])
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
 def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple[str, ...], error: str) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(error=error, kind=error.partition("(")[0]))
-    with (tmp_path / "said").open("w+b") as said:
-        argv = [sys.executable, *runner, str(program)]
-        code = here().mpiexec(3, argv, LIMIT_S, env={"PYTHONPATH": str(ROOT)}, stdout=said, stderr=said)
-        said.seek(0)
-        text = said.read().decode()
+    program = PROGRAM.format(error=error, kind=error.partition("(")[0])
+    code, text = on_ranks(3, *runner, str(tmp_path / "program.py"), text=program, env={"PYTHONPATH": str(ROOT)})
     assert code not in (0, limit.HUNG), text
     assert "SearchError: rank 1: " in text
     assert "AssertionError" not in text
@@ -106,21 +97,16 @@ def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple
 
 def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
-    env = {"PYTHONPATH": str(tmp_path)}
-    with (tmp_path / "said").open("w+b") as said:
-        argv = [sys.executable, "-m", "apps.uts", "--tree", "T1L"]
-        code = here().mpiexec(3, argv, LIMIT_S, env=env, stdout=said, stderr=said)
-    assert code not in (0, limit.HUNG)
+    code, text = on_ranks(3, "-m", "apps.uts", "--tree", "T1L", env={"PYTHONPATH": str(tmp_path)})
+    assert code not in (0, limit.HUNG), text
 
 
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
 def test_ctrl_c_while_mpi_begins_ends_all_ranks(tmp_path: Path, runner: tuple[str, ...]) -> None:
     program = tmp_path / "program.py"
     program.write_text(BEGINNING.format(first="import lb_mpi"))
-    with (tmp_path / "said").open("w+b") as said:
-        argv = [sys.executable, *runner, str(program), str(tmp_path / "told")]
-        code = here().mpiexec(3, argv, LIMIT_S, env={"PYTHONPATH": str(ROOT)}, stdout=said, stderr=said)
-    assert code not in (0, limit.HUNG)
+    code, text = on_ranks(3, *runner, str(program), str(tmp_path / "told"), env={"PYTHONPATH": str(ROOT)})
+    assert code not in (0, limit.HUNG), text
 
 
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
@@ -161,11 +147,7 @@ def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Pa
     program = tmp_path / "program.py"
     head = "import signal\nfrom mpi4py import MPI\nimport lb_mpi\nfrom lb_mpi.mpi.common import commits\n"
     program.write_text(f"{head}comm = MPI.COMM_WORLD\n{last}")
-    with (tmp_path / "said").open("w+b") as said:
-        env, argv = {"PYTHONPATH": str(ROOT)}, [sys.executable, str(program)]
-        code = here().mpiexec(2, argv, LIMIT_S, env=env, stdout=said, stderr=said)
-        said.seek(0)
-        text = said.read().decode()
+    code, text = on_ranks(2, str(program), env={"PYTHONPATH": str(ROOT)})
     assert code not in (0, limit.HUNG), text
     assert expected in text
     assert text.count("returned") == 2 * (what == "late ctrl-c")

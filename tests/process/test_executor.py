@@ -4,26 +4,17 @@ import importlib.util
 import os
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.process.started import started
+from tests.process.started import needs_mpiexec, on_ranks, started
 from tools.environment import ROOT, here
 
 pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
-pytestmark = pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+pytestmark = needs_mpiexec
 POOL = ["-m", "lb_mpi", "pool"]
-
-
-def run(ranks: int, *arguments: str) -> tuple[int, str]:
-    """Run python; its exit code and output."""
-    with tempfile.TemporaryFile() as output:
-        code = here().mpiexec(ranks, [sys.executable, *arguments], 120.0, stdout=output, stderr=output)
-        output.seek(0)
-        return code, output.read().decode(errors="replace")
 
 
 def script(folder: Path, text: str) -> str:
@@ -52,7 +43,7 @@ if __name__ == "__main__":
 def test_a_script_ends_when_its_tasks_are_done(
     tmp_path: Path, ranks: int, python: list[str], arguments: list[str]
 ) -> None:
-    assert run(ranks, *python, script(tmp_path, AT_END), *arguments) == (0, "apple\n")
+    assert on_ranks(ranks, *python, script(tmp_path, AT_END), *arguments) == (0, "apple\n")
 
 
 LEVEL = """
@@ -64,7 +55,7 @@ with lb_mpi.Executor() as executor:
 
 
 def test_a_level_of_threads_that_is_not_there(tmp_path: Path) -> None:
-    code, said = run(2, script(tmp_path, LEVEL))
+    code, said = on_ranks(2, script(tmp_path, LEVEL))
     assert code not in (0, 124)
     assert "MPI gives MPI_THREAD_FUNNELED: lb_mpi.Executor calls it from a thread, and needs MPI_THREAD_SERIALIZED" in said
     assert "not reached" not in said
@@ -93,7 +84,7 @@ if __name__ == "__main__":
 
 
 def test_python_ends_after_the_task_that_ctrl_c_has_left_running(tmp_path: Path) -> None:
-    assert run(1, *POOL, script(tmp_path, GOES_ON)) == (0, "interrupted\nend of the task\n")
+    assert on_ranks(1, *POOL, script(tmp_path, GOES_ON)) == (0, "interrupted\nend of the task\n")
 
 
 NO_GUARD = """
@@ -106,7 +97,7 @@ executor.shutdown()
 
 
 def test_every_task_of_a_script_without_a_guard_has_the_hint(tmp_path: Path) -> None:
-    code, said = run(3, *POOL, script(tmp_path, NO_GUARD))
+    code, said = on_ranks(3, *POOL, script(tmp_path, NO_GUARD))
     assert code == 0
     assert "lb_mpi.Executor on a rank that runs tasks: expected it under `if __name__ == '__main__':`\n" in said
     assert said.count("\n") == 1 or here().mpi == "openmpi"
@@ -149,6 +140,6 @@ def test_ctrl_c_ends_a_script_and_leaves_nothing(tmp_path: Path, ranks: int) -> 
 def test_the_suite_of_cpython(ranks: int) -> None:
     if importlib.util.find_spec("test.test_concurrent_futures") is None:
         pytest.skip(f"Python {sys.version.split()[0]} has come without test.test_concurrent_futures")
-    code, said = run(ranks, *POOL, "-m", "benchmarks.executors")
+    code, said = on_ranks(ranks, *POOL, "-m", "benchmarks.executors")
     assert code == 0, said
     assert "28 of 31 cases pass" in said

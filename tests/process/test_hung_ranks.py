@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.cli.run import limit
-from tests.process.mishaps import DONE, HOST, needs_mpiexec, run
+from tests.process.mishaps import DONE, HOST, run
+from tests.process.started import needs_mpiexec
 
 
 @needs_mpiexec

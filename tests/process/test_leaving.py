@@ -1,16 +1,13 @@
 """A rank that leaves a `with` statement by an exception: its traceback is seen, and the program ends."""
 
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from tools.environment import here
+from tests.process.started import needs_mpiexec, on_ranks
 
 pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
 
-BIN = Path(sys.prefix) / "bin"
 SCRIPT = """
 import sys
 import lb_mpi
@@ -40,27 +37,17 @@ MPI.Finalize()
 """
 
 
-@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no mpiexec here")
+@needs_mpiexec
 @pytest.mark.parametrize("python", [[], ["-m", "mpi4py"]], ids=["python", "python -m mpi4py"])
 def test_leaving_a_plan(tmp_path: Path, python: list[str]) -> None:
-    script = tmp_path / "leaving.py"
-    script.write_text(SCRIPT)
-    with tempfile.TemporaryFile() as output:
-        code = here().mpiexec(3, [sys.executable, *python, str(script)], 120.0, stdout=output, stderr=output)
-        output.seek(0)
-        said = output.read().decode(errors="replace")
+    code, said = on_ranks(3, *python, str(tmp_path / "leaving.py"), text=SCRIPT)
     assert code not in (0, 124), said
     assert "ZeroDivisionError: on purpose" in said
     assert "not reached" not in said
     assert "hung" not in said
 
 
-@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no mpiexec here")
+@needs_mpiexec
 def test_lb_mpi_may_be_imported_before_mpi_is_initialised(tmp_path: Path) -> None:
-    script = tmp_path / "late.py"
-    script.write_text(LATE)
-    with tempfile.TemporaryFile() as output:
-        code = here().mpiexec(2, [sys.executable, str(script)], 120.0, stdout=output, stderr=output)
-        output.seek(0)
-        said = output.read().decode(errors="replace")
+    code, said = on_ranks(2, str(tmp_path / "late.py"), text=LATE)
     assert (code, said.split()) == (0, ["right"] * 2)

@@ -4,30 +4,23 @@ import importlib.util
 import multiprocessing.managers
 import pickle
 import platform
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 import lb_mpi
 from lb_mpi.adapters import inside
-from tools.environment import here
+from tests.process.started import needs_mpiexec, on_ranks
 
 pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
-no_mpiexec = not (Path(sys.prefix) / "bin" / "mpiexec").exists()
-pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(no_mpiexec, reason="no mpiexec here")]
+pytestmark = [pytest.mark.one_mpi, needs_mpiexec]
 
 
 def run(folder: Path, names: str, script: str, *arguments: str) -> tuple[int, str]:
     """Run a script on three ranks; its exit code and output."""
     path = folder / "script.py"
     path.write_text(script)
-    command = [sys.executable, "-m", "lb_mpi", "pool", *(["--as", names] if names else []), str(path), *arguments]
-    with tempfile.TemporaryFile() as output:
-        code = here().mpiexec(3, command, 120.0, stdout=output, stderr=output)
-        output.seek(0)
-        return code, output.read().decode(errors="replace")
+    return on_ranks(3, "-m", "lb_mpi", "pool", "--as", names, str(path), *arguments)
 
 
 PROCESSES = """
@@ -192,7 +185,7 @@ def test_a_manager_of_another_host_is_refused_in_plain_words(monkeypatch: pytest
 
 
 PACKAGES = [
-    "emcee", "scipy", "pyabc", "dynesty", "optuna", "nevergrad", "lmfit", "deap", "sklearn", "xarray", "polars",
+    "emcee", "scipy", "pyabc", "dynesty", "nevergrad",
     "multiprocess", "pathos", "tqdm", "threadpoolctl",
 ]  # fmt: skip
 

@@ -1,13 +1,12 @@
 """What ranks print when they end by an error that all have raised."""
 
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 import lb_mpi
-from tools.environment import here
+from tests.process.started import needs_mpiexec, on_ranks
 
 failure = pytest.importorskip("lb_mpi.mpi.common.failure", exc_type=ImportError)
 
@@ -49,32 +48,25 @@ PRINTED = {
 }
 
 
-@pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+@needs_mpiexec
 @pytest.mark.parametrize(
     "statement", [pytest.param(one, marks=[pytest.mark.one_mpi] * ("Pool()" not in one)) for one in PRINTED]
 )
 def test_an_error_has_one_traceback(tmp_path: Path, statement: str) -> None:
     script = tmp_path / "program.py"
-    script.write_text(f"import lb_mpi; from mpi4py import MPI; comm = MPI.COMM_WORLD\n{statement}\n")
-    with tempfile.TemporaryFile() as output:
-        code = here().mpiexec(3, [sys.executable, "-m", "mpi4py", str(script)], 120.0, stdout=output, stderr=output)
-        output.seek(0)
-        said = output.read().decode(errors="replace")
+    text = f"import lb_mpi; from mpi4py import MPI; comm = MPI.COMM_WORLD\n{statement}\n"
+    code, said = on_ranks(3, "-m", "mpi4py", str(script), text=text)
     assert code not in (0, 124), said
     assert PRINTED[statement] in said
     worked = "has worked for" in PRINTED[statement]  # the root has done its part
     assert said.count(f'File "{script}", line 2, in <module>') == (0 if worked else 1), said
 
 
-@pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+@needs_mpiexec
 @pytest.mark.parametrize("make", ["lb_mpi.Pool(root=0)", "lb_mpi.Executor()"])
 def test_a_rank_that_ends_without_having_served_is_named_by_the_root(tmp_path: Path, make: str) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(f"import lb_mpi; pool = {make}\nif pool: print(list(pool.map(abs, range(9)))); pool.shutdown()\n")
-    with tempfile.TemporaryFile() as output:
-        code = here().mpiexec(2, [sys.executable, str(script)], 120.0, stdout=output, stderr=output)
-        output.seek(0)
-        said = output.read().decode(errors="replace")
+    text = f"import lb_mpi; pool = {make}\nif pool: print(list(pool.map(abs, range(9)))); pool.shutdown()\n"
+    code, said = on_ranks(2, str(tmp_path / "program.py"), text=text)
     assert code not in (0, 124), said
     assert "rank 1 has ended its program without working for the pool or executor: expected its `with` block" in said
 

@@ -12,8 +12,8 @@ from lb_mpi.cli.run import commands, limit, watch
 from lb_mpi.cli.run.host import children
 from lb_mpi.record.record import read
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until
-from tests.process.mishaps import DONE, HOST, argv, needs_mpiexec, run
-from tests.process.started import started
+from tests.process.mishaps import DONE, HOST, argv, run
+from tests.process.started import needs_mpiexec, started
 
 
 @needs_mpiexec

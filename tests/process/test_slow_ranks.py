@@ -8,8 +8,8 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.cli.run.host import MOVED_BYTES, SHARE, Idle, Used, _used
-from tests.process.mishaps import DONE, HOST, needs_mpiexec, run
-from tests.process.started import started
+from tests.process.mishaps import DONE, HOST, run
+from tests.process.started import needs_mpiexec, started
 
 
 @needs_mpiexec

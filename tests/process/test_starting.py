@@ -7,7 +7,6 @@ import errno
 import itertools
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from lb_mpi.cli.commands import COMMANDS
 from lb_mpi.cli.run import commands, hangs, limit, start
 from lb_mpi.cli.run.lines import RankState
 from tests.process.lab import ROOT, script
+from tests.process.started import needs_mpiexec
 from tests.protocol.mutate import mutated
 from tools.environment import here
 
@@ -109,8 +109,6 @@ def test_known_wrong_variants_are_caught(number: int) -> None:
 
 
 # --- on real mpiexec -------------------------------------------------------------------------------------------------
-
-needs_mpiexec = pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
 
 # Rank 1 is stopped where rank.py would begin.
 STOPPED = """
