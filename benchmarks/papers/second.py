@@ -13,7 +13,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,9 +199,9 @@ def greedy(edges: Edges, speeds: Floats) -> float:
     return ratio(edges, layout)
 
 
-def all_ratios(edges: Edges, speeds: Floats) -> list[float]:
-    """p of all arrangements, ascending."""
-    return sorted(ratio(edges, speeds[list(order)]) for order in permutations(range(len(speeds))))
+def least_ratio(edges: Edges, speeds: Floats) -> float:
+    """The smallest p of all arrangements."""
+    return min(ratio(edges, speeds[list(order)]) for order in permutations(range(len(speeds))))
 
 
 def swappable(edges: Edges, layout: Floats) -> bool:
@@ -458,117 +458,88 @@ def _equal(one: float, other: float) -> bool:
     return abs(one - other) <= NEAR * max(abs(one), abs(other), 1.0)
 
 
-def _agreed(name: str, found: Sequence[bool]) -> Item:
-    """The line of how many of the drawn instances agree: all must."""
-    return claim(name, f"{len(found)} of {len(found)}", f"{sum(found)} of {len(found)}", bool(found) and all(found))
+Claims = Iterator[tuple[str, bool]]  # what is compared, and whether both implementations agree on a drawn instance
 
 
-def diffusion_lines(meshes: Sequence[str], seeds: int) -> list[Item]:
+def lines(claims: Claims) -> list[Item]:
+    """A line for each claim: on how many of the drawn instances both agree; all must."""
+    found: dict[str, list[bool]] = {}
+    for name, agreed in claims:
+        found.setdefault(name, []).append(bool(agreed))
+    counts = {name: (sum(some), len(some)) for name, some in found.items()}
+    return [claim(name, f"{n} of {n}", f"{ours} of {n}", ours == n) for name, (ours, n) in counts.items()]
+
+
+def diffusion_claims(meshes: Sequence[str], seeds: int) -> Claims:
     """The steps to 5 % and 0.1 %, and the flow, of each scheme."""
-    items = []
-    for scheme, rule in SCHEMES:
-        steps, flows = [], []
-        for name in meshes:
-            for seed in range(seeds):
-                case = convergence.draw(name, seed)
-                edges = edges_of(case.graph)
-                for tolerance in (0.05, 0.001):
-                    want = level(edges, case.speeds, case.times, scheme, rule, tolerance)
-                    loads = case.speeds * case.times
-                    options: dict[str, Any] = {"scheme": scheme, "tau": rule, "tolerance": tolerance, "max_steps": MOST}
-                    ours = diffusion.balance(case.graph, loads, case.speeds, **options)
-                    steps.append(ours.steps == want.steps)
-                    same = ours.flow.shape == want.flow.shape
-                    flows.append(same and float(np.abs(ours.flow - want.flow).max()) <= 1e-7 * float(loads.mean()))
-        items.append(_agreed(f"steps of {scheme}, {rule} tau", steps))
-        items.append(_agreed(f"flow of {scheme}, {rule} tau", flows))
-    return items
+    for (scheme, rule), name, seed, tolerance in product(SCHEMES, meshes, range(seeds), (0.05, 0.001)):
+        case = convergence.draw(name, seed)
+        loads = case.speeds * case.times
+        want = level(edges_of(case.graph), case.speeds, case.times, scheme, rule, tolerance)
+        options: dict[str, Any] = {"scheme": scheme, "tau": rule, "tolerance": tolerance, "max_steps": MOST}
+        ours = diffusion.balance(case.graph, loads, case.speeds, **options)
+        yield f"steps of {scheme}, {rule} tau", ours.steps == want.steps
+        yield f"flow of {scheme}, {rule} tau", _close(ours.flow, want.flow, 1e-7 * float(loads.mean()))
 
 
-def arrangement_lines(some: Sequence[str], seeds: int) -> list[Item]:
+def arrangement_claims(some: Sequence[str], seeds: int) -> Claims:
     """The greedy, the least p of all arrangements, p as it is reported, and that swaps end where none helps."""
-    found: dict[str, list[bool]] = {"greedy": [], "least": [], "reported": [], "swap": []}
-    for name in some:
+    for name, seed in product(some, range(seeds)):
         graph = graphs.parse(name)
         edges = edges_of(graph)
-        for seed in range(seeds):
-            speeds = np.random.default_rng(seed).uniform(1.0, 10.0, graph.n)
-            paper, swap = (arranging.arrange(graph, speeds, method=method) for method in ("paper", "swap"))
-            found["greedy"].append(_equal(ratio(edges, speeds[paper.positions]), greedy(edges, speeds)))
-            found["reported"].append(_equal(paper.p, ratio(edges, speeds[paper.positions])))
-            found["swap"].append(not swappable(edges, speeds[swap.positions]))
-            if graph.n <= 6:
-                best = arranging.arrange(graph, speeds, method="exhaustive")
-                found["least"].append(_equal(ratio(edges, speeds[best.positions]), all_ratios(edges, speeds)[0]))
-    return [
-        _agreed("p of the greedy", found["greedy"]),
-        _agreed("least p of all arrangements", found["least"]),
-        _agreed("p as reported, by all eigenvalues", found["reported"]),
-        _agreed("no swap of two nodes makes p of `swap` smaller", found["swap"]),
-    ]
+        speeds = np.random.default_rng(seed).uniform(1.0, 10.0, graph.n)
+        paper, swap = (arranging.arrange(graph, speeds, method=method) for method in ("paper", "swap"))
+        placed = ratio(edges, speeds[paper.positions])
+        yield "p of the greedy", _equal(placed, greedy(edges, speeds))
+        yield "p as reported, by all eigenvalues", _equal(paper.p, placed)
+        yield "no swap of two nodes makes p of `swap` smaller", not swappable(edges, speeds[swap.positions])
+        if graph.n <= 6:
+            best = arranging.arrange(graph, speeds, method="exhaustive")
+            yield "least p of all arrangements", _equal(ratio(edges, speeds[best.positions]), least_ratio(edges, speeds))
 
 
-def allocation_lines(count: int) -> list[Item]:
+def allocation_claims(count: int) -> Claims:
     """The exact method beside brute force, and the paper's beside its five steps."""
-    exact: list[bool] = []
-    paper: list[bool] = []
-    bounds: list[bool] = []
     for seed in range(count):
         one = allocation.instance(seed)
         least = one.brute_force()
         best, theirs = one.solve("exact"), one.solve("paper")
-        for ours, found, want in ((best, exact, least), (theirs, paper, chen(one.tasks, one.time, one.talk, one.cap))):
+        for name, ours, want in (
+            ("makespan of `exact`, by brute force", best, least),
+            ("makespan of `paper`, by its five steps", theirs, chen(one.tasks, one.time, one.talk, one.cap)),
+        ):
             real = max(float(one.needed(k, x)) for k, x in enumerate(ours.counts.tolist()))
             whole = int(ours.counts.sum()) == one.tasks and bool((ours.counts <= one.cap).all())
-            found.append(whole and _equal(real, want) and _equal(ours.makespan, real))
-        bounds.append(_equal(theirs.lower_bound, least))
-    return [
-        _agreed("makespan of `exact`, by brute force", exact),
-        _agreed("makespan of `paper`, by its five steps", paper),
-        _agreed("lower bound, by brute force", bounds),
-    ]
+            yield name, whole and _equal(real, want) and _equal(ours.makespan, real)
+        yield "lower bound, by brute force", _equal(theirs.lower_bound, least)
 
 
-def drafting_lines(dims: Sequence[int], seeds: int) -> list[Item]:
+def drafting_claims(dims: Sequence[int], seeds: int) -> Claims:
     """L and the balances of mazes in lock step, for two thresholds J."""
-    items = []
-    for size in (1, 2, 4, 8):
-        found = []
-        for dim in dims:
-            for seed in range(seeds):
-                cells = random_maze(dim, 0.7, seed)
-                for threshold in (0.125, 0.25):
-                    shared = cells.copy()
-                    problems = [MazeSearch(shared, rank, "half") for rank in range(size)]
-                    ours = lockstep.lockstep(problems, graphs.ring_order(size), threshold)
-                    found.append((ours.steps, ours.balances) == in_lock_step(cells, size, threshold))
-        items.append(_agreed(f"L and balances on {size}", found))
-    return items
+    for size, dim, seed, threshold in product((1, 2, 4, 8), dims, range(seeds), (0.125, 0.25)):
+        cells = random_maze(dim, 0.7, seed)
+        shared = cells.copy()
+        problems = [MazeSearch(shared, rank, "half") for rank in range(size)]
+        ours = lockstep.lockstep(problems, graphs.ring_order(size), threshold)
+        yield f"L and balances on {size}", (ours.steps, ours.balances) == in_lock_step(cells, size, threshold)
 
 
-def neighbours_lines(meshes: Sequence[str], seeds: int) -> list[Item]:
+def neighbours_claims(meshes: Sequence[str], seeds: int) -> Claims:
     """The messages of ranks without a root to their neighbours, and the loads after their transfers; fos and sos."""
-    items = []
-    for scheme in ("fos", "sos"):
-        found: dict[str, list[bool]] = {"times": [], "d": [], "loads": []}
-        for name in meshes:
-            for seed in range(seeds):
-                case = convergence.draw(name, seed)
-                times = np.where(np.arange(case.graph.n) % 3 == 1, 0.0, case.times) if seed % 2 else case.times
-                want = by_neighbours(edges_of(case.graph), case.speeds, times, second=scheme == "sos", tolerance=0.01)
-                sent, after = _planned(case.graph, case.speeds, times, scheme)
-                degrees = np.stack([case.speeds, case.graph.degrees], axis=1)
-                steps = len(sent) == len(want.times) + 2 and bool((sent[0] == degrees).all())
-                near = NEAR * float(case.times.max())
-                each = zip(sent[1:], want.times, strict=False)
-                found["times"].append(steps and all(_close(ours[:, 0], theirs, near) for ours, theirs in each))
-                d, scale = sent[-1][:, 0], len(want.times) * near
-                found["d"].append(_close(d - d.mean(), want.sums - want.sums.mean(), 100.0 * scale))
-                found["loads"].append(_close(after, want.loads, 100.0 * scale * float(case.speeds.max())))
-        items.append(_agreed(f"what is sent in the steps of {scheme}, and their number", found["times"]))
-        items.append(_agreed(f"d of {scheme}, up to a constant", found["d"]))
-        items.append(_agreed(f"loads after the transfers of {scheme}", found["loads"]))
-    return items
+    for scheme, name, seed in product(("fos", "sos"), meshes, range(seeds)):
+        case = convergence.draw(name, seed)
+        times = np.where(np.arange(case.graph.n) % 3 == 1, 0.0, case.times) if seed % 2 else case.times
+        want = by_neighbours(edges_of(case.graph), case.speeds, times, second=scheme == "sos", tolerance=0.01)
+        sent, after = _planned(case.graph, case.speeds, times, scheme)
+        degrees = np.stack([case.speeds, case.graph.degrees], axis=1)
+        steps = len(sent) == len(want.times) + 2 and bool((sent[0] == degrees).all())
+        near = NEAR * float(case.times.max())
+        each = zip(sent[1:], want.times, strict=False)
+        same = steps and all(_close(ours[:, 0], theirs, near) for ours, theirs in each)
+        yield f"what is sent in the steps of {scheme}, and their number", same
+        d, scale = sent[-1][:, 0], 100.0 * len(want.times) * near
+        yield f"d of {scheme}, up to a constant", _close(d - d.mean(), want.sums - want.sums.mean(), scale)
+        yield f"loads after the transfers of {scheme}", _close(after, want.loads, scale * float(case.speeds.max()))
 
 
 def _close(one: Floats, other: Floats, near: float) -> bool:
@@ -605,13 +576,10 @@ def _planned(graph: graphs.Graph, speeds: Floats, times: Floats, scheme: str) ->
     return [np.array(one) for one in zip(*sent, strict=True)], loads
 
 
-def rules_lines(sizes: Sequence[int], seeds: int) -> list[Item]:
+def rules_claims(sizes: Sequence[int], seeds: int) -> Claims:
     """The reaction of `lb_mpi.searching.drafting` to each message, beside the rules, in drawn orders of events."""
-    items = []
-    for size in sizes:
-        found = [_follows_the_rules(size, seed) for seed in range(seeds)]
-        items.append(_agreed(f"each message and state, on {size} processors", found))
-    return items
+    for size, seed in product(sizes, range(seeds)):
+        yield f"each message and state, on {size} processors", _follows_the_rules(size, seed)
 
 
 def _follows_the_rules(size: int, seed: int, events: int = 600) -> bool:
@@ -661,9 +629,8 @@ def _said(message: drafting.Message) -> Said:
     return message.kind.name, *message[1:]
 
 
-def partition_lines(some: Sequence[str]) -> list[Item]:
+def partition_claims(some: Sequence[str]) -> Claims:
     """lambda_2, v_2, and the cut of the two halves."""
-    values, vectors, cuts = [], [], []
     for name in some:
         graph = graphs.parse(name)
         edges = edges_of(graph)
@@ -671,20 +638,15 @@ def partition_lines(some: Sequence[str]) -> list[Item]:
         laplacian = a @ a.T
         want = float(np.sort(np.linalg.eigvals(laplacian).real)[1])
         found = spectral.fiedler(graph)
-        value, vector = found.value, found.vector
-        values.append(_equal(value, want))
-        residual = float(np.abs(laplacian @ vector - want * vector).max())
-        vectors.append(residual < 1e-6 and abs(float(vector.sum())) < 1e-6 and abs(float(vector @ vector) - 1) < 1e-6)
+        vector = found.vector
+        yield "lambda_2, by all eigenvalues", _equal(found.value, want)
+        faults = [*(laplacian @ vector - want * vector), vector.sum(), vector @ vector - 1.0]
+        yield "v_2: L v = lambda_2 v", float(np.abs(faults).max()) < 1e-6
         part = spectral.spectral_bisection(graph)
-        lower = np.sort(vector)[graph.n // 2 - 1]
-        halves = 2 * int((part == 0).sum()) == graph.n and float(vector[part == 0].max()) <= lower + 1e-6
+        halves = 2 * int((part == 0).sum()) == graph.n
+        ordered = float(vector[part == 0].max()) <= np.sort(vector)[graph.n // 2 - 1] + 1e-6
         crossing = sum(bool(part[i] != part[j]) for i, j in edges)
-        cuts.append(halves and quality.cut(graph, part, 2) == crossing)
-    return [
-        _agreed("lambda_2, by all eigenvalues", values),
-        _agreed("v_2: L v = lambda_2 v", vectors),
-        _agreed("halves by v_2, and their cut", cuts),
-    ]
+        yield "halves by v_2, and their cut", halves and ordered and quality.cut(graph, part, 2) == crossing
 
 
 def section(run: Run) -> Section:
@@ -698,14 +660,14 @@ def section(run: Run) -> Section:
     more = 3 if run.full else 1
     run.say("second: each method beside a second implementation")
     note = "Expected: all drawn instances.  Ours: those in which lb_mpi and the second implementation agree."
-    for heading, items in (
-        ("Diffusion of a whole graph", diffusion_lines(("mesh:4x5", "ring:9", "mesh:8x8"), 3 * more)),
-        ("Arrangement", arrangement_lines(("mesh:2x3", "ring:6", "mesh:3x3", "mesh:4x4"), 3 * more)),
-        ("Diffusion by neighbours, without a root", neighbours_lines(("mesh:4x5", "ring:9", "cube:11"), 2 * more)),
-        ("Drafting: the maze in lock step", drafting_lines((6, 10, 16), 4 * more)),
-        ("Drafting: the rules, message by message", rules_lines((2, 4, 7), 20 * more)),
-        ("Allocation", allocation_lines(300 * more)),
-        ("Partition", partition_lines(("mesh:3x4", "mesh:5x8", "mesh:2x7"))),
+    for heading, claims in (
+        ("Diffusion of a whole graph", diffusion_claims(("mesh:4x5", "ring:9", "mesh:8x8"), 3 * more)),
+        ("Arrangement", arrangement_claims(("mesh:2x3", "ring:6", "mesh:3x3", "mesh:4x4"), 3 * more)),
+        ("Diffusion by neighbours, without a root", neighbours_claims(("mesh:4x5", "ring:9", "cube:11"), 2 * more)),
+        ("Drafting: the maze in lock step", drafting_claims((6, 10, 16), 4 * more)),
+        ("Drafting: the rules, message by message", rules_claims((2, 4, 7), 20 * more)),
+        ("Allocation", allocation_claims(300 * more)),
+        ("Partition", partition_claims(("mesh:3x4", "mesh:5x8", "mesh:2x7"))),
     ):
-        result.show(heading, items, note, kind=OURS)
+        result.show(heading, lines(claims), note, kind=OURS)
     return result

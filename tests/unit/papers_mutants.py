@@ -1,12 +1,14 @@
 """Known-wrong variants that only a second implementation notices, and one of each kind: (module, function, what stands there, mutant)."""
 
+from apps import maze_search
+from lb_mpi.arranging import arrange
 from lb_mpi.balancing import neighbours
 from lb_mpi.diffusion import diffusion, setup
 from lb_mpi.distributing import allocation
-from lb_mpi.partitioning import spectral
+from lb_mpi.partitioning import quality, spectral
 from lb_mpi.searching import drafting
 
-OF_NEIGHBOURS = (
+_NEIGHBOURS = (
     (neighbours, "NeighbourPlanner._plan", "(np.maximum(degree, theirs[:, 1]) + 1.0)", "(np.maximum(degree, theirs[:, 1]) + 2.0)"),
     (neighbours, "NeighbourPlanner._plan", "(np.maximum(degree, theirs[:, 1]) + 1.0)", "(np.minimum(degree, theirs[:, 1]) + 1.0)"),
     (neighbours, "NeighbourPlanner._plan", "np.minimum(speed, theirs[:, 0])", "np.sqrt(speed * theirs[:, 0])"),
@@ -34,9 +36,24 @@ OF_METHODS = (
     (spectral, "connected", "FAINT * float(real.min()) / len(firsts)", "FAINT * float(real.max()) / len(firsts)"),
     (spectral, "connected", "FAINT * float(real.min()) / len(firsts)", "FAINT * float(real.min())"),
 )
-OF_DRAFTING = (  # what tests/protocol/test_drafting.py does not notice, and one that it does
+_RULES = (  # what tests/protocol/test_drafting.py does not notice, and one that it does
     (drafting, "Pause.next", "(0.5 + 0.5 * self._rng.random())", "1.0"),
     (drafting, "NOBODY", "NOBODY = -1", "NOBODY = 0"),
     (drafting, "PATIENCE", "PATIENCE = 4", "PATIENCE = 2"),
     (drafting, "Drafting._answered", "        self.terms.pause.reset()\n", ""),
 )
+OF_CLAIMS = {  # by the claims of benchmarks/papers/second.py that notice them
+    "diffusion": (
+        (setup, "paper_tau", "np.asarray(least / (", "np.asarray(0.5 * least / ("),
+        (setup, "ConjugateGradient.step", "squared / self._squared if self._squared else 0.0", "0.0"),
+    ),
+    "arrangement": ((arrange, "_ratio", "spectrum.high / spectrum.low", "1.001 * spectrum.high / spectrum.low"),),
+    "allocation": ((allocation, "allocate", 'best if method == "exact" else _paper(nodes)', "_paper(nodes)"),),
+    "drafting": ((maze_search, "MazeSearch.split", "self._stack, half, LOOKS", "self._stack, False, LOOKS"),),
+    "partition": (
+        (spectral, "_second", "subset_by_index=[1, 1]", "subset_by_index=[2, 2]"),
+        (quality, "cut", "return float(", "return 2.0 * float("),
+    ),
+    "neighbours": _NEIGHBOURS,
+    "rules": _RULES,
+}
