@@ -18,13 +18,14 @@ with an interval of sqrt(4 T call_s / step_s) calls, where `step_s` is the time 
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running, smooth
+from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running
 from lb_mpi.graph import Floats
-from lb_mpi.knowledge import JUMP
+from lb_mpi.knowledge import JUMP, USUAL
 from lb_mpi.reduction import UNIT, Reduction, halves, joined
 
 USUAL_STEPS = 250  # from one change to the next
@@ -50,17 +51,17 @@ class RankLoad(NamedTuple):
     queued_s: float = 0.0  # without a core, of `own_s`
     own_s: float = 0.0  # computed since the last opportunity
 
-    @property
-    def running(self) -> float:
-        """The part of its time in which it had a core."""
-        return running(self.queued_s / self.own_s if self.own_s > 0.0 else 0.0)
-
 
 class Units(NamedTuple):
     """The units in which loads and speeds are summed as integers: the same on all ranks."""
 
     load: float = 0.0
     speed: float = 0.0
+
+    def fit(self, new: Units) -> bool:
+        """Return whether sums in these units are exact enough; otherwise, all ranks report again, in the `new` ones."""
+        (load, speed), (new_load, new_speed) = self, new
+        return load / GROWN <= new_load <= load * GROWN and speed / GROWN <= new_speed <= speed * GROWN
 
 
 class LoadSums(NamedTuple):
@@ -103,13 +104,8 @@ class GraphTotals(NamedTuple):
 
     @property
     def units(self) -> Units:
-        """The units of the next sums."""
+        """The units that fit the largest load and speed best."""
         return Units(UNIT * self.most.load, UNIT * self.most.speed)
-
-    def fits(self, units: Units) -> bool:
-        """Return whether sums in these units are exact enough; otherwise, all ranks report again, in new units."""
-        (load, speed), new = units, self.units
-        return load / GROWN <= new.load <= load * GROWN and speed / GROWN <= new.speed <= speed * GROWN
 
     @property
     def call_s(self) -> float:
@@ -134,7 +130,7 @@ def report(
     `expected`: the speed that was expected then; NaN: there was no move.
     """
     timed = not math.isnan(mine.speed)
-    speed, has_core = mine.speed if timed else 0.0, mine.running
+    speed, has_core = mine.speed if timed else 0.0, running(mine.queued_s / mine.own_s if mine.own_s > 0.0 else 0.0)
     seconds = mine.load / speed if timed else 0.0
     numbers = zip((mine.load, speed, speed / has_core), (units.load, units.speed, units.speed), strict=True)
     sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in numbers]
@@ -282,7 +278,7 @@ class Opportunities:
         self.promises = Promises()
         self.units = Units()
         self.before = math.nan  # imbalance at the last one
-        self.call_s = 0.0  # seconds of this rank's last one at which nothing moved
+        self._calls_s = deque[float](maxlen=USUAL)  # seconds of this rank's last ones at which nothing moved
         self._skipped = 0  # calls until the next one
 
     def skips(self) -> bool:
@@ -293,9 +289,14 @@ class Opportunities:
         self.trigger.hold()
         return True
 
+    @property
+    def call_s(self) -> float:
+        """Seconds of this rank's quickest one of the last five at which nothing moved; the others were longer by chance."""
+        return min(self._calls_s, default=0.0)
+
     def took(self, seconds: float) -> None:
-        """Record how long this rank's last one took, at which nothing moved; the first one takes longest."""
-        self.call_s = smooth(self.call_s or math.nan, seconds)
+        """Record how long this rank's last one took, at which nothing moved."""
+        self._calls_s.append(seconds)
 
     def moved(self, cut: float, reason: BalanceReason) -> None:
         """Record a move for this reason, after which the parts have this cut; the next call is to show what it has saved."""

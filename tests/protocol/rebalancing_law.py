@@ -59,7 +59,7 @@ class Case(NamedTuple):
         """The sums and maxima of all ranks, in units that fit."""
         reports = [report(load, units) for load in self.loads()]
         totals = totals_of(reduced(reports), units)
-        return totals if totals.fits(units) else self.totals(totals.units)
+        return totals if units.fit(totals.units) else self.totals(totals.units)
 
     def decide(self, when: Any = "always") -> tuple[GraphTotals, RebalanceDecision]:
         """Return the sums and maxima of all ranks, and what they decide."""

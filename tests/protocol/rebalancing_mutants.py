@@ -38,7 +38,7 @@ MUTANTS = [
     (deciding, "Opportunities.skips", "self._skipped = max(0, self._skipped - 1)", "pass"),  # never again
     (deciding, "Opportunities.decide", "self.trigger.when == \"auto\" and", ""),
     (deciding, "GraphTotals.differs", "self.most.mark != -self.most.minus_mark", "False"),
-    (deciding, "GraphTotals.fits", "return load / GROWN", "return True or load / GROWN"),
+    (deciding, "Units.fit", "return load / GROWN", "return True or load / GROWN"),
     # slabs
     (slabs, "_Ranges.within", "here + self._least[k]", "here"),  # an empty range
     (slabs, "_Ranges.__init__", "self.ends - counts, np.append(self.ends[1:], self.ends[-1])", "0 * self.ends, 0 * self.ends + self.ends[-1]"),  # too far

@@ -212,7 +212,7 @@ def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: b
         found.append(number)
         reports = [report(load, units, call_s=opportunities.call_s) for load in case.loads()]
         opportunities.decide(totals_of(reduced(reports), units), case.size)
-        opportunities.call_s = call_s
+        opportunities.took(call_s)
     return found
 
 

@@ -107,7 +107,8 @@ class SimulatedGraph:
         old, at = self.parts, self.now + seconds
         act = False
         if not self._opportunities.skips():
-            spent_s = self._opportunities.call_s = math.log2(2 * self._size) * self._latency_s
+            spent_s = math.log2(2 * self._size) * self._latency_s
+            self._opportunities.took(spent_s)
             loads = self._loads(old, state)
             decided = self._opportunities.decide(totals_from(loads, usual, spent_s), self._size)
             act, reason = decided.act, decided.decision.words

@@ -330,7 +330,7 @@ class HaloPlan:
         def check() -> Given:
             if self._presence.comm.size > 1 and not self._n_slabs:
                 balance.loading_s += load_kernels()
-            arguments, n = check_arguments(when, every, tolerance, imbalance), len(self.vertices)
+            arguments, n = check_arguments(when, every, tolerance, imbalance), part.n_local
             latest = check_costs(balance.waiting if costs is None else costs, n)
             return Given(arguments, latest, Values(values, n, pack=pack, unpack=unpack))
 

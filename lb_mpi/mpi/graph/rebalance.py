@@ -41,7 +41,6 @@ from lb_mpi.rebalancing.deciding import (
     Opportunities,
     Promise,
     RankLoad,
-    RebalanceDecision,
     report,
     totals_of,
 )
@@ -115,7 +114,7 @@ class PlanBalance:
         self.take(costs)  # at first the weights of the vertices
         self._speeds = MeasuredSpeeds()
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
-        self.queued_s = self.own_s = 0.0  # since the last opportunity
+        self._queued_s = self._own_s = 0.0  # since the last opportunity
         self.loading_s = 0.0  # in which the kernels were loaded
         self._given = False  # the costs are the caller's
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
@@ -134,11 +133,16 @@ class PlanBalance:
         """
         if self._before is not None:
             since_s = own_s - self._before[0]
-            self.own_s += since_s
-            self.queued_s += min(queued_s - self._before[1], since_s)
+            self._own_s += since_s
+            self._queued_s += min(queued_s - self._before[1], since_s)
             if since_s > 0.0 and load > 0.0:
                 self._speeds.add(load / since_s)
         self._before = own_s, queued_s
+
+    def report(self) -> RankLoad:
+        """Return this rank's load and speed, and the times since the last opportunity, once."""
+        queued_s, own_s, self._queued_s, self._own_s = self._queued_s, self._own_s, 0.0, 0.0
+        return RankLoad(self.load, self.speed, queued_s, own_s)
 
     def use(self, arguments: Arguments) -> None:
         """Decide by these arguments from now on."""
@@ -215,11 +219,6 @@ class PlanBalance:
         self.undo, self.grown = Undo(moved.origin, [*moved.given]), bool(np.any(moved.origin != rank))
         self._earlier, self._earlier_load, self._speeds = self._speeds, self.load, self._speeds.moved()
         self._learned, self.expected = self._given, self._speeds.usual()
-
-    def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
-        """Decide, as all ranks do."""
-        self.queued_s = self.own_s = 0.0
-        return self.opportunities.decide(totals, size)
 
     @property
     def known(self) -> CostsAndSpeeds:
@@ -311,24 +310,22 @@ def rebalance(
             balance.given(given.costs)
     balance.measure(*spent, balance.load)
     balance.learn(comm.rank)
-    mine = RankLoad(balance.load, balance.speed, balance.queued_s, balance.own_s)
-    with presence.notifying():
-        last = {"grown": balance.grown, "expected": balance.expected}
-        totals = _reduce(presence, mine, balance.opportunities, given, last)
+    mine, port = balance.report(), None
+    try:
+        totals = _reduce(presence, mine, balance, given)
         if totals.most.failed:
             balance.failed(before)
             raise_on_all(comm, given.failed)
         if totals.differs:
             balance.failed(before)
             raise_difference(comm, given.words)
-    decided = balance.decide(totals, comm.size)
-    if not decided.act:
-        seconds = time.perf_counter() - began
-        balance.opportunities.took(seconds)
-        reason = reason_of(decided.decision, cost_s=decided.cost_s, lost_s=decided.lost_s)
-        balance.history.append(Rebalanced(False, reason, decided.before, decided.before, 0, 0, cut, 0, seconds))
-        return None
-    with call(NAME, watched=True) as held, running(record):
+        decided = balance.opportunities.decide(totals, comm.size)
+        if not decided.act:
+            seconds = time.perf_counter() - began
+            balance.opportunities.took(seconds)
+            reason = reason_of(decided.decision, cost_s=decided.cost_s, lost_s=decided.lost_s)
+            balance.history.append(Rebalanced(False, reason, decided.before, decided.before, 0, 0, cut, 0, seconds))
+            return None
         promises, undo = balance.opportunities.promises, balance.undo if decided.undo else None
         left = max(given.arguments.imbalance, (1.0 - promises.part) * decided.before)
         actor = Rebalancing(
@@ -336,34 +333,34 @@ def rebalance(
             imbalance=left, connected=connected, slabs=slabs, undo=undo,
         )
         port = RebalancePort(comm, actor, given.values)
-        try:
+        with call(NAME, watched=True) as held, running(record):
             carry(slow.around(actor), port, presence, record, held, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
                 balance.failed(balance.known)  # valid on all ranks
                 between = None if actor.error is None else of_rows(actor.error, comm.rank, "rebalancing")
                 raise_on_all(comm, port.failed or between)
-        except BaseException as error:
-            presence.send_failure(error)
-            if presence.failed:
-                presence.keep(port)
-            raise
-        acted = actor.committed
-        seconds = time.perf_counter() - began
-        balance.history.append(Rebalanced(
-            acted, reason_of(outcome.decision, outcome.moved), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
-            outcome.cut if acted else cut, outcome.steps, seconds,
-        ))  # fmt: skip
-        if not acted or actor.built is None:
-            if isinstance(actor.error, Warning):  # of a late rank, after this one has agreed
-                raise actor.error
-            if decided.decision.reason is not BalanceReason.CUT:
-                promises.breach(outcome.before_s)
-            return None
-        part, costs, origin, *_ = actor.built
-        moved = Moved(part, costs, port.values, port.given, origin, outcome.n_ghosts, outcome.cut)
-        balance.moved(moved, outcome, comm.rank)
-        return moved
+    except BaseException as error:
+        presence.send_failure(error)
+        if port is not None and presence.failed:
+            presence.keep(port)
+        raise
+    acted = actor.committed
+    seconds = time.perf_counter() - began
+    balance.history.append(Rebalanced(
+        acted, reason_of(outcome.decision, outcome.moved), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
+        outcome.cut if acted else cut, outcome.steps, seconds,
+    ))  # fmt: skip
+    if not acted or actor.built is None:
+        if isinstance(actor.error, Warning):  # of a late rank, after this one has agreed
+            raise actor.error
+        if decided.decision.reason is not BalanceReason.CUT:
+            promises.breach(outcome.before_s)
+        return None
+    part, costs, origin, *_ = actor.built
+    moved = Moved(part, costs, port.values, port.given, origin, outcome.n_ghosts, outcome.cut)
+    balance.moved(moved, outcome, comm.rank)
+    return moved
 
 
 _loaded = list[bool]()
@@ -387,22 +384,23 @@ def load_kernels() -> float:
     return time.perf_counter() - began
 
 
-def _reduce(
-    presence: Presence, mine: RankLoad, opportunities: Opportunities, given: Given, last: dict[str, Any]
-) -> GraphTotals:
+def _reduce(presence: Presence, mine: RankLoad, balance: PlanBalance, given: Given) -> GraphTotals:
     """Return the sums and maxima of all ranks; collective.
 
     A second reduction follows if the largest load or speed has changed a thousandfold, as in the first call.
     """
+    opportunities = balance.opportunities
     mark, failed, call_s = given.mark, given.failed is not None, opportunities.call_s
     while True:
         units = opportunities.units
-        numbers = report(mine, units, mark=mark, failed=failed, call_s=call_s, **last)
+        numbers = report(
+            mine, units, mark=mark, failed=failed, call_s=call_s, grown=balance.grown, expected=balance.expected
+        )
         reducing = Reducing(presence.comm, numbers)
         presence.wait(reducing.done, reducing, name=NAME)
         totals = totals_of(reducing.answer, units)
         opportunities.units = totals.units
-        if totals.fits(units) or totals.most.failed or totals.differs:
+        if units.fit(opportunities.units) or totals.most.failed or totals.differs:
             return totals
 
 
