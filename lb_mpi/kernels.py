@@ -16,6 +16,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -144,7 +145,7 @@ INSTALLED = {"site-packages", "dist-packages"}
 def digest() -> bytes:
     """Return a digest of all files with kernels, which inline parts of each other, and of the version of numba."""
     texts = [file.read_bytes() for file in sorted(PACKAGE.rglob("*.py"))]
-    kernels = [text for text in texts if b"lb_mpi.kernels" in text]
+    kernels = [text for text in texts if re.search(rb"\b(njit|inlined|borrowing)\b", text)]
     return hashlib.sha256(b"".join([numba.__version__.encode(), *kernels])).digest()
 
 
