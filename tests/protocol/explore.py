@@ -5,7 +5,7 @@ From each state, each rank may go on:
     post(actor.turn(now, arrived))                  for one message under way to it, for all of them, or for none
     post(actor.done(actor.job, outcome))            for each outcome that the job may have; `fail` if it is an exception
 
-An exploration states how actors are told apart, the law, and what its port does: the outcomes of jobs, which messages
+An exploration states how actors are distinguished, the law, and what its port does: the outcomes of jobs, which messages
 overtake others, and what an actor reads beside messages.
 """
 
@@ -31,7 +31,7 @@ from tests.protocol.reach import Reached, reach
 large = pytest.mark.skipif("LB_MPI_DRAWN" not in os.environ, reason="large: python -m tools.drawn runs it")
 ANY = -1  # instead of a source: messages that keep no order.  ALL answers all ranks when each has sent it a message
 CONTAINERS = (list, dict, set, deque, bytearray)
-WHOLE = (tuple, Enum, BaseException, FunctionType, random.Random)  # never changed, or not to be told apart
+WHOLE = (tuple, Enum, BaseException, FunctionType, random.Random)  # never changed, or not to be distinguished
 _parts: dict[type, bool] = {}  # by type: its objects are parts of an actor, which change
 
 Wires = dict[tuple[int, int], tuple[Any, ...]]
@@ -68,7 +68,7 @@ class Choices:
 class Exploration:
     """The loop, and what an exploration may state beside it.
 
-    Actors of a rank that can't be told apart are one; what becomes of it when the same happens is looked up.
+    Actors of a rank that can't be distinguished are one; what becomes of it when the same happens is looked up.
     """
 
     batches = True  # all messages under way to a rank may also arrive at once
@@ -81,7 +81,7 @@ class Exploration:
     # Actors, and the law.
 
     def key_of(self, actor: Any) -> Hashable:
-        """Equal for actors that can't be told apart."""
+        """Equal for actors that can't be distinguished."""
         raise NotImplementedError
 
     def key_of_message(self, message: Any) -> Hashable:
@@ -192,11 +192,11 @@ class Exploration:
             yield self._keep(new, rank), sends
 
     def _keep(self, actor: Any, rank: int) -> Any:
-        """The actor, or the one that can't be told from it."""
+        """The actor, or the one that equals it."""
         return self._kept.setdefault((rank, self.key_of(actor)), actor)
 
     def same(self, message: Any) -> Any:
-        """The message, or the one that can't be told from it; those under way are told apart by `id`."""
+        """The message, or the one that equals it; those under way are distinguished by `id`."""
         return self._messages.setdefault((type(message), self.key_of_message(message)), message)
 
     # The transport.
@@ -309,7 +309,7 @@ class Replayed:
 
     @property
     def key(self) -> Hashable:
-        """Equal for actors that can't be told apart."""
+        """Equal for actors that can't be distinguished."""
         early = [(source, *map(bytes_of, wire)) for source, wire in sorted(self._inbox.items()) if wire]
         return tuple(self._read), tuple(early), self.failed
 

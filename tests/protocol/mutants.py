@@ -64,8 +64,8 @@ BOUND_MUTANTS = [
     (bound, "Bound._is_better", 'one < other if self.sense == "min" else one > other', "one > other"),
     (bound, "Bound._is_better", 'one < other if self.sense == "min" else one > other', 'one <= other if self.sense == "min" else one >= other'),
     (bound, "Bound._take", "        self._best = value\n        return True", "        return True"),
-    # telling
-    (bound, "Sharing.send", "self.known.update(dict.fromkeys(behind, best))", "pass"),  # told for ever
+    # sending
+    (bound, "Sharing.send", "self.known.update(dict.fromkeys(behind, best))", "pass"),  # sent for ever
     (bound, "Sharing.send", "self.known.update(dict.fromkeys(behind, best))", "self.known.update(dict.fromkeys(self.known, WORST[self.bound.sense]))"),
     (bound, "Sharing.send", "for rank in behind]", "for rank in behind[:1]]"),
     (bound, "Sharing.send", "for rank in behind]", "for rank in behind if rank]"),
@@ -75,8 +75,8 @@ BOUND_MUTANTS = [
     (bound, "neighbours", "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[(rank + 1) % size] if size > 1 else []"),  # a ring
     # hearing
     (bound, "Sharing.receive", "        self.bound._take(value)\n", ""),
-    (bound, "Sharing.receive", "if self.bound._is_better(value, self.known[source]):", "if True:"),  # told again what it was told
-    (bound, "Sharing.receive", "            self.known[source] = value\n", "            pass\n"),  # told what it has told
+    (bound, "Sharing.receive", "if self.bound._is_better(value, self.known[source]):", "if True:"),  # sent back what it was sent
+    (bound, "Sharing.receive", "            self.known[source] = value\n", "            pass\n"),  # sent what it has sent
     (bound, "Sharing.level", "        for value in values:\n", "        for value in []:\n"),  # stale after the end
     (searcher, "Searcher._settle", "if self.sharing is None else self.sharing.send()", "if self.sharing is None or not self.drafting.load else self.sharing.send()"),
     (searcher, "Searcher._receive", "            self.sharing.receive(message)\n", "            if self.drafting.load:\n                self.sharing.receive(message)\n"),  # dropped when idle

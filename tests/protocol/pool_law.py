@@ -58,7 +58,7 @@ def check_law(
 
 
 def check_swap(rank: int, swap: Swap, stealer: Stealer, sends: Sends) -> None:
-    """AssertionError unless a swap of `rank` that has succeeded, and that it has heard of, was one of the three."""
+    """AssertionError unless a swap of `rank` that has succeeded, and that it knows of, was one of the three."""
     old, new = unpack(swap.old), unpack(swap.new)
     if swap.rank == rank and (old.epoch != new.epoch or old.n == 0):
         assert stealer._rest is None, "what has been filled in is still to be filled in"
@@ -238,7 +238,7 @@ class Maps(Exploration):
         check_law(account.number, stealers, state.rest.words, under_way, done, account.collector)
 
     def is_end(self, state: State) -> bool:
-        """All ranks have heard that the last map is over; of a single map, all is done."""
+        """All ranks know that the last map is over; of a single map, all is done."""
         if not self.small.late:
             return not state.actors[self.account].collector.missing
         return not any(state.wires.values()) and super().is_end(state)

@@ -19,7 +19,7 @@ MUTANTS = [
     # the commit
     (actor, "Rebalancing._commit", "        if failed:\n            self.outcome = self.outcome._replace(failed=True)\n            return\n", ""),
     (actor, "Rebalancing._commit", "[float(self.failed), 0.0, 0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0, 0.0, 0.0]"),
-    (actor, "Rebalancing._choose", "            self.failed, labels = True, own\n", "            self.failed, labels = True, own\n            return labels, links\n"),  # nobody is told
+    (actor, "Rebalancing._choose", "            self.failed, labels = True, own\n", "            self.failed, labels = True, own\n            return labels, links\n"),  # nobody knows
     (actor, "Rebalancing.fail", "self.failed = True", "pass"),
     # the flow
     (actor, "Rebalancing._choose", "Flow(self.rank, near, load, speed,", "Flow(self.rank, near, load, 1.0,"),  # an old speed

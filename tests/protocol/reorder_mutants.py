@@ -13,7 +13,7 @@ MUTANTS = [
     ("_by_owner", "np.argsort(owner, kind=\"stable\")", "np.argsort(owner, kind=\"stable\")[:-1]"),
     ("_by_owner", "minlength=len(bounds) - 1)", "minlength=len(bounds))"),
     ("_by_owner", "minlength=len(bounds) - 1)", "minlength=0)"),
-    # counts: none, of the rank itself, told late, or those of another round
+    # counts: none, of the rank itself, sent late, or those of another round
     ("to_blocks", "received = yield from _counts(sent)", "received = sent; yield from _counts(sent)"),
     ("from_blocks", "asked = yield from _counts(wanted)", "asked = wanted; yield from _counts(wanted)"),
     ("to_blocks", "received = yield from _counts(sent)\n    numbers = yield from exchange(index[order], sent, received)",

@@ -24,7 +24,7 @@ MUTANTS = [
     ("Round.fail", "        self.parcels.clear()\n", ""),
     ("Round._split", "[cut(block, rows, count(block)), cut(block, 0, rows)]", "[cut(block, 0, rows)]"),
     ("Round._split", "[cut(block, rows, count(block)), cut(block, 0, rows)]", "[block, cut(block, 0, rows)]"),
-    # who is dry, and who is told
+    # who is dry, and who knows it
     ("Round.turn", "idle = not (self.home or self.borrowed or", "idle = not (self.borrowed or"),
     ("Round.turn", "idle = not (self.home or self.borrowed or", "idle = bool(self.dry) or not (self.home or self.borrowed or"),
     ("Asking.due", "            self.begun = True\n", ""),
@@ -52,7 +52,7 @@ MUTANTS = [
     ("Round.done", "        self.borrowed.popleft()\n", ""),
     ("Round.done", "[(job.owner, RoundMessage(RoundKind.DONE, ticks=ticks, payload=payload))]", "[]"),
     ("Round.done", "self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))", "pass"),
-    # what is told
+    # what is reported
     ("Round.turn", "if self.settled and not (self.borrowed or self.ended)", "if not (self.borrowed or self.ended)"),
     ("Round.turn", "if self.settled and not (self.borrowed or self.ended)",
      "if not (self.home or self.away or self.borrowed or self.ended)"),

@@ -2,14 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import lb_mpi
 from lb_mpi.cli.simulate import search as simulate
-from lb_mpi.searching.bound import WORST, Bound, Sharing, neighbours
+from lb_mpi.searching.bound import Bound, Sharing, neighbours
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Searcher
@@ -20,8 +19,6 @@ from tests.protocol.explore_search import explore, first_world
 from tests.protocol.law import check_law
 from tests.protocol.mutants import BOUND_MUTANTS
 from tests.protocol.mutate import rejects
-
-LATENCY_S, UNIT_S, QUANTUM_S, SLOWEST = (1e-6, 1e-3), 20e-6, 60e-6, 5
 
 
 @pytest.mark.parametrize(
@@ -35,14 +32,6 @@ def test_the_best_value_only_improves(sense: str, values: list[int], bests: list
         assert bound.update(np.int16(value)) == (best != before)
         assert bound.best == best
         assert type(bound.best) is float
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "3", True, [1.0], 10**400])
-def test_a_value_is_a_finite_number(value: object) -> None:
-    bound = Bound("min")
-    with pytest.raises(ValueError, match=r"bound.update: value = .*: expected a finite number"):
-        bound.update(value)
-    assert bound.best == math.inf
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, np.int64(2**60 + 1), 10**30])
@@ -85,7 +74,7 @@ def test_the_table() -> None:
     sharing.bound.update(5.0)
     assert sharing.send() == [(rank, best_of(5.0, 1)) for rank in (0, *range(9, 17))]
     assert sharing.send() == []
-    sharing.receive(best_of(7.0, 9))  # was under way when 9 was told of 5
+    sharing.receive(best_of(7.0, 9))  # was under way when 9 was sent 5
     assert sharing.send() == []
     sharing.receive(best_of(3.0, 12))
     assert sharing.bound.best == 3.0
@@ -119,73 +108,23 @@ def test_the_law_holds_in_every_reachable_state_until_an_answer_is_found() -> No
     assert explore(first_world(2, 4, wanted=3, bound=lambda: Bound("min")), most_drafts=2)[1] > 0
 
 
-class Watch:
-    """The law between two steps of a simulation, and when a value must have reached all."""
-
-    def __init__(self, size: int) -> None:
-        hops = max(2, 2 * math.ceil(math.log(size, 8)))
-        longest_quantum = max(QUANTUM_S, UNIT_S) * SLOWEST
-        self.within_s = (hops + 1) * longest_quantum + hops * LATENCY_S[1]
-        self.found: list[tuple[float, float]] = []  # (time, best value of all), better and better
-        self.before: list[float] = []
-        self.sent: dict[tuple[int, int], float] = {}  # by pair of neighbours: the value last told
-        self.received: dict[tuple[int, int], float] = {}  # and the best value that was heard
-        self.under_way: dict[int, tuple[int, Message]] = {}
-        self.n_sent = 0
-
-    def __call__(self, simulation: simulate.Simulation) -> None:
-        check_law(simulation.searchers, law.under_way(simulation), work=False)
-        bounds = [each.sharing.bound for each in simulation.searchers]
-        bests = [bound.best for bound in bounds]
-        better = bounds[0]._is_better
-        assert not any(map(better, self.before, bests)), f"{self.before} became {bests}"
-        self.before = bests
-        flying = simulation.under_way.items()
-        under_way = {number: (to, message) for number, (_, to, message) in flying if message.kind is Kind.BOUND}
-        for number in self.under_way.keys() - under_way.keys():
-            to, message = self.under_way[number]
-            self.received[message.source, to] = message.load  # better than the one before, see below
-        for number in under_way.keys() - self.under_way.keys():
-            to, message = under_way[number]
-            pair = (message.source, to)
-            known = (self.sent.get(pair, WORST[bounds[0].sense]), self.received.get(pair[::-1], WORST[bounds[0].sense]))
-            assert all(better(message.load, value) for value in known), f"{pair}: {message}, which it knows"
-            self.sent[pair], self.n_sent = message.load, self.n_sent + 1
-        self.under_way = under_way
-        best = min(bests) if bounds[0].sense == "min" else max(bests)
-        if best != WORST[bounds[0].sense] and (not self.found or best != self.found[-1][1]):
-            self.found.append((simulation.now, best))
-        if not any(each.over or each._ending for each in simulation.searchers):
-            for at, value in self.found:
-                if at + self.within_s < simulation.now:
-                    assert not any(better(value, best) for best in bests), (
-                        f"{value} of {at} s: {bests} at {simulation.now} s"
-                    )
-
-
-def run(
-    size: int,
-    seed: int,
-    *,
-    bound: Callable[[str], Bound] = Bound,
-    wanted: int = 0,
-) -> tuple[int, simulate.SimulatedSearch]:
-    """One simulation under the law; (BOUND messages, result)."""
+def run(size: int, seed: int, *, wanted: int = 0) -> int:
+    """One simulation under the law; return how many BOUND messages there were."""
     sense = ("min", "max")[seed % 2]
-    bounds = [bound(sense) for _ in range(size)]
-    watch = Watch(size)
+    bounds, seen = [Bound(sense) for _ in range(size)], set[int]()
 
     def check(simulation: simulate.Simulation) -> None:
-        watch(simulation)
+        check_law(simulation.searchers, law.under_way(simulation), work=False)
+        seen.update(number for number, (*_, message) in simulation.under_way.items() if message.kind is Kind.BOUND)
         assert simulation.now < 2.0, "no end in sight"
 
     result = simulate.search(
         [Pile(200, wanted=wanted, bound=each) for each in bounds],
         bounds=bounds,
-        speeds=[1.0 / (1 + rank % SLOWEST) for rank in range(size)],
-        network=Network(LATENCY_S),
-        unit_s=UNIT_S,
-        quantum_s=QUANTUM_S,
+        speeds=[1.0 / (1 + rank % 5) for rank in range(size)],
+        network=Network((1e-6, 1e-3)),
+        unit_s=20e-6,
+        quantum_s=60e-6,
         seed=seed,
         options=Options(threshold=1.0, seed=seed),
         check=check,
@@ -194,13 +133,13 @@ def run(
     best = min(values) if sense == "min" else max(values)
     assert [each.best for each in bounds] == [best] * size, f"best {best}, in the end {[each.best for each in bounds]}"
     assert wanted or sorted(result.value) == list(range(1, 201))
-    return watch.n_sent, result
+    return len(seen)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 12, 33])
 def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
     for seed in range(12 if size < 5 else 4 if size < 30 else 1):
-        n_sent, _ = run(size, seed, wanted=3 * seed if seed > 8 else 0)
+        n_sent = run(size, seed, wanted=3 * seed if seed > 8 else 0)
         n_values = len({value_of(item) for item in range(1, 201)})
         assert (n_sent > 0) == (size > 1), seed
         assert n_sent <= 2 * (size - 1) * n_values, seed
@@ -227,13 +166,14 @@ def test_a_search_without_a_bound_is_the_same_as_ever() -> None:
 
 def find_fault() -> None:
     """What is wrong with it."""
+    test_the_table()
     for seed in range(8):
-        # In some the smallest value ends the search, before all have heard of it.
+        # In some the smallest value ends the search, before all know it.
         wanted = 71 if seed % 4 == 2 else 0
         size = (2, 3, 9, 12)[seed // 2 % 4]
-        run(size, seed, wanted=wanted, bound=Bound)
-    for sense in ("min", "max"):
-        explore(first_world(2, 5, bound=lambda: Bound(sense)), most_drafts=1)  # noqa: B023
+        run(size, seed, wanted=wanted)
+    for sense, size, limit in (("min", 2, 5), ("max", 2, 5), ("max", 3, 3)):
+        explore(first_world(size, limit, bound=lambda: Bound(sense)), most_drafts=1)  # noqa: B023
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, BOUND_MUTANTS)

@@ -23,40 +23,11 @@ def draft(source: int, seq: int = 1, pid: int = NOBODY, load: float = 0.0) -> Me
     return Message(Kind.DRAFTING, source, seq, pid, load)
 
 
-def drafted() -> Drafting:
-    """An idle rank whose first DRAFTING is on its way."""
-    drafting = make()
-    assert drafting.settle(0.0) == [(NEXT, draft(ME))]
-    return drafting
-
-
 def promised(items: int = 8) -> Drafting:
     """A busy rank that has volunteered for draft 1 of OTHER."""
     drafting = make(items)
     assert drafting.receive(draft(OTHER), 0.0) == [(NEXT, draft(OTHER, pid=ME, load=float(items)))]
     return drafting
-
-
-@pytest.mark.parametrize("load", [8.0, 9.0])
-def test_rule_2_a_token_with_as_much_load_passes_unchanged(load: float) -> None:
-    drafting = make(8)
-    token = draft(OTHER, pid=7, load=load)
-    assert drafting.receive(token, 0.0) == [(NEXT, token)]
-    assert drafting.state is State.BUSY
-
-
-def test_rule_2_at_the_threshold_a_processor_is_lightly_loaded() -> None:
-    drafting = make(1, threshold=1.0)
-    assert drafting.receive(draft(OTHER), 0.0) == [(NEXT, draft(OTHER))]
-
-
-def test_own_token_with_nobody_begins_a_pause() -> None:
-    drafting = drafted()
-    assert drafting.receive(draft(ME), 5.0) == []
-    assert drafting.state is State.IDLE
-    assert drafting.settle(5.0) == []
-    assert 5.0005 <= drafting.not_before <= 5.001
-    assert drafting.settle(5.001) == [(NEXT, draft(ME, 2))]
 
 
 def test_pauses_grow_to_their_bound_and_begin_anew() -> None:
@@ -65,24 +36,6 @@ def test_pauses_grow_to_their_bound_and_begin_anew() -> None:
         assert length / 2 <= pause.next() <= length
     pause.reset()
     assert pause.next() <= 1.0
-
-
-@pytest.mark.parametrize("left", [0, 1])
-def test_the_load_has_dropped_when_the_admission_comes(left: int) -> None:
-    drafting = promised()
-    del drafting.problem.items[left:]
-    drafting.receive(Message(Kind.ADMISSION, OTHER, 1), 0.0)
-    first, *then = drafting.settle(0.0)
-    assert first == (OTHER, Message(Kind.NOWORK, OTHER, 1))
-    assert then == ([] if left else [(NEXT, draft(ME))])  # run dry: it drafts itself, now that it has answered
-
-
-def test_work_below_the_threshold_is_not_split() -> None:
-    drafting = promised()
-    drafting.terms = drafting.terms._replace(threshold=3.0)
-    del drafting.problem.items[3:]
-    drafting.receive(Message(Kind.ADMISSION, OTHER, 1), 0.0)
-    assert drafting.settle(0.0) == [(OTHER, Message(Kind.NOWORK, OTHER, 1))]
 
 
 def test_no_rank_is_skipped_for_ever() -> None:

@@ -176,16 +176,6 @@ def test_any_order_gives_the_same_lawful_plans(name: str, scheme: str) -> None:
             ), seed
 
 
-def test_every_order_of_two_ranks() -> None:
-    """All orders of the first requests, each followed to the end: 2 ** 8 schedules."""
-    graph, found = mesh(1, 2), set[str]()
-    for number in range(2**8):
-        choices = iter([number >> k & 1 for k in range(8)])
-        plans = drive(ranks(graph, 3), lambda n, choices=choices: next(choices, 0) % n)  # type: ignore[misc]
-        found.add(repr([(plan.table().tolist(), steps) for plan, steps in plans]))
-    assert len(found) == 1
-
-
 def test_ranks_without_neighbours_plan_nothing() -> None:
     for graph in (Graph.from_edges(3, [], []), Graph.from_edges(3, [0], [2]), mesh(1, 1)):
         drawn = ranks(graph, 0)
@@ -311,12 +301,6 @@ def test_a_rank_forgets_distant_ranks_but_not_what_they_measured() -> None:
     assert knowledge.costs.work(knowledge.tick_work).tolist() == [1.0, 1.0, 4.0]
     knowledge.note_others({})
     assert knowledge.known == [3, 2, 4, 8]
-
-
-def test_nothing_is_planned_among_equals() -> None:
-    cluster = Cluster(mesh(2, 3), np.full(6, 500.0), scheme="fos", network=QUICK)
-    calls = simulate(cluster, lambda _call: [np.ones(100)] * 6, 10)
-    assert not any(call.acted for call in calls)
 
 
 def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:

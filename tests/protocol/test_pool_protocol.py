@@ -297,19 +297,6 @@ def test_steals_are_counted_map_by_map() -> None:
     assert one.steals == []
 
 
-def test_a_rank_without_a_map_has_no_job() -> None:
-    one = Stealer(0, [0, 1], [[2]], words={0: 0, 1: 0}, timings={}, knowledge=RankKnowledge(3))
-    assert (one.turn(0.0, []), one.job, one.over, one.wake_at) == ([], None, True, float("inf"))
-
-
-def test_a_task_that_raises_ends_the_map_for_its_rank() -> None:
-    one = begun([[2]], hi=2)
-    one.turn(0.0, [])
-    swap(one)
-    assert (one.fail(ValueError()), one.job, one.over) == ([], None, True)
-    assert one.turn(0.0, [(2, StealMessage(StealKind.ASK, 1, speed=1.0))]) == [(2, StealMessage(StealKind.GIVE, 1))]
-
-
 def test_messages_of_another_map_are_answered_with_nothing_or_dropped() -> None:
     one = begun([[1]], 300)
     one._hosts.ready_at = 1.0  # it asks nobody by itself

