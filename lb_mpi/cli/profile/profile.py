@@ -4,9 +4,6 @@ A rank's time is useful (outside of MPI), waiting (for a certain rank) or commun
 program's time is that of the rank that ran longest; ranks that end earlier wait for it.  The metrics are those of POP
 (`lb_mpi.metrics.Efficiency`).
 
-If a line takes time on one rank only, while the others wait, it may be a serial part, which no balancing makes shorter
-(`Profile.serial_lines`).
-
 The code that times a call passes it to `Calls.add` at its end.  A blocking call between two ranks waits for the other one.
 In a collective, the awaited rank is known only when all ranks have reported their arrival times: each collective call is
 kept in the `Stream` of its ranks, and split at the end of the run (`lateness`).  Times are whole nanoseconds of the rank's
@@ -28,7 +25,7 @@ from lb_mpi.table import Table, counted, shown_seconds
 
 END = "(the program's end)"
 MOST_RANKS, MOST_LINES, MOST_NAMES, MOST_NAMES_OF_SPEEDS = 32, 10, 3, 8
-_METRICS = ("seconds", "serial_s", "balanced_s", "balanced_rest_s")
+_METRICS = ("seconds", "balanced_s")
 _SUMS = ("waiting_s", "communication_s")
 _EXPLAINED = (
     "useful: time outside of MPI;",
@@ -37,11 +34,7 @@ _EXPLAINED = (
     "other MPI: the rest of the time in MPI;",
     "awaited: time while others are in MPI, times their fraction of all other ranks (from samples, every 10 ms).",
 )
-SOLO, SOLO_SAMPLES = 0.05, 20  # other ranks' seconds / this rank's in such a line; samples that prove it
-SERIAL, GAIN = 0.05, 0.05  # of the program's time: from which a sentence names it
-AGAIN, MOST_NEIGHBOURS = 10, 26  # calls at a place, and ranks that one rank waits for there, of an exchange with neighbours
-BUSY = 0.5  # of the other ranks' mean useful time: a rank that has less only hands out work
-TO_ONE_RANK = ("recv", "sendrecv", "sendrecv_replace", "wait", "waitall", "waitany", "waitsome")  # in lower case
+GAIN = 0.05  # of the program's time: a smaller one is not worth a number
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
 INSIDE = "lb_mpi."  # how the name of a call of lb_mpi begins
@@ -86,7 +79,6 @@ class Busy(NamedTuple):
     function: str
     seconds: float
     awaited_s: float  # of these seconds, times the fraction of the other ranks that are in MPI meanwhile
-    samples: int
 
     @property
     def name(self) -> str:
@@ -270,64 +262,15 @@ class Profile:
         return most, waited[most] / (max(self.seconds, 1e-9) * max(1, len(self.ranks) - 1))
 
     @property
-    def neighbours(self) -> list[set[int]]:
-        """The ranks for whose messages each rank waits again and again; without any if work is handed out by one rank."""
-        found = [
-            {
-                whom
-                for line in rank.lines
-                if line.call.lower() in TO_ONE_RANK and line.calls >= AGAIN
-                for whom in line.waited_s
-                if whom >= 0
-            }
-            for rank in self.ranks
-        ]
-        for root, useful_s in enumerate(self._useful.tolist()):
-            others = np.delete(self._useful, root)
-            alone = all(ranks <= {root} for rank, ranks in enumerate(found) if rank != root)
-            if alone and len(others) and useful_s < BUSY * others.mean():
-                return [set[int]() for _ in found]
-        return found
-
-    @property
-    def serial_lines(self) -> list[tuple[int, Busy]]:
-        """The lines that take time on one rank only, with this rank, the most awaited first."""
-        seconds: dict[tuple[str, int], float] = {}
-        for busy in (busy for rank in self.ranks for busy in rank.busy):
-            seconds[busy[:2]] = seconds.get(busy[:2], 0.0) + busy.seconds
-        found = [
-            (rank.rank, busy)
-            for rank in self.ranks
-            for busy in rank.busy
-            if busy.samples >= SOLO_SAMPLES and seconds[busy[:2]] <= (1.0 + SOLO) * busy.seconds
-        ]
-        return sorted(found, key=lambda one: -one[1].awaited_s) if len(self.ranks) > 1 else []
-
-    @property
-    def serial_s(self) -> float:
-        """Seconds in which the others wait for a line that takes time on one rank only."""
-        return sum(busy.awaited_s for _, busy in self.serial_lines)
-
-    @property
     def balanced_s(self) -> float:
         """Seconds if the same work were distributed by speed, and no rank waited.
 
         The ideal time is the work (useful seconds times speed) / the sum of speeds.  The communication without waits is
         added unchanged: the mean of all ranks.
         """
-        return self._balanced(0.0, 0.0)
-
-    @property
-    def balanced_rest_s(self) -> float:
-        """Seconds if all work but the serial parts were distributed by speed: they cannot be divided."""
-        serial = sum(busy.awaited_s * self.speeds[rank] for rank, busy in self.serial_lines)
-        return self._balanced(self.serial_s, serial)
-
-    def _balanced(self, serial_s: float, serial: float) -> float:
         speeds = check_speeds(self.speeds, len(self.ranks))
         communication = np.array([rank.communication_s for rank in self.ranks])
-        work = max(0.0, float((self._useful * speeds).sum()) - serial)
-        return serial_s + float(work / speeds.sum() + communication.mean())
+        return float((self._useful * speeds).sum() / speeds.sum() + communication.mean())
 
     @property
     def _useful(self) -> Floats:
@@ -367,7 +310,6 @@ class Profile:
         names = ("parallel_efficiency", "load_balance", "communication_efficiency")
         metrics |= dict(zip(names, self.efficiency, strict=True))
         own = {**asdict(self), "speeds": list(self.speeds), "notes": list(self.notes), "ranks": ranks}
-        own["serial_lines"] = [{"rank": rank, **busy._asdict()} for rank, busy in self.serial_lines]
         return {**own, **metrics, "most_waited_for": most, "waited_for_part": part}
 
 
@@ -423,46 +365,23 @@ def summary(profile: Profile) -> list[str]:
     if busy and busy[0].awaited_s > 0.0:
         share = busy[0].awaited_s / sum(one.awaited_s for one in busy)
         found.append(f"meanwhile rank {most} is at {busy[0].name} ({share:.0%} of that time)")
-    return found + _gain(profile) + _of_neighbours(profile)
-
-
-def _of_neighbours(profile: Profile) -> list[str]:
-    """Name plan.rebalance if ranks wait again and again for the same few ranks, which compute for unequal times."""
-    counts = [len(ranks) for ranks in profile.neighbours]
-    if profile.efficiency.balance > 1.0 - GAIN or min(counts) < 1 or max(counts) > MOST_NEIGHBOURS:
-        return []
-    few = f"{min(counts)} to {max(counts)} others" if min(counts) < max(counts) else counted(max(counts), "other")
-    return [
-        f"each rank waits again and again for messages of the same {few}, and the ranks compute for unequal times",
-        "if their work is on a mesh or graph, plan.rebalance (lb_mpi.distribute) can move it between such neighbours",
-    ]
+    return found + _gain(profile)
 
 
 def _gain(profile: Profile) -> list[str]:
-    """Return what perfect balance would gain, and its gain if the part that one rank runs alone can't be divided."""
+    """Return what perfect balance would gain."""
     if len(profile.ranks) == 1:
         return []
     if profile.is_balanced_by_lb_mpi:
         return ["lb_mpi balances this program: for its lower bound, record a run (LB_MPI_RECORD=FOLDER), and report FOLDER"]
-    whole_s = max(profile.seconds, 1e-9)
+    gain = _would(profile.balanced_s / max(profile.seconds, 1e-9))
     if len(set(profile.speeds)) > 1:
         speeds = ", ".join(f"{speed:.2g}" for speed in profile.speeds[:MOST_NAMES_OF_SPEEDS])
         more = ", .." * (len(profile.speeds) > MOST_NAMES_OF_SPEEDS)
-        found = [f"perfect balance by speed ({speeds}{more}: {profile.speeds_from}) {_would(profile.balanced_s / whole_s)}"]
-    elif profile.speeds_from == "equal":
-        gain = _would(profile.balanced_s / whole_s)
-        found = [f"if all ranks are equally fast, perfect balance {gain}; if they are not, give --speeds"]
-    else:
-        found = [f"perfect balance {_would(profile.balanced_s / whole_s)} (speeds {profile.speeds_from}: equal)"]
-    if profile.serial_s >= SERIAL * whole_s:
-        rank, busy = profile.serial_lines[0]
-        found += [
-            f"serial part: {profile.serial_s / whole_s:.0%} of the time, in which the others wait for lines that take time "
-            f"on one rank only, most at {busy.name} on rank {rank}",
-            "if other ranks can't do a part of it, balancing can't help there: perfect balance of the rest "
-            f"{_would(profile.balanced_rest_s / whole_s)}",
-        ]
-    return found
+        return [f"perfect balance by speed ({speeds}{more}: {profile.speeds_from}) {gain}"]
+    if profile.speeds_from == "equal":
+        return [f"if all ranks are equally fast, perfect balance {gain}; if they are not, give --speeds"]
+    return [f"perfect balance {gain} (speeds {profile.speeds_from}: equal)"]
 
 
 def _would(part: float) -> str:
@@ -475,13 +394,9 @@ def _of_awaited(profile: Profile) -> list[str]:
     busy = [one for one in profile.ranks[most].busy if one.awaited_s > 0.005 * profile.seconds]
     if part < 0.005 or not busy:
         return []
-    solo = {one[:2] for rank, one in profile.serial_lines if rank == most}
-    lines = [
-        (one.name, f"{one.seconds:.2f} s", f"{one.awaited_s:.2f} s", f"only rank {most}" if one[:2] in solo else "all ranks")
-        for one in busy
-    ]
-    header = (f"line of rank {most}, outside MPI", "time", "awaited", "run by")
-    return [*Table(header, lines, words=(0, 3), most=MOST_LINES).fitted().splitlines(), ""]
+    lines = [(one.name, f"{one.seconds:.2f} s", f"{one.awaited_s:.2f} s") for one in busy]
+    header = (f"line of rank {most}, outside MPI", "time", "awaited")
+    return [*Table(header, lines, words=(0,), most=MOST_LINES).fitted().splitlines(), ""]
 
 
 def _of_ranks(profile: Profile) -> Table:

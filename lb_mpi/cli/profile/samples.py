@@ -89,7 +89,6 @@ def busy_lines(samples: Samples, edges: Ints, others: Floats) -> list[Busy]:
     places, n = samples.places[computing], len(samples.names)
     seconds = np.bincount(places, np.diff(samples.times, prepend=samples.times[0])[computing] * 1e-9, n)
     awaited_s = np.bincount(places, np.diff(awaited, prepend=awaited[0])[computing], n)
-    counts = np.bincount(places, minlength=n)
-    sums = zip(samples.names, seconds.tolist(), awaited_s.tolist(), counts.tolist(), strict=True)
+    sums = zip(samples.names, seconds.tolist(), awaited_s.tolist(), strict=True)
     found = [Busy(*name, *of_line) for name, *of_line in sums]
     return sorted(found, key=lambda one: (-one.awaited_s, -one.seconds))[:MOST_LINES]

@@ -33,13 +33,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi import signs
 from lb_mpi.cli.run import limit, rank
-from lb_mpi.cli.run.lines import WATCHER, Begin, End, RankState, Stack, line_of, read
+from lb_mpi.cli.run.lines import Begin, End, RankState, Stack, line_of, read
 
 SHARE = 0.02  # of a core: a rank that uses more is computing
 MOVED_BYTES = 4096  # read or written: a rank that has moved more makes progress; timers of an MPI also move some
@@ -260,7 +260,6 @@ class Side:
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self._pids: set[int] = set()  # of the rank.py of all ranks so far
-        self.alive: dict[int, str] = {}  # ranks without a report of their end, by a pidfd of rank.py
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, RankState] = {}
         self.parents: set[int] = set()  # of all rank.py: processes of MPI
@@ -283,28 +282,12 @@ class Side:
         with contextlib.suppress(OSError):
             self.parents.add(limit.stat(pid).parent)
         self._ranks[number] = Rank(number, pid, file)
-        with contextlib.suppress(OSError):  # it has ended, or the kernel is older than Linux 5.3
-            self.alive[os.pidfd_open(pid)] = number
 
     def _end(self, end: End) -> None:
         if end.rank in self._ranks:
             self._send_state(self._ranks[end.rank])
-        if not end.parent:
-            self._forget([file for file, number in self.alive.items() if number == end.rank])
         if not end.asked:
             say(f"end {line_of(end)}")
-
-    def miss(self, ended: Sequence[int]) -> None:
-        """Report rank.py of ranks that have `ended` without a report; MPI kills the others, too, when one has died."""
-        ranks = [self.alive[file] for file in ended if file in self.alive]
-        self._forget(ended)
-        if ranks:
-            say(f"end {line_of(End(' or '.join(ranks), socket.gethostname(), -signal.SIGKILL, parent=WATCHER))}")
-
-    def _forget(self, files: Sequence[int]) -> None:
-        for file in files:
-            if self.alive.pop(file, None) is not None:
-                os.close(file)
 
     def hear(self) -> bool:
         """Process the input of launch/run; False if it is gone."""
@@ -334,22 +317,11 @@ class Side:
             say(f"state {line_of(state)}")
 
 
-def readable(files: Iterable[int], wait_s: float) -> list[int]:
-    """Return the descriptors that can be read, within `wait_s` seconds; there may be more than select(2) can watch."""
-    poll = select.poll()
-    for file in files:
-        poll.register(file, select.POLLIN)
-    return [file for file, _ in poll.poll(1e3 * wait_s)]
-
-
 def serve(side: Side, from_ranks: socket.socket) -> None:
     """Output until the other side is gone."""
-    while found := readable([0, from_ranks.fileno(), *side.alive], LOST_S):
-        ended = [file for file in found if file in side.alive]
-        if ended or from_ranks.fileno() in found:  # the reports of ranks come first
-            while readable([from_ranks.fileno()], 0.0):
-                side.hear_rank(from_ranks)
-            side.miss(ended)
+    while found := select.select([0, from_ranks.fileno()], [], [], LOST_S)[0]:
+        if from_ranks.fileno() in found:  # the reports of ranks come first
+            side.hear_rank(from_ranks)
         elif not side.hear():
             return
 

@@ -9,8 +9,6 @@ import json
 import signal
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-WATCHER = "rank.py"
-
 
 class Begin(NamedTuple):
     """A rank has started; its page comes with this message."""
@@ -19,19 +17,17 @@ class Begin(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a rank; or the death of `parent`, the process of MPI that has started it and watches it, or of rank.py."""
+    """The end of a rank; or the death of `parent`, the process of MPI that has started it and watches it."""
 
-    rank: str  # or "1 or 2", of a `WATCHER`: nobody knows which died first
+    rank: str
     host: str
     code: int  # its exit code; -k: killed by signal k
     regular: bool = False  # with 0, and MPI was finalized, if it had begun
-    parent: str = ""  # the name of the process of MPI that has died, or `WATCHER`; then the code is -SIGKILL
+    parent: str = ""  # the name of the process of MPI that has died; then the code is -SIGKILL
     asked: bool = False  # MPI had asked it to end, as it does when another rank has ended: this is no cause
 
     def __str__(self) -> str:
         where = f"rank {self.rank} on host {self.host}"
-        if self.parent == WATCHER:
-            return f"{WATCHER} on host {self.host}, the process that watches rank {self.rank}, was killed"
         if self.parent:
             return f"{self.parent} on host {self.host}, the process of MPI that watches rank {self.rank}, has died"
         if self.code < 0:

@@ -68,9 +68,10 @@ def output(path: str) -> str:
 
 
 def deliver(path: str, text: str) -> None:
-    """Write a file of `output`; OSError."""
+    """Write a file of `output`; OSError, and SystemExit if standard output can't have it."""
     if path == STDOUT:
-        say(text)
+        if code := say(text):
+            raise SystemExit(code)
     else:
         write_whole(path, text)
 

@@ -6,8 +6,7 @@ code 1 if the program called MPI_Init, skipped MPI_Finalize, and ended with 0.
 
 Its reports go to host.py on the same host, as datagrams to a socket whose address is the mark of the run: at the start the
 rank and the file of the program's signs (`lb_mpi.signs`), later its end, and whether MPI had asked it to end.  The death of
-its parent, a process of MPI, is reported, too, unless that is mpiexec or it was asked to end before.  If this process is
-killed, host.py finds that it has gone without a report.
+its parent, a process of MPI, is reported, too, unless that is mpiexec or it was asked to end before.
 """
 
 from __future__ import annotations

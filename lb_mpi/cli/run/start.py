@@ -28,7 +28,7 @@ from lb_mpi.cli.run import commands, limit
 from lb_mpi.cli.run.command import NOT_FOUND, Mistake, Parser
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, FirstSigns, Hang, stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
-from lb_mpi.cli.run.lines import WATCHER, End
+from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
 from lb_mpi.cli.run.rank import no_command, written
 from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
@@ -139,7 +139,6 @@ class _Run:
         self._hang_s, self._grace_s = job.options.hang_s, job.options.grace_s
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []  # except regular ones
-        self._lost: list[End] = []  # of rank.py, which MPI kills in each rank when one has ended
         self._n_regular, self._last_s = 0, 0.0  # number of regular ends, time of the last one
         self._unreported = set(range(len(hosts)))  # ranks without a regular end
         self._gone: list[str] = []
@@ -190,7 +189,7 @@ class _Run:
             stack = self._watch.stack(rank, STACK_S).rstrip().splitlines()
             say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
         if code and not self._signals:
-            alone = "" if self._ends or self._lost else ", and no rank has reported why"
+            alone = "" if self._ends else ", and no rank has reported why"
             say(f"mpiexec ended with exit code {code}{alone}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
         unreported = [] if self._n_regular >= len(self._hosts) else sorted(self._unreported)
@@ -210,8 +209,6 @@ class _Run:
             saved_on_request=n_saved > self._n_saved,
             seconds=seconds,
         )
-        if how(found) is How.DIED and not self._ends:
-            say(*self._lost[:1])
         if not code and how(found) is How.DIED and not self._ends:
             for one in found.unreported[:MOST_NAMED]:
                 say(f"rank {one} on host {self._hosts[one]} has not reported its end, but mpiexec has ended with code 0")
@@ -226,9 +223,6 @@ class _Run:
             if end.regular:
                 self._n_regular, self._last_s = self._n_regular + 1, now
                 self._unreported -= {int(end.rank)} if end.rank.isdecimal() else set()
-                continue
-            if end.parent == WATCHER:
-                self._lost.append(end)
                 continue
             before = [one for _, one in self._ends]
             followed = any(one.code >= 0 or one.parent for one in before)  # a failure is named if it is the first
