@@ -26,6 +26,10 @@ import lb_mpi
 comm = MPI.COMM_WORLD
 with lb_mpi.Pool(comm) as pool:
     squares = pool.map(lambda k: k * k, range(100))
+    try:
+        pool.map(lambda k: 1 // k, range(100))
+    except lb_mpi.TaskError as error:
+        assert "Traceback (most recent call last)" in error.traceback
 with lb_mpi.Executor(comm) as executor:
     powers = None if executor is None else [*executor.map(pow, range(5), range(5))]
 with lb_mpi.Balancer(comm) as balancer:

@@ -142,17 +142,17 @@ def location_of(function: object) -> str:
 def formatted(error: BaseException) -> str:
     """Return the traceback of an exception and of its causes, without our frames, unless the mistake may be ours."""
     found = traceback.TracebackException.from_exception(error)
-    _trim(found)
+    _trim(found, error)
     return "".join(found.format())
 
 
-def _trim(found: traceback.TracebackException) -> None:
-    kind, frames = found.exc_type, found.stack
-    if frames and not (_is_ours(frames[-1]) and not issubclass(kind or Exception, _MISTAKES)):
+def _trim(found: traceback.TracebackException, error: BaseException) -> None:
+    frames = found.stack
+    if frames and not (_is_ours(frames[-1]) and not isinstance(error, _MISTAKES)):
         frames[:] = [frame for frame in frames if not _is_ours(frame)] or frames[-1:]
-    for other in (found.__cause__, found.__context__):
-        if other is not None:
-            _trim(other)
+    for other, its in ((found.__cause__, error.__cause__), (found.__context__, error.__context__)):
+        if other is not None and its is not None:
+            _trim(other, its)
 
 
 def mark(error: BaseException, ranks: object) -> None:
