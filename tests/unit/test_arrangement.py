@@ -21,16 +21,6 @@ from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, parse
 
-# Graph, and p of the paper's greedy for speeds 1..9; computed independently of this code.
-TABLE = {
-    "T1": ("3/3/1,2,4/3,5,7/4,6/5/4,8,9/7/7", 17.78),
-    "T2": ("2,4,6/1,3,7/2,4,8/1,3,5/4,9/1,9/2,9/3,9/5,6,7,8", 8.01),
-    "T3": ("2,7,6/1,3/2,4/3,9,5/4,6/5,1/1,8/7,9/8,4", 13.55),
-    "T4": ("6,2/1,8,3/2,5/6,5,8/4,9,3/4,1,9,7/6,8/4,2,7/6,5", 7.87),
-    "T7": ("2,3/1,4,6,8/1,5,9,7/2/3/2/3/2/3", 23.94),
-    "T9": ("2,4/1,3,5/2,6/1,5,7/2,4,6,8/3,5,9/4,8/5,7,9/6,8", 9.48),
-}
-
 
 def value(graph: Graph, layout: Floats, objective: str) -> float:
     """The cost by the unsymmetric matrix itself, as the paper has it."""
@@ -51,14 +41,6 @@ def cases(draw: st.DrawFn, least: int = 3, most: int = 12) -> tuple[Graph, Float
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_greedy_of_the_paper(name: str) -> None:
-    text, greedy = TABLE[name]
-    found = lb_mpi.arrange(parse(text), range(1, 10), method="paper")
-    assert found.p == pytest.approx(greedy, abs=0.005)
-    assert lb_mpi.arrange(parse(text), range(1, 10)).p <= found.p * (1.0 + 1e-9)  # the default is never worse
 
 
 def test_the_place_of_the_greedy_among_all_arrangements(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,27 +150,6 @@ def test_exhaustive_is_brute_force(case: tuple[Graph, Floats], objective: str) -
 
 
 @settings(max_examples=20, deadline=None)
-@given(cases(), st.sampled_from(OBJECTIVES))
-def test_the_greedy_is_the_papers(case: tuple[Graph, Floats], objective: str) -> None:
-    graph, speeds = case
-    if speeds.min() == speeds.max():
-        return
-    found = lb_mpi.arrange(graph, speeds, objective=objective, method="paper")
-    layout = np.full(graph.n, speeds.min())
-    free = list(range(graph.n))
-    for speed in sorted(speeds, reverse=True):
-        tried = []
-        for k in free:
-            changed = layout.copy()
-            changed[k] = speed
-            tried.append(value(graph, changed, objective))
-        place = free[next(k for k, cost in enumerate(tried) if cost <= min(tried) * (1 + 1e-8))]
-        layout[place] = speed
-        free.remove(place)
-    assert value(graph, speeds[found.positions], objective) == pytest.approx(value(graph, layout, objective), rel=1e-6)
-
-
-@settings(max_examples=20, deadline=None)
 @given(cases(), st.sampled_from(OBJECTIVES), st.sampled_from(METHODS))
 def test_every_method_gives_a_permutation_and_nothing_worse(
     case: tuple[Graph, Floats], objective: str, method: str
@@ -215,6 +176,7 @@ def test_each_method_is_better_than_the_one_before(monkeypatch: pytest.MonkeyPat
     graph, speeds = parse("mesh:8x8"), np.random.default_rng(0).uniform(1, 10, 64)
     p = {method: lb_mpi.arrange(graph, speeds, method=method).p for method in ("paper", "fill", "swap", "anneal")}
     assert p["paper"] == pytest.approx(89.07, abs=0.005)  # computed independently
+    assert lb_mpi.arrange("ring:5", range(1, 6), method="paper").positions[0] == 4  # all are as good: the first
     assert p["fill"] <= 0.84 * p["paper"]
     assert p["swap"] <= 0.80 * p["paper"]
     assert p["anneal"] <= 0.78 * p["paper"]
@@ -302,18 +264,6 @@ def test_nothing_left_to_do_takes_no_steps() -> None:
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "arrange --graph mesh:8x8 --speeds uniform:1:10 --seed 0 --method fill --json"
-    assert main(line.split()) == 0
-    given_answer = json.loads(capsys.readouterr().out)
-    assert {"p_before", "p", "positions", "steps_predicted"} <= set(given_answer)
-    speeds = np.random.default_rng(0).uniform(1, 10, 64)
-    expected = lb_mpi.arrange(parse("mesh:8x8"), speeds, method="fill")
-    assert given_answer["positions"] == expected.positions.tolist()
-    assert (given_answer["p_before"], given_answer["p"]) == (expected.p_before, expected.p)
-    assert given_answer["steps_predicted"] == expected.steps_predicted
 
 
 def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

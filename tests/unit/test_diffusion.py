@@ -9,53 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.convergence import REFERENCE, TOLERANCES
+from benchmarks.convergence import TOLERANCES
 from lb_mpi import metrics
 from lb_mpi.cli.balance import STEPPING
-from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, outflow
 from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, coefficients, prepare, theorem_4
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
 
 # --- facts about M ---
-
-
-@given(cases())
-def test_m_of_the_papers_tau(case: tuple[Graph, Floats, Floats]) -> None:
-    graph, speeds, _ = case
-    tau = spectral.paper_tau(graph, speeds)
-    assert np.all(outflow(graph, tau) <= speeds)  # at least
-    m = dense_m(graph, speeds, tau)
-    assert np.allclose(m.sum(axis=1), 1.0, atol=1e-13)
-    assert (m >= 0).all()
-    assert (np.diag(m) > 0).all()
-    assert np.allclose(speeds @ m, speeds, rtol=1e-12)  # work is conserved, whatever the times
-    values = eigenvalues_of_m(graph, speeds, tau)
-    assert np.isrealobj(values)
-    assert values[0] > -1 + 1e-12
-    assert abs(values[-1] - 1) < 1e-10
-    if graph.n > 1:
-        assert values[-2] < 1 - 1e-15  # 1 is simple: the graph is connected
-        assert spectral.spectrum(graph, speeds, tau).low > 0
-
-
-@given(cases())
-def test_eigenvalue_minus_one_needs_a_zero_diagonal_and_a_bipartite_graph(case: tuple[Graph, Floats, Floats]) -> None:
-    graph, *_ = case
-    if graph.n == 1:
-        return
-    tau = np.random.default_rng(graph.n_edges).uniform(0.5, 2, graph.n_edges)
-    tails, heads = graph.edges()
-    rows = np.asarray(np.bincount(tails, tau, graph.n) + np.bincount(heads, tau, graph.n), dtype=float)
-    values = eigenvalues_of_m(graph, rows, tau)  # sum_j tau_ij = s_i: the diagonal is zero
-    assert values[0] > -1 - 1e-12
-    assert values[-1] < 1 + 1e-12
-    bipartite = nx.is_bipartite(nx.Graph(list(zip(tails.tolist(), heads.tolist(), strict=True))))
-    assert (abs(values[0] + 1) < 1e-10) == bipartite
-    slack = rows.copy()
-    slack[0] *= 2  # one entry of the diagonal isn't zero any more
-    assert eigenvalues_of_m(graph, slack, tau)[0] > -1 + 1e-12
 
 
 @given(cases(), st.sampled_from(TAU_RULES))
@@ -70,35 +32,6 @@ def test_theorem_4_is_examined_for_m_itself(case: tuple[Graph, Floats, Floats], 
     assert found.least == pytest.approx(values[0], abs=1e-9)
     assert found.slowest == pytest.approx(max([0.0, *np.abs(values[:-1])]), abs=1e-9)
     assert rule == "uniform" or found.converges
-
-
-@given(cases())
-def test_one_step_is_eq_6_and_the_flow_adds_up_the_times(case: tuple[Graph, Floats, Floats]) -> None:
-    graph, speeds, loads = case
-    setup = prepare(graph, speeds, "fos")
-    diffusion = Diffusion(setup, loads)
-    m, times, total = dense_m(graph, speeds, setup.tau), loads / speeds, np.zeros(graph.n)
-    tails, heads = graph.edges()
-    for _ in range(20):
-        total += times  # d_i, k = 0..K-1
-        times = m @ times
-        diffusion.step()
-        assert np.allclose(diffusion.times, times, rtol=1e-12, atol=1e-12)
-        assert np.allclose(
-            diffusion.flow(), setup.tau * (total[tails] - total[heads]), rtol=1e-9, atol=1e-9 * loads.max()
-        )
-
-
-@given(cases())
-def test_the_papers_fos_only_levels(case: tuple[Graph, Floats, Floats]) -> None:
-    graph, speeds, loads = case
-    diffusion = Diffusion(prepare(graph, speeds), loads)
-    for _ in range(30):
-        before = diffusion.times
-        diffusion.step()
-        assert diffusion.times.min() >= 0
-        assert diffusion.times.max() <= before.max() * (1 + 1e-14)
-        assert diffusion.times.min() >= before.min() * (1 - 1e-14)
 
 
 # --- facts about all schemes ---
@@ -147,45 +80,13 @@ def test_balances_over_six_orders_of_magnitude(case: tuple[Graph, Floats, Floats
     assert all(value > 0.01 for value in result.imbalance[:-1]) or result.loads.min() >= 0
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_all_schemes_move_nearly_the_least(scheme: str) -> None:
-    graph, speeds, loads = paper_case("mesh:5x5", 3)
-    for tau in ("paper", "uniform"):
-        least = np.linalg.norm(balance(graph, loads, speeds, scheme="direct", tau=tau).flow)
-        volume = np.linalg.norm(balance(graph, loads, speeds, scheme=scheme, tau=tau, tolerance=1e-8).flow)
-        slack = 0.3 if scheme == "dimension_exchange" else 1e-6
-        assert abs(volume - least) <= slack * least
-    optimum = np.linalg.norm(balance(graph, loads, speeds, scheme="direct").flow)
-    assert optimum <= least * (1 + 1e-12)
-
-
-@given(cases())
-def test_direct_is_the_least_flow_of_all(case: tuple[Graph, Floats, Floats]) -> None:
-    graph, speeds, loads = case
-    diffusion = Diffusion(prepare(graph, speeds, "direct"), loads)
-    diffusion.step()  # also where the start is within every tolerance
-    flow = diffusion.flow()
-    incidence = np.zeros((graph.n, graph.n_edges))
-    tails, heads = graph.edges()
-    incidence[tails, np.arange(graph.n_edges)] = 1
-    incidence[heads, np.arange(graph.n_edges)] = -1
-    excess = loads - speeds * loads.sum() / speeds.sum()
-    least = np.linalg.lstsq(incidence, excess, rcond=None)[0] if graph.n_edges else np.zeros(0)
-    assert np.allclose(flow, least, rtol=1e-8, atol=1e-10 * loads.sum())
-
-
-@pytest.mark.parametrize("name", ["mesh:5x5", "mesh:16x16", "ring:64", "hypercube:6", "complete:9"])
-def test_direct_reaches_rounding_in_one_step(name: str) -> None:
-    graph, speeds, loads = paper_case(name, 0)
+def test_direct_reaches_rounding_in_one_step_also_in_a_graph_that_needs_a_sparse_matrix() -> None:
+    graph, speeds, loads = paper_case("mesh:16x16", 0)
     result = balance(graph, loads, speeds, scheme="direct", tolerance=1e-12)
-    assert result.steps == 1
-    assert metrics.imbalance(result.loads, speeds) <= 1e-12
+    assert (result.steps, result.converged) == (1, True)
 
 
-# --- the table (speeds uniform 4..16, times uniform 5..15, medians of 20 seeds) ---
-
-TABLE = {how: steps for how, steps in REFERENCE.items() if steps}
-
+# --- how many steps (speeds uniform 4..16, times uniform 5..15, medians of 20 seeds) ---
 
 @cache
 def medians(name: str, scheme: str, tau: str, seeds: int = 20) -> tuple[float, ...]:
@@ -195,12 +96,6 @@ def medians(name: str, scheme: str, tau: str, seeds: int = 20) -> tuple[float, .
         imbalance = np.array(balance(graph, loads, speeds, scheme=scheme, tau=tau, tolerance=TOLERANCES[-1]).imbalance)
         steps.append([int((imbalance <= tolerance).argmax()) for tolerance in TOLERANCES])
     return tuple(np.median(steps, axis=0).tolist())
-
-
-@pytest.mark.parametrize("name", ["mesh:5x5", "mesh:8x8"])
-@pytest.mark.parametrize("scheme", TABLE, ids="-".join)
-def test_steps_to_convergence(name: str, scheme: tuple[str, str]) -> None:
-    assert medians(name, *scheme) == pytest.approx(TABLE[scheme][name], rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["mesh:5x5", "mesh:8x8", "mesh:16x16"])
