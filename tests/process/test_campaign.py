@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from benchmarks import campaign_calls, measuring
 from benchmarks.campaign import PROGRAMS, campaign, outcome_of
 from tools.environment import here
 
@@ -36,23 +35,3 @@ def test_ends_are_told_apart() -> None:
     assert outcome_of(1, "", "run: rank 1 on host x was killed by signal 9", True, lambda found: True) == "named"
     assert outcome_of(1, "", "Traceback", True, lambda found: True) == "silent"
     assert outcome_of(1, "", "run: rank 1 hangs", False, lambda found: True) == "silent"
-
-
-@pytest.mark.one_mpi
-def test_few_rebalances_are_on_each_number_of_ranks_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = list[int]()
-
-    def start(_environment: object, _module: str, n: int, _seed: int, n_rebalances: int) -> dict[str, object]:
-        seen.append(n)
-        return {"rebalances": n_rebalances}
-
-    class Somewhere:
-        mpi = "mpich"
-
-    monkeypatch.setattr(campaign_calls, "start", start)
-    monkeypatch.setattr(measuring, "wanted", lambda *_: Somewhere())
-    for argv in (["--runs", "30"], ["--runs", "300", "--mpi", "both"]):
-        seen.clear()
-        monkeypatch.setattr("sys.argv", ["campaign_calls", "rebalance", *argv])
-        assert campaign_calls.main() == 0
-        assert {*seen} == {*range(1, 9)}

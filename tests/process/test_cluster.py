@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from lb_mpi.cli.run import commands
 from lb_mpi.cli.run.hosts import Host
 from tests.process.emulation import HERE, NAME, ROOT, cluster, kill_host, leftovers, needs_mpiexec, needs_root, status
 from tests.process.lab import until
+from tests.process.started import started
 
 OTHER = f"u{os.getpid()}"  # made and removed within a test
 
@@ -85,6 +87,12 @@ def run(*program: str) -> str:
         assert now["sent_bytes"] > before[host]["sent_bytes"] + 1000
         assert now["processes"] == 0
     return done.stdout
+
+
+def running(program: str, folder: Path, *options: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A program on the cluster, which gets the folder."""
+    launch = [sys.executable, str(ROOT / "launch" / "cluster"), "--name", NAME, "run", *options]
+    return started([*launch, "--", "python", "-c", program, str(folder)], cwd=ROOT, env=HERE)
 
 
 PING = """
@@ -165,10 +173,7 @@ if comm.rank == 0:
 @needs_mpiexec
 @pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
 def test_a_run_whose_host_dies_goes_on(delay_ms: float, tmp_path: Path) -> None:
-    options = ["--name", NAME, "run", "--restarts", "1", "--", "python", "-c", COUNTING, str(tmp_path)]
-    command = [sys.executable, str(ROOT / "launch" / "cluster"), *options]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
+    with running(COUNTING, tmp_path, "--restarts", "1") as process:
         until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
         kill_host("h3")
         out, err = process.communicate(timeout=90)
@@ -185,10 +190,7 @@ def test_a_run_whose_host_dies_goes_on(delay_ms: float, tmp_path: Path) -> None:
 def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on(delay_ms: float, tmp_path: Path) -> None:
     dies = "if number == 1 and comm.rank == 2:\n    time.sleep(2.0)\n    os.kill(os.getpid(), 9)\n"
     program = COUNTING.replace("while number", dies + "while number")
-    options = ["--name", NAME, "run", "--restarts", "3", "--", "python", "-c", program, str(tmp_path)]
-    command = [sys.executable, str(ROOT / "launch" / "cluster"), *options]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
+    with running(program, tmp_path, "--restarts", "3") as process:
         assert process.stderr is not None
         said: list[str] = []
         while sum("run: h1 (1 rank), h2 (1 rank)" in line for line in said) < 2:
@@ -229,11 +231,8 @@ if comm.rank == 0:
 @needs_mpiexec
 @pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
 def test_a_host_that_only_the_network_of_mpi_does_not_reach_is_named_and_left_out(delay_ms: float, tmp_path: Path) -> None:
-    options = ["--name", NAME, "run", "--hang-s", "4", "--restarts", "3", "--", "python", "-c", EXCHANGING, str(tmp_path)]
-    command = [sys.executable, str(ROOT / "launch" / "cluster"), *options]
     link = ["ip", "-n", f"lbmpi-{NAME}-h3", "link", "set", "eth0"]  # what stands for ssh does not use it
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
+    with running(EXCHANGING, tmp_path, "--hang-s", "4", "--restarts", "3") as process:
         try:
             until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
             subprocess.run([*link, "down"], check=True)

@@ -65,10 +65,3 @@ def test_mistakes_at_random(name: str, tmp_path: Path) -> None:
         assert isinstance(found, kind) or re.match(re.escape(str(path)) + where, says), (seed, text, says)
         refused += found is None
     assert 100 < refused < 400  # some mistakes are none
-
-
-def test_the_originals_are_read(tmp_path: Path) -> None:
-    for name, (originals, read, kind, _) in FILES.items():
-        for text in originals:
-            (tmp_path / name).write_bytes(text)
-            assert isinstance(read(tmp_path / name), kind)

@@ -1,6 +1,8 @@
 """The door to what the user has written: what is missing is named, what breaks the law is a SearchError."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,36 +66,34 @@ def test_found_is_a_property_or_an_attribute_of_class_or_instance() -> None:
         check_problem(type("Nothing", (Duck, lb_mpi.Problem), {})())
 
 
-@pytest.mark.parametrize("value", [math.nan, -1.0, math.inf, "words", None, True, [1.0], NotForPickling(), 10**400])
-def test_a_load_is_a_finite_number(value: object) -> None:
-    pile = Pile(3)
-    pile.load = lambda: value
-    with pytest.raises(lb_mpi.SearchError, match=r"returned .*: expected a finite number >= 0 \(.*test_guard.py:\d+\)$"):
-        simulate.search([Pile(3), pile] if value is None else [pile, Pile(3)])
+LAW: dict[str, tuple[list[object], Callable[[Any], object], str]] = {  # of each method: what is wrong, a call, what it says
+    "load": (
+        [math.nan, -1.0, math.inf, "words", True, [1.0], NotForPickling(), 10**400],
+        lambda pile: simulate.search([pile, Pile(3)]), "a finite number >= 0",
+    ),
+    "work": ([None, -1, 6, 2.0, "words", math.nan, True], lambda pile: Guard(pile).work(5), "an integer, 0 to 5"),
+    "split": (["words", 3, [1], bytearray(3)], lambda pile: Guard(pile).split(), "bytes, or None"),
+    "shares": (
+        [b"", None, (b"a",), [None], ["a"], [b"a", b"b", b"c"], NotForPickling()],
+        lambda pile: Guard(pile).shares([1, 1, 1]), "a list of bytes, 2 or fewer",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [None, -1, 6, 2.0, "words", math.nan, True])
-def test_the_units_done_are_an_integer_up_to_those_asked_for(value: object) -> None:
-    pile = Pile(3)
-    pile.work = lambda units: value
-    with pytest.raises(lb_mpi.SearchError, match=r"returned .*: expected an integer, 0 to 5 \("):
-        Guard(pile).work(5)
-
-
-@pytest.mark.parametrize("value", ["words", 3, [1], bytearray(3)])
-def test_a_part_is_bytes_or_none(value: object) -> None:
-    pile = Pile(3)
-    pile.split = lambda: value
-    with pytest.raises(lb_mpi.SearchError, match=r"returned .*: expected bytes, or None \("):
-        Guard(pile).split()
-
-
-@pytest.mark.parametrize("value", [b"", None, (b"a",), [None], ["a"], [b"a", b"b", b"c"], NotForPickling()])
-def test_shares_are_bytes_in_a_list_one_for_each_at_most(value: object) -> None:
+@pytest.mark.parametrize(("method", "value"), [(method, value) for method, (wrong, *_) in LAW.items() for value in wrong])
+def test_what_a_method_returns_against_the_law_is_named_with_its_place(method: str, value: object) -> None:
+    _, call, expected = LAW[method]
     pile = Heap(3)
-    pile.shares = lambda weights: value
-    with pytest.raises(lb_mpi.SearchError, match=r"returned .*: expected a list of bytes, 2 or fewer \("):
-        Guard(pile).shares([1, 1, 1])
+    setattr(pile, method, lambda *_: value)
+    with pytest.raises(lb_mpi.SearchError, match=rf"returned .*: expected {expected} \(.*test_guard.py:\d+\)$"):
+        call(pile)
+
+
+def test_a_load_of_another_rank_is_checked_too() -> None:
+    pile = Pile(3)
+    pile.load = lambda: None
+    with pytest.raises(lb_mpi.SearchError, match="returned None: expected a finite number"):
+        simulate.search([Pile(3), pile])
 
 
 def test_a_problem_without_shares_is_split_in_halves() -> None:

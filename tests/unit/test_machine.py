@@ -108,14 +108,6 @@ def test_a_file_without_waits_is_of_a_machine_that_never_waits(tmp_path: Path) -
     assert read_machine(path).wait_s.tolist() == [0.0] * 3
 
 
-@pytest.mark.parametrize(("changes", "says"), BAD)
-def test_bad_files(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
-    path = tmp_path / "m.json"
-    path.write_text(json.dumps({**as_json(machine()), **changes}))
-    with pytest.raises(ValueError, match=f"m.json: {says}"):
-        read_machine(path)
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -208,12 +200,6 @@ def test_hosts_may_differ_but_not_their_cores() -> None:
     assert not differ(["a", "b", "a"], [10, 1, 7])
     assert differ(["a", "b", "a"], [10, 10, 6])
     assert not differ(["a"], [10])
-
-
-def test_ranks_that_are_stopped_are_slow() -> None:
-    """Four ranks on two cores, held at 0.8, 0.4, 0.2, 0.2: none waits for a core."""
-    wanted = np.array([0.8, 0.4, 0.2, 0.2])
-    np.testing.assert_allclose(speeds_of(["a"] * 4, [100, 110, 95, 90], wanted, wanted), 98.75 * wanted)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from apps.maze_search import (
     trace_path,
     way_back,
 )
-from lb_mpi.searching.problem import Problem
 
 PART = struct.Struct("<qbb")  # a part of one record, as `split` packs it: position, cursor, upper
 PAPER = pathlib.Path(__file__).parents[1] / "data" / "maze16.txt"
@@ -80,10 +79,6 @@ def check_measures(search):
 
 
 # ---- search -------------------------------------------------------------------------------------------------------
-
-
-def test_is_a_problem():
-    assert isinstance(MazeSearch(random_maze(3, 1.0, 0), 0), Problem)
 
 
 def test_finds_the_exit_of_the_papers_maze():
@@ -230,23 +225,6 @@ def test_the_state_of_another_maze_is_refused():
         MazeSearch(random_maze(12, 0.7, 0), 0).resume([state[:-1]], range(1))
 
 
-def test_split_gives_the_last_half_of_the_shallowest_record_with_two():
-    cells = random_maze(5, 1.0, 0)
-    victim = MazeSearch(cells, 0, "half")
-    victim.start()
-    assert victim.split() is None  # the entry alone can't be given away
-    victim.work(3)  # along the first row: entry, then two to the right
-    assert victim.load() == 2 + 2 / 8
-    part = victim.split()
-    assert PART.unpack(part) == (victim.entry, 7, 7)  # of the ways down and down right, the latter
-    assert victim.load() == 2 + 1 / 8
-    thief = MazeSearch(cells, 1)
-    thief.absorb(part)
-    assert thief.load() == 1 / 8
-    assert thief.split() is None
-    assert PART.unpack(victim.split()) == (victim.entry + 1, 7, 7)  # the entry has only one left
-
-
 def test_split_rules_differ():
     parts = []
     for rule in ("half", "one"):
@@ -305,24 +283,9 @@ def test_work_is_cut_short_when_much_has_to_be_popped(monkeypatch):
     assert sum(search.result().visited for search in searches) == expected
 
 
-def test_deep_stack_grows():
-    cells = random_maze(300, 1.0, 0, walled=True)
-    search = MazeSearch(cells, 0)
-    search.start()
-    while search.load() > 0:
-        search.work(10**9)
-    assert search.result().visited == 300 * 300 - 4  # neighbours of the exit and the exit are not reached
-
-
 def test_results_merge():
     search = MazeSearch(random_maze(3, 1.0, 0), 0)
     none, one, two = MazeResult(5, -1, -1), MazeResult(3, 18, 4), MazeResult(2, 18, 6)
     assert search.merge(none, none) == MazeResult(10, -1, -1)
     assert search.merge(none, search.merge(one, two)) == search.merge(search.merge(none, one), two)
     assert search.merge(none, search.merge(one, two)) == MazeResult(10, 18, 4)
-
-
-# ---- bad input to the search --------------------------------------------------------------------------------------
-
-
-# ---- checking paths -----------------------------------------------------------------------------------------------

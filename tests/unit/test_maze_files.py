@@ -49,11 +49,6 @@ def test_walled_exit_cannot_be_reached(dim):
     assert cells[-2, -2] == FREE
 
 
-def write(cells, path):
-    path.write_text("\n".join("".join(map(str, row)) for row in cells.tolist()) + "\n")
-    return path
-
-
 def test_reads_what_the_paper_prints():
     cells = read_maze(PAPER)
     assert cells.shape == (18, 18)
@@ -73,7 +68,7 @@ def test_missing_file_is_an_os_error_that_names_it(tmp_path):
     [
         ("", 1, "empty"),
         ("\n\n", 1, "empty"),
-        ("222\n2x2\n222\n", 2, "'x'"),
+        ("222\n232\n222\n", 2, "'3'"),
         ("222\n2 2\n222\n", 2, "' '"),
         ("2222\n2002\n202\n2222\n", 3, "3 cells"),
         ("222\n\n202\n222\n", 2, "0 cells"),
@@ -97,27 +92,6 @@ def test_reads_other_line_ends(tmp_path):
     path = tmp_path / "maze.txt"
     path.write_bytes(b"222\r\n202\r\n222")
     assert read_maze(path).tolist() == [[2, 2, 2], [2, 0, 2], [2, 2, 2]]
-
-
-@settings(deadline=None, max_examples=200)
-@given(dim=st.integers(1, 8), seed=st.integers(0, 99), data=st.data())
-def test_one_wrong_character_is_told_with_its_line_or_is_another_maze(tmp_path_factory, dim, seed, data):
-    cells = random_maze(dim, 0.6, seed)
-    path = write(cells, tmp_path_factory.mktemp("maze") / "maze.txt")
-    assert np.array_equal(read_maze(path), cells)
-    row, column = (data.draw(st.integers(0, dim + 1)) for _ in range(2))
-    character = data.draw(st.characters(codec="latin-1", exclude_characters="\r\n"))
-    lines = [bytearray(line, "ascii") for line in path.read_text().splitlines()]
-    lines[row][column] = ord(character)
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    inner = 0 < row < dim + 1 and 0 < column < dim + 1
-    if (inner and character in "01") or (not inner and character == "2"):
-        cells[row, column] = int(character)
-        assert np.array_equal(read_maze(path), cells)
-    else:
-        with pytest.raises(ValueError) as error:
-            read_maze(path)
-        assert str(error.value).startswith(f"{path}:{row + 1}: ")
 
 
 @settings(deadline=None, max_examples=200)

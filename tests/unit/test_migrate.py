@@ -229,14 +229,6 @@ def test_many_items_end_near_the_lower_bound(name: str) -> None:
         assert times.max() <= 1.02 * costs.sum() / speeds.sum()
 
 
-def test_more_ranks_than_items() -> None:
-    graph = Graph.from_edges(4, [0, 1, 2], [1, 2, 3])
-    owner = np.array([0, 0])
-    flow = balance(graph, [2.0, 0, 0, 0], np.ones(4), scheme="direct", tolerance=1e-9).flow
-    after = move(graph, flow, owner, np.ones(2), np.ones(4))
-    assert sorted(after.tolist()) in ([0, 1], [0, 2], [0, 3])
-
-
 # --- in order ---
 
 

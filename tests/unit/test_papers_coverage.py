@@ -94,16 +94,3 @@ def test_what_the_page_of_the_papers_names_exists() -> None:
     for text in commands:
         check_command(text)
     assert [name for name in files if not (ROOT / name).exists()] == []
-
-
-@pytest.mark.parametrize("wrong", ["lb_mpi.nothing", "lb_mpi.balance(taus=)", "lb_mpi.Balance.flows"])
-def test_a_call_that_does_not_exist_is_noticed(wrong: str) -> None:
-    with pytest.raises((AssertionError, AttributeError, ImportError)):
-        check_call(wrong)
-
-
-def test_an_option_that_does_not_exist_is_noticed() -> None:
-    with pytest.raises(AssertionError):
-        check_command("python -m lb_mpi balance --steepness 3")
-    with pytest.raises(AssertionError):
-        check_command("python -m apps.maze --lockstepped 3")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import lb_mpi
-from benchmarks.partition import PEERS, whole_numbers
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.graph_files import write_parts
 from lb_mpi.partitioning import multilevel
@@ -89,15 +88,6 @@ def test_a_grid_is_cut_well_and_evenly(method: str) -> None:
     assert figures.imbalance <= 0.04
 
 
-@pytest.mark.parametrize("peer", PEERS)
-def test_peers(peer: str) -> None:
-    pytest.importorskip("pymetis" if peer.startswith("metis") else peer.partition("-")[0])
-    graph = mesh(16, 16)
-    figures = partition_metrics(graph, PEERS[peer](whole_numbers(graph), np.full(8, 1 / 8), 0.03, 0), 8)
-    assert figures.cut <= 112
-    assert figures.imbalance <= 0.07
-
-
 def test_the_mean_of_v_2_is_a_threshold_for_halves_of_halves() -> None:
     tail = Graph.from_edges(9, [0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 2, 3, 3, 4, 5, 6, 7, 8])  # a square, its tail
     vector = lb_mpi.fiedler(tail).vector
@@ -116,17 +106,6 @@ def test_coarsening_by_a_matching_merges_pairs(name: str) -> None:
         assert (most == 2) == pairs
     figures = partition_metrics(graph, partition(graph, 4, method="multilevel-spectral", coarsening="matching"), 4)
     assert figures.imbalance <= 0.03 + 1e-9
-
-
-def test_whole_numbers() -> None:
-    whole = whole_numbers(Graph.from_edges(4, [0, 1, 2, 0], [1, 2, 3, 3], [2, 0, 7, 1], [0, 1, 2, 3]))
-    assert whole.indptr.tolist() == [0, 2, 3, 4, 6]
-    assert whole.indices.tolist() == [1, 3, 0, 3, 0, 2]
-    assert whole.weights.tolist() == [2, 1, 2, 7, 1, 7]
-    assert whole.vertex_weights.tolist() == [0, 1, 2, 3]
-    scaled = whole_numbers(Graph.from_edges(3, [0, 1], [1, 2], [1e-9, 0.5], [1e200, 2e200, 0]))
-    assert scaled.weights.tolist() == [1, 1, (1 << 27), (1 << 27)]  # the light edge keeps a weight
-    assert scaled.vertex_weights.tolist() == [89478485, 178956971, 0]  # a third and two of 2^28
 
 
 # --- .part files ---

@@ -24,18 +24,7 @@ from lb_mpi.partitioning.shorten import (
     seconds_of,
     shorten,
 )
-
-
-@st.composite
-def graphs(draw: st.DrawFn, largest: int = 60) -> Graph:
-    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
-    n = draw(st.integers(1, largest))
-    tails, heads = np.nonzero(np.triu(rng.random((n, n)) < draw(st.sampled_from([0.02, 0.1, 0.5])), 1))
-    if draw(st.booleans()):  # connected
-        tails, heads = np.concatenate([tails, np.arange(n - 1)]), np.concatenate([heads, np.arange(1, n)])
-        tails, heads = np.array(sorted(set(zip(tails.tolist(), heads.tolist(), strict=True)))).reshape(-1, 2).T
-    weights = rng.choice([0.0, 0.5, 1.0, 7.25], len(tails))
-    return Graph.from_edges(n, tails, heads, weights, rng.choice([0.0, 1.0, 1.5, 4.0], n))
+from tests.unit.test_partitioning_core import graphs
 
 
 def machine(k: int, seed: int) -> Machine:

@@ -10,53 +10,11 @@ from benchmarks.programs.__main__ import (
     HERE,
     Tasks,
     achievable,
-    changed,
     list_schedule,
     sources,
-    versions,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-
-PROGRAM = '''
-class Work:
-    """Needed after only."""
-
-    def do(self):
-        """Do."""
-        return shared()
-
-def shared():
-    return 1
-
-def old(n):
-    return shared() + n
-
-def before(comm):
-    """As it was."""
-    a = old(1)
-    return a
-
-def after(comm):
-    """As it is."""
-    a = Work().do()
-    return a
-'''
-
-
-def test_definitions_that_one_version_needs_are_counted() -> None:
-    before, after = versions(PROGRAM)
-    assert before == ["def old(n):", "    return shared() + n", "    a = old(1)", "    return a"]
-    assert after == ["class Work:", "    def do(self):", "        return shared()", "    a = Work().do()", "    return a"]
-    assert changed(before, after) == 4
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "n"), [("ab", "ab", 0), ("ab", "aXb", 1), ("abc", "aXc", 1), ("abcd", "aX", 3), ("", "xyz", 3)]
-)
-def test_new_or_old_lines_count_whichever_are_more(before: str, after: str, n: int) -> None:
-    assert changed(list(before), list(after)) == n
-
 
 def test_each_program_names_its_source_and_its_packages() -> None:
     parser = configparser.ConfigParser()

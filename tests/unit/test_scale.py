@@ -1,8 +1,6 @@
 """What walking drafts reach on many virtual ranks; virtual time, so each figure is exact for its seed."""
 
-import math
 
-import pytest
 
 from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.searching.guard import Options
@@ -47,9 +45,3 @@ def test_one_seed_gives_one_search() -> None:
         return [found.virtual_seconds, found.messages, *found.units]
 
     assert run(3) == run(3) != run(4)
-
-
-@pytest.mark.parametrize("value", [0.0, math.nan])
-def test_a_bad_bandwidth_is_named(value: float) -> None:
-    with pytest.raises(ValueError, match=r"bytes_per_s = .*: expected"):
-        simulate.search([Pile(3)], network=Network(bytes_per_s=value))

@@ -1,11 +1,9 @@
 """Which scheme "auto" is, and what many ranks cost the simulator of rows."""
 
-import json
 
 import numpy as np
 import pytest
 
-from lb_mpi.__main__ import main
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.round import PAUSE_S
 from lb_mpi.cli.simulate.rows import Cluster, World, row_costs, simulate
@@ -64,12 +62,6 @@ def test_the_usual_scheme_levels_in_few_steps(graph: str) -> None:
         found = balance(layout, loads, speeds, scheme="auto")
         assert found.converged
         assert found.steps <= 3 * layout.hops()
-
-
-def test_the_command_says_which_scheme_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "rows", "--graph", "hypercube:10", "--calls", "1", "--rows", "2", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["scheme"], answer["ranks"]) == ("fos", 1024)
 
 
 def test_a_rank_knows_of_all_others_without_room_for_each() -> None:

@@ -75,11 +75,6 @@ def test_published_counts(name):
     assert count_alone(TREES[name], 100_000) == PUBLISHED[name]
 
 
-def test_published_count_of_the_defaults():
-    assert plain_count(Tree())[:2] == (1732, 1050)
-    assert count_alone(Tree(), 1000)[:2] == (1732, 1050)
-
-
 def test_lanes_are_sha1():
     rng = np.random.default_rng(1)
     lanes = rng.integers(0, 2**32, 12 * kernel.LANES, np.uint32)
@@ -175,16 +170,6 @@ def move(giver, taker):
         taker.absorb(payload)
 
 
-def test_published_count_when_split_all_the_time():
-    searches = [UnbalancedTreeSearch(TREES["T3"]) for _ in range(3)]
-    searches[0].start()
-    while any(search.load() for search in searches):
-        for search, giver in zip(searches, [searches[-1], *searches], strict=False):
-            if not search.work(20_000):
-                move(giver, search)
-    assert reduce(searches[0].merge, [search.result() for search in searches]) == PUBLISHED["T3"]
-
-
 def started(branching=8):
     """A search with the root's children in hand, and their rows."""
     search = UnbalancedTreeSearch(Tree("binomial", branching=branching, q=0.1, m=2))
@@ -244,29 +229,12 @@ def test_protocol():
     assert search.merge(TreeCount(3, 2, 1), TreeCount(4, 2, 5)) == TreeCount(7, 4, 5)
 
 
-def test_plain_count_stops():
-    assert plain_count(TREES["T1"], 1000).nodes == 1000
-    assert plain_count(TREES["T1"], 0) == TreeCount(0, 0, 0)
-
-
 @pytest.mark.parametrize("type_", ["binomial", "hybrid"])
 def test_infinite_tree(type_):
     with pytest.raises(ValueError, match=r"^q \* m = 0\.25 \* 4 = 1\.0: expected less than 1"):
         Tree(type_, q=0.25, m=4)
     assert Tree(type_, q=0.25, m=4, may_be_infinite=True).q == 0.25
     assert Tree("geometric", q=0.25, m=4).m == 4  # not used
-
-
-def test_numpy_numbers_are_numbers():
-    assert Tree(depth=np.int32(3), branching=np.float32(2), seed=np.uint8(7)) == Tree(depth=3, branching=2.0, seed=7)
-
-
-@pytest.mark.parametrize("n_bytes", [0, 1, 23, 25, 47])
-def test_bad_payload(n_bytes):
-    search = UnbalancedTreeSearch(Tree())
-    with pytest.raises(ValueError, match=f"^payload of {n_bytes} bytes: expected a positive multiple of 24"):
-        search.absorb(bytes(n_bytes))
-    assert search.load() == 0.0
 
 
 @pytest.mark.parametrize("weights", [[1, 1], [1, 1, 1, 1], [1, 512, 256, 1], [5, 1], [1] * 40])
