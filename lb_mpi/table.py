@@ -38,8 +38,10 @@ class Table(NamedTuple):
         if sum(widths) > room:
             for k, (name, *cells) in enumerate(zip(*rows, strict=True)):
                 widths[k] = max(map(len, [*name.split(), *cells]), default=0)
-        while sum(widths) > room and (left := [k for k in self.words if widths[k] > NARROWEST]):
-            widths[max(left, key=widths.__getitem__)] -= 1
+        longest = [max((len(word) for word in " ".join(cells).split()), default=0) for cells in zip(*rows, strict=True)]
+        for least in (longest, [0] * len(widths)):  # words are divided only if nothing else helps
+            while sum(widths) > room and (left := [k for k in self.words if widths[k] > max(least[k], NARROWEST)]):
+                widths[max(left, key=widths.__getitem__)] -= 1
         wrapped = [
             [textwrap.wrap(cell, width) if len(cell) > width else [cell] for cell, width in zip(row, widths, strict=True)]
             for row in rows

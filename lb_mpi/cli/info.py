@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import platform
+import re
 import time
 from importlib import metadata, resources
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from lb_mpi import __version__
-from lb_mpi.cli.run.command import STDOUT, Output, needs_mpi, speaks
+from lb_mpi.checks import emulated_speeds
+from lb_mpi.cli.run.command import STDOUT, NoMPI, Output, needs_mpi, speaks
 from lb_mpi.cli.run.options import add_slow_ranks, output, written
-from lb_mpi.machine import FIELDS, WAITS, Machine
+from lb_mpi.machine import FIELDS, WAITS, Machine, as_json, write_machine
 from lb_mpi.table import Table, counted, named_ranks
-from lb_mpi.threads import crowded
+from lb_mpi.threads import crowded, n_threads
 
 LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
 MOST_LINES = 64  # of ranks
@@ -41,14 +43,44 @@ def info(options: argparse.Namespace) -> Output:
         raise ValueError("-o -: expected a file")
     versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
     try:
-        facts = needs_mpi("lb_mpi.cli.facts").facts
-    except ValueError as error:
+        answer = _facts(needs_mpi("mpi4py.MPI"), versions, options)
+    except NoMPI as error:
         if options.measure:
             raise
         answer = {"versions": versions, "mpi": None, "reason": str(error)}
-    else:
-        answer = facts(versions, options.measure, options.speeds, options.output)
     return Output(answer, _describe(answer) if speaks() else [])
+
+
+def _facts(MPI: Any, versions: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the answer; ValueError or OSError on all ranks for a user's mistake."""
+    from lb_mpi.mpi.common.collective import agree, agree_on
+    from lb_mpi.mpi.common.waiting import N_CORES
+    from lb_mpi.mpi.graph.speed import measure
+
+    comm, given = MPI.COMM_WORLD, options.output or options.speeds
+    if given and not options.measure:
+        raise ValueError(f"{'-o' if options.output else '--speeds'} without --measure: expected both")
+    speed = emulated_speeds(options.speeds, comm.size)[comm.rank]
+    agree_on(comm, versions=versions)
+    threads, cores = (list(one) for one in zip(*comm.allgather((n_threads(), N_CORES)), strict=True))
+    levels = {getattr(MPI, f"THREAD_{name.upper()}"): name for name in ("single", "funneled", "serialized", "multiple")}
+    answer: dict[str, Any] = {
+        "versions": versions,
+        "mpi": " ".join(re.split(r"[\n,\0]", MPI.Get_library_version())[0].split()),
+        "standard": ".".join(map(str, MPI.Get_version())),
+        "thread_level": levels[MPI.Query_thread()],
+        "ranks": comm.size,
+        "hosts": comm.allgather(MPI.Get_processor_name()),
+        "threads": threads,
+        "cores": cores,
+    }
+    if options.measure:
+        machine = measure(comm, emulated_speed=speed)
+        answer["machine"] = as_json(machine)
+        if options.output:
+            agree(comm, lambda: write_machine(machine, options.output) if comm.rank == 0 else None)
+            answer["output"] = options.output
+    return answer
 
 
 def _describe(answer: dict[str, Any]) -> list[str]:

@@ -233,5 +233,7 @@ def test_tables_fit_the_terminal() -> None:
         letters = sorted("".join(lines).replace(" ", ""))
         assert letters == sorted(str(wide).replace(" ", "").replace("\n", "")), "nothing is lost"
     assert Table((), []).fitted(10) == ""
+    long = Table(("line", "for"), [("walks.py:15 lb_mpi.Balancer.map_rows", "rank 0 52%, rank 1 43%")], words=(0, 1))
+    assert [line.split()[0] for line in long.fitted(45).splitlines()[1:]] == ["walks.py:15", "lb_mpi.Balancer.map_rows"]
     assert Table(("a", ""), [["1", ""]], words=(1,)).fitted(10) == "a\n1"
     assert max(map(len, table(profile())[4:13])) <= 80, "ranks and lines"

@@ -19,7 +19,7 @@ from benchmarks.__main__ import benchmarks
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lb_mpi"
-ON_MPI = ("adapters", "mpi", "cli/profile", "cli/facts.py")  # rooms and files that import mpi4py
+ON_MPI = ("adapters", "mpi", "cli/profile")  # rooms and files that import mpi4py
 
 
 def setup() -> configparser.ConfigParser:

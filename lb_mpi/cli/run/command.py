@@ -54,6 +54,10 @@ class Mistake(ValueError):
         self.code, self.anywhere = code, anywhere
 
 
+class NoMPI(ValueError):
+    """mpi4py, or an MPI library for it, is missing."""
+
+
 class Formatter(argparse.HelpFormatter):
     """The layout of the help, with the defaults of options; a number is N if it is an integer, and X otherwise."""
 
@@ -208,11 +212,11 @@ def _abort(error: BaseException) -> None:
 
 
 def needs_mpi(module: str) -> Any:
-    """Import a module that needs MPI; ValueError if there is none."""
+    """Import a module that needs MPI; NoMPI if there is none."""
     try:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
-        raise ValueError(f"no MPI: {str(error).splitlines()[0]}") from None
+        raise NoMPI(f"no MPI: {str(error).splitlines()[0]}") from None
 
 
 def speaks() -> bool:
