@@ -18,10 +18,10 @@ from lb_mpi.cli.run import commands, limit, rank
 from lb_mpi.cli.run.host import children
 from lb_mpi.cli.run.lines import End, RankState, line_of, printable, read
 from tests.process.started import started
+from tools.environment import ROOT
 
 pytestmark = pytest.mark.one_mpi
 
-ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 DEATH = End("0", "here", -9)
 

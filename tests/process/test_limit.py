@@ -16,8 +16,8 @@ import pytest
 from lb_mpi.cli.run import limit
 from tests.process.started import started
 from tools import limited
+from tools.environment import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")]

@@ -16,9 +16,9 @@ from lb_mpi.cli.run import progress
 from lb_mpi.cli.run.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, snapshot, snapshot_offset
+from tools.environment import ROOT
 
 pytestmark = pytest.mark.one_mpi
-ROOT = Path(__file__).resolve().parents[2]
 SIZE = 4
 
 

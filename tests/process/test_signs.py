@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lb_mpi import signs
+from tools.environment import ROOT
 
 pytestmark = pytest.mark.one_mpi
-ROOT = Path(__file__).resolve().parents[2]
 NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0, 0, 0)
 
 

@@ -21,8 +21,8 @@ import pytest
 
 from lb_mpi.pooling.checkpoint import digest
 from tests.misbehaviour import NotForPickling
+from tools.environment import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["north", "south", "east", "west", "up", "down"]
 
 

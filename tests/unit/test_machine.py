@@ -58,8 +58,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"hosts": "aab"}, "hosts"),
     ({"hosts": []}, "speeds"),
     ({"speeds": [1, 0, 1]}, r"speeds\[1\] = 0.0"),
-    ({"speeds": [1, math.nan, 1]}, r"speeds\[1\] = nan"),
-    ({"speeds": [1, math.inf, 1]}, r"speeds\[1\] = inf"),
     ({"speeds": "fast"}, "speeds"),
     ({"latency_s": [0, 0, 0]}, "latency_s of shape"),
     ({"latency_s": [[0, 1], [1, 0]]}, "latency_s of shape"),

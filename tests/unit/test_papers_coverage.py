@@ -11,8 +11,8 @@ import pytest
 
 from lb_mpi.__main__ import COMMANDS
 from tools import figures
+from tools.environment import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "papers.md").read_text()
 ROWS = [
     tuple(cell.strip() for cell in line.strip("|").split("|"))

@@ -2,7 +2,6 @@
 
 import configparser
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ from benchmarks.programs.__main__ import (
     list_schedule,
     sources,
 )
+from tools.environment import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 
 def test_each_program_names_its_source_and_its_packages() -> None:
     parser = configparser.ConfigParser()

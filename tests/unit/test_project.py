@@ -16,8 +16,8 @@ import pytest
 
 import lb_mpi
 from benchmarks.__main__ import benchmarks
+from tools.environment import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lb_mpi"
 ON_MPI = ("adapters", "mpi", "cli/profile")  # rooms and files that import mpi4py
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import lb_mpi
+from tools.environment import ROOT
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "typed.py"
 BUILD = "import setuptools; setuptools.setup()"
 WRONG = [  # a mistake in a call of each door
