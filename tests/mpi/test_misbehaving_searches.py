@@ -1,4 +1,4 @@
-"""Each method of a problem does what it shouldn't, on one rank or on all: every rank is told who and why, and goes on."""
+"""Each method of a problem does what it shouldn't, on one rank or on all: every rank raises who and why, and goes on."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def cell(method: str, misbehave: Callable[..., Any], *, here: bool) -> lb_mpi.Se
 
 
 def raised(expected: type[BaseException], method: str, misbehave: Callable[..., Any], *, here: bool) -> str:
-    """What this rank is told; "" when the search has come to an end."""
+    """What this rank raises; "" when the search has come to an end."""
     try:
         cell(method, misbehave, here=here)
     except lb_mpi.SearchError as error:

@@ -1,4 +1,4 @@
-"""Random searches: exact, found, or told who has failed; then the next one.  LB_MPI_RANDOM: how many."""
+"""Random searches: exact, found, or an error that names who has failed; then the next one.  LB_MPI_RANDOM: how many."""
 
 import os
 import random

@@ -116,16 +116,7 @@ def test_a_disk_that_is_full_is_a_warning(saves: Path) -> None:
     assert COMM.rank or not Folder(saves, KIND).saves().whole
 
 
-def test_all_ranks_refuse_a_search_that_cannot_be_saved_or_resumed(saves: Path) -> None:
-    class Plain(Pile):
-        save = None
-
-    with pytest.raises(TypeError, match="it lacks save"):
-        lb_mpi.search(COMM, Plain(10), save=saves)
-    with pytest.raises(ValueError, match=r"save_every_s = 0: expected"):
-        lb_mpi.search(COMM, Pile(10), save=saves, save_every_s=0)
-    with pytest.raises(TypeError, match="save = 3: expected the name of a folder"):
-        lb_mpi.search(COMM, Pile(10), save=3)
+def test_all_ranks_refuse_the_save_of_another_search(saves: Path) -> None:
     count(COMM, saves)
     with pytest.raises(ValueError, match=r"problem = 'tests\.pile\.Pile': expected .*UnbalancedTreeSearch"):
         lb_mpi.search(COMM, Pile(10), save=saves)
