@@ -1,6 +1,5 @@
 """The heat app on real MPI: the same bits on any number of ranks and for any distribution; clear errors."""
 
-import json
 import pathlib
 import re
 from functools import partialmethod
@@ -11,11 +10,10 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps import heat
-from apps.command import compile_once
 from apps.saved_steps import SavedSteps
 from lb_mpi.graph import Graph, parse
 from lb_mpi.machine import Machine, write_machine
-from tests.mpi.test_apps import run
+from tests.mpi.test_apps import alone, answer, run
 
 COMM = MPI.COMM_WORLD
 SMALL = ["mesh:17x23", "--steps", "6", "--work", "5"]
@@ -42,41 +40,27 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def alone(*arguments: str) -> dict[str, object]:
-    """What one rank finds."""
-    compile_once(COMM, heat.compile_kernels)
-    return heat.main(MPI.COMM_SELF, heat.COMMAND.parser("app").parse_args([*arguments, "--balance", "block"]))[0]
-
-
-def answer(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:
-    code, out, err = run(heat, monkeypatch, *arguments, "--json")
-    assert (code, err) == (0, "")
-    given: dict[str, object] = json.loads(out.splitlines()[-1])
-    assert given["ranks"] == COMM.size
-    return given
-
-
 @pytest.mark.parametrize("extra", [["block"], ["random"], ["random", "--seed", "3"], ["static", "--effort", "fast"]])
 def test_the_last_bit_does_not_depend_on_the_distribution(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
-    expected = alone(*SMALL)
-    given = answer(monkeypatch, *SMALL, "--balance", *extra)
+    expected = alone(heat, *SMALL)
+    given = answer(heat, monkeypatch, *SMALL, "--balance", *extra)
     assert given["checksum"] == expected["checksum"]
     assert sum(given["vertices"]) == 17 * 23
     assert 0 < given["lower_bound_seconds"] <= 1.05 * given["seconds"]
     assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / COMM.size)
     assert (given["cut"] > 0) == (given["halo_bytes"] > 0) == (COMM.size > 1)
     assert given["halo_bytes"] % 8 == 0
-    assert alone(*SMALL, "--work", "6")["checksum"] != expected["checksum"]
-    assert alone(*SMALL, "--steps", "7")["checksum"] != expected["checksum"]
+    assert alone(heat, *SMALL, "--work", "6")["checksum"] != expected["checksum"]
+    assert alone(heat, *SMALL, "--steps", "7")["checksum"] != expected["checksum"]
 
 
 def test_saved_steps_go_on_with_another_distribution(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     folder = files / f"saves-{COMM.size}"
     save = ["--save", str(folder), "--save-every", "0", "--work", "5"]
     for graph, steps, balance, first in (("mesh:17x23", "4", "static", 0), ("mesh:17x23", "6", "random", 4)):
-        given = answer(monkeypatch, graph, "--steps", steps, "--balance", balance, *save)
+        given = answer(heat, monkeypatch, graph, "--steps", steps, "--balance", balance, *save)
         assert given["first_step"] == first
-    assert given["checksum"] == alone(*SMALL)["checksum"]
+    assert given["checksum"] == alone(heat, *SMALL)["checksum"]
     assert sorted(path.name for path in folder.glob("save-*")) == ["save-00000004", "save-00000006"]
     for graph, extra, says in (
         ("mesh:17x24", [], "graph = '408 vertices, 775 edges, CRC"),
@@ -87,13 +71,6 @@ def test_saved_steps_go_on_with_another_distribution(monkeypatch: pytest.MonkeyP
         assert says in err
 
 
-def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
-    speeds = [0.8 / (1 + rank % 4) for rank in range(COMM.size)]
-    given = answer(monkeypatch, *SMALL, "--speeds", ",".join(map(str, speeds)))
-    assert given["checksum"] == alone(*SMALL)["checksum"]
-    assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / sum(speeds))
-
-
 def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     """Saved after some rebalancings, and continued with others; they do not depend on how busy the machine is."""
     monkeypatch.setattr(lb_mpi.HaloPlan, "rebalance", partialmethod(lb_mpi.HaloPlan.rebalance, when="always"))
@@ -101,9 +78,9 @@ def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyP
     speeds = ",".join(map(str, [0.8 / (1 + rank % 4) for rank in range(COMM.size)]))
     options = ["--balance", "block", "--rebalance", "--speeds", speeds, "--speed-changes", "0:0:9:0.5", "--work", "4000"]
     for steps, first in (("15", 0), ("30", 15)):
-        given = answer(monkeypatch, "mesh:17x23", "--steps", steps, *options, "--save", str(folder))
+        given = answer(heat, monkeypatch, "mesh:17x23", "--steps", steps, *options, "--save", str(folder))
         assert given["first_step"] == first
-    assert given["checksum"] == alone("mesh:17x23", "--steps", "30", "--work", "4000")["checksum"]
+    assert given["checksum"] == alone(heat, "mesh:17x23", "--steps", "30", "--work", "4000")["checksum"]
     assert COMM.size == 1 or given["vertices_moved"] > 0
     assert sum(given["vertices"]) == 17 * 23
     code, out, err = run(heat, monkeypatch, "mesh:17x23", "--steps", "20", *options, "--no-progress")
@@ -112,8 +89,8 @@ def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyP
 
 
 def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
-    given = answer(monkeypatch, *SMALL, "--machine", str(files / "machine.json"))
-    assert given["checksum"] == alone(*SMALL)["checksum"]
+    given = answer(heat, monkeypatch, *SMALL, "--machine", str(files / "machine.json"))
+    assert given["checksum"] == alone(heat, *SMALL)["checksum"]
     if COMM.size > 1:  # speeds 1, 2, ...
         assert given["vertices"][-1] > 1.5 * given["vertices"][0]
 
@@ -121,9 +98,9 @@ def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Pat
 @pytest.mark.parametrize("name", ["small.graph", "small.mtx", "ring:3", "mesh:1x1", "complete:8"])
 def test_graphs(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, name: str) -> None:
     graph = str(files / name) if "." in name else name
-    expected = alone(graph, "--steps", "20", "--work", "3")
+    expected = alone(heat, graph, "--steps", "20", "--work", "3")
     for balance in ("static", "block", "random"):
-        given = answer(monkeypatch, graph, "--steps", "20", "--work", "3", "--balance", balance)
+        given = answer(heat, monkeypatch, graph, "--steps", "20", "--work", "3", "--balance", balance)
         assert given["checksum"] == expected["checksum"]
 
 

@@ -1,6 +1,5 @@
 """Particles on real MPI: the same bits on any number of ranks, with and without rebalancing; clear errors."""
 
-import json
 import re
 
 import numpy as np
@@ -8,31 +7,23 @@ import pytest
 from mpi4py import MPI
 
 from apps import particles
-from apps.command import compile_once
-from tests.mpi.test_apps import run
+from tests.mpi.test_apps import alone, answer, run
 
 COMM = MPI.COMM_WORLD
 SMALL = ["--shape", "9x12", "--particles", "3000", "--steps", "25", "--work", "20"]
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
-def alone(*arguments: str) -> dict[str, object]:
-    compile_once(COMM, particles.compile_kernels)
-    return particles.main(MPI.COMM_SELF, particles.COMMAND.parser("app").parse_args(arguments))[0]
-
-
 @pytest.mark.parametrize("extra", [[], ["--rebalance"], ["--rebalance", "--speeds", "slow"]])
 def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
-    expected = alone(*SMALL)
+    expected = alone(particles, *SMALL)
     speeds = ",".join(map(str, [0.8 / (1 + rank % 4) for rank in range(COMM.size)]))
     arguments = [*SMALL, *[speeds if one == "slow" else one for one in extra]]
-    code, out, err = run(particles, monkeypatch, *arguments, "--json")
-    assert (code, err) == (0, "")
-    given = json.loads(out.splitlines()[-1])
+    given = answer(particles, monkeypatch, *arguments)
     assert given["checksum"] == expected["checksum"]
     assert sum(given["particles"]) == 3000
     assert (given["rebalanced"] > 0) >= (given["cells_moved"] > 0)
-    assert alone(*SMALL, "--steps", "26")["checksum"] != expected["checksum"]
+    assert alone(particles, *SMALL, "--steps", "26")["checksum"] != expected["checksum"]
     code, out, err = run(particles, monkeypatch, *arguments, "--no-progress")
     assert (code, err) == (0, "")
     assert COMM.rank > 0 or bool(extra) == bool(re.search("rebalancings? moved", out)), out

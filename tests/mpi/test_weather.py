@@ -1,6 +1,5 @@
 """The weather app on real MPI: the same bits with any balancing, on any number of ranks; clear errors."""
 
-import json
 import pathlib
 
 import numpy as np
@@ -8,10 +7,10 @@ import pytest
 from mpi4py import MPI
 
 from apps import weather
-from apps.command import compile_once
-from apps.weather_physics import Climate, compile_kernels, physics, wind
+from apps.weather_physics import Climate, physics, wind
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
-from tests.mpi.test_apps import run
+from tests.mpi.test_apps import alone as found_alone
+from tests.mpi.test_apps import answer, run
 
 COMM = MPI.COMM_WORLD
 SMALL = ["--shape", "24x48", "--levels", "6", "--steps", "6"]
@@ -21,8 +20,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 @pytest.fixture(scope="module")
 def alone() -> dict[str, object]:
     """What one rank finds without balancing."""
-    compile_once(COMM, compile_kernels)
-    return weather.main(MPI.COMM_SELF, weather.COMMAND.parser("app").parse_args([*SMALL, "--balance", "none"]))[0]
+    return found_alone(weather, *SMALL, "--balance", "none")
 
 
 @pytest.mark.parametrize("speeds", [False, True])
@@ -31,11 +29,8 @@ def test_the_last_bit_does_not_depend_on_the_balancing(
     monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], scheme: str, speeds: bool
 ) -> None:
     extra = ["--speeds", ",".join(str(0.8 / (1 + rank % 4)) for rank in range(COMM.size))] if speeds else ["--bound", "0.03"]
-    code, out, err = run(weather, monkeypatch, *SMALL, "--balance", scheme, *extra, "--json")
-    assert (code, err) == (0, "")
-    given = json.loads(out.splitlines()[-1])
+    given = answer(weather, monkeypatch, *SMALL, "--balance", scheme, *extra)
     assert given["checksum"] == alone["checksum"]
-    assert given["ranks"] == COMM.size
     assert len(given["imbalance"]) == 6
     assert 0 < given["lower_bound_seconds"] <= 1.05 * given["seconds"]
     assert given["balancer_seconds"] >= 0
@@ -55,8 +50,8 @@ def test_saved_steps_go_on_on_another_number_of_ranks(
         assert out.startswith(f"went on from step {first}, saved in ") == (first > 0)
     if COMM.rank == 0:
         options = weather.COMMAND.parser("app").parse_args([*SMALL, *save, "--balance", "none"])
-        answer, _ = weather.main(MPI.COMM_SELF, options)
-        assert (answer["checksum"], answer["first_step"]) == (alone["checksum"], 5)
+        found, _ = weather.main(MPI.COMM_SELF, options)
+        assert (found["checksum"], found["first_step"]) == (alone["checksum"], 5)
     COMM.Barrier()
     for extra, says in (
         (["--steps", "5"], "steps = 5: expected at least 6, the step that is saved in"),
@@ -70,17 +65,12 @@ def test_saved_steps_go_on_on_another_number_of_ranks(
 
 
 def test_checksums_of_other_fields_differ(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
-    code, out, _ = run(weather, monkeypatch, *SMALL[:-1], "7", "--json")
-    assert code == 0
-    assert json.loads(out)["checksum"] != alone["checksum"]
+    assert answer(weather, monkeypatch, *SMALL[:-1], "7")["checksum"] != alone["checksum"]
 
 
 def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = ",".join(["1"] + ["0.3"] * (COMM.size - 1))
-    size = ["--shape", "24x48", "--levels", "24", "--steps", "12", "--speeds", speeds, "--json"]
-    code, out, _ = run(weather, monkeypatch, *size)
-    given = json.loads(out)
-    assert code == 0
+    given = answer(weather, monkeypatch, "--shape", "24x48", "--levels", "24", "--steps", "12", "--speeds", speeds)
     if COMM.size in (2, 3):  # more than there are cores, and the emulated speeds are not what is measured
         assert given["rows_moved"] > 0
         assert given["bytes_moved"] > given["rows_moved"] * 24 * 8
@@ -88,14 +78,10 @@ def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_change_of_speed_is_in_the_bound_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = []
-    for more in ([], ["--speed-changes", "0:0:1000:0.5"]):
-        code, out, _ = run(weather, monkeypatch, *SMALL, *more, "--json")
-        assert code == 0
-        answers.append(json.loads(out))
+    answers = [answer(weather, monkeypatch, *SMALL, *more) for more in ([], ["--speed-changes", "0:0:1000:0.5"])]
     assert answers[0]["checksum"] == answers[1]["checksum"]
-    for answer, power in zip(answers, (COMM.size, COMM.size - 0.5), strict=True):
-        assert answer["lower_bound_seconds"] == pytest.approx(answer["cpu_seconds"] / power)
+    for given, power in zip(answers, (COMM.size, COMM.size - 0.5), strict=True):
+        assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / power)
     assert [one["after_seconds"] for one in answers[1]["steps_to_settle"]] == [0.0]
 
 
