@@ -5,12 +5,14 @@ it, and the others on the numbers in LB_MPI_TEST_SIZES only.  Without that varia
 """
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from mpi4py import MPI
 
+import lb_mpi
 from lb_mpi.mpi.graph import distribute
 
 VARIABLE = "LB_MPI_TEST_SIZES"
@@ -52,3 +54,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def measured_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """`distribute` measures speeds that decide nothing here; `lb_mpi.measure` itself takes its time."""
     monkeypatch.setattr(distribute, "measure", partial(distribute.measure, round_s=0.02))
+
+
+@pytest.fixture
+def pool() -> Iterator[lb_mpi.Pool]:
+    with lb_mpi.Pool(MPI.COMM_WORLD) as pool:
+        yield pool
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One that all ranks see."""
+    return Path(MPI.COMM_WORLD.bcast(str(tmp_path)))

@@ -72,7 +72,7 @@ USES: dict[str, tuple[Callable[[MPI.Intracomm], Any], Callable[[Any], object]]] 
     "plan.close": (plan, lambda one: one.close()),
     "asked": (lb_mpi.asked_to_stop, ask),
 }
-NAMES = {  # by which a late rank is told of, where it is not that of the door
+NAMES = {  # in warnings of a late rank, where it is not that of the door
     "Pool.map": "a map of lb_mpi.Pool", "Pool.close": "close of lb_mpi.Pool", "plan.close": "close of a plan",
     "plan.owners": "lb_mpi.HaloPlan.owners", "asked": "lb_mpi.asked_to_stop",
 }  # fmt: skip
@@ -87,7 +87,7 @@ CALLS: dict[str, Callable[[MPI.Intracomm, Path], object]] = {  # of all ranks, w
     "load": lambda comm, folder: lb_mpi.load(comm, folder),
     "asked_to_stop": leave,
 }
-DOORS: dict[str, tuple[str, Opened]] = {  # the name by which a late rank is told of, and a call when all is made
+DOORS: dict[str, tuple[str, Opened]] = {  # the name in warnings of a late rank, and a call when all is made
     **{door: (f"lb_mpi.{door}", alone(call)) for door, call in CALLS.items()},
     **{door: (NAMES.get(door, door if "plan" in door else f"lb_mpi.{door}"), within(*USES[door])) for door in USES},
 }

@@ -220,24 +220,6 @@ def test_costs_order_the_tasks_and_not_the_results(n: int) -> None:
     on_root(use)
 
 
-def shaped(k: int) -> Any:
-    kinds = np.zeros((0, 3)), np.full((), k, "f4"), np.arange(k, dtype=">i2"), np.ones((2, 3, k), order="F"), None, {}
-    return kinds[k % 6]
-
-
-def test_results_of_all_shapes_from_all_ranks() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        for k, found in enumerate(executor.map(shaped, range(60))):
-            expected = shaped(k)
-            assert type(found) is type(expected)
-            assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
-            assert np.shape(found) == np.shape(expected)
-            assert not isinstance(found, np.ndarray) or found.flags.f_contiguous == expected.flags.f_contiguous
-            assert np.array_equal(found, expected) or found == expected
-
-    on_root(use)
-
-
 def test_callbacks_run_in_one_thread_and_may_be_slow() -> None:
     def use(executor: lb_mpi.Executor) -> None:
         seen, threads = [], set()
@@ -254,10 +236,6 @@ def test_callbacks_run_in_one_thread_and_may_be_slow() -> None:
         assert len(threads - {threading.get_ident()}) == 1
 
     on_root(use)
-
-
-def test_adaptive_finds_the_number_of_ranks() -> None:
-    on_root(lambda executor: executor.bootup()._pool.size == SIZE or pytest.fail("a wrong size"))
 
 
 def test_callbacks_may_submit() -> None:

@@ -91,14 +91,6 @@ def test_arrays_of_all_kinds() -> None:
     in_script(run)
 
 
-WORK = np.zeros(2)
-
-
-def fill(k: int) -> np.ndarray:
-    WORK[:] = k
-    return WORK
-
-
 def kept(_: object) -> tuple[int, int]:
     return len(arrays._kept), len(arrays._mapped)
 
@@ -128,16 +120,6 @@ def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
                 call(parallel)
 
     in_script(run, hosts=MPI.COMM_SELF if by_host else None)
-
-
-def test_a_function_may_return_the_same_array_each_time() -> None:
-    def run(_: PoolRanks) -> None:
-        with joblib.parallel_config("lb_mpi"):
-            for size in (1, 7):
-                found = joblib.Parallel(batch_size=size)(joblib.delayed(fill)(k) for k in range(40))
-                assert [one.tolist() for one in found] == [[k, k] for k in range(40)] or SIZE == 1
-
-    in_script(run)
 
 
 @pytest.mark.every_size

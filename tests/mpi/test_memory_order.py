@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,20 +14,18 @@ import lb_mpi
 from lb_mpi import columns
 from lb_mpi.graph import Graph, parse
 from lb_mpi.mpi.graph import halo, values
+from lb_mpi.mpi.pool import messages
 from lb_mpi.mpi.rows import migrating
 from lb_mpi.mpi.rows import rows as rows_module
 from lb_mpi.mpi.save import save
 from tests.arrays import Drawn, draw, draw_counts
+from tests.mpi.doors import on_root
 from tests.protocol.mutate import mutated
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 CASES = 8
-
-
-def on_root(value: Any) -> Any:
-    return value if RANK == 0 else None
 
 
 def starts(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +48,13 @@ def mapped(drawn: Drawn, counts: list[int]) -> str:
     with lb_mpi.Balancer(COMM, when="always", emulated_speed=1.0 / (1 + RANK)) as balancer:
         for _ in range(3):
             wrong |= balancer.map_rows(lambda block: checked(drawn, block), drawn.rows(numbers)).any()
-    return f"{drawn}: the function gets another order than that of the rows" if wrong else ""
+        rows = drawn.rows(numbers)
+        both = balancer.map_rows(np.copy, rows), rows.copy(order="K")
+    if wrong:
+        return f"{drawn}: the function gets another order than that of the rows"
+    orders = {tuple(np.argsort(np.abs(one.strides)).tolist()) for one in both}
+    plain = min(rows.shape) > 1 and not any(drawn.broadcast)
+    return f"{drawn}: results whose axes have another order than those of the rows" if plain and len(orders) > 1 else ""
 
 
 def checked(drawn: Drawn, block: np.ndarray) -> np.ndarray:
@@ -92,11 +95,12 @@ def saved(drawn: Drawn, counts: list[int], folder: Path, *, index: bool) -> str:
 
 
 def pooled(drawn: Drawn) -> str:
-    """Of the whole array as an item, and of its rows as items."""
+    """Of the whole array as an item, alone and within a result, and of its rows as items."""
     numbers = np.arange(len(drawn.values))
     whole = drawn.rows(numbers)
     with lb_mpi.Pool(COMM) as pool:
-        found = pool.map(same, [whole] * SIZE) or []
+        found = [one for both in pool.map(boxed, [whole] * SIZE, to="all") for one in both]
+        found += pool.map(same, [whole] * SIZE) or []
         sums = pool.map(sum_of_last, whole)
     wrong = [drawn.wrong(one, numbers) for one in found]
     if sums is not None and np.array(sums).tobytes() != np.array([*map(sum_of_last, whole)]).tobytes():
@@ -106,6 +110,10 @@ def pooled(drawn: Drawn) -> str:
 
 def same(item: np.ndarray) -> np.ndarray:
     return item
+
+
+def boxed(item: np.ndarray) -> list[np.ndarray]:
+    return [item, item[::-1][::-1]]
 
 
 def sum_of_last(item: np.ndarray) -> np.ndarray:
@@ -143,6 +151,7 @@ MUTANTS: list[tuple[str, types.ModuleType, tuple[str, str, str]]] = [  # the way
     ("save", columns, ("order_of", "if strides[axis] and other:", "if True:")),
     ("save", columns, ("order_of", "if other <= abs(strides[axis]):", "if other > abs(strides[axis]):")),
     ("pool", columns, ("order_of", "~axis if strides[axis] < 0 else axis", "axis")),
+    ("pool", messages, ("exact", "None if is_unchanging(value) else EXACT)", "None)")),
     ("migrate in order", columns, ("agreed", "everyone[rank][0] > 1", "everyone[rank][0] > 0")),
     ("exchange", columns, ("agreed", "max(everyone", "min(everyone")),
     ("migrate", columns, ("ArrayColumn.join", "dtype, order)", "dtype, ())")),
@@ -152,6 +161,7 @@ MUTANTS: list[tuple[str, types.ModuleType, tuple[str, str, str]]] = [  # the way
     ("rebalance", values, ("Values.join", "[(self._n, self._orders),", "[(2, self._orders),")),
     ("save", save, ("save", "agreed(everyone)", "everyone[-1][1]")),
     ("map_rows", rows_module, ("Rows.parcel", ", self.orders)", ")")),
+    ("map_rows", rows_module, ("Results.room", "_fitted(like, 1 + len(shape))) for", "()) for")),
 ]  # fmt: skip
 
 

@@ -196,24 +196,3 @@ def test_history_and_report_have_migrations_apart() -> None:
             assert balancer.report().note == f"{n_rows} rows migrated in {n_calls} call{'s' * (n_calls > 1)}"
         else:
             assert first.reason == "no rows migrated: moving any would not help"
-
-
-@pytest.mark.parametrize("what", ["pack", "unpack", "exit"])
-def test_a_pack_that_fails_moves_nothing(what: str) -> None:
-    if SIZE == 1:
-        return
-    rows = [str(k) for k in range(90 if RANK == 0 else 2)]
-    costs = np.ones(len(rows))
-
-    def fail(*_: object) -> Any:
-        raise SystemExit(3) if what == "exit" else ZeroDivisionError("no such thing")
-
-    with lb_mpi.Balancer(COMM, when="always") as balancer:
-        pack, unpack = (str.encode, fail) if what == "unpack" else (fail if RANK == 0 else str.encode, bytes.decode)
-        with pytest.raises((lb_mpi.BalanceError, SystemExit)) as caught:
-            balancer.migrate(rows, costs=costs, order="kept", pack=pack, unpack=unpack)
-        assert isinstance(caught.value, SystemExit) == (what == "exit" and RANK == 0)
-        assert balancer.counts is None
-        moved = balancer.migrate(rows, costs=costs, order="kept", pack=str.encode, unpack=bytes.decode)
-        everything = [one for some in COMM.allgather(rows) for one in some]
-        assert [one for some in COMM.allgather(moved) for one in some] == everything

@@ -1,11 +1,10 @@
-"""lb_mpi.Pool on real ranks: every task once, in both ways of use; what is wrong is told to all, and then it's as new."""
+"""lb_mpi.Pool on real ranks: every task once, in both ways of use; all ranks raise what is wrong, and then it's as new."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import itertools
-import operator
 import os
 import pickle
 import random
@@ -15,7 +14,7 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -56,12 +55,6 @@ def spin(seconds: float) -> int:
     while MPI.Wtime() < until:
         pass
     return RANK
-
-
-@pytest.fixture
-def pool() -> Iterator[lb_mpi.Pool]:
-    with lb_mpi.Pool(COMM) as pool:
-        yield pool
 
 
 ITEMS: dict[str, Any] = {
@@ -223,75 +216,15 @@ def test_a_function_may_return_the_same_array_each_time(pool: lb_mpi.Pool, form:
             assert sorted(map(described, seen)) == sorted(expected)
 
 
-ROWS = np.random.default_rng(1).standard_normal((20, 30, 41))
-ORDERS: dict[str, Callable[[np.ndarray], Any]] = {
-    "C": lambda rows: rows,
-    "Fortran": np.asfortranarray,
-    "transposed": lambda rows: rows.transpose(0, 2, 1),
-    "items last": lambda rows: np.moveaxis(rows, 1, 0),
-    "backwards": lambda rows: rows[::-1, ::-1],
-    "backwards and transposed": lambda rows: rows[:, ::-1].transpose(0, 2, 1),
-    "a list": lambda rows: [rows.transpose(k % 3, (k + 1) % 3, (k + 2) % 3) for k in range(20)],
-    "objects": lambda rows: rows.astype(object).transpose(2, 0, 1),
-}
-
-
-def turned(k: int) -> Any:
-    rows = k * ROWS
-    return [rows.transpose(1, 0, 2), rows.T[:, ::-1], (rows[::-1].T,), np.bytes_(b"a\0"), rows.T][k % 5]
-
-
-def as_it_is(value: Any) -> Any:
-    if not isinstance(value, np.ndarray):
-        return len(value), type(value), [as_it_is(one) for one in value if isinstance(one, np.ndarray)]
-    strides = np.array(value.strides)
-    return np.sign(strides).tolist(), np.argsort(-abs(strides)).tolist(), value.sum(axis=1).tolist()
-
-
 @pytest.mark.one_mpi
-def test_results_keep_their_order_in_memory(pool: lb_mpi.Pool) -> None:
-    expected = [as_it_is(turned(k)) for k in range(20)]
-    for options in ({"chunksize": 5}, {"to": "all"}, {}):
-        found = pool.map(turned, 20, **options)
-        assert found is None or [*map(as_it_is, found)] == expected
-    assert [as_it_is(value) for _, value in sorted(pool.imap_indexed(turned, 20), key=operator.itemgetter(0))] == (
-        expected if RANK == 0 else []
-    )
-
-
-def order_and_sums(row: np.ndarray, *_: Any) -> tuple[Any, ...]:
-    strides = np.array(row.strides)
-    return np.sign(strides).tolist(), np.argsort(-abs(strides)).tolist(), row.sum(axis=0).tolist(), row.sum(axis=1).tolist()
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize("name", ORDERS)
-@pytest.mark.parametrize("root", [None, LAST])
-def test_each_rank_gets_items_in_their_order_in_memory(root: int | None, name: str) -> None:
-    items = ORDERS[name](ROWS)
-    expected = [order_and_sums(item) for item in items]
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        if pool is not None:
-            for given in ([items], [items, range(len(items))]):
-                assert pool.map(order_and_sums, *given) == (expected if pool.is_root else None)
-
-
-@pytest.mark.one_mpi
-def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
-    rows, fields = np.zeros((40, 2)), np.zeros(40, [("x", "f8")])
+def test_functions_of_each_rank_get_copies_of_records(pool: lb_mpi.Pool) -> None:
+    fields = np.zeros(40, [("x", "f8")])
     for results in (
         pool.starmap(lambda a, b: a - b, [(3 * k, k) for k in range(99)]),
         pool.map(lambda k: 2 * k, 99),
         [value for _, value in sorted(pool.imap_indexed(lambda k: 2 * k, 99))] or None,
     ):
         assert results == ([2 * k for k in range(99)] if RANK == 0 else None)
-
-    def change(row: np.ndarray) -> float:
-        row += 1.0
-        return float(row.sum())
-
-    assert pool.map(change, rows) == ([2.0] * 40 if RANK == 0 else None)
-    assert not rows.any()
 
     def change_field(row: Any) -> float:
         row["x"] += 1.0
@@ -459,8 +392,6 @@ def test_ranks_that_wait_run_tasks() -> None:
         if SIZE > 1:
             with pytest.raises(pickle.PicklingError, match="can't be pickled"):
                 pool.map(functools.partial(max, NotForPickling()), 3)
-        with pytest.raises(ValueError, match=f"chunksize = {2**70}: expected"):
-            pool.map(square, 3, chunksize=2**70)
         with pytest.raises(lb_mpi.TaskError, match=r"task 7 .*ValueError: 7 \("):
             pool.map(functools.partial(fail_at, 7), 20)
         assert pool.map(square, [2]) == [4]
@@ -812,10 +743,6 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         pool.starmap(function, more, checkpoint=fresh)
     assert before
     assert COMM.allreduce(len(run))
-    with pytest.raises(lb_mpi.TaskError, match=r"TypeError.*set"):
-        pool.map(lambda k: {k}, 50, checkpoint=tmp_path / "sets", key="sets")
-    with pytest.raises(OSError, match="none"):
-        pool.map(square, 5, checkpoint=tmp_path / "none" / "log")
     for factor in (2, 5, 2):  # each has its own log, or its own results
         path = tmp_path / f"by{factor}"
         expected = [k * factor for k in range(9)]
@@ -824,10 +751,6 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         pool.map(enclosing(3), 9, checkpoint=tmp_path / "by2", key="by 3")
     with pytest.raises(TypeError, match=r"function = .*<lambda>.*, or key= with a text that identifies it"):
         pool.map(enclosing(3), 9, checkpoint=tmp_path / "not")
-    with pytest.raises(TypeError, match="key = 3: expected a text"):
-        pool.map(square, 9, checkpoint=tmp_path / "not", key=3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"checkpoint = 3\.5: expected the name of a file"):
-        pool.map(square, 5, checkpoint=3.5)
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,8 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 @pytest.fixture
-def pool() -> Iterator[lb_mpi.Pool]:
-    with lb_mpi.Pool(COMM) as pool:
-        yield pool
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return Path(COMM.bcast(str(tmp_path))) / "log"
+def path(folder: Path) -> Path:
+    return folder / "log"
 
 
 def test_a_map_is_not_taken_for_a_starmap(pool: lb_mpi.Pool, path: Path) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,6 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 pytestmark = pytest.mark.mpi
 CALLS = Counter[int]()
-
-
-@pytest.fixture
-def pool() -> Iterator[lb_mpi.Pool]:
-    CALLS.clear()
-    with lb_mpi.Pool(COMM) as pool:
-        yield pool
 
 
 def at_the_third_attempt(k: int) -> int:
@@ -123,17 +116,6 @@ def test_an_alarm_of_the_program_is_an_error(pool: lb_mpi.Pool) -> None:
     assert pool.map(abs, [-1], to="all") == [1]
 
 
-def test_a_failed_task_is_not_in_the_checkpoint_and_is_tried_again(pool: lb_mpi.Pool, tmp_path: Path) -> None:
-    path = Path(COMM.bcast(str(tmp_path))) / "log"
-    options: Any = {"return_exceptions": True, "checkpoint": path, "timeout": 0.2, "to": "all", "chunksize": 3}
-    for n in (30, 1):
-        found = pool.map(forever_at_5, 30, **options)
-        assert found is not None
-        assert [type(one) for one in found] == [int] * 5 + [TimeoutError] + [int] * 24
-        report = pool.report()
-        assert report is None or report.n == n
-
-
 def test_a_timeout_needs_the_main_thread() -> None:
     with lb_mpi.Pool(COMM, root=0) as pool:
         if pool:
@@ -173,13 +155,9 @@ def nested(comm: MPI.Intracomm) -> list[int] | None:
 
 
 @pytest.mark.skipif(COMM.size == 1, reason="no other rank to wait for")
-def test_a_task_that_opens_a_pool_of_other_ranks_is_an_error() -> None:
+def test_a_task_of_an_executor_that_opens_a_pool_of_other_ranks_is_an_error() -> None:
     """It waited for them without end."""
     says = "a collective call in a task of a pool, on ranks that it would wait for without end: expected MPI.COMM_SELF"
-    with lb_mpi.Pool(COMM) as pool:
-        assert pool.map(lambda _: nested(MPI.COMM_SELF), 2, to="all") == [[1], [1]]
-        with pytest.raises(lb_mpi.TaskError, match=says):
-            pool.map(lambda _: nested(COMM), 2)
     with lb_mpi.Executor(COMM) as executor:
         if executor:
             assert executor.submit(nested, MPI.COMM_SELF).result() == [1]
@@ -214,6 +192,7 @@ def test_what_is_no_exception_is_raised_again_on_its_rank(pool: lb_mpi.Pool) -> 
         CALLS[k] += 1
         raise Unusual("no news")
 
+    CALLS.clear()
     with pytest.raises((Unusual, lb_mpi.TaskError)) as caught:
         pool.map(task, SIZE, chunksize=1)
     assert isinstance(caught.value, Unusual) == bool(CALLS)
@@ -271,17 +250,6 @@ def test_a_collective_call_while_the_others_run_tasks_is_an_error() -> None:
                 with pytest.raises(lb_mpi.Error, match=says):
                     lb_mpi.search(COMM, None)  # type: ignore[arg-type]
     assert lb_mpi.Pool(COMM, root=0).close() is None
-
-
-def test_without_a_with_block_ranks_run_tasks_until_the_pool_is_closed() -> None:
-    pool, executor = lb_mpi.Pool(COMM, root=0), lb_mpi.Executor(COMM)
-    assert bool(pool) == bool(executor) == (RANK == 0)
-    if pool:
-        assert pool.map(abs, 4) == [0, 1, 2, 3]
-    pool.close()
-    if executor:
-        assert [*executor.map(abs, range(4))] == [0, 1, 2, 3]
-    executor.shutdown()
 
 
 def test_a_rank_that_runs_no_tasks_of_an_executor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,23 +76,6 @@ def recall(_: object) -> list[int]:
 
 
 @pytest.mark.every_size
-def test_calls_that_wait() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
-        assert pool.apply(pow, (2,), {"exp": 5}) == 32
-        assert [*pool.imap(slow_square, range(20), chunksize=1)] == [k * k for k in range(20)]
-        assert sorted(pool.imap_unordered(square, range(20))) == [k * k for k in range(20)]
-        assert dict(pool.imap_indexed(square, range(20))) == {k: k * k for k in range(20)}
-        came: list[int] = []
-        assert pool.map(square, range(20), callback=came.append) == [k * k for k in range(20)]
-        assert sorted(came) == [k * k for k in range(20)]
-        with pytest.raises(ZeroDivisionError):
-            pool.map(square, range(20), callback=lambda _: 1 // 0)
-        assert pool.map(square, [2]) == [4]
-
-    on_root(use)
-
-
-@pytest.mark.every_size
 def test_asynchronous_calls() -> None:
     def use(pool: lb_mpi.Pool) -> None:
         came: list[Any] = []
@@ -131,13 +114,10 @@ def test_maps_and_asynchronous_calls_in_turn() -> None:
             begun = pool.map_async(slow_square, range(6))
             assert pool.map(square, range(k)) == [n * n for n in range(k)]
             assert begun.ready()
-            left = pool.imap(square, range(30))
-            assert next(left) == 0
             other = pool.imap_unordered(square, range(5))
             assert next(other) in (0, 1, 4, 9, 16)
             assert pool.apply(square, (k,)) == k * k
             assert len([*other]) == 4
-            assert [*left] == [n * n for n in range(1, 30)]
         wrong = pool.imap(fail, range(8))
         assert pool.map(square, [1]) == [1]
         with pytest.raises(lb_mpi.TaskError, match="three"):
@@ -220,18 +200,6 @@ def test_threads_that_begin_the_first_asynchronous_calls_at_once() -> None:
 
     for _ in range(5):
         on_root(use)
-
-
-def test_a_map_after_an_executor_beside_a_pool_with_asynchronous_calls() -> None:
-    def script() -> None:
-        with lb_mpi.Pool() as pool:
-            assert pool.apply(square, (3,)) == 9
-            for _ in range(10):
-                with lb_mpi.Executor() as opened:
-                    assert opened.submit(square, 4).result() == 16
-                assert pool.map(square, range(3)) == [0, 1, 4]
-
-    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True), script))
 
 
 @pytest.mark.every_size

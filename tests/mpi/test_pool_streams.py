@@ -125,13 +125,6 @@ def test_large_items_do_not_pile_up_on_the_root() -> None:
         assert most <= 32 * SIZE + 1
 
 
-def test_several_iterables_end_with_the_shortest() -> None:
-    with lb_mpi.Pool(COMM) as pool:
-        found = list(pool.imap(pow, itertools.count(), itertools.repeat(2), range(40, 47)))
-        assert found == ([pow(k, 2, 40 + k) for k in range(7)] if RANK == 0 else [])
-        assert list(pool.imap(max, itertools.count(), 3)) == ([0, 1, 2] if RANK == 0 else [])
-
-
 def fail_at(k: int) -> int:
     if k == 20:
         raise ValueError("twenty")
@@ -281,19 +274,3 @@ def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call() -> None:
         with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
             list(pool.imap(len, items, buffersize=3))
         assert pool.map(square, 3, to="all") == [0, 1, 4]
-
-
-@pytest.mark.parametrize("n_hosts", [2, 3])
-def test_between_hosts(n_hosts: int) -> None:
-    host = MPI.Intracomm(COMM.Split(RANK % n_hosts))
-
-    def run() -> None:
-        pool = lb_mpi.Pool()
-        assert list(itertools.islice(pool.imap(np.sum, Source(lambda k: np.ones(k % 5000))), 300)) == [
-            k % 5000 for k in range(300)
-        ]
-        assert pool.map(square, 100) == [k * k for k in range(100)]
-        pool.close()
-
-    run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=host), run)
-    host.Free()

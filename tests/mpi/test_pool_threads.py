@@ -148,12 +148,12 @@ class Thread:
                     time.sleep(1e-3)
 
 
-Operation = Callable[[Thread, int, int, Own], None]
-MAPS: list[Operation] = [
+Action = Callable[[Thread, int, int, Own], None]
+MAPS: list[Action] = [
     Thread.map, Thread.map_calls, Thread.failing_map, Thread.imap, Thread.stream, Thread.failing_items, Thread.imap_calls,
     Thread.dropped_imap,
 ]  # fmt: skip
-EXECUTORS: list[Operation] = [Thread.dropped_executor, Thread.closed_executor, Thread.calls_that_exit]
+EXECUTORS: list[Action] = [Thread.dropped_executor, Thread.closed_executor, Thread.calls_that_exit]
 
 
 @pytest.mark.parametrize("number", range(MPI.get_vendor()[0] != "MPICH", N, 2))

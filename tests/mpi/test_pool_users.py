@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from mpi4py import MPI
 from scipy.optimize import differential_evolution, rosen
@@ -26,46 +25,6 @@ def from_root(use: Callable[[lb_mpi.Pool], Any]) -> Any:
             return use(pool) if pool else None
 
     return COMM.bcast(agree(COMM, run))
-
-
-class Serial:
-    """A pool of the builtin map that says it has as many ranks: who draws random numbers in batches, draws the same."""
-
-    size = COMM.size
-    map = staticmethod(map)
-
-
-def log_gauss(x: np.ndarray) -> float:
-    """A narrow valley."""
-    return float(-0.5 * (x[0] ** 2 + (x[1] - x[0]) ** 2 / 0.01))
-
-
-def square_prior(u: np.ndarray) -> np.ndarray:
-    return 6.0 * u - 3.0
-
-
-def test_emcee() -> None:
-    emcee = pytest.importorskip("emcee")
-
-    def chain(pool: lb_mpi.Pool | None) -> np.ndarray:
-        sampler = emcee.EnsembleSampler(12, 2, log_gauss, pool=pool)
-        sampler.random_state = np.random.RandomState(SEED).get_state()
-        sampler.run_mcmc(np.random.default_rng(SEED).normal(size=(12, 2)), 40)
-        return sampler.get_chain()
-
-    assert from_root(lambda pool: np.array_equal(chain(pool), chain(None)))
-
-
-def test_dynesty() -> None:
-    dynesty = pytest.importorskip("dynesty")
-
-    def sample(pool: Any) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng(SEED)
-        sampler = dynesty.NestedSampler(log_gauss, square_prior, 2, nlive=40, sample="rwalk", pool=pool, rstate=rng)
-        sampler.run_nested(dlogz=1.0, print_progress=False)
-        return sampler.results.samples, sampler.results.logz
-
-    assert from_root(lambda pool: all(map(np.array_equal, sample(pool), sample(Serial))))
 
 
 def test_differential_evolution() -> None:

@@ -40,11 +40,6 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return Path(COMM.bcast(str(tmp_path)))
-
-
-@pytest.fixture
 def recorder() -> Iterator[Recorder]:
     """Timed classes in the place of mpi4py's own, for this test."""
     recorder = Recorder(COMM)

@@ -146,7 +146,7 @@ def calls(seed: int) -> int:
                 assert bad >= 0, error  # noqa: PT017
                 assert isinstance(error, SystemExit) == (bad == RANK and how == "exits")  # noqa: PT017
             else:
-                assert not COMM.allreduce(begun[0] if bad == RANK else 0), "it has failed, and nobody was told"
+                assert not COMM.allreduce(begun[0] if bad == RANK else 0), "it has failed, and nobody knows"
                 before = COMM.allreduce(len(rows))
                 wrong = COMM.allgather(differs(result, expected) if before else "")
                 assert not any(wrong), wrong
