@@ -1,4 +1,4 @@
-"""Ctrl-C is raised at once in the user's code of any kind, and told with the place where it was raised."""
+"""Ctrl-C is raised at once in the user's code of any kind, and all ranks learn where it was raised."""
 
 from __future__ import annotations
 

@@ -18,16 +18,13 @@ from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import PlanBalance, load_kernels
 from lb_mpi.rebalancing import pairs
 from lb_mpi.rebalancing.actor import RebalanceOutcome
+from tests.mpi.doors import on_root
 from tests.mpi.test_distribute import weighted
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
-
-
-def on_root(graph: Any) -> Any:
-    return graph if RANK == 0 else None
 
 
 def deal(graph: Graph, method: str = "block", **options: Any) -> HaloPlan:
@@ -230,17 +227,6 @@ def test_a_move_that_makes_steps_slower_is_undone(method: str) -> None:
         check(plan, graph)
 
 
-def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes() -> None:
-    """In each step, a rank waits for as long as its vertices take elsewhere, without using its own core."""
-    if SIZE == 1:
-        return
-    with deal(mesh(60, 60), "block") as plan:
-        virtual(plan, lambda step: 4e-4 * len(plan.vertices) * (3 if RANK == 1 and step >= 10 else 1), 30)
-        moves = [number for number, call in enumerate(plan.history, 1) if call.acted]
-        assert 10 < moves[0] <= 30
-        assert len(moves) == 1
-
-
 @pytest.mark.one_mpi
 @pytest.mark.skipif(SIZE == 1, reason="nothing is moved")
 def test_without_numba_the_first_call_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +412,7 @@ def test_steps_are_near_the_bound_when_speeds_change() -> None:
 
 
 def refused(action: Callable[[], object], kind: type[BaseException] = Exception) -> list[str]:
-    """What every rank is told."""
+    """What every rank raises, as text."""
     with pytest.raises(kind) as caught:
         action()
     return COMM.allgather(f"{type(caught.value).__name__}: {caught.value}")

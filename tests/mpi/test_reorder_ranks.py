@@ -9,12 +9,11 @@ import lb_mpi
 from apps.diffusion import diffuse
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import prepare
-from lb_mpi.graph import mesh, most_square_mesh, parse
+from lb_mpi.graph import mesh, most_square_mesh
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 SPEEDS = np.random.default_rng(7).uniform(1, 10, SIZE)
 pytestmark = pytest.mark.mpi
 
@@ -47,12 +46,6 @@ def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     mean = float(setup.mean_times(loads)[placed.rank])
     steps = diffuse(placed, setup, float(loads[placed.rank]), mean, 1e-6, 1000).steps
     assert steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
-    placed.Free()
-
-
-def test_equal_speeds_leave_the_order() -> None:
-    placed = lb_mpi.reorder_ranks(COMM, parse(f"ring:{SIZE}"), [2.0] * SIZE)
-    assert placed.rank == RANK
     placed.Free()
 
 
