@@ -17,7 +17,7 @@ def spin(seconds: float) -> None:
 
 
 class Clock:
-    """Wall-clock and CPU time that pass only when told, or when somebody sleeps."""
+    """Wall-clock and CPU time that pass only when a test says so, or when somebody sleeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall = self.cpu = 0.0
