@@ -393,17 +393,15 @@ def main() -> int:
     """Run the campaign, and print the counts."""
     parser = campaign_parser("campaign", __doc__, runs=(40, "how many, in all"))
     parser.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
-    parser.add_argument("--misfortune", choices=sorted({*MISFORTUNES}), help="this one only")
     options = parser.parse_args()
     environments = environments_of(options.mpi)
     programs = [program for program in PROGRAMS if options.only in (None, program.name)]
-    misfortunes = [options.misfortune] if options.misfortune else MISFORTUNES
     chance = random.Random(options.seed)
     answers = {program.name: undisturbed(environments[0], program) for program in programs}
     outcomes, left, happened = Counter[str](), Counter[str](), Counter[str]()
     for k in range(options.runs):
         environment = environments[k % len(environments)]
-        run = campaign(environment, chance, answers, programs, misfortunes)
+        run = campaign(environment, chance, answers, programs)
         outcomes[run.outcome] += 1
         left.update(run.left)
         happened[run.misfortune] += run.happened

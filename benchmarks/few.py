@@ -191,20 +191,14 @@ def ratios(
 
 def main() -> None:
     """Simulate, print."""
-    parser = command("few", __doc__)
-    parser.add_argument("--machines", nargs="*", default=[*MACHINES], choices=[*MACHINES], metavar="NAME")
-    parser.add_argument("--ways", nargs="*", default=[*WAYS], choices=[*WAYS], metavar="WAY")
-    parser.add_argument("--factors", type=int, nargs="*", default=[1, 2, 4, 16], metavar="N", help="tasks for each rank")
-    parser.add_argument("--rounds", type=int, default=30, help="%(default)s")
-    parser.add_argument("--seeds", type=int, default=3, help="%(default)s")
+    parser = command("few", __doc__, rounds=(30, "of each machine"), seeds=(3, "of the tasks"))
     parser.add_argument("--changed", action="store_true", help="the speeds change after half of the rounds")
     options = parser.parse_args()
     answer = []
-    for name in options.machines:
-        for factor, spread in itertools.product(options.factors, SPREADS):
-            speeds = MACHINES[name]
+    for name, speeds in MACHINES.items():
+        for factor, spread in itertools.product((1, 2, 4, 16), SPREADS):
             found = ratios(
-                speeds, factor * len(speeds), spread, options.ways, n_rounds=options.rounds, seeds=options.seeds,
+                speeds, factor * len(speeds), spread, [*WAYS], n_rounds=options.rounds, seeds=options.seeds,
                 changed=options.changed,
             )  # fmt: skip
             answer.append({"machine": name, "factor": factor, "spread": spread, **found})

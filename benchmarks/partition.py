@@ -1,18 +1,12 @@
-"""Cuts and CPU seconds of `lb_mpi.partition`, on all graphs in a folder.
+"""Cuts and CPU seconds of `lb_mpi.partition` and of other programs, on all graphs in a folder.
 
     pip install ".[peers]"
-    python -m benchmarks.partition FOLDER [--tables peers,spectral,objective] [--graphs crack,uk] [--k 2,8]
+    python -m benchmarks.partition FOLDER [--graphs crack,uk] [--k 2,8]
 
-peers      against METIS, KaHIP, Mt-KaHyPar and KaMinPar, each on one thread: geometric means over graphs and k of the ratio
-           ours / peer's, at 3 % imbalance; the cut of each method is the mean over seeds.  The same with unequal targets
-           (the speeds, repeated, for each k that is a multiple of their number) against all but KaHIP, which has no
-           targets.  The peers receive the graph in their own form; the kernels of the library are compiled or loaded
-           before the clock starts.
-spectral   cuts of multilevel spectral bisection, compared with effort good, with spectral bisection of the whole graph by
-           scipy's eigsh and by networkx's Fiedler vector, and with Kernighan & Lin of networkx; and of effort good without
-           its Fiedler starts, and with no other starts.  Geometric means of the ratio to good.
-objective  max_j (C_j + K_j), computing and communicating, of the partition by cut and of the one that minimises this time,
-           on a machine of three unequal hosts, one behind a slow link: one rank on each, and several.  Medians of the ratio.
+The others are METIS, KaHIP, Mt-KaHyPar and KaMinPar, each on one thread.  Entries are geometric means over graphs and k of
+the ratio ours / peer's, at 3 % imbalance; the cut of each method is the mean over seeds.  The same with unequal targets (the
+speeds, repeated, for each k that is a multiple of their number) against all but KaHIP, which has no targets.  The peers
+receive the graph in their own form; the kernels of the library are compiled or loaded before the clock starts.
 """
 
 from __future__ import annotations
@@ -24,25 +18,19 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
-import networkx as nx
 import numpy as np
 
 from benchmarks.measuring import command
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
-from lb_mpi.machine import Machine, read_machine, write_machine
-from lb_mpi.partitioning import multilevel
-from lb_mpi.partitioning.multilevel import Starts
 from lb_mpi.partitioning.partition import EFFORTS, partition
 from lb_mpi.partitioning.quality import partition_metrics
-from lb_mpi.partitioning.spectral import split
 
 # --- the peers: METIS, KaHIP, Mt-KaHyPar, KaMinPar ------------------------------------------------------------------
 #
@@ -193,9 +181,9 @@ PEERS: dict[str, Peer] = {
     "kaminpar-default": lambda graph, targets, imbalance, seed: kaminpar(graph, targets, imbalance, seed, "default"),
     "kaminpar-strong": lambda graph, targets, imbalance, seed: kaminpar(graph, targets, imbalance, seed, "strong"),
 }
-# The goals: cut and time relative to those of the peer.
-WANTED = {"fast": ("metis-kway", 1.00, 4.0), "good": ("kahip-eco", 1.00, 2.0), "best": ("kahip-strong", 1.00, None)}
-WANTED_UNEQUAL = 0.98
+
+
+IMBALANCE = 0.03
 
 
 class Row(NamedTuple):
@@ -219,7 +207,7 @@ class Case(NamedTuple):
     unequal: bool
 
 
-def run(case: Case, methods: Iterable[str], imbalance: float, seeds: int) -> list[Row]:
+def run(case: Case, methods: Iterable[str], seeds: int) -> list[Row]:
     """All methods on one graph, in turn."""
     whole = whole_numbers(case.graph)
     k = len(case.targets)
@@ -231,9 +219,9 @@ def run(case: Case, methods: Iterable[str], imbalance: float, seeds: int) -> lis
         for seed in range(seeds):
             began = time.process_time()
             if method in PEERS:
-                parts = PEERS[method](whole, case.targets, imbalance, seed)
+                parts = PEERS[method](whole, case.targets, IMBALANCE, seed)
             else:
-                parts = partition(case.graph, k, targets=case.targets, imbalance=imbalance, effort=method, seed=seed)
+                parts = partition(case.graph, k, targets=case.targets, imbalance=IMBALANCE, effort=method, seed=seed)
             seconds.append(time.process_time() - began)
             figures = partition_metrics(case.graph, parts, k, targets=case.targets)
             cuts.append(figures.cut)
@@ -277,24 +265,6 @@ def tables(rows: list[Row], efforts: list[str], peers: list[str]) -> list[str]:
     return lines
 
 
-def against_wanted(rows: list[Row]) -> dict[str, Any]:
-    """Compare with the goals, for pairs of methods that have both run."""
-    reached: dict[str, Any] = {}
-    methods = {row.method for row in rows}
-    for effort, (peer, cut, seconds) in WANTED.items():
-        those = [row for row in rows if not row.unequal]
-        if {effort, peer} <= methods and those:
-            found = ratios(those, effort, peer)
-            reached[effort] = {"peer": peer, "cut": found[0], "time": found[1], "cases": found[2]}
-            reached[effort] |= {"wanted_cut": cut, "wanted_time": seconds}
-        those = [row for row in rows if row.unequal]
-        if {effort, "metis-kway"} <= methods and those:
-            found = ratios(those, effort, "metis-kway")
-            reached[f"{effort}, unequal"] = {"peer": "metis-kway", "cut": found[0], "time": found[1], "cases": found[2]}
-            reached[f"{effort}, unequal"] |= {"wanted_cut": WANTED_UNEQUAL, "wanted_time": None}
-    return reached
-
-
 def show(text: str) -> None:
     """Show progress on a terminal."""
     if sys.stderr.isatty():
@@ -310,144 +280,6 @@ def chosen(text: str, allowed: Iterable[str], what: str) -> list[str]:
     return words
 
 
-# --- other goals than light cuts --------------------------------------------------------------------------------------
-
-Method = Callable[[Graph, int, int], Ints | None]  # of a graph, k and a seed; None: it can't
-MOST_FOR_KERNIGHAN_LIN = 12_000  # vertices: more take it minutes
-
-GOOD = multilevel.EFFORTS["good"]
-STARTS = {
-    "good without Fiedler starts": GOOD._replace(starts=Starts(GOOD.starts.tries, 0)),
-    "Fiedler starts only": GOOD._replace(starts=Starts(0, 99), first=1),  # another first one would be the same
-}
-
-
-def by_networkx(graph: Graph, k: int, _: int) -> Ints | None:
-    """Recursive bisection by networkx's Fiedler vector, split at the median as ours is: None where a part is in pieces."""
-    part = np.zeros(graph.n, dtype=np.int64)
-    whole = graph.to_networkx()
-    todo = [(np.arange(graph.n), 0, k)]
-    while todo:
-        vertices, first, end = todo.pop()
-        if end - first == 1:
-            part[vertices] = first
-            continue
-        middle = (first + end) // 2
-        piece = whole.subgraph(vertices.tolist())
-        order = np.array(list(piece))
-        if not nx.is_connected(piece):
-            return None
-        vector = nx.fiedler_vector(piece, method="tracemin_lu", tol=1e-6, seed=0)
-        side = split(vector, graph.vertex_weights[order], (middle - first) / (end - first))
-        todo += [(order[side == 0], first, middle), (order[side == 1], middle, end)]
-    return part
-
-
-def by_kernighan_lin(graph: Graph, k: int, seed: int) -> Ints | None:
-    """Two parts by networkx's Kernighan & Lin, from a random start."""
-    if k != 2 or graph.n > MOST_FOR_KERNIGHAN_LIN:
-        return None
-    one, _ = nx.community.kernighan_lin_bisection(graph.to_networkx(), seed=seed)
-    part = np.ones(graph.n, dtype=np.int64)
-    part[sorted(one)] = 0
-    return part
-
-
-def by_effort(effort: multilevel.Effort) -> Method:
-    """Ours, with another effort."""
-
-    def method(graph: Graph, k: int, seed: int) -> Ints:
-        with patch.dict(multilevel.EFFORTS, {"good": effort}):
-            return partition(graph, k, seed=seed)
-
-    return method
-
-
-METHODS: dict[str, Method] = {
-    "good": by_effort(GOOD),
-    "multilevel-spectral": lambda graph, k, seed: partition(graph, k, seed=seed, method="multilevel-spectral"),
-    "scipy eigsh": lambda graph, k, seed: partition(graph, k, method="spectral"),
-    "networkx Fiedler": by_networkx,
-    "networkx Kernighan-Lin": by_kernighan_lin,
-    **{name: by_effort(effort) for name, effort in STARTS.items()},
-}
-ONCE = ("scipy eigsh", "networkx Fiedler")  # know no seeds
-
-
-def spectral(graphs: dict[str, Graph], ks: list[int], seeds: int) -> Iterator[str]:
-    """Lines of Markdown: mean cuts of all methods."""
-    for k in ks:
-        cuts: dict[str, list[float]] = {method: [] for method in METHODS}
-        yield f"\nspectral, k = {k}: mean cuts of {seeds} seeds\n"
-        yield "| graph | " + " | ".join(METHODS) + " |"
-        yield "|---" * (len(METHODS) + 1) + "|"
-        for name, graph in graphs.items():
-            for method, function in METHODS.items():
-                show(f"{name}, k = {k}: {method}")
-                found = [function(graph, k, seed) for seed in range(1 if method in ONCE else seeds)]
-                some = [partition_metrics(graph, part, k).cut for part in found if part is not None]
-                cuts[method].append(float(np.mean(some)) if some else np.nan)
-            show("")
-            lasts = [values[-1] for values in cuts.values()]
-            yield f"| {name} | " + " | ".join(f"{last:.1f}" if np.isfinite(last) else "-" for last in lasts) + " |"
-        logs = {method: np.log(np.maximum(values, 1.0) / np.maximum(cuts["good"], 1.0)) for method, values in cuts.items()}
-        yield "| / good | " + " | ".join(f"{np.exp(np.nanmean(log)):.3f}" for log in logs.values()) + " |"
-
-
-def three_hosts(ranks: tuple[int, int, int]) -> Machine:
-    """Speeds 4, 2, 1; 1 Gbit/s between a and b, 10 Mbit/s to c, with latencies of 50 and 200 us; memory within a host."""
-    hosts = np.repeat(np.arange(3), ranks)
-    latency_s = np.array([[1e-6, 50e-6, 200e-6], [50e-6, 1e-6, 200e-6], [200e-6, 200e-6, 1e-6]])
-    s_per_byte = np.array([[2e-10, 8e-9, 8e-7], [8e-9, 2e-10, 8e-7], [8e-7, 8e-7, 2e-10]])
-    off = 1.0 - np.eye(len(hosts))
-    return Machine(
-        tuple("abc"[host] for host in hosts),
-        np.array([4.0, 2.0, 1.0])[hosts],
-        off * latency_s[np.ix_(hosts, hosts)],
-        off * s_per_byte[np.ix_(hosts, hosts)],
-    )
-
-
-UNIT_S, EDGE_BYTES = 1e-6, 8.0  # a vertex takes the fastest rank a microsecond, an edge carries a double
-
-
-def objective(graphs: dict[str, Graph], seeds: int) -> Iterator[str]:
-    """Lines of Markdown: milliseconds by cut and by time, on machines that were written to a file and read."""
-    for ranks in ((1, 1, 1), (4, 2, 2)):
-        with tempfile.TemporaryDirectory() as folder:
-            write_machine(three_hosts(ranks), Path(folder) / "machine.json")
-            machine = read_machine(Path(folder) / "machine.json")
-        yield f"\nobjective, {' + '.join(map(str, ranks))} ranks on hosts of speeds 4, 2, 1: ms, {seeds} seeds\n"
-        yield "| graph | bound | by cut | by time | / by cut | cut | cut by time |"
-        yield "|---" * 7 + "|"
-        ratios = []
-        for name, one in graphs.items():
-            graph = Graph(one.indptr, one.indices, one.weights * EDGE_BYTES, one.vertex_weights)
-            figures = []
-            for seed in range(seeds):
-                show(f"{name}, {machine.size} ranks, seed {seed}")
-                for aim in ("cut", "time"):
-                    part = partition(graph, machine.size, machine=machine, unit_s=UNIT_S, seed=seed, aim=aim)
-                    found = partition_metrics(graph, part, machine.size, machine=machine, unit_s=UNIT_S)
-                    assert found.cost is not None
-                    figures.append((1e3 * found.cost.objective_s, found.cut, 1e3 * found.cost.lower_bound_s))
-            ms, cuts, bounds = np.array(figures).reshape(seeds, 2, 3).transpose(2, 0, 1)
-            ratio = ms[:, 1] / ms[:, 0]
-            ratios += ratio.tolist()
-            show("")
-            mean, cut = ms.mean(axis=0), cuts.mean(axis=0) / EDGE_BYTES
-            yield (
-                f"| {name} | {bounds[0, 0]:.3f} | {mean[0]:.3f} | {mean[1]:.3f} | {ratio.mean():.3f} "
-                f"| {cut[0]:.0f} | {cut[1]:.0f} |"
-            )
-        yield f"\nmedian {np.median(ratios):.3f}, worst {np.max(ratios):.3f}"
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
-
-TABLES = ("peers", "spectral", "objective")
-
-
 def against_peers(graphs: dict[str, Graph], ks: list[int], options: argparse.Namespace) -> None:
     """Run lb_mpi and the peers; print the tables or JSON."""
     speeds = options.speeds
@@ -458,23 +290,18 @@ def against_peers(graphs: dict[str, Graph], ks: list[int], options: argparse.Nam
     for name, graph in graphs.items():
         for k in ks:
             equal = Case(name, graph, np.full(k, 1.0 / k), False)
-            rows += run(equal, [*options.peers, *options.efforts], options.imbalance, options.seeds)
+            rows += run(equal, [*options.peers, *options.efforts], options.seeds)
             if speeds and k % len(speeds) == 0:
                 shares = np.tile(speeds, k // len(speeds))
                 unequal = Case(name, graph, shares / shares.sum(), True)
                 know_targets = [peer for peer in options.peers if not peer.startswith("kahip")]
-                rows += run(unequal, [*know_targets, *options.efforts], options.imbalance, options.seeds)
+                rows += run(unequal, [*know_targets, *options.efforts], options.seeds)
     show("")
-    reached = against_wanted(rows)
     if options.json:
-        print(json.dumps({"reached": reached, "rows": [row._asdict() for row in rows]}))
+        print(json.dumps([row._asdict() for row in rows]))
         return
-    print(f"{len(graphs)} graphs, ours / peer's, imbalance {options.imbalance:g}, {options.seeds} seeds")
-    print("\n".join(tables(rows, options.efforts, options.peers)), end="\n\n")
-    for what, found in reached.items():
-        limit = "" if found["wanted_time"] is None else f" (wanted <= {found['wanted_time']:g})"
-        print(f"{what}: cut {found['cut']:.3f} of {found['peer']} (wanted <= {found['wanted_cut']}), ", end="")
-        print(f"time {found['time']:.2f}{limit}, {found['cases']} cases")
+    print(f"{len(graphs)} graphs, ours / peer's, imbalance {IMBALANCE:g}, {options.seeds} seeds")
+    print("\n".join(tables(rows, options.efforts, options.peers)))
 
 
 def numbers(text: str) -> list[float]:
@@ -489,14 +316,11 @@ def main() -> None:
     """Print the tables."""
     parser = command("partition", __doc__, seeds=(1, "runs of each method"))
     parser.add_argument("folder", type=Path, help="folder with METIS .graph or Matrix Market .mtx files")
-    parser.add_argument("--tables", type=lambda text: chosen(text, TABLES, "some"), default="peers", help="(%(default)s)")
     parser.add_argument("--graphs", help="comma-separated names of files, without .graph or .mtx (all)")
     parser.add_argument("--k", type=numbers, default="2,4,8,16,32,64", help="(%(default)s)")
-    peers = parser.add_argument_group("of peers, as --json is")
-    peers.add_argument("--efforts", type=lambda text: chosen(text, EFFORTS, "some"), default=",".join(EFFORTS))
-    peers.add_argument("--peers", type=lambda text: chosen(text, PEERS, "some"), default=",".join(PEERS))
-    peers.add_argument("--imbalance", type=float, default=0.03, help="(%(default)s)")
-    peers.add_argument(
+    parser.add_argument("--efforts", type=lambda text: chosen(text, EFFORTS, "some"), default=",".join(EFFORTS))
+    parser.add_argument("--peers", type=lambda text: chosen(text, PEERS, "some"), default=",".join(PEERS))
+    parser.add_argument(
         "--speeds",
         type=numbers,
         default="1,1,2,4",
@@ -511,16 +335,7 @@ def main() -> None:
     if not names or not set(names) <= set(files):
         parser.error(f"expected graphs in {options.folder}: {', '.join(sorted(files)) or 'there are none'}")
     graphs = {name: as_graph(files[name]) for name in names}
-    for table in options.tables:
-        if table == "peers":
-            against_peers(graphs, ks, options)
-            continue
-        lines = {
-            "spectral": lambda: spectral(graphs, ks, options.seeds),
-            "objective": lambda: objective(graphs, options.seeds),
-        }[table]()
-        for line in lines:
-            print(line, flush=True)
+    against_peers(graphs, ks, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Rebalancing a distributed graph: cut, work moved and imbalance of `lb_mpi.rebalancing` after one event and after many.
 
-    python -m benchmarks.rebalance [GRAPH ...] [--ranks 32] [--events 30] [--seeds 3] [--metis]
+    python -m benchmarks.rebalance [GRAPH ...] [--ranks 32] [--events 30] [--seeds 3]
 
 GRAPH is mesh2 (200 x 200), mesh3 (34 x 34 x 34), geometric (40,000 random points in a square), or a file; by default the
 first three.  All ranks are equally fast at first, and the partition is a fresh one.
@@ -18,9 +18,6 @@ CPU        seconds of all ranks together for each event
 
 As in a plan, further moves follow an event after which the cut is heavy, as long as they help; work that moves again counts
 once.
-
-Beside it: a fresh partition with the best relabelling (of parts with equal targets), and METIS with the same (--metis; it
-needs pip install ".[peers]").
 
 ParMETIS AdaptiveRepart (ITR 10) is not run here.  Its figures from an earlier comparison,
 with other events of this kind: one on 32 ranks, cut 1.11 (mesh2), 1.06 (mesh3), 1.17 (geometric), 0.99 to 1.27 of the least
@@ -40,7 +37,6 @@ import numpy as np
 import scipy
 
 from benchmarks.measuring import command
-from benchmarks.partition import metis, whole_numbers
 from lb_mpi.graph import Floats, Graph, Ints, grid
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import imbalance
@@ -108,31 +104,10 @@ def hot_spot(graph: Graph, size: int, seed: int, events: int) -> list[Event]:
     return found
 
 
-Method = Callable[[Graph, Ints, Ints, Event, int], Ints]  # graph, first and present parts, event, seed: new parts
-
-
 def fresh(graph: Graph, event: Event, seed: int) -> Ints:
     """Return a fresh partition for the speeds and costs of an event."""
     weighted = Graph(graph.indptr, graph.indices, graph.weights, event.costs)
     return partition(weighted, len(event.speeds), targets=event.speeds, seed=seed)
-
-
-def relabelled(old: Ints, new: Ints, event: Event) -> Ints:
-    """Return the new parts with the numbers with which most work stays, exchanged between ranks of equal speed."""
-    size = len(event.speeds)
-    common = np.zeros((size, size))
-    np.add.at(common, (new, old), event.costs)
-    equal = event.speeds[:, None] == event.speeds
-    rows, columns = scipy.optimize.linear_sum_assignment(np.where(equal, common, -event.costs.sum()), maximize=True)
-    number = np.empty(size, dtype=np.int64)
-    number[rows] = columns
-    return number[new]
-
-
-def by_metis(graph: Graph, event: Event, seed: int) -> Ints:
-    """Return a fresh partition by METIS."""
-    whole = whole_numbers(Graph(graph.indptr, graph.indices, graph.weights, event.costs))
-    return metis(whole, event.speeds / event.speeds.sum(), 0.03, seed)
 
 
 def rebalanced(graph: Graph, first: Ints, parts: Ints, event: Event) -> Ints:
@@ -145,13 +120,6 @@ def rebalanced(graph: Graph, first: Ints, parts: Ints, event: Event) -> Ints:
         if now <= heavy or now >= LIGHTER * last:
             return parts
         last = now
-
-
-METHODS: dict[str, Method] = {
-    "rebalance": lambda graph, first, parts, event, seed: rebalanced(graph, first, parts, event),
-    "fresh + remap": lambda graph, first, parts, event, seed: relabelled(parts, fresh(graph, event, seed), event),
-    "METIS + remap": lambda graph, first, parts, event, seed: relabelled(parts, by_metis(graph, event, seed), event),
-}
 
 
 def least_flow(graph: Graph, parts: Ints, event: Event) -> float:
@@ -171,11 +139,10 @@ def least_flow(graph: Graph, parts: Ints, event: Event) -> float:
 
 
 class Row(NamedTuple):
-    """One method after the events of one table."""
+    """The figures after the events of one table."""
 
     graph: str
     table: str
-    method: str
     cut: float
     moved: float
     surplus: float
@@ -191,13 +158,13 @@ def stray_pieces(graph: Graph, parts: Ints) -> int:
     return int(Graph.from_edges(graph.n, tails[inner], heads[inner]).components()[0] - len(np.unique(parts)))
 
 
-def follow(name: str, table: str, method: str, graph: Graph, first: Ints, events: list[Event], seed: int) -> Row:
-    """Let a method follow the events."""
+def follow(name: str, table: str, graph: Graph, first: Ints, events: list[Event]) -> Row:
+    """Rebalance after each event."""
     parts, size = first, len(events[0].speeds)
     moved, least, surplus, worst, seconds = 0.0, 0.0, 0.0, 0.0, 0.0
     for number, event in enumerate(events):
         began = time.process_time()
-        new = METHODS[method](graph, first, parts, event, seed + number)
+        new = rebalanced(graph, first, parts, event)
         seconds += time.process_time() - began
         loads = np.bincount(parts, event.costs, minlength=size)
         least += least_flow(graph, parts, event)
@@ -206,10 +173,10 @@ def follow(name: str, table: str, method: str, graph: Graph, first: Ints, events
         parts = new
         worst = max(worst, imbalance(np.bincount(parts, event.costs, minlength=size), event.speeds))
         if sys.stderr.isatty():
-            print(f"\r\033[K{name}, {table}: {method}, {number + 1}", end="", file=sys.stderr, flush=True)
-    cuts = [partition_metrics(graph, one, size).cut for one in (parts, fresh(graph, events[-1], seed))]
+            print(f"\r\033[K{name}, {table}: {number + 1}", end="", file=sys.stderr, flush=True)
+    cuts = [partition_metrics(graph, one, size).cut for one in (parts, fresh(graph, events[-1], len(events) - 1))]
     return Row(
-        name, table, method, cuts[0] / cuts[1], moved / least, moved / surplus, worst, stray_pieces(graph, parts),
+        name, table, cuts[0] / cuts[1], moved / least, moved / surplus, worst, stray_pieces(graph, parts),
         seconds / len(events),
     )  # fmt: skip
 
@@ -220,25 +187,22 @@ def mean(rows: list[Row]) -> Row:
         float(np.mean([getattr(row, field) for row in rows])) for field in ("cut", "moved", "surplus", "seconds")
     )
     worst, stray = max(row.imbalance for row in rows), max(row.stray for row in rows)
-    return Row(*rows[0][:3], cut, moved, surplus, worst, stray, seconds)
+    return Row(*rows[0][:2], cut, moved, surplus, worst, stray, seconds)
 
 
-def measure(names: list[str], tables: list[str], size: int, events: int, seeds: int, methods: list[str]) -> Iterator[Row]:
-    """Yield a row for each graph, table and method."""
+def measure(names: list[str], size: int, events: int, seeds: int) -> Iterator[Row]:
+    """Yield a row for each graph and table."""
     rebalance("mesh:20x20", np.arange(400) // 100, [1.0, 1.0, 1.0, 0.5])  # compiles, or loads what was compiled
     for name in names:
         graph = GRAPHS[name]() if name in GRAPHS else as_graph(name)
         first = fresh(graph, Event(np.ones(size), graph.vertex_weights.copy()), 0)
-        for table in tables:
-            for method in methods:
-                if table == "one":
-                    runs = [one(graph, size, seed) for seed in range(seeds)]
-                else:
-                    runs = [{"speeds": speeds_change, "hot spot": hot_spot}[table](graph, size, 0, events)]
-                yield mean([follow(name, table, method, graph, first, run, seed) for seed, run in enumerate(runs)])
-
-
-TABLES = ("one", "speeds", "hot spot")
+        runs = {
+            "one": [one(graph, size, seed) for seed in range(seeds)],
+            "speeds": [speeds_change(graph, size, 0, events)],
+            "hot spot": [hot_spot(graph, size, 0, events)],
+        }
+        for table, some in runs.items():
+            yield mean([follow(name, table, graph, first, run) for run in some])
 
 
 def main() -> None:
@@ -249,24 +213,17 @@ def main() -> None:
     parser.add_argument(
         "graphs", nargs="*", metavar="GRAPH", help="mesh2, mesh3, geometric or a file (default: these three)"
     )
-    parser.add_argument("--table", choices=TABLES, action="append", help="only this one; may be repeated (default: all)")
-    parser.add_argument("--metis", action="store_true", help="also METIS with the best relabelling")
-    parser.add_argument("--only", choices=METHODS, help="only this method")
     options = parser.parse_args()
-    methods = [options.only] if options.only else [one for one in METHODS if options.metis or not one.startswith("METIS")]
-    tables = options.table or list(TABLES)
-    rows = measure(options.graphs or list(GRAPHS), tables, options.ranks, options.events, options.seeds, methods)
+    rows = measure(options.graphs or list(GRAPHS), options.ranks, options.events, options.seeds)
     if options.json:
         print(json.dumps([row._asdict() for row in rows]))
         return
     print(f"{options.ranks} ranks; one: mean of {options.seeds}; speeds, hot spot: {options.events} events\n")
-    print("| graph | events | method | cut / fresh | moved / least | / surplus | imbalance | stray | CPU s |")
-    print("|---" * 9 + "|")
+    print("| graph | events | cut / fresh | moved / least | / surplus | imbalance | stray | CPU s |")
+    print("|---" * 8 + "|")
     for row in rows:
         figures = f"{row.cut:.3f} | {row.moved:.2f} | {row.surplus:.2f} | {100 * row.imbalance:.1f} % | {row.stray}"
-        print(
-            f"| {row.graph.rpartition('/')[2]} | {row.table} | {row.method} | {figures} | {row.seconds:.2f} |", flush=True
-        )
+        print(f"| {row.graph.rpartition('/')[2]} | {row.table} | {figures} | {row.seconds:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
