@@ -79,8 +79,8 @@ class Maxima(NamedTuple):
     """The maxima over all ranks."""
 
     failed: float  # its arguments are wrong
-    mark: float  # a checksum of what must be the same on all ranks
-    minus_mark: float
+    checksum: float  # of what must be the same on all ranks
+    minus_checksum: float
     unmeasured: float  # it has work, and has not been timed
     load: float
     speed: float
@@ -100,7 +100,7 @@ class GraphTotals(NamedTuple):
     @property
     def differs(self) -> bool:
         """True if the ranks have given different arguments."""
-        return self.most.mark != -self.most.minus_mark
+        return self.most.checksum != -self.most.minus_checksum
 
     @property
     def units(self) -> Units:
@@ -121,7 +121,7 @@ class GraphTotals(NamedTuple):
 
 
 def report(
-    mine: RankLoad, units: Units, *, mark: int = 0, failed: bool = False, call_s: float = 0.0, grown: bool = False,
+    mine: RankLoad, units: Units, *, checksum: int = 0, failed: bool = False, call_s: float = 0.0, grown: bool = False,
     expected: float = math.nan,
 ) -> Reduction:  # fmt: skip
     """Return the numbers of a rank.
@@ -136,7 +136,7 @@ def report(
     sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in numbers]
     times = halves([round(mine.queued_s / UNIT), round(mine.own_s / UNIT)])
     most = Maxima(
-        failed, mark, -mark, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * has_core,
+        failed, checksum, -checksum, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * has_core,
         -call_s, seconds * grown, seconds if math.isnan(expected) else mine.load / expected,
     )  # fmt: skip
     return Reduction(np.array([*sums, timed, *times], dtype=np.int64), np.array(most, dtype=float))

@@ -196,7 +196,7 @@ class Off(Record):
         """Return -1: no reasons are kept."""
         return -1
 
-    enter = hold = release = step = move = clock = use = know = _nothing
+    enter = pin = release = step = move = clock = use = know = _nothing
     begin_tasks = task = doing = bounded = stepped = _nothing
 
 

@@ -80,9 +80,9 @@ class Bound:
         if isinstance(given, Integral) and int(given) != int(found):
             expected = "an integer that a float holds exactly, as all up to 2**53 are"
             raise ValueError(f"bound.update: value = {show(value)}: expected {expected}")
-        return self._take(found)
+        return self._adopt(found)
 
-    def _take(self, value: float) -> bool:
+    def _adopt(self, value: float) -> bool:
         """Adopt a value that is known to be a float; return True if it is better than `best` was."""
         if not self._is_better(value, self._best):
             return False
@@ -114,7 +114,7 @@ class Sharing:
             raise ProtocolError(f"rank {self.rank}, a neighbour of {[*self.known]}, got {message}")
         if self.bound._is_better(value, self.known[source]):  # meanwhile it may have been sent a better value
             self.known[source] = value
-        self.bound._take(value)
+        self.bound._adopt(value)
 
     def send(self) -> list[Send]:
         """Return the messages to the neighbours, once a turn, after processing all that had arrived."""
@@ -126,7 +126,7 @@ class Sharing:
     def level(self, values: Iterable[float]) -> None:
         """Adopt the best of `values` (of all ranks) after the search."""
         for value in values:
-            self.bound._take(value)
+            self.bound._adopt(value)
 
 
 def neighbours(rank: int, size: int) -> list[int]:

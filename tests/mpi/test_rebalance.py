@@ -228,6 +228,19 @@ def test_a_move_that_makes_steps_slower_is_undone(method: str) -> None:
 
 
 @pytest.mark.one_mpi
+@pytest.mark.parametrize(("slow", "begin", "end"), [(1, 10, 30), (0, 1, 21)])
+def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes(slow: int, begin: int, end: int) -> None:
+    """In each step, a rank waits for as long as its vertices take elsewhere, without using its own core."""
+    if SIZE == 1:
+        return
+    with deal(mesh(60, 60), "block") as plan:
+        virtual(plan, lambda step: 4e-4 * len(plan.vertices) * (3 if slow == RANK and begin <= step < end else 1), end + 20)
+        moves = [number for number, call in enumerate(plan.history, 1) if call.acted]
+        for change in (begin, end):
+            assert any(change < number <= change + 20 for number in moves), str(plan.history)
+
+
+@pytest.mark.one_mpi
 @pytest.mark.skipif(SIZE == 1, reason="nothing is moved")
 def test_without_numba_the_first_call_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     if RANK == LAST:
@@ -249,7 +262,7 @@ def test_what_vertices_that_came_need_longer_than_expected_is_their_cost() -> No
     moved = rebalance.Moved(None, np.ones(6), (), {}, owners, 0, 0.0)
     outcome = RebalanceOutcome(Decision(BalanceReason.GAIN), 1.0, 0.5, before_s=8.0, after_s=6.0)
     balance.moved(moved, outcome, 0)
-    balance.take(np.ones(len(vertices)))
+    balance.set_costs(np.ones(len(vertices)))
     for own_s in (0.0, 10.0, 20.0):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)

@@ -59,11 +59,11 @@ MUTANTS = [
 
 BOUND_MUTANTS = [
     # the best value
-    (bound, "Bound._take", "        if not self._is_better(value, self._best):\n            return False\n", ""),  # a worse value overwrites
+    (bound, "Bound._adopt", "        if not self._is_better(value, self._best):\n            return False\n", ""),  # a worse value overwrites
     (bound, "Bound._is_better", 'one < other if self.sense == "min" else one > other', "one < other"),  # min and max are mixed up
     (bound, "Bound._is_better", 'one < other if self.sense == "min" else one > other', "one > other"),
     (bound, "Bound._is_better", 'one < other if self.sense == "min" else one > other', 'one <= other if self.sense == "min" else one >= other'),
-    (bound, "Bound._take", "        self._best = value\n        return True", "        return True"),
+    (bound, "Bound._adopt", "        self._best = value\n        return True", "        return True"),
     # sending
     (bound, "Sharing.send", "self.known.update(dict.fromkeys(behind, best))", "pass"),  # sent for ever
     (bound, "Sharing.send", "self.known.update(dict.fromkeys(behind, best))", "self.known.update(dict.fromkeys(self.known, WORST[self.bound.sense]))"),
@@ -74,7 +74,7 @@ BOUND_MUTANTS = [
     (bound, "neighbours", "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[*below]"),  # never upwards
     (bound, "neighbours", "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[(rank + 1) % size] if size > 1 else []"),  # a ring
     # hearing
-    (bound, "Sharing.receive", "        self.bound._take(value)\n", ""),
+    (bound, "Sharing.receive", "        self.bound._adopt(value)\n", ""),
     (bound, "Sharing.receive", "if self.bound._is_better(value, self.known[source]):", "if True:"),  # sent back what it was sent
     (bound, "Sharing.receive", "            self.known[source] = value\n", "            pass\n"),  # sent what it has sent
     (bound, "Sharing.level", "        for value in values:\n", "        for value in []:\n"),  # stale after the end

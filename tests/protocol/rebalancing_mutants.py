@@ -37,7 +37,8 @@ MUTANTS = [
     # the opportunities
     (deciding, "Opportunities.skips", "self._skipped = max(0, self._skipped - 1)", "pass"),  # never again
     (deciding, "Opportunities.decide", "self.trigger.when == \"auto\" and", ""),
-    (deciding, "GraphTotals.differs", "self.most.mark != -self.most.minus_mark", "False"),
+    (deciding, "Opportunities.call_s", "min(", "max("),  # one that waits for a core makes the next ones rare
+    (deciding, "GraphTotals.differs", "self.most.checksum != -self.most.minus_checksum", "False"),
     (deciding, "Units.fit", "return load / GROWN", "return True or load / GROWN"),
     # slabs
     (slabs, "_Ranges.within", "here + self._least[k]", "here"),  # an empty range

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -202,8 +203,10 @@ def test_after_a_first_cut_of_0_no_cut_is_heavy() -> None:
         assert opportunities.skips() or not opportunities.decide(case.totals(Units()), case.size).decision.act
 
 
-def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: bool = True) -> list[int]:
-    """The opportunities in 40 calls of four ranks, with steps of a second, if each of them takes `call_s`."""
+def opportunities_of(
+    call_s: float, when: Any = "auto", every: int = 1, timed: bool = True, late: Sequence[int] = ()
+) -> list[int]:
+    """The opportunities in 40 calls of four ranks with steps of a second, if each takes `call_s`, the `late` ones 9 s."""
     case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.full(4, 4.0 if timed else np.nan))
     opportunities, units, found = Opportunities(trigger=Trigger(when, every)), Units(1.0, 1.0), []
     for number in range(1, 41):
@@ -212,13 +215,14 @@ def opportunities_of(call_s: float, when: Any = "auto", every: int = 1, timed: b
         found.append(number)
         reports = [report(load, units, call_s=opportunities.call_s) for load in case.loads()]
         opportunities.decide(totals_of(reduced(reports), units), case.size)
-        opportunities.took(call_s)
+        opportunities.took(9.0 if number in late else call_s)
     return found
 
 
 def test_opportunities_are_as_frequent_as_it_pays() -> None:
     assert opportunities_of(0.0) == list(range(1, 41))
     assert opportunities_of(0.1) == [1, 2, 12, 22, 32]  # a call in ten, since it costs a tenth of a step
+    assert opportunities_of(0.1, late=[2, 12]) == [1, 2, 12, 22, 32]  # for want of a core, which is no price
     assert opportunities_of(10.0) == [1, 2]
     assert opportunities_of(10.0, when="always") == opportunities_of(10.0, when=0.1) == list(range(1, 41))
     assert opportunities_of(10.0, timed=False) == list(range(1, 41))
@@ -237,13 +241,13 @@ def test_hours_since_the_last_opportunity_do_not_saturate(hours: float) -> None:
 
 
 def test_arguments_that_differ_are_noticed() -> None:
-    assert totals_with_marks(7, 8, 7).differs
-    assert not totals_with_marks(7, 7).differs
+    assert totals_with_checksums(7, 8, 7).differs
+    assert not totals_with_checksums(7, 7).differs
 
 
-def totals_with_marks(*marks: int) -> GraphTotals:
+def totals_with_checksums(*checksums: int) -> GraphTotals:
     """The totals of ranks with these checksums of their arguments."""
-    return totals_of(reduced([report(RankLoad(1.0, 1.0), Units(), mark=mark) for mark in marks]), Units())
+    return totals_of(reduced([report(RankLoad(1.0, 1.0), Units(), checksum=one) for one in checksums]), Units())
 
 
 @pytest.mark.parametrize("scale", [1e-290, 1.0, 1e300])
@@ -281,9 +285,9 @@ def test_a_rank_without_work_is_not_slow_beyond_measure() -> None:
 
 def find_fault() -> None:
     """Raise what is wrong: with each case, with drawn orders, with failures."""
-    assert opportunities_of(0.1) == [1, 2, 12, 22, 32]
+    assert opportunities_of(0.1, late=[2, 12]) == [1, 2, 12, 22, 32]
     assert opportunities_of(10.0, when=0.1) == list(range(1, 41))
-    assert totals_with_marks(7, 8, 7).differs
+    assert totals_with_checksums(7, 8, 7).differs
     one, other = play(SMALL["two, one without vertices"], np.random.default_rng(1))
     assert one.outcome.moved > 0
     assert other.mine.speed == pytest.approx(1.0)  # that of the only rank that has been timed

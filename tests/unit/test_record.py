@@ -168,6 +168,8 @@ def test_nothing_is_recorded_when_nobody_records() -> None:
     OFF.know(1.0, lambda: np.ones(3))
     assert OFF.reason("balanced") == -1
     assert vars(OFF) == {"phase": Phase.OUTSIDE}
+    stores = {name for name, value in vars(Record).items() if callable(value) and not name.startswith("_")} - {"seconds"}
+    assert stores <= {*vars(type(OFF))}
 
 
 def test_a_part_is_recorded_by_the_rank_that_asked_for_it() -> None:

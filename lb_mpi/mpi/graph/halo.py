@@ -250,14 +250,14 @@ class HaloPlan:
         that exchanges values of another kind, raise `lb_mpi.Error`.  After an error the plan can only be closed.
         """
         self._presence.begin(EXCHANGE)
-        self._halos.begin(*self._look())
+        self._halos.begin(*self._now())
         try:
             return self._exchange(values)
         except BaseException as error:
             self._presence.send_failure(error)
             raise
         finally:
-            self._halos.end(*self._look())
+            self._halos.end(*self._now())
 
     def rebalance(
         self,
@@ -322,9 +322,8 @@ class HaloPlan:
         """
         self._presence.begin(NAME)
         began, part, balance = time.perf_counter(), self.part, self._balance
-        looked: tuple[float, float, float] | None = self._look()
-        assert looked is not None
-        self._halos.begin(*looked)
+        before, later = self._now(), False
+        self._halos.begin(*before)
         spent = self._halos.own_s, self._halos.queued_s
 
         def check() -> Given:
@@ -335,11 +334,11 @@ class HaloPlan:
             return Given(arguments, latest, Values(values, n, pack=pack, unpack=unpack))
 
         try:
-            if balance.skips(spent, costs, self.cut, began):
+            later = balance.skips(spent, costs, self.cut, began)
+            if later:
                 with self._presence.notifying():
                     interrupts().check()
                 return values
-            looked = None  # between two opportunities, the call itself counts as computing
             given = check_given(check, self._presence.rank)
             with call(""):  # with Ctrl-C held back until the plan has changed
                 moved = rebalance(
@@ -355,13 +354,14 @@ class HaloPlan:
                     if self.range is not None:
                         self.range = range_after(self.range[0], self.vertices, moved.given, self._presence.rank)
                 self.cut, self.n_halo = moved.cut, moved.n_ghosts
-                balance.take(moved.costs)
+                balance.set_costs(moved.costs)
                 for rank, n in moved.given.items():
                     self._record.move(Way.MOVE, self._worlds[rank], n)
                 self._halos.moved(began, time.perf_counter(), self._step(began))
                 return moved.values
         finally:
-            self._halos.go_on(*(looked or self._look()))
+            # Between two opportunities, the call itself counts as computing.
+            self._halos.go_on(*(before if later else self._now()))
 
     def _step(self, began: float) -> Step:
         last = self.history[-1]
@@ -374,11 +374,11 @@ class HaloPlan:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Wait for other ranks in this block, as in a reduction: its time does not count as computing."""
-        self._halos.begin(*self._look())
+        self._halos.begin(*self._now())
         try:
             yield
         finally:
-            self._halos.go_on(*self._look())
+            self._halos.go_on(*self._now())
 
     @property
     def history(self) -> History[Rebalanced]:
@@ -503,8 +503,8 @@ class HaloPlan:
         with call("", last=True):
             self._presence.close(self._free)
 
-    def _look(self) -> tuple[float, float, float]:
-        """Look at the clocks: seconds now, of CPU time, and waited for a core while the process had none."""
+    def _now(self) -> tuple[float, float, float]:
+        """Read the clocks: seconds now, of CPU time, and waited for a core while the process had none."""
         self._clocks.begin()
         now = self._clocks.before()
         return now.wall_s, now.cpu_s, 0.0 if now.queued_s is None else now.queued_s - now.others_s

@@ -93,7 +93,7 @@ class Given(NamedTuple):
         return {"costs": "None" if self.costs is None else "an array", **named, "values": self.values.words}
 
     @property
-    def mark(self) -> int:
+    def checksum(self) -> int:
         """A checksum of that."""
         return zlib.crc32(repr((*self.arguments, self.costs is None, self.values.words)).encode())
 
@@ -111,7 +111,7 @@ class PlanBalance:
 
     def __init__(self, costs: Floats, first_cut: float = math.inf) -> None:
         self.history = rebalances()
-        self.take(costs)  # at first the weights of the vertices
+        self.set_costs(costs)  # at first the weights of the vertices
         self._speeds = MeasuredSpeeds()
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
         self._queued_s = self._own_s = 0.0  # since the last opportunity
@@ -157,13 +157,13 @@ class PlanBalance:
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
         before, self.waiting = self.load, None
-        self.take(costs)
+        self.set_costs(costs)
         if not self._given and before > 0.0 and self.load > 0.0:
             self._speeds = MeasuredSpeeds(speed / before * self.load for speed in self._speeds)
             self.expected *= self.load / before
         self._given = True
 
-    def take(self, costs: Floats) -> None:
+    def set_costs(self, costs: Floats) -> None:
         """Use these (n_local,) costs: the estimated work of each vertex."""
         self.costs = np.where(costs < NEGLIGIBLE, 0.0, costs)
         self.load = float(self.costs.sum())
@@ -232,7 +232,7 @@ class PlanBalance:
         self.opportunities.trigger.cost_s = cost_s
         costs, self._given, speeds = before
         self._speeds = MeasuredSpeeds(speeds)
-        self.take(costs)
+        self.set_costs(costs)
 
 
 def _copied(costs: Any) -> tuple[Any, float]:
@@ -390,11 +390,11 @@ def _reduce(presence: Presence, mine: RankLoad, balance: PlanBalance, given: Giv
     A second reduction follows if the largest load or speed has changed a thousandfold, as in the first call.
     """
     opportunities = balance.opportunities
-    mark, failed, call_s = given.mark, given.failed is not None, opportunities.call_s
+    checksum, failed, call_s = given.checksum, given.failed is not None, opportunities.call_s
     while True:
         units = opportunities.units
         numbers = report(
-            mine, units, mark=mark, failed=failed, call_s=call_s, grown=balance.grown, expected=balance.expected
+            mine, units, checksum=checksum, failed=failed, call_s=call_s, grown=balance.grown, expected=balance.expected
         )
         reducing = Reducing(presence.comm, numbers)
         presence.wait(reducing.done, reducing, name=NAME)

@@ -32,7 +32,7 @@ Kernel = Callable[[int], object]
 CHUNK_S = 2e-3  # for one call of the kernel: short compared with a round, long compared with the call's overhead
 MOST_UNITS = 1 << 40  # in one call; a kernel that does them in no time does nothing
 MOST_ROUNDS = 1000
-MOST_LOOKS = 3  # when cores of a host seem to differ
+MOST_TIMES = 3  # that speeds are measured, when cores of a host seem to differ
 MESSAGE_BYTES = (1, 1 << 12, 1 << 16, 1 << 20)
 LEAST_REPEATS, MOST_REPEATS, REPEATS_S = 4, 200, 10e-3  # of a message of each size
 
@@ -126,9 +126,9 @@ def _pass(times: int) -> None:
 def _speeds(comm: MPI.Intracomm, hosts: tuple[str, ...], measure_one: Callable[[], Floats]) -> Floats:
     """(P,) speeds, the same on all ranks.  If cores of a host seem to differ, they are measured again."""
     usual = np.empty((0, 3, comm.size))
-    while len(usual) < MOST_LOOKS:
-        look = np.array(allgather(comm, measure_one())).T
-        usual = np.concatenate([usual, look[None]])
+    while len(usual) < MOST_TIMES:
+        measured = np.array(allgather(comm, measure_one())).T
+        usual = np.concatenate([usual, measured[None]])
         rates = usual[:, 0].max(axis=0)
         if not differ(hosts, rates):
             break

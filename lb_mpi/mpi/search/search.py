@@ -184,7 +184,7 @@ class SearchPort(Port[Message, Any]):
     def arrived(self) -> list[tuple[int, Message]]:
         """Return the messages; a signal is one, too: this rank asks itself to save and stop."""
         self._polls_since = time.perf_counter()
-        arrived = take(self._parcels)
+        arrived = receive(self._parcels)
         self.drafts.arrived(arrived)
         if self._saving is not None and self._saving.ask():
             arrived.append((self._rank, Message(Kind.ASK, self._rank)))
@@ -492,7 +492,7 @@ def send(parcels: Parcels, sends: Iterable[Send]) -> None:
         parcels.send(destination, Tag.DRAFTING, parcel(header, [payload]))
 
 
-def take(parcels: Parcels) -> list[tuple[int, Message]]:
+def receive(parcels: Parcels) -> list[tuple[int, Message]]:
     """Return the (source, message) pairs that have arrived, in order for each source."""
     arrived = []
     for sender, _, buffer in parcels.take():
