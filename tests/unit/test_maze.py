@@ -225,6 +225,16 @@ def test_the_state_of_another_maze_is_refused():
         MazeSearch(random_maze(12, 0.7, 0), 0).resume([state[:-1]], range(1))
 
 
+def test_the_only_branch_is_kept():
+    search = MazeSearch(random_maze(5, 1.0, 0), 0, "half")
+    search.start()
+    assert search.split() is None
+    search.work(1)
+    assert search.load() == 3 / 8
+    given = [PART.unpack(search.split())[1:] for _ in range(2)]
+    assert (given, search.split(), search.load()) == ([(7, 7), (6, 6)], None, 1 / 8)
+
+
 def test_split_rules_differ():
     parts = []
     for rule in ("half", "one"):
