@@ -408,11 +408,14 @@ class Trial:
 
 
 def events(press: Press, door: type[Handing], folder: Path) -> list[int]:
-    """Return how many events each rank has in a call."""
-    with door(folder) as one:
-        press.n = 0
-        one.call()
-        return COMM.allgather(press.n)
+    """Return how many events each rank has in a call, at least: where ranks wait for cores, messages come in more turns."""
+    counts = []
+    for _ in range(3):
+        with door(folder) as one:
+            press.n = 0
+            one.call()
+            counts.append(press.n)
+    return COMM.allgather(min(counts))
 
 
 @pytest.mark.filterwarnings("ignore:.*incomplete, without a manifest")  # of a save that was interrupted
