@@ -66,8 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "multilevel-spectral: as static, by the method of a course; block, random: equal blocks or random parts "
         "(default: static)",
     )
-    group.add_argument("--imbalance", type=float, default=0.03,
-        help="allowed imbalance of the partition (default: %(default)s)")
     group.add_argument("--effort", choices=("fast", "good", "best"), default="good",
         help="effort of the partition (default: %(default)s)")
     add_seed(group, "the partition")
@@ -197,7 +195,6 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
         tasks(graph, options.work) if graph is not None else None,
         method=options.balance,
         machine=machine,
-        imbalance=options.imbalance,
         effort=options.effort,
         seed=options.seed,
         emulated_speed=speed.now,

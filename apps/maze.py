@@ -13,6 +13,8 @@ maze is cut into tiles: each belongs to one rank, which receives the ways that l
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,12 +38,12 @@ from apps.maze_search import (
     read_maze,
     way_back,
 )
-from apps.maze_shared import shared_bytes
 from apps.maze_tiles import TiledMazeSearch, usual_tile
 from apps.maze_tiles import compile_kernels as compile_tile_kernels
 from lb_mpi.checks import integer
 from lb_mpi.cli.run.options import add_seed
 from lb_mpi.mpi.common.collective import agree, barrier
+from lb_mpi.mpi.common.shared import SharedBytes
 from lb_mpi.table import counted
 
 
@@ -87,7 +89,7 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     compile_once(comm, compile_tile_kernels if tile else compile_kernels)
     if options.file and machine.size < comm.size:
         maze = comm.bcast(maze)
-    with shared_bytes(comm, machine, (dim + 2, dim + 2)) as cells:
+    with shared_cells(comm, machine, dim) as cells:
         if machine.rank == 0:
             if maze is None:
                 random_maze(dim, options.free, options.seed, options.walled, out=cells)
@@ -126,6 +128,14 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
         f"{counted(done.visited, 'cell')} visited, {answer['visited_twice']:,} of them twice",
         *lines(result),
     ]
+
+
+@contextlib.contextmanager
+def shared_cells(comm: MPI.Intracomm, machine: MPI.Intracomm, dim: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Collective: a (dim + 2, dim + 2) array on each machine, which its ranks share; freed, unless the block raises."""
+    shared = SharedBytes(comm, machine, (dim + 2) ** 2)
+    yield shared.array.reshape(dim + 2, dim + 2)
+    shared.close()
 
 
 def lock_step(options: argparse.Namespace, maze: npt.NDArray[np.uint8] | None) -> tuple[dict[str, Any], list[str]]:

@@ -85,11 +85,29 @@ def pool() -> list[float]:
 
 def search(route: str) -> list[float]:
     """Seconds of the search; messages of the busiest rank; seconds of the call before and after the search."""
-    from benchmarks.waiting_tree import PUBLISHED, WaitingTreeSearch  # here, since it imports numba
+    from lb_mpi.searching.uts import PUBLISHED, TREES, UnbalancedTreeSearch  # here, since it imports numba
+
+    class WaitingTreeSearch(UnbalancedTreeSearch):
+        """A tree search whose nodes take `node_s` seconds each, all of them asleep but for the counting."""
+
+        def __init__(self, node_s: float) -> None:
+            super().__init__(TREES[Case.TREE])
+            self._node_s = node_s
+
+        def work(self, units: int) -> int:
+            """Count nodes, and wait as long as they take on this rank."""
+            until = time.perf_counter()
+            done = super().work(units)
+            until += done * self._node_s
+            if (rest_s := until - time.perf_counter()) > 0.0:
+                time.sleep(rest_s)
+            return done
 
     node_s = nodes_s(COMM.size)
     quantum = max(1, round(quantum_s(COMM.size) * SPEED / node_s))
-    WaitingTreeSearch(0.0).load_kernels()
+    warm = WaitingTreeSearch(0.0)
+    warm.start()
+    warm.work(10)  # so that the compiled code is in memory before the clock starts
     problem = WaitingTreeSearch(node_s / SPEED)
     took, result = timed(lambda: lb_mpi.search(COMM, problem, threshold=Case.THRESHOLD, route=route, quantum=quantum))
     assert result.value == PUBLISHED[Case.TREE]

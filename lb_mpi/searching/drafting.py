@@ -109,7 +109,6 @@ class Kind(IntEnum):
     TOKEN = 6
     FINISH = 7
     STOP = 8
-    REPORT = 9  # only in benchmarks.rivals
     BOUND = 10
     PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), up to ASK
     COUNT = 13

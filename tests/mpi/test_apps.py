@@ -160,7 +160,7 @@ MISTAKES: list[tuple[Any, str, str]] = [
     (tsp, "--cities 2", "--cities"), (tsp, "--seed -1", "--seed"), (tsp, "--limit-s 0", "--limit-s"),
     (heat, "mesh:0x4", "mesh:0x4"), (heat, "mesh:4", "mesh:4"), (heat, "nosuch.graph", "nosuch.graph"),
     (heat, "--steps 0", "steps = 0"), (heat, "--work 0", "work = 0"), (heat, "--seed -1", "seed = -1"),
-    (heat, "--balance best", "--balance"), (heat, "--effort most", "--effort"), (heat, "--imbalance nan", "imbalance = nan"),
+    (heat, "--balance best", "--balance"), (heat, "--effort most", "--effort"),
     (heat, "--machine nosuch.json", "nosuch.json"), (heat, f"--speeds {ONE_MORE}", f"--speeds has {COMM.size + 1} numbers"),
     (weather, "--shape 25x47" if COMM.size > 1 else "--shape 0x4", "shape = "), (weather, "--shape 128", "--shape"),
     (weather, "--shape axb", "--shape: 'axb': expected two integers, as in 40x60"), (weather, "--shape -4x8", "shape"),
