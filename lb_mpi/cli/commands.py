@@ -56,7 +56,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     name, *rest = arguments or ["--help"]
     if name == "help":
         name, *rest = [*rest[:1], "--help"]
-    if name in ("--version", "-V") and not rest:
+    if name in ("--version", "-V"):
         return say(f"lb_mpi {__version__}\n") if speaks() else 0
     if name in COMMANDS:
         return execute(COMMANDS[name], rest, f"{prog} {name}")

@@ -37,8 +37,8 @@ def test_simulated_search_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_warning_is_one_line() -> None:
     command = [sys.executable, "-m", "lb_mpi", "partition", "mesh:2x2", "-k", "9"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stderr.startswith("python -m lb_mpi partition: warning: 5 of 9 parts are empty")
-    assert done.stderr.count("\n") == 1
+    (line,) = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]
+    assert line.startswith("python -m lb_mpi partition: warning: 5 of 9 parts are empty")
 
 
 @pytest.mark.parametrize("arguments", ["allocate --tasks 3 --time 1", "-h", "run -h", "partition mesh:2x2 -k 2 -o -"])

@@ -72,7 +72,7 @@ def advise(replayed: Replayed, progress: Progress) -> Advice:
         predicted_s, spread_s = variant.predict()
         lines.append(Prediction(variant, predicted_s + extra_s, spread_s))
         if len(lines) == 1:
-            extra_s = beyond(replayed.measured_s, predicted_s)
+            extra_s = max(0.0, replayed.measured_s - predicted_s)
     notes = [_model_note(lines[0].predicted_s, replayed.measured_s, extra_s), *replayed.notes]
     if (core := _core(replayed.core_share)) < BUSY:
         notes.append(
@@ -108,11 +108,6 @@ def core_share(ranks: Sequence[Stored], steps: Rows) -> Floats:
     busy = (worked > 0.0) & (useful > 0.0)
     share = np.minimum(1.0, useful / np.where(busy, worked, 1.0))
     return np.where(busy, share, np.nan)
-
-
-def beyond(measured_s: float, model_s: float) -> float:
-    """Return the seconds beyond the model."""
-    return max(0.0, measured_s - model_s)
 
 
 def _core(share: Floats) -> float:

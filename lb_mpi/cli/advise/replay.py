@@ -20,7 +20,6 @@ from lb_mpi.cli.advise.advice import (
     Replayed,
     Variant,
     advise,
-    beyond,
     calls,
     core_share,
     doubt,
@@ -261,7 +260,7 @@ def replay_exchange(run: Run) -> Replayed | None:
     speeds = weights / took  # weight per second, in all exchanges together
     speeds = np.where(busy, speeds, np.nanmean(speeds))
     measured_s = float(spans(run, steps).sum())
-    talk_s = beyond(measured_s, float(np.nanmax(took)))  # beyond the slowest rank's computation
+    talk_s = max(0.0, measured_s - float(np.nanmax(took)))  # beyond the slowest rank's computation
 
     best_s = float(weights.sum() / speeds.sum())
     static_s = best_s * (1.0 + IMBALANCE / 2.0) + talk_s, IMBALANCE * best_s
@@ -324,13 +323,11 @@ def predictions(run: Run, progress: Progress) -> tuple[list[Advice], list[str]]:
         return [], [f"times with other settings are predicted for at most {MOST_RANKS} ranks"]
     found, why = replays(run)
     if found and run.size > MOST_WITH_WAYS:
-        found = [one._replace(variants=[one.variants[0], _without(one)]) for one in found]
+        found = [
+            one._replace(variants=[one.variants[0], *(way for way in one.variants if way.what in WITHOUT)]) for one in found
+        ]
         why = [*why, f"other settings than no balancing are predicted for at most {MOST_WITH_WAYS} ranks"]
     return [advise(one, progress) for one in found], why
-
-
-def _without(replayed: Replayed) -> Variant:
-    return next(way for way in replayed.variants if way.what in WITHOUT)
 
 
 def gain(found: Sequence[Advice]) -> tuple[float, str]:

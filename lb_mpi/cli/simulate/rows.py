@@ -12,8 +12,7 @@ import gc
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -399,22 +398,14 @@ def simulate(
     cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int, SimulatedCall], Any] | None = None
 ) -> list[SimulatedCall]:
     """Run `calls` calls one after the other; `on_call` is called after each."""
-    done = []
-    with _no_collector():
+    done, collects = [], gc.isenabled()
+    gc.disable()  # with many ranks, to look for cycles of references takes a third of the time, for nothing
+    try:
         for number_of_call in range(integer("calls", calls, 1)):
             done.append(cluster.call(costs(number_of_call)))
             if on_call is not None:
                 on_call(number_of_call, done[-1])
-    return done
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Keep Python from looking for cycles of references: with many ranks, that takes a third of the time, for nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
     finally:
-        if was_on:
+        if collects:
             gc.enable()
+    return done
