@@ -607,7 +607,7 @@ class RootMap(RootTasks):
         copies = len(set(ranks.hosts)) * len(self._function[0])  # of the function, one to each host
         self._rank_tasks[ranks.rank] = done._replace(sent_bytes=done.sent_bytes + copies)
         try:
-            self._keep_rest()
+            self._write_rest()
             if self.failure is None and self._to_all and results is not None:
                 payload = exact(results)
         except BaseException as error:
@@ -619,7 +619,7 @@ class RootMap(RootTasks):
         self._plan.learn(found.runs, maps.knowledge, maps.memory)
         maps.ended(len(self._plan.order), seconds, self._rank_tasks, self.threads_s)
 
-    def _keep_rest(self) -> None:
+    def _write_rest(self) -> None:
         """Write what a map that is dropped, or has failed, has received, so that a later run need not compute it."""
         if self._found.keeps:
             with interrupts().allowed():
