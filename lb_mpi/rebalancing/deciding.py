@@ -86,7 +86,7 @@ class Maxima(NamedTuple):
     speed: float
     seconds: float  # that it needs for its load
     free_s: float  # of these, with a core
-    minus_call_s: float  # seconds of its last opportunity at which nothing moved
+    minus_call_s: float  # seconds of an opportunity at which nothing moves
     grown_s: float  # seconds that it needs, if it got vertices in the last move
     expected_s: float  # seconds that it would need at the speed that was expected when vertices moved
 
@@ -126,7 +126,7 @@ def report(
 ) -> Reduction:  # fmt: skip
     """Return the numbers of a rank.
 
-    `call_s`: seconds of its last opportunity without a move; `grown`: it got vertices in the last move;
+    `call_s`: seconds of an opportunity without a move; `grown`: it got vertices in the last move;
     `expected`: the speed that was expected then; NaN: there was no move.
     """
     timed = not math.isnan(mine.speed)
