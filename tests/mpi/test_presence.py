@@ -279,6 +279,18 @@ def test_a_communicator_is_freed_only_if_no_rank_fails_alone_after_an_error_of_a
         assert (own == MPI.COMM_NULL) == (alone < 0)
 
 
+def test_a_rank_that_leaves_alone_sends_its_failure_before_it_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when they are late: they may wait for it in another call."""
+    for alone in (False, True):
+        presence = communicator.presence_of(communicator.duplicate(used()))
+        failed: list[bool] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(presence, "close", lambda failed=failed, presence=presence: failed.append(presence.failed))
+            presence.leave(KeyboardInterrupt() if alone else presence.on_all(ValueError("of all")))
+        assert failed == [alone]
+        presence.close()
+
+
 @pytest.mark.parametrize(("door", "late_rank"), [*[(one, LATE) for one in DOORS], ("Pool.map", 0), ("Balancer.map_rows", 0)])
 def test_a_late_rank_is_named_once_and_when_it_comes_all_go_on(folder: Path, door: str, late_rank: int) -> None:
     (name, made), lowest = DOORS[door], int(late_rank == 0)
@@ -346,6 +358,30 @@ def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -
     comm.Free()
 
 
+@pytest.mark.parametrize("within", ["check_launcher", "_idup", "Presence.wait", "arrange"])
+def test_a_handler_that_raises_in_the_first_call_on_a_communicator_ends_it_on_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, within: str
+) -> None:
+    """Before a duplicate is begun, while all make it, also of a communicator with a topology, and in an import."""
+
+    class Alarm(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Alarm
+
+    comm = COMM.Create_cart([SIZE]) if within == "Presence.wait" else COMM.Dup()
+    if RANK == 0 and within == "arrange":
+        monkeypatch.setitem(sys.modules, "lb_mpi.arranging.arrange", None)
+    elif RANK == 0:
+        monkeypatch.setattr(f"lb_mpi.mpi.common.communicator.{within}", handler)
+    with pytest.raises(lb_mpi.Error if RANK else (Alarm, ImportError), match="rank 0: (Alarm|Module)" if RANK else None):
+        lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE)
+    monkeypatch.undo()
+    lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
+    comm.Free()
+
+
 def n_used() -> int:
     """Communicators that there are, as far as they can be counted: what MPICH has left, or the first free one's number."""
     if "MPICH" not in MPI.Get_library_version():
@@ -387,7 +423,7 @@ def test_an_error_of_mpi_for_want_of_communicators_says_what_is_open(monkeypatch
         presence = communicator.presence_of(balancer._presence.comm)
         monkeypatch.setattr(communicator.Presence, "wait", none)
         with pytest.raises(lb_mpi.Error, match=r"no other communicator, where lb_mpi has [1-9]\d* open: expected close"):
-            communicator._idup(COMM, presence)
+            communicator._idup(COMM, presence, [])
         monkeypatch.undo()
     comm.Free()
 

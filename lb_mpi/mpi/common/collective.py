@@ -44,8 +44,8 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
     with call(name, watched=watched):
         own = duplicate(comm)
         presence = presence_of(own)
-        presence.begin(name)
         try:
+            presence.begin(name)
             yield own
         except BaseException as error:
             presence.leave(error)

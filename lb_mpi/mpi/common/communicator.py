@@ -40,7 +40,7 @@ from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.launcher import check_launcher
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap, interrupts
+from lb_mpi.mpi.common.waiting import LONGEST_S, PATIENCE_S, Nap, interrupts
 
 EVERY_S = 0.25  # between two probes for questions
 LOOKS = 8  # polls in a row before the core is yielded: balanced ranks finish at nearly the same time
@@ -50,6 +50,7 @@ SETTLED_AFTER = 20  # probes of a failure before it is raised
 LATE_AFTER_S = 1.0  # of waiting
 OTHER_AFTER_S = 2 * LATE_AFTER_S  # of waiting, before calls are compared: who closes since it has failed says so before
 UNNAMED = "lb_mpi"
+Made = tuple[MPI.Comm, MPI.Request]  # a duplicate, and what completes when all ranks have it
 _key = _end_key = MPI.KEYVAL_INVALID
 _kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
@@ -313,10 +314,9 @@ class Presence:
         """Collective: return a communicator of the same ranks, whose `Presence` is a child of this one."""
         self.check()
         with self.notifying():
-            comm = _idup(self.comm, self)
-        child = Presence(comm, self._anchor, self)
-        comm.Set_attr(_keyval(), child)
-        return comm
+            comm = _idup(self.comm, self, [])
+            comm.Set_attr(_keyval(), Presence(comm, self._anchor, self))
+            return comm
 
     def _receive_failure(self, after: int = 1) -> None:
         if (text := self._failures.receive(after)) is not None:
@@ -517,11 +517,28 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
             _kept.append(one)  # an answer may still arrive, which no later communicator may receive
         else:
             one.comm.Free()
-    check_launcher(comm, os.environ)
-    own = _idup(comm, presence_of(comm))
+    made: list[Made] = []
+    try:
+        check_launcher(comm, os.environ)
+        _idup(comm, presence_of(comm), made)
+        return _anchor_of(comm, made)
+    except Error:
+        raise
+    except BaseException as error:  # of a user's signal handler: the others can be notified only on what is being made
+        if not made:
+            made.append(comm.Idup())
+        if _is_done(made[0][1], PATIENCE_S):
+            _anchor_of(comm, made).send_failure(error)
+        raise
+
+
+def _anchor_of(comm: MPI.Intracomm, made: list[Made]) -> Presence:
+    """Collective: return the anchor of a user's communicator, of which a duplicate was made."""
+    own = MPI.Intracomm(made[0][0])
     if own.Get_topology() != MPI.UNDEFINED:
         # Open MPI crashes when it makes another topology from a duplicate that has one.  All ranks take part.
         bare = MPI.Intracomm(own.Split(0, own.rank))
+        made[0] = bare, MPI.REQUEST_NULL
         own.Free()
         own = bare
     anchor = Presence(own)
@@ -531,11 +548,23 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
     return anchor
 
 
-def _idup(comm: MPI.Intracomm, presence: Presence) -> MPI.Intracomm:
-    """Duplicate without blocking: in `Dup`, waiting ranks do not answer, and spin."""
+def _is_done(request: MPI.Request, within_s: float) -> bool:
+    """Return whether a request is complete within this time."""
+    end = time.perf_counter() + within_s
+    while not (done := request.Test()) and time.perf_counter() < end:
+        time.sleep(LONGEST_S)
+    return done
+
+
+def _idup(comm: MPI.Intracomm, presence: Presence, made: list[Made]) -> MPI.Intracomm:
+    """Duplicate without blocking: in `Dup`, waiting ranks do not answer, and spin.
+
+    What is begun is in `made`, even if a user's signal handler raises just then: it runs between steps of Python only.
+    """
     try:
-        own, request = comm.Idup()
-        presence.wait(request.Test, (own, request))
+        made.extend(map(MPI.Comm.Idup, (comm,)))
+        own, request = made[0]
+        presence.wait(request.Test, made)
     except MPI.Exception as error:  # MPICH has about 2,000
         n_open = sum(anchor._n_open for anchor in _anchors)
         how = "expected close(), or a with block, for each Balancer, plan and pool that is no longer used"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi import checks
 from lb_mpi.graph import Graph, cube, grid, host_graph, mesh, most_square_mesh
@@ -81,7 +81,11 @@ def reorder_ranks(
 
     Raises ValueError or TypeError on every rank if an argument is wrong on any rank, or differs between ranks.
     """
-    from lb_mpi.arranging.arrange import arrange  # imports numba, which a Balancer does not need
+
+    def arranged() -> NDArray[np.int64]:
+        from lb_mpi.arranging.arrange import arrange  # imports numba: here, so that its failure is one of all ranks
+
+        return arrange(layout, checked, **options).vertices
 
     with opened(comm, "lb_mpi.reorder_ranks") as own:
         layout, checked, number = agree(
@@ -90,7 +94,7 @@ def reorder_ranks(
         options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}
         agree_on(own, graph=fingerprint(layout), speeds=checked.tolist(), **options)
         on_root = own.rank == 0
-        found = agree(own, lambda: arrange(layout, checked, **options).vertices if on_root else None)
+        found = agree(own, lambda: arranged() if on_root else None)
         places = np.empty(own.size, dtype=np.int64) if found is None else found
         wait(own, own.Ibcast(places), places)
         return MPI.Intracomm(own.Split(0, int(places[own.rank])))  # collective: all ranks take part
