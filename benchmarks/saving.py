@@ -61,7 +61,7 @@ def saved(ranks: int, program: Program, every: str, place: str | None) -> Run:
         if not saves:
             return Run(seconds)
         last = int(saves[-1].name.removeprefix("save-"))
-        n_saves = -(-last // int(every)) if "weather" in program.argv else last
+        n_saves = -(-last // (int(every) or last)) if "weather" in program.argv else last  # every 0: one, at the end
         return Run(seconds, n_saves, sum(path.stat().st_size for path in saves[-1].iterdir()) / 1e6)
 
 
