@@ -267,11 +267,6 @@ class Decided(NamedTuple):
     speeds: Floats  # units of work per second
     late: Floats  # work that each could have done before it came
 
-    @property
-    def words(self) -> str:
-        """Say what was decided, and what was lent meanwhile."""
-        return words_of(self.decision, self.rows)
-
 
 def failure(problem: RoundProblem, size: int) -> Decided:
     """Return the decision on a round with a problem, from which nothing is learned, on `size` known ranks."""

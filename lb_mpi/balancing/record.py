@@ -10,7 +10,7 @@ from typing import Any
 
 from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.record.events import Driver, Step, Way, merged
+from lb_mpi.record.events import Driver, Step, Way
 from lb_mpi.record.history import History
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.report import RankWork, Report
@@ -123,19 +123,22 @@ class Loans:
     """The rows that `rank` lends, and its calls; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int], rank: int) -> None:
-        self.record, self._worlds = record, worlds
-        self._rank = rank
-        self.total: Step | None = None  # of the calls of map_rows so far, in which speeds are not known yet
-        self._last: Step | None = None
-        self._knowledge: Knowledge | None = None  # of the last call
+        self.record, self._worlds, self._rank = record, worlds, rank
+        self._n_calls = self._n_computed = 0  # of map_rows so far
+        self._seconds = self._busy_s = self._queued_s = 0.0  # in those calls
+        self._last: tuple[Balanced, int, Knowledge] | None = None  # of the last call, with the number of rows at home
         self.ended = self.last_s = math.nan  # when the last call ended, and how long after the one before; NaN: none yet
 
     @property
     def rank(self) -> RankWork:
         """The work of this rank in the calls so far."""
-        if self.total is None or self._knowledge is None:
+        if self._last is None:
             return RankWork(self._rank)
-        return RankWork.of(self._rank, self.total._replace(speed=_speed(self._knowledge), moved=0.0))
+        _, home, knowledge = self._last
+        return RankWork(
+            self._rank, home, self._n_computed, busy_s=self._busy_s, useful_s=self._busy_s - self._queued_s,
+            speed=_speed(knowledge), seconds=self._seconds,
+        )  # fmt: skip
 
     def lent(self, borrower: int, rows: int) -> None:
         """Record that rows were sent."""
@@ -151,12 +154,14 @@ class Loans:
         `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.
         """
         home, computed = rows
-        step = _step(Driver.ROWS, began, ended, last, busy_s - queued_s, computed, home=home, busy_s=busy_s)
-        self.total, self._last = step if self.total is None else merged(self.total, step), step
-        self.ended, self.last_s, self._knowledge = ended, ended - self.ended, knowledge
+        self._n_calls, self._n_computed = self._n_calls + 1, self._n_computed + computed
+        self._seconds, self._busy_s = self._seconds + ended - began, self._busy_s + busy_s
+        self._queued_s, self._last = self._queued_s + queued_s, (last, home, knowledge)
+        self.ended, self.last_s = ended, ended - self.ended
         if self.record is not OFF:
             home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
-            self._add(step._replace(home_s=home_s), last, knowledge)
+            step = _step(Driver.ROWS, began, ended, last, busy_s - queued_s, computed)
+            self._add(step._replace(home=home, busy_s=busy_s, home_s=home_s), last, knowledge)
             costs = knowledge.costs
             if costs is not None and costs.known:
                 self.record.know(ended, lambda: costs.work(knowledge.tick_work))
@@ -167,19 +172,18 @@ class Loans:
 
     def report(self, ranks: Iterable[RankWork]) -> Report:
         """Combine the work of all ranks, in their order."""
-        n_calls = 0 if self.total is None else self.total.n
-        home, actual = (math.nan, math.nan) if self._last is None else (self._last.before, self._last.after)
-        return Report(Driver.ROWS, n_calls, tuple(ranks), actual, home)
+        home = actual = math.nan
+        if self._last is not None:
+            home, actual = self._last[0].imbalance_before, self._last[0].imbalance_after
+        return Report(Driver.ROWS, self._n_calls, tuple(ranks), actual, home)
 
     def _add(self, step: Step, last: Balanced, knowledge: Knowledge) -> None:
         reason = self.record.reason(last.reason.partition(";")[0])
         self.record.step(step._replace(speed=_speed(knowledge), reason=reason))
 
 
-def _step(
-    driver: Driver, began: float, ended: float, last: Balanced, useful_s: float = 0.0, units: int = 0, **more: Any
-) -> Step:
+def _step(driver: Driver, began: float, ended: float, last: Balanced, useful_s: float = 0.0, units: int = 0) -> Step:
     return Step(
         driver, began, ended, useful_s, units, 1.0, last.imbalance_before, last.imbalance_after, last.rows_moved,
-        int(last.acted), serving_s=last.seconds, **more,
+        int(last.acted), serving_s=last.seconds,
     )  # fmt: skip

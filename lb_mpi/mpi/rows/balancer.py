@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
 from types import TracebackType
@@ -16,11 +16,11 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.decider import Decider, RootPlanner
-from lb_mpi.balancing.deciding import BalanceReason, Decided, Trigger, When
+from lb_mpi.balancing.deciding import BalanceReason, Decided, Trigger, When, words_of
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
 from lb_mpi.balancing.record import Balanced, Loans, balances
-from lb_mpi.checks import choice, integer
+from lb_mpi.checks import choice
 from lb_mpi.checks import function as check_function
 from lb_mpi.columns import Pack, Unpack
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
@@ -219,20 +219,23 @@ class Balancer:
         knowledge, watch = self._knowledge, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
         mine, failed, scalars = _NO_ROWS, None, dict[str, str]()
+        called: Any = function
         try:
-            check_function("function", function)
-            mine = _rows(rows, more, pack, unpack, block_rows)
-            scalars = scalars_of(more, options)
+            if not callable(called):
+                check_function("function", called)
+            mine = Rows(rows, more, pack=pack, unpack=unpack, block_rows=block_rows)
+            scalars = scalars_of(more, options) if more or options else scalars
         except Exception as caught:
             failed = of_argument(caught)
-        known = knowledge.knows(mark := mine.spec.mark)
+        known = knowledge.knows(mark := mine.mark)
         watch.warm = watch.warm and known
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record), self._calling:
             watch.begin()
-            bound = functools.partial(function, **options) if options and not failed else function
+            if options and not failed:
+                called = functools.partial(function, **options)
             results = Results(mine, function, self._form)
             computing = Computing(
-                bound, mine, results, watch, self._loans.record, form=self._form if known else None,
+                called, mine, results, watch, self._loans.record, form=self._form if known else None,
                 mark=zlib.crc32(repr(scalars).encode(errors="replace"), mark), began_s=began_s, last_s=self._loans.last_s,
             )  # fmt: skip
             try:
@@ -292,7 +295,7 @@ class Balancer:
         """
         comm, knowledge = self._open("lb_mpi.Balancer.migrate"), self._knowledge
         with call("lb_mpi.Balancer.migrate"), self._calling, self._presence.notifying():  # to the end: see `commit`
-            mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
+            mine = agree(comm, lambda: Rows(rows, pack=pack, unpack=unpack))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
             agree(comm, lambda: choice("order", order, ORDERS))
             agree_on(comm, rows=mine.spec.words, costs_given=given is not None, order=order)
@@ -358,7 +361,7 @@ class Balancer:
             decider.begun(self._plans.run(planning)[0])
         self._wire.begin()
         objects, quick = rows.pack is not None, decider.quick.left > 0
-        round = knowledge.begin(n, rows.spec.mark, warm=watch.warm, objects=objects, quick=quick)
+        round = knowledge.begin(n, rows.mark, warm=watch.warm, objects=objects, quick=quick)
         if failed:
             round.fail()
         port = RoundPort(self._wire, knowledge, round, computing, self._loans, decider)
@@ -377,13 +380,13 @@ class Balancer:
     def _finish(self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str]) -> Balanced:
         """Follow the decision of all ranks; return the record of the call."""
         knowledge, plans, results = self._knowledge, self._plans, computing.results
-        planned_s, steps = 0.0, 0
+        planned_s, steps, act = 0.0, 0, decided.decision.act
         if decided.problem:
             raise_on_all(self._presence.comm, failed)
             raise_difference(self._presence.comm, {"rows": computing.rows.spec.words, **scalars})
         if decided.decision.reason is BalanceReason.HOME:
             knowledge.follow(None)
-        elif decided.decision.act:
+        elif act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
             plan, steps = plans.plan()
@@ -391,7 +394,7 @@ class Balancer:
             planned_s = time.perf_counter() - began
             plans.changed(plan, planned_s)
         last = Balanced(
-            decided.decision.act, decided.words, decided.imbalance_before, decided.imbalance_after, decided.rows,
+            act, words_of(decided.decision, decided.rows), decided.imbalance_before, decided.imbalance_after, decided.rows,
             decided.bytes, steps, computing.spent_s + planned_s, decided.decision.gain_s,
         )  # fmt: skip
         self.history.append(last)
@@ -411,11 +414,6 @@ class Balancer:
 
 
 _NO_ROWS = Rows(np.zeros(0))
-
-
-def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:
-    n = 0 if block_rows is None else integer("block_rows", block_rows, 1)
-    return Rows(rows, more, pack=pack, unpack=unpack, block_rows=n)
 
 
 def _check(tolerance: float, when: Any, every: Any, graph: Graph, scheme: str) -> tuple[Trigger, str]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from lb_mpi.balancing.deciding import UNKNOWN
 from lb_mpi.balancing.round import RoundKind, Rowset, count
-from lb_mpi.checks import returned, show
+from lb_mpi.checks import integer, returned, show
 from lb_mpi.columns import (
     ALIGN,
     ArrayColumn,
@@ -86,14 +86,17 @@ class Spec(NamedTuple):
         return _mark(self)
 
 
-@functools.lru_cache(64)  # several times in each call
+@functools.lru_cache(64)  # in each call
 def _mark(spec: Spec) -> int:
     dtypes = tuple(map(layout, spec.dtypes))
     return zlib.crc32(repr((spec.form, dtypes, spec.shapes, spec.n_home, spec.block_rows, spec.named)).encode())
 
 
 class Rows:
-    """A user's rows: n rows, as columns or objects, in n_units units.  They are never written to."""
+    """A user's rows: n rows, as columns or objects, in n_units units.  They are never written to.
+
+    Attributes: `spec` and its `mark`; the `columns`, their `kinds`, as `lb_mpi.columns` moves them, and `orders` in memory.
+    """
 
     def __init__(
         self,
@@ -102,8 +105,9 @@ class Rows:
         *,
         pack: Pack | None = None,
         unpack: Unpack | None = None,
-        block_rows: int = 0,
+        block_rows: int | None = None,
     ) -> None:
+        size = 0 if block_rows is None else integer("block_rows", block_rows, 1)
         if (pack is None) != (unpack is None):
             raise TypeError("pack and unpack: expected both or neither")
         for name, value in (("pack", pack), ("unpack", unpack)):
@@ -111,7 +115,7 @@ class Rows:
                 raise TypeError(f"{name} = {show(value)}: expected a function")
         self.pack, self.unpack, self._more = pack, unpack, more
         self._make: Callable[[Any], Any] = getattr(rows, "_make", tuple)  # of a tuple: a named one
-        places = [k for k, one in enumerate(more) if not _is_scalar(one)]
+        places = [k for k, one in enumerate(more) if not _is_scalar(one)] if more else []
         if pack is not None:
             if not isinstance(rows, list):
                 raise TypeError(f"rows of type {type(rows).__name__}: expected a list of objects, since pack is given")
@@ -119,9 +123,14 @@ class Rows:
                 raise TypeError("more arrays: expected none beside objects (make them part of the objects)")
             self.columns: list[Any] = [rows]
             self.orders: Orders = ((),)
-            self.spec = Spec("objects", (), (), 1, block_rows)
-            self.n = len(rows)
-            return
+            self.spec, self.n = Spec("objects", (), (), 1, size), len(rows)
+        else:
+            self._set_arrays(rows, more, places, size)
+        self.mark, self.kinds = _mark(self.spec), _kinds(self.spec, pack, unpack)
+        self.n_units = -(-self.n // (size or 1))
+
+    def _set_arrays(self, rows: Any, more: Sequence[Any], places: Sequence[int], block_rows: int) -> None:
+        """Set columns, orders and spec: of the arrays of `rows`, and of those in `more`, which are at these places."""
         proper = list(rows) if isinstance(rows, list | tuple) else [rows]
         if not proper:
             raise TypeError("rows without arrays: expected at least one")
@@ -148,11 +157,6 @@ class Rows:
         named = type(rows).__qualname__ if isinstance(rows, tuple) and hasattr(rows, "_make") else ""
         self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows, named)
 
-    @property
-    def n_units(self) -> int:
-        """The number of units."""
-        return -(-self.n // max(1, self.spec.block_rows))
-
     def of_units(self, units: Rowset) -> Rowset:
         """The rows of some units; of blocks, the last one, which may be shorter, comes last."""
         size = min(self.spec.block_rows, self.n)  # one block may have all rows
@@ -163,15 +167,12 @@ class Rows:
         every = (np.sort(units)[:, None] * size + np.arange(size)).ravel()
         return every[every < self.n]
 
-    @property
-    def kinds(self) -> tuple[Column, ...]:
-        """The columns, as `lb_mpi.columns` moves them."""
-        return _kinds(self.spec, self.pack, self.unpack)
-
     def block(self, index: Rowset) -> tuple[Any, ...]:
         """Copies of some rows of all columns, in the memory order of the caller's; the function may change them."""
-        each = zip(self.kinds, self.columns, self.orders, strict=True)
-        return tuple(kind.copy(column, index, order) for kind, column, order in each)
+        copies = []
+        for kind, column, order in zip(self.kinds, self.columns, self.orders, strict=True):
+            copies.append(kind.copy(column, index, order))
+        return tuple(copies)
 
     def arguments(self, block: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of the user's function for a block: the rows proper, then `more`, with scalars unchanged."""
@@ -182,7 +183,7 @@ class Rows:
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Pack some rows of all columns into one buffer."""
-        header = _HEADER.pack(*Head(count(index), kind, self.spec.mark))
+        header = _HEADER.pack(*Head(count(index), kind, self.mark))
         return packed(header, chunks_of_rows(self.kinds, self.columns, index, self.orders))
 
     def joined(self, blocks: Sequence[tuple[Any, ...]], orders: Orders) -> Any:
@@ -191,7 +192,7 @@ class Rows:
         return in_form(self.spec, [kind.join(parts, order) for kind, parts, order in each], self._make)
 
 
-@functools.lru_cache(64)  # several times in each call
+@functools.lru_cache(64)  # in each call
 def _kinds(spec: Spec, pack: Pack | None, unpack: Unpack | None) -> tuple[Column, ...]:
     if pack is not None and unpack is not None:
         return (ObjectColumn(pack, unpack),)
@@ -258,22 +259,16 @@ class Results:
     def __init__(self, rows: Rows, function: Callable[..., Any], known: Spec | None = None) -> None:
         self._rows, self._function, self._known = rows, function, known
         self.spec: Spec | None = None  # None: unknown yet
+        self.mark = 0  # of the form; 0: no results yet; UNKNOWN: results of a form that this rank does not know
         self._columns: list[Any] = []
         self._early: list[tuple[Rowset, Buffer]] = []
         self._n_missing = rows.n
         if rows.pack is not None:
             self.look_like(rows.spec)
 
-    @property
-    def mark(self) -> int:
-        """The mark of the results' form; 0: no results yet; UNKNOWN: results of a form that this rank does not know."""
-        if self.spec is None:
-            return UNKNOWN if self._early else 0
-        return self.spec.mark
-
     def look_like(self, spec: Spec) -> None:
         """Allocate results of this form, in the memory order of the caller's columns."""
-        self.spec = spec
+        self.spec, self.mark = spec, _mark(spec)
         self._columns = self.room(self._rows.n)
         early, self._early = self._early, []
         for index, buffer in early:
@@ -322,19 +317,21 @@ class Results:
         if self.spec.form == "objects":
             return [[None] * n]
         orders = itertools.chain(self._rows.orders[: self._rows.spec.n_home], itertools.repeat(()))
-        columns = zip(self.spec.dtypes, self.spec.shapes, orders, strict=False)
-        return [ordered((n, *shape), dtype, _fitted(like, 1 + len(shape))) for dtype, shape, like in columns]
+        columns = []
+        for dtype, shape, like in zip(self.spec.dtypes, self.spec.shapes, orders, strict=False):
+            columns.append(ordered((n, *shape), dtype, _fitted(like, 1 + len(shape))))
+        return columns
 
     def parcel(self, block: Sequence[Any], ticks: float) -> Buffer:
         """Pack checked results into one buffer, with the ticks spent on them."""
         assert self.spec is not None
-        header = Head(len(block[0]), RoundKind.DONE, self.spec.mark, ticks)
+        header = Head(len(block[0]), RoundKind.DONE, self.mark, ticks)
         kinds = _kinds(self.spec, self._rows.pack, self._rows.unpack)
         return packed(_HEADER.pack(*header), chunks_of_rows(kinds, block, slice(0, header.n)))
 
     def put(self, index: Rowset, block: Sequence[Any]) -> None:
         """Store results of some rows."""
-        self._n_missing -= count(index)
+        self._n_missing -= len(block[0])
         if self._rows.pack is not None:
             places = range(self._rows.n)[index] if isinstance(index, slice) else index.tolist()
             for place, item in zip(places, block[0], strict=True):
@@ -349,7 +346,8 @@ class Results:
             self.look_like(self._known)
         if self.spec is None:
             self._early.append((index, buffer))
-        elif head(buffer).mark == self.spec.mark:
+            self.mark = UNKNOWN
+        elif head(buffer).mark == self.mark:
             self.put(index, columns_of(buffer, self.spec, self._rows.pack, self._rows.unpack))
 
     @property
@@ -380,8 +378,6 @@ def _is_scalar(value: object) -> bool:
 
 def scalars_of(more: Sequence[Any], options: Mapping[str, Any]) -> dict[str, str]:
     """Return the scalars among the arguments of the function, which must be equal on all ranks, as text by name."""
-    if not more and not options:
-        return {}
     named = [(f"more[{k}]", one) for k, one in enumerate(more)] + sorted(options.items())
     return {name: repr(one.item() if isinstance(one, np.generic) else one) for name, one in named if _is_scalar(one)}
 
