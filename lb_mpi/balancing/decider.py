@@ -41,6 +41,7 @@ from lb_mpi.balancing.deciding import (
 )
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.quick import Quick
+from lb_mpi.balancing.round import Learned
 from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
 from lb_mpi.balancing.ways import RECENT, Choice, Stay, Ways
 from lb_mpi.errors import Error
@@ -109,6 +110,7 @@ class Decider:
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
         self._stayed_s: deque[float] = deque(maxlen=RECENT)  # busy, in the last calls at home
         self._began_s = self._planned_s = 0.0
+        self._held = False  # nothing is learned in the call that ends
 
     def changed(self, *, lending: bool, seconds: float | None = None) -> None:
         """Record that the next round has another distribution, which this rank needed `seconds` to plan (None: unknown)."""
@@ -142,9 +144,14 @@ class Decider:
     def _speed(self) -> float:
         return self._tick_work * (self._tick_rates.usual() if self._tick_rates else 1.0)
 
-    def report(self, report: RankReport) -> Reduction:
-        """Learn from this rank's report, unless it is of a quick call; return what all ranks learn of it."""
-        knowledge, home = self._knowledge, self.ways.home
+    def report(self, report: RankReport, learned: Learned | None = None) -> Reduction:
+        """Learn from this rank's report, unless nothing is learned in this call; return what all ranks learn of it.
+
+        `learned`: what the rank has measured of rows; None: the report has it.
+        """
+        knowledge, home, self._held = self._knowledge, self.ways.home, self.held
+        if learned is not None and not self._held:
+            report = knowledge.learn(learned, report)
         late, tick_work = float(knowledge.late[knowledge.place]), float(knowledge.tick_work[knowledge.place])
         own_s = report.busy_s
         if home or self.ways.learning:  # waiting for a core is mostly noise, no reason to lend; in calls not in busy_s, too
@@ -176,7 +183,7 @@ class Decider:
             -self._began_s,
         )  # fmt: skip
         sums = halves((*in_units(reals), *counts))
-        return Reduction(sums if self.held else self._with_more(sums), np.array(maxima, dtype=float))
+        return Reduction(sums if self._held else self._with_more(sums), np.array(maxima, dtype=float))
 
     def decide(self, all_ranks: Reduction) -> Decided:
         """Decide on the round from the reports of all ranks; the decision is the same on all ranks."""
@@ -192,7 +199,7 @@ class Decider:
         after = above(most.busy_s, total.busy / total.speed)
         balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         last_s = most.last_s or math.nan
-        if self.held:
+        if self._held:
             decision = self._hold(total, most, last_s)
             if most.changed:
                 self.restart()

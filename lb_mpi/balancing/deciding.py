@@ -221,15 +221,15 @@ class Trigger:
 class RankReport(NamedTuple):
     """The report of one rank after a round."""
 
-    failed: bool  # the user's function or rows are invalid on this rank
-    mark: int  # of the rows' Spec
-    results: int  # mark of the results' Spec, if none the last one known; 0: none known; UNKNOWN: results of an unknown one
-    work: float  # of its rows at home, units of work; NaN: unknown
-    busy_s: float  # spent on rows: computing, resting (emulated), copying
-    ticks: float  # counted meanwhile
-    spent_s: float  # for packing, sending, and joining
-    rows: int  # lent
-    bytes: int  # sent
+    failed: bool = False  # the user's function or rows are invalid on this rank
+    mark: int = 0  # of the rows' Spec
+    results: int = 0  # mark of the results' Spec, if none the last one known; 0: none; UNKNOWN: results of an unknown one
+    work: float = math.nan  # of its rows at home, units of work; NaN: unknown
+    busy_s: float = 0.0  # spent on rows: computing, resting (emulated), copying
+    ticks: float = 0.0  # counted meanwhile
+    spent_s: float = 0.0  # for packing, sending, and joining
+    rows: int = 0  # lent
+    bytes: int = 0  # sent
     home: int = 0  # its rows
     helped: float = 0.0  # unplanned help: work that others did for this rank, minus work that it did for others
     began_s: float = math.nan  # from the end of the last round to this one; NaN: no last round
@@ -238,6 +238,7 @@ class RankReport(NamedTuple):
     coreless_s: float = 0.0  # of busy_s, without a core
     last_s: float = math.nan  # from the end of the call before the last one to the end of the last one; NaN: unknown
     overhead_s: float = 0.0  # of it with messages, and all else that does not depend on how many rows it computed
+    handling_s: float = 0.0  # overhead of a block; 0: unknown, the previous value is kept
     formed: bool = True  # it has results
     changed: bool = False  # its rows have another form than in the last round
     observed: tuple[Observation, ...] = ()  # of the work of other ranks' ticks

@@ -4,7 +4,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`l
 
     round = knowledge.begin(n, mark)
     the loop of an actor (`lb_mpi.actor`)
-      in it, with SETTLED: report = knowledge.learn(learned, ...)   # for the decider
+      in it, with SETTLED: decider.report(report, learned)   # learns from it, unless the call is a quick one
     knowledge.apply(decided, round.learned.late_ticks)
     if decided.decision.act:
         knowledge.follow(plan)                             # None: all rows stay at home from now on
@@ -26,7 +26,7 @@ rank r is s_r = k_r / g_r units of work per second.
   was the borrower.
 - A tick is a second of the function's own time: CPU time, and the time in which the function itself waits (it sleeps,
   or waits for a file, a subprocess, another thread or a GPU).  Time in which other programs had the core is not a
-  property of the rows.  The carrier separates the two in each call (`lb_mpi.mpi.common.waiting.own_time_s`), so that
+  property of the rows.  The carrier separates the two in each call (`lb_mpi.mpi.common.waiting.own_s`), so that
   ticks of functions that wait and of functions that compute are comparable from the first call on.
 - Computing can be delayed but never sped up: a smaller measurement is accepted at once, a larger one gradually.
 
@@ -383,23 +383,15 @@ class Knowledge:
             objects=objects, quick=quick,
         )  # fmt: skip
 
-    def learn(
-        self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0, *, quick: bool = False
-    ) -> RankReport:  # fmt: skip
-        """Learn from what was measured in a round; return this rank's report, without what only the carrier knows.
-
-        This rank spent `busy_s` seconds on rows, in which it counted `ticks`.  Each block had an overhead of
-        `handling_s` (0: unknown, keep the previous value).  Nothing is learned from a `quick` call.
-        """
-        report = RankReport(learned.failed, 0, 0, math.nan, busy_s, ticks, 0.0, learned.rows_lent, 0)
-        if quick:
-            return report
+    def learn(self, learned: Learned, report: RankReport) -> RankReport:
+        """Learn from what was measured in a round that is no quick one; return the report with what is known of its rows."""
         self.took = math.nan
-        if learned.failed:
+        if report.failed:
             return report
         assert self.costs is not None
+        busy_s, ticks = report.busy_s, report.ticks
         place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
-        timed = [(rows, place[by], ticks) for rows, by, ticks, _ in learned.timed]
+        timed = [(rows, place[by], its_ticks) for rows, by, its_ticks, _ in learned.timed]
         seen, self.tick_work = self.costs.observe(timed, self.tick_work)
         if self._made.blind:
             seen = self.costs.compare(timed)
@@ -410,7 +402,7 @@ class Knowledge:
         n_known, n_own = (sum(count(timed.rows) for timed in some) for some in (known, own))
         self._times = HomeTimes(
             busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0,
-            handling_s or self._times.handling_s,
+            report.handling_s or self._times.handling_s,
             self.costs.call.ticks * busy_s / ticks if ticks > 0.0 else self._times.call_s,
         )
         own_tick_work = float(self.tick_work[self.place])

@@ -233,7 +233,7 @@ def test_rows_of_an_earlier_plan_are_not_lent_when_rows_have_changed_their_owner
     knowledge = Knowledge(0, range(2), [1])
     learned = knowledge.begin(100, 0).learned
     learned.timed.append(Timed(slice(0, 100), 0, 1.0, helped=False))
-    knowledge.learn(learned, 1.0, 1.0)
+    knowledge.learn(learned, RankReport(busy_s=1.0, ticks=1.0))
     knowledge.follow(plan(parse("ring:2"), np.array([0.4]), [1.0, 0.2], [1.0, 1.0]))
     assert sum(map(count, knowledge.begin(100, 0).home)) == 80  # half of the loan is kept, in the first round
     knowledge.own(np.ones(30))
@@ -249,7 +249,7 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
         knowledge = Knowledge(0, range(2), [1])
         learned = knowledge.begin(n, 0).learned
         learned.timed.append(Timed(slice(0, n), 0, n * row_s, helped=False))
-        knowledge.learn(learned, n * row_s, n * row_s, handling_s)
+        knowledge.learn(learned, RankReport(busy_s=n * row_s, ticks=n * row_s, handling_s=handling_s))
         home = knowledge.begin(n, 0).home
         assert sum(map(count, home)) == n
         assert min(map(count, home)) * row_s >= 0.5 * min(8 * handling_s, 0.1 * n * row_s)
@@ -269,7 +269,7 @@ def test_a_quick_call_begins_with_a_long_block_where_ranks_end_together() -> Non
     for imbalance, counts in ((0.2, [119, 60, 30, 15, 16]), (0.05, [178, 31, 15, 16])):
         learned = knowledge.begin(n, 0).learned
         learned.timed.append(Timed(slice(0, n), 0, n * row_s, helped=False))
-        knowledge.learn(learned, n * row_s, n * row_s)
+        knowledge.learn(learned, RankReport(busy_s=n * row_s, ticks=n * row_s))
         decided = failure(RoundProblem.NONE, 2)
         knowledge.apply(decided._replace(tick_work=np.ones(2), speeds=np.ones(2), imbalance_after=imbalance))
         assert list(map(count, reversed(knowledge.begin(n, 0, quick=True).home))) == counts
@@ -290,7 +290,7 @@ def test_a_function_whose_calls_have_a_cost_is_called_less(n: int, call_s: float
             seconds = (call_s + costs[numbers(block)].sum()) * math.exp(noise * rng.normal())
             round.learned.timed.append(Timed(block, 0, seconds if number or total_s else math.nan, helped=False))
             total_s += seconds
-        knowledge.learn(round.learned, total_s, total_s, 20e-6)
+        knowledge.learn(round.learned, RankReport(busy_s=total_s, ticks=total_s, handling_s=20e-6))
     assert knowledge.costs is not None
     assert 0.4 * call_s - 0.05e-3 < knowledge.costs.call.ticks < 1.2 * call_s + 0.05e-3
     assert len(round.home) * call_s < 8e-3
@@ -307,7 +307,7 @@ def test_blocks_are_cut_by_what_their_rows_cost() -> None:
         each_s = dear_s if first >= 3000 else cheap_s
         learned.timed.append(Timed(slice(first, first + 100), 0, 100 * each_s, helped=False))
         total_s += 100 * each_s
-    knowledge.learn(learned, total_s, total_s, handling_s)
+    knowledge.learn(learned, RankReport(busy_s=total_s, ticks=total_s, handling_s=handling_s))
     for _ in range(5):  # they begin somewhere else in each round
         left_s = total_s
         for block in reversed(knowledge.begin(n, 0).home):

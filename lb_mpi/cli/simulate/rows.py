@@ -296,20 +296,18 @@ class Cluster:
     ) -> Decided:  # fmt: skip
         """End a call; the decision."""
         reports = []
-        for rank, (knowledge, round) in enumerate(zip(self.known_by, rounds, strict=True)):
-            busy = float(busy_s[rank])
-            mine = knowledge.learn(round.learned, busy, busy, quick=round.quick)
-            began, elapsed = float(late_s[rank]), float(elapsed_s[rank])
-            reports.append(mine._replace(bytes=n_bytes[rank], began_s=began, elapsed_s=elapsed, last_s=self._last_s))
-        decisions = self._decide(reports)
+        for rank, round in enumerate(rounds):
+            busy, began, elapsed = float(busy_s[rank]), float(late_s[rank]), float(elapsed_s[rank])
+            report = RankReport(
+                busy_s=busy, ticks=busy, rows=round.learned.rows_lent, bytes=n_bytes[rank], began_s=began,
+                elapsed_s=elapsed, last_s=self._last_s,
+            )  # fmt: skip
+            reports.append(self.deciders[rank].report(report, round.learned))
+        all_ranks = reduced(reports)
+        decisions = [decider.decide(all_ranks) for decider in self.deciders]
         for knowledge, round, each in zip(self.known_by, rounds, decisions, strict=True):
             knowledge.apply(each, round.learned.late_ticks)
         return decisions[0]
-
-    def _decide(self, reports: Sequence[RankReport]) -> Sequence[Decided]:
-        """The decision for each rank."""
-        all_ranks = reduced([decider.report(report) for decider, report in zip(self.deciders, reports, strict=True)])
-        return [decider.decide(all_ranks) for decider in self.deciders]
 
     def _rebalance(self, decided: Decided) -> float:
         """Change the distribution for the next calls; the seconds that this adds to the call."""

@@ -217,17 +217,9 @@ class Clocks:
         except OSError:
             self._queue = None
 
-    def before(self) -> Look:
-        """Read the clocks before a call."""
-        wall_s = time.perf_counter()  # first here and last in `after`, so that it includes the CPU time
-        return self._look(wall_s, time.thread_time())
-
-    def after(self) -> Look:
-        """Read the clocks after a call."""
-        cpu_s = time.thread_time()
-        return self._look(time.perf_counter(), cpu_s)
-
-    def _look(self, wall_s: float, cpu_s: float) -> Look:
+    def look(self) -> Look:
+        """Read the clocks."""
+        cpu_s, wall_s = time.thread_time(), time.perf_counter()
         if wall_s - cpu_s > self._beside_s + BESIDE_S:
             self._beside_s, self._report = wall_s - cpu_s, self._read()
         return Look(wall_s, cpu_s, *self._report, read_stops() if self._stops else NEVER)
@@ -246,21 +238,6 @@ class Clocks:
             os.close(queue)
 
 
-def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: float | None) -> float:
-    """Return a call's own seconds, of `wall_s` seconds in which it had the core for `cpu_s`.
-
-    A call that never gave up the core (`gave_up`: how often) has not waited: CPU time.  Otherwise all time except that
-    spent queueing for a core (`queued_s`).  None: not reported by the system; then CPU time, but all time if the call
-    hardly used the CPU.  Time in which the program was stopped is neither in `wall_s` nor in `gave_up`.
-    """
-    if gave_up == 0:
-        return cpu_s
-    mine_s = max(cpu_s, wall_s - (queued_s or 0.0))
-    if gave_up is None or queued_s is None:
-        return mine_s if cpu_s < ASLEEP * mine_s else cpu_s
-    return mine_s
-
-
 def without_core_s(before: Look, after: Look) -> float:
     """Seconds between two looks in which this thread waited for a core and no thread of the process had one."""
     if before.queued_s is None or after.queued_s is None:
@@ -269,13 +246,17 @@ def without_core_s(before: Look, after: Look) -> float:
 
 
 def own_s(before: Look, after: Look) -> float:
-    """Seconds that a call between two looks takes by itself; see `own_time_s`."""
-    n_stops, stopped_s = after.stops.n - before.stops.n, after.stops.seconds - before.stops.seconds
-    wall_s, others_s = after.wall_s - before.wall_s - stopped_s, max(0.0, after.others_s - before.others_s)
+    """Seconds that a call between two looks takes by itself.
+
+    A call that never gave up the core has not waited: CPU time.  Otherwise all time except that spent queueing for a core;
+    if the system does not report that, CPU time, but all time if the call hardly used the CPU.  Time in which the program
+    was stopped does not count.
+    """
+    wall_s = after.wall_s - before.wall_s - (after.stops.seconds - before.stops.seconds)
     cpu_s = after.cpu_s - before.cpu_s
-    return own_time_s(
-        wall_s,
-        max(cpu_s, min(wall_s, cpu_s + others_s)),
-        max(0, after.gave_up - before.gave_up - n_stops),  # a stop counts as giving up the core
-        None if before.queued_s is None or after.queued_s is None else without_core_s(before, after),
-    )
+    cpu_s = max(cpu_s, min(wall_s, cpu_s + after.others_s - before.others_s))
+    if after.gave_up - before.gave_up <= after.stops.n - before.stops.n:  # a stop counts as giving up the core
+        return cpu_s
+    if before.queued_s is None or after.queued_s is None:
+        return cpu_s if cpu_s >= ASLEEP * wall_s else max(cpu_s, wall_s)
+    return max(cpu_s, wall_s - without_core_s(before, after))

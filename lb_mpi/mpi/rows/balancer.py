@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 import zlib
 from collections.abc import Callable
@@ -15,27 +16,29 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
+from lb_mpi import signs
 from lb_mpi.balancing.decider import Decider, RootPlanner
 from lb_mpi.balancing.deciding import BalanceReason, Decided, Trigger, When, words_of
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
 from lb_mpi.balancing.record import Balanced, Loans, balances
+from lb_mpi.balancing.round import Learned, Timed
 from lb_mpi.checks import choice
 from lb_mpi.checks import function as check_function
 from lb_mpi.columns import Pack, Unpack
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.mpi.common.carrier import carry
+from lb_mpi.mpi.common.carrier import carry, end_child
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, raise_difference, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
+from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.computing import Computing, Stopwatch
-from lb_mpi.mpi.rows.home import call_at_home
 from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
 from lb_mpi.mpi.rows.plans import Plans
@@ -46,6 +49,7 @@ from lb_mpi.record.report import Report
 from lb_mpi.table import counted
 
 R = TypeVar("R")
+HOME_S = 2e-3  # of waiting without naps: ranks that stay at home end at nearly the same time
 
 
 class Balancer:
@@ -239,11 +243,9 @@ class Balancer:
                 mark=zlib.crc32(repr(scalars).encode(errors="replace"), mark), began_s=began_s, last_s=self._loans.last_s,
             )  # fmt: skip
             try:
-                decider, warning = self._plans.decider, None
-                if decider.at_home:
-                    knowledge.describe(mine.n_units, mark)
-                    decided, failed = call_at_home(computing, knowledge, decider, self._presence, interrupts, failed)
-                    knowledge.apply(decided)
+                warning = None
+                if self._plans.decider.at_home:
+                    decided, failed = self._stay(computing, interrupts, failed)
                 else:
                     decided, failed, warning = self._lend(computing, interrupts, failed)
                 self._presence.commit()
@@ -350,6 +352,47 @@ class Balancer:
     def _check_idle(self) -> None:
         if self._calling.locked():
             raise Error("a call of this Balancer is under way: expected none (not in its function, pack or unpack)")
+
+    def _stay(
+        self, computing: Computing, interrupts: Interrupts, failed: Failed | None
+    ) -> tuple[Decided, Failed | None]:  # fmt: skip
+        """Compute all rows of this rank in one block; return what is decided, and this rank's failure.
+
+        No rows are lent, so no protocol is needed: a rank that fails says so in the reduction, and all ranks raise.
+        """
+        presence, decider, rows = self._presence, self._plans.decider, computing.rows
+        record, watch, began, learned = computing.record, computing.watch, time.perf_counter(), Learned()
+        self._knowledge.describe(rows.n_units, rows.mark)
+        if rows.n and failed is None:
+            process, what = os.getpid(), "between rows"
+            try:
+                with interrupts.allowed():
+                    what = f"its rows 0..{rows.n - 1}" if rows.n > 1 else "its row 0"
+                    _, ticks = computing.own(slice(0, rows.n))
+                learned.timed.append(Timed(slice(0, rows.n_units), presence.rank, ticks, helped=False))
+            except BaseException as error:
+                failed = of_rows(error, presence.rank, what)
+            end_child(process)
+        ended = time.perf_counter()
+        watch.measured.rows_s += ended - began
+        if watch.slow.rests:
+            record.enter(Phase.RESTING, ended)
+            while (rest_s := watch.slow.due()) and not interrupts.pending:
+                time.sleep(rest_s)
+                signs.turn()
+                presence.answer()
+            watch.rested(time.perf_counter() - ended)
+        if failed is None and interrupts.pending:
+            failed = of_rows(KeyboardInterrupt(), presence.rank, "between rows")
+        report = computing.report(watch.collect(), failed=failed is not None)
+        reducing = Reducing(presence.comm, decider.report(report, learned))
+        record.enter(Phase.WAITING, time.perf_counter())
+        presence.answer()
+        presence.wait(reducing.done, reducing, quick_s=HOME_S)
+        record.enter(Phase.PROTOCOL, time.perf_counter())
+        decided = decider.decide(reducing.answer)
+        self._knowledge.apply(decided)
+        return decided, failed
 
     def _lend(
         self, computing: Computing, interrupts: Interrupts, failed: Failed | None

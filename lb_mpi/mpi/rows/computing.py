@@ -69,9 +69,9 @@ class Stopwatch(Meter):
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
         """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
-        before = self.clocks.before()
+        before = self.clocks.look()
         result = function(*arguments)
-        after = self.clocks.after()
+        after = self.clocks.look()
         if self.slow.rests:
             self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
@@ -185,11 +185,11 @@ class Computing:
             total, begin = total + ticks, end
         return whole, total
 
-    def report(self, learned: RankReport) -> RankReport:
-        """Add to a report what only the carrier knows."""
+    def report(self, measured: Measured, *, failed: bool, **more: Any) -> RankReport:
+        """Report what this rank has measured, and what only its carrier knows; `more`: further fields."""
         mark = self.results.mark
-        return learned._replace(
-            mark=self._mark, results=mark or (self._form.mark if self._form is not None else 0), formed=mark != 0,
-            changed=self._form is None, spent_s=self.spent_s, began_s=self._began_s, last_s=self._last_s,
-            coreless_s=self.watch.queued_s,
+        return RankReport(
+            failed, self._mark, mark or (self._form.mark if self._form is not None else 0), busy_s=measured.rows_s,
+            ticks=measured.ticks, spent_s=self.spent_s, began_s=self._began_s, coreless_s=self.watch.queued_s,
+            last_s=self._last_s, formed=mark != 0, changed=self._form is None, **more,
         )  # fmt: skip

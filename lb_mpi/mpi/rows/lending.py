@@ -100,7 +100,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         self._wire, self._knowledge, self._round, self._loans, self._decider = wire, knowledge, round, loans, decider
         self._computing, self._rows, self._results = computing, computing.rows, computing.results
         self._watch = self.meter = computing.watch
-        self._began = self._watch.clocks.before()
+        self._began = self._watch.clocks.look()
         self.failed: Failed | None = None  # an error of the user's
         self._n_lent = 0  # rows of this rank
         self._end: Learned | None = None  # of SETTLED, before it is sent
@@ -154,14 +154,13 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         if self._watch.slow.due():
             return
         learned, self._end = self._end, None
-        measured, quick = self._watch.collect(), self._round.quick
-        report = self._knowledge.learn(learned, measured.rows_s, measured.ticks, measured.handling_s, quick=quick)
-        began, now = self._began, self._watch.clocks.after()
-        report = self._computing.report(report)._replace(
-            rows=self._n_lent, bytes=self._wire.sent_bytes, queued_s=without_core_s(began, now),
-            elapsed_s=now.wall_s - began.wall_s, overhead_s=measured.overhead_s,
+        measured, began, now = self._watch.collect(), self._began, self._watch.clocks.look()
+        report = self._computing.report(
+            measured, failed=learned.failed, rows=self._n_lent, bytes=self._wire.sent_bytes,
+            queued_s=without_core_s(began, now), elapsed_s=now.wall_s - began.wall_s, overhead_s=measured.overhead_s,
+            handling_s=measured.handling_s,
         )  # fmt: skip
-        self._reducing = Reducing(self._wire.comm, self._decider.report(report))
+        self._reducing = Reducing(self._wire.comm, self._decider.report(report, learned))
 
     def run(self, job: Job | Packing | Unpacking) -> Any:
         """Call the user's functions; what they raise is kept with its place."""
