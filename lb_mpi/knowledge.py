@@ -108,12 +108,13 @@ class MeasuredSpeeds(deque[float]):
     def __init__(self, speeds: Iterable[float] = ()) -> None:
         super().__init__(speeds, USUAL)
 
-    def add(self, speed: float) -> None:
-        """Add a speed; the second one in a row that is far from the usual one becomes the median at once."""
+    def add(self, speed: float) -> float:
+        """Add a speed, and return the median; the second one in a row that is far from the median becomes it at once."""
         usual, n, last = self.usual(), len(self), self[-1] if self else speed
         self.append(speed)
         if n >= LEAST and (max(last, speed) * JUMP < usual or min(last, speed) > JUMP * usual):
             self.extend([speed] * (USUAL // 2))
+        return statistics.median(self)
 
     def moved(self) -> MeasuredSpeeds:
         """Return what is left of these speeds when vertices have moved: the usual one, as a single measurement."""

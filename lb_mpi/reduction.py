@@ -7,6 +7,7 @@ in two halves, so that sums of days over a million ranks do not overflow.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,16 +45,13 @@ def units(value: float) -> int:
     return round(value / UNIT)
 
 
-def in_units(values: Iterable[float]) -> Iterable[int]:
-    """Count real numbers in units, as `units`."""
-    return map(round, map((1.0 / UNIT).__mul__, values))
-
-
-def halves(counts: Iterable[int]) -> Ints:
-    """(2 n,) the high and the low half of each count."""
-    return np.fromiter(itertools.chain.from_iterable(map(divmod, counts, itertools.repeat(HALF))), dtype=np.int64)
+def halves(reals: Iterable[float], counts: Iterable[int] = ()) -> Ints:
+    """(2 n,) the high and the low half of each of n numbers: of reals, which are counted in units, and of counts."""
+    numbers = itertools.chain(map(round, map((1.0 / UNIT).__mul__, reals)), counts)
+    return np.fromiter(itertools.chain.from_iterable(map(divmod, numbers, itertools.repeat(HALF))), dtype=np.int64)
 
 
 def joined(sums: Ints) -> list[int]:
     """Return the counts from the sums of their halves."""
-    return [high * HALF + low for high, low in sums.reshape(-1, 2).tolist()]
+    high, low = sums.reshape(-1, 2).T.tolist()
+    return [*map(operator.add, map(HALF.__mul__, high), low)]

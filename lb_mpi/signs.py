@@ -34,7 +34,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NamedTuple
@@ -141,18 +141,16 @@ class phase:
     def __enter__(self) -> None:  # not a generator: a call of map_rows may be short
         if not _page.opened:
             _open()
-        _change_phases(_page.phases.append, self._text)
+        with _page.changing:
+            _page.phases.append(self._text)
+            _page.words[_TURNS] += 1
+            _page.bytes[_PHASE] = _page.phases[0]
 
     def __exit__(self, *_error: object) -> None:
-        _change_phases(_page.phases.remove, self._text)
-
-
-def _change_phases(change: Callable[[bytes], None], text: bytes) -> None:
-    """Begin or end a phase; equal ones of two threads need not be distinguished."""
-    with _page.changing:
-        change(text)
-        _page.words[_TURNS] += 1
-        _page.bytes[_PHASE] = _page.phases[0] if _page.phases else bytes(len(text))
+        with _page.changing:
+            _page.phases.remove(self._text)  # equal ones of two threads need not be distinguished
+            _page.words[_TURNS] += 1
+            _page.bytes[_PHASE] = _page.phases[0] if _page.phases else bytes(len(self._text))
 
 
 def saved(number: int) -> None:

@@ -48,7 +48,7 @@ from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.knowledge import USUAL, WEAK, KnownSpeeds, MeasuredSpeeds
 from lb_mpi.metrics import above
-from lb_mpi.reduction import UNIT, Reduction, halves, in_units, joined, reduce, units
+from lb_mpi.reduction import UNIT, Reduction, halves, joined, reduce, units
 
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 DENSE = 256  # ranks up to which the fit is solved as a dense system
@@ -106,7 +106,7 @@ class Decider:
         self.ways = Ways(trigger.tolerance, auto=trigger.when == "auto" and size > 1)
         self._knowledge, self._size = knowledge, size
         self._seen: dict[int, tuple[float, float]] = {}  # by rank q: weight, and weight * log(k_q / k of this rank)
-        self._tick_rates = MeasuredSpeeds()  # ticks per second in the last rounds
+        self._tick_rates, self._tick_rate = MeasuredSpeeds(), 1.0  # ticks per second in the last rounds; their median
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
         self._stayed_s: deque[float] = deque(maxlen=RECENT)  # busy, in the last calls at home
         self._began_s = self._planned_s = 0.0
@@ -142,7 +142,7 @@ class Decider:
 
     @property
     def _speed(self) -> float:
-        return self._tick_work * (self._tick_rates.usual() if self._tick_rates else 1.0)
+        return self._tick_work * self._tick_rate
 
     def report(self, report: RankReport, learned: Learned | None = None) -> Reduction:
         """Learn from this rank's report, unless nothing is learned in this call; return what all ranks learn of it.
@@ -157,13 +157,13 @@ class Decider:
         if home or self.ways.learning:  # waiting for a core is mostly noise, no reason to lend; in calls not in busy_s, too
             own_s = max(report.ticks, report.busy_s - report.coreless_s)
         if report.ticks > 0.0 and not self.quick.left:
-            self._tick_rates.add(report.ticks / own_s)
+            self._tick_rate = self._tick_rates.add(report.ticks / own_s)
         if report.observed:
             self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
             for place, weight, log_ratio in report.observed:
                 before = self._seen.get(other := knowledge.known[place], (0.0, 0.0))
                 self._seen[other] = before[0] + weight, before[1] + weight * log_ratio
-        speed, first = tick_work * (self._tick_rates.usual() if self._tick_rates else 1.0), math.isnan(report.began_s)
+        speed, first = tick_work * self._tick_rate, math.isnan(report.began_s)
         self._began_s = 0.0 if first else report.began_s + report.overhead_s
         unknown = math.isnan(report.work)
         work = 0.0 if unknown else report.work + late
@@ -182,7 +182,7 @@ class Decider:
             report.elapsed_s - report.overhead_s + late / speed, 0.0 if math.isnan(report.last_s) else report.last_s,
             -self._began_s,
         )  # fmt: skip
-        sums = halves((*in_units(reals), *counts))
+        sums = halves(reals, counts)
         return Reduction(sums if self._held else self._with_more(sums), np.array(maxima, dtype=float))
 
     def decide(self, all_ranks: Reduction) -> Decided:
@@ -222,7 +222,7 @@ class Decider:
             lending, decision = policy.lending, policy.decide(self._size, levels, most.spent_s)
             home_s = levels.home_s if most.first else levels.home_s - most.early_s
             choice = self.ways.lent(last_s, home_s, planned=decision.act, lending=lending)
-            decision = self._choose(decision, choice)
+            decision = decision if choice is None else self._choose(decision, choice)
         knowledge.mean_speed = total.speed * UNIT / self._size
         if not most.first:
             self._late_s.append(self._began_s + most.early_s)
@@ -266,7 +266,7 @@ class Decider:
     def _hold(self, total: _Sums, most: _Maxima, last_s: float) -> Decision:
         """End a quick call, or one at home; the decision."""
         if self.ways.home:
-            self.policy.hold(late=False)
+            self.policy.trigger.hold()
             mean_s, own = total.work / total.speed, above(most.now_s, total.done / total.speed)
             choice = self.ways.stayed(last_s, above(most.home_s, mean_s), own, most.home_s - mean_s)
         else:
@@ -274,7 +274,8 @@ class Decider:
             queued = total.queued / total.elapsed if total.elapsed else 0.0
             self.policy.hold(late=self.quick.ended(most.elapsed_s, mean_s, queued))
             choice = self.ways.lent(last_s)
-        return self._choose(Decision(BalanceReason.HOLDS), choice)
+        held = Decision(BalanceReason.HOLDS)
+        return held if choice is None else self._choose(held, choice)
 
     def _begin(self, total: _Sums, levels: Levels, spent_s: float, last_s: float) -> Decision:
         """End one of the first calls; the decision.
@@ -288,10 +289,8 @@ class Decider:
         first = pays and numbers and not uneven
         return (Decision(BalanceReason.FIRST) if first else decision)._replace(quick=0, about=numbers)
 
-    def _choose(self, decision: Decision, choice: Choice | None) -> Decision:
+    def _choose(self, decision: Decision, choice: Choice) -> Decision:
         """Return the decision that a choice makes of another one."""
-        if choice is None:
-            return decision
         if self.ways.home:
             self.quick.stop()
         if choice.way is Stay.HOME:

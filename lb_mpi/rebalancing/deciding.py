@@ -134,7 +134,7 @@ def report(
     seconds = mine.load / speed if timed else 0.0
     numbers = zip((mine.load, speed, speed / has_core), (units.load, units.speed, units.speed), strict=True)
     sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in numbers]
-    times = halves([round(mine.queued_s / UNIT), round(mine.own_s / UNIT)])
+    times = halves([mine.queued_s, mine.own_s])
     most = Maxima(
         failed, checksum, -checksum, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * has_core,
         -call_s, seconds * grown, seconds if math.isnan(expected) else mine.load / expected,

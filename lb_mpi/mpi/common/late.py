@@ -72,10 +72,6 @@ class _Here:
     warned = False
     answered = 0  # the last question of the launcher
 
-    def begin(self, name: str) -> None:
-        self.call, self.warned = name, False
-        self.number += 1
-
     @property
     def hang_s(self) -> float:
         try:
@@ -104,7 +100,7 @@ class call:
     def __enter__(self) -> Interrupts:  # not a generator: a map enters twice, and may be short
         self._outermost = bool(self._name) and not _here.call
         if self._outermost:
-            _here.begin(self._name)
+            _here.call, _here.warned, _here.number = self._name, False, _here.number + 1
         if self._phase is not None:
             self._phase.__enter__()
         self._interrupts = interrupts()

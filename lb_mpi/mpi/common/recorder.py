@@ -17,7 +17,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import mpi4py
@@ -132,21 +132,23 @@ def worlds(comm: MPI.Intracomm) -> list[int]:
 
 
 def running(record: Record, phase: Phase = Phase.PROTOCOL) -> contextlib.AbstractContextManager[None]:
-    """Record the phases of a driver in this block; afterwards restore the previous phase."""
-    return _NOT_RUNNING if record is OFF else _running(record, phase)
+    """Record the phases of a driver in such a block, one after the other; at its end restore the previous phase."""
+    return _NOT_RUNNING if record is OFF else _Running(record, phase)
 
 
 _NOT_RUNNING = contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def _running(record: Record, phase: Phase) -> Iterator[None]:
-    before = record.phase
-    record.enter(phase, time.perf_counter())
-    try:
-        yield
-    finally:
-        record.enter(before, time.perf_counter())
+class _Running:
+    def __init__(self, record: Record, phase: Phase) -> None:
+        self._record, self._phase = record, phase
+
+    def __enter__(self) -> None:
+        self._before = self._record.phase
+        self._record.enter(self._phase, time.perf_counter())
+
+    def __exit__(self, *_: object) -> None:
+        self._record.enter(self._before, time.perf_counter())
 
 
 def align(comm: MPI.Intracomm, record: Record) -> None:

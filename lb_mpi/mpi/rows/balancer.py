@@ -121,6 +121,7 @@ class Balancer:
                 settings = {"scheme": scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
                 agree_on(own, **settings, edges_of_graph=fingerprint(self.graph))
                 self._loans = Loans(recorder(own), worlds(own), own.rank)
+                self._running = running(self._loans.record)
                 self._wire = Wire(own)
                 near = self.graph.neighbours(own.rank).tolist()
                 decider: Decider
@@ -233,7 +234,7 @@ class Balancer:
             failed = of_argument(caught)
         known = knowledge.knows(mark := mine.mark)
         watch.warm = watch.warm and known
-        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record), self._calling:
+        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, self._running, self._calling:
             watch.begin()
             if options and not failed:
                 called = functools.partial(function, **options)
@@ -303,7 +304,7 @@ class Balancer:
             agree_on(comm, rows=mine.spec.words, costs_given=given is not None, order=order)
             began = time.perf_counter()
             self._wire.drain()
-            with running(self._loans.record):
+            with self._running:
                 last, value, self.counts = migrate(
                     comm, knowledge, self._plans, self._migration, mine, given, order=order
                 )
@@ -372,7 +373,8 @@ class Balancer:
                 learned.timed.append(Timed(slice(0, rows.n_units), presence.rank, ticks, helped=False))
             except BaseException as error:
                 failed = of_rows(error, presence.rank, what)
-            end_child(process)
+            if os.getpid() != process:
+                end_child(process)
         ended = time.perf_counter()
         watch.measured.rows_s += ended - began
         if watch.slow.rests:
