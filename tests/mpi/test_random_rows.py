@@ -284,7 +284,7 @@ def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_
     assert not failed_quickly(scheme, home=home)
 
 
-EARLY = ("Results.mark", "UNKNOWN if self._early else 0", "head(self._early[0][1]).mark if self._early else 0")
+EARLY = ("Results.receive", "self.mark = UNKNOWN", "self.mark = head(buffer).mark")
 CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see tests/protocol/mutate.py
     # A rank that has received results says that it knows their form.
     (rows_module, [EARLY]),
@@ -293,7 +293,9 @@ CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
     # The form of the last call is adopted whatever arrives.
     (rows_module, [("Results.receive", " and head(buffer).mark == self._known.mark", "")]),
     # It is adopted although nothing has arrived of this call.
-    (rows_module, [("Results.__init__", "self.spec: Spec | None = None  # None: unknown yet", "self.spec = known")]),
+    (rows_module, [("Results.__init__",
+      "self.spec: Spec | None = None  # None: unknown yet\n        self.mark = 0",
+      "self.spec, self.mark = known, 0 if known is None else known.mark")]),
     # What arrives before the form is known is dropped.
     (rows_module, [("Results.receive", "self._early.append((index, buffer))", "pass")]),
     # It is stored in the form of the rows.

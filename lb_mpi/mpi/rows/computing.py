@@ -189,7 +189,7 @@ class Computing:
         """Report what this rank has measured, and what only its carrier knows; `more`: further fields."""
         mark = self.results.mark
         return RankReport(
-            failed, self._mark, mark or (self._form.mark if self._form is not None else 0), busy_s=measured.rows_s,
-            ticks=measured.ticks, spent_s=self.spent_s, began_s=self._began_s, coreless_s=self.watch.queued_s,
-            last_s=self._last_s, formed=mark != 0, changed=self._form is None, **more,
+            failed, self._mark, results=mark or (self._form.mark if self._form is not None else 0),
+            busy_s=measured.rows_s, ticks=measured.ticks, spent_s=self.spent_s, began_s=self._began_s, last_s=self._last_s,
+            coreless_s=self.watch.queued_s, formed=mark != 0, changed=self._form is None, **more,
         )  # fmt: skip
