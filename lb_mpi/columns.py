@@ -164,10 +164,10 @@ def packed(header: bytes, chunks: Sequence[Chunk]) -> Bytes:
     return buffer
 
 
-def copy_rows(array: NDArray[Any], index: Index | None, copy: NDArray[Any]) -> None:
+def copy_rows(array: NDArray[Any], index: Ints | None, copy: NDArray[Any]) -> None:
     """Copy some rows of an array, or all."""
-    if index is None or isinstance(index, slice):
-        copy[...] = array if index is None else array[index]
+    if index is None:
+        copy[...] = array
     elif array.flags.c_contiguous:
         np.take(array, index, axis=0, out=copy, mode="clip")
     else:
@@ -264,7 +264,10 @@ class ArrayColumn(NamedTuple):
         """See `Column`."""
         n = len(range(*index.indices(len(value)))) if isinstance(index, slice) else len(index)
         some = ordered((n, *self.shape), self.dtype, order)
-        copy_rows(value, index, some)
+        if isinstance(index, slice):
+            some[...] = value[index]
+        else:
+            copy_rows(value, index, some)
         return some
 
     def join(self, parts: Sequence[NDArray[Any]], order: Order) -> NDArray[Any]:

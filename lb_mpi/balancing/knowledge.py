@@ -346,7 +346,7 @@ class Knowledge:
     def describe(self, n: int, mark: int) -> None:
         """Begin a round of n rows with this `mark`: what is known of the costs of other rows is forgotten."""
         self.n_rounds += 1
-        if not self.knows(mark) or self.costs is None:
+        if self.costs is None or mark != self.mark:
             self.costs, self.mark, self._times = RowCosts(self.place, n), mark, HomeTimes()
             self.lent, self._n_lending, self._quick = None, 0, None
         elif len(self.costs.ticks) != n:  # the rows are others: only the mean is still of use

@@ -133,8 +133,8 @@ ENDINGS = {
     ),
     "late ctrl-c": (
         "def press(*_):\n    signal.raise_signal(signal.SIGINT)\n"
-        "commit = commits.Failures.end_commit\n"
-        "commits.Failures.end_commit = lambda one: (press() if comm.rank else None, commit(one))\n"
+        "commit = calls.Failures.end_commit\n"
+        "calls.Failures.end_commit = lambda one: (press() if comm.rank else None, commit(one))\n"
         "assert lb_mpi.search(comm, lb_mpi.TreeSearch(1, lambda k: [])).value == 1\nprint('returned', flush=True)",
         "KeyboardInterrupt (in the last call of lb_mpi)",
     ),
@@ -145,7 +145,7 @@ ENDINGS = {
 def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Path, what: str) -> None:
     last, expected = ENDINGS[what]
     program = tmp_path / "program.py"
-    head = "import signal\nfrom mpi4py import MPI\nimport lb_mpi\nfrom lb_mpi.mpi.common import commits\n"
+    head = "import signal\nfrom mpi4py import MPI\nimport lb_mpi\nfrom lb_mpi.mpi.common import calls\n"
     program.write_text(f"{head}comm = MPI.COMM_WORLD\n{last}")
     code, text = on_ranks(2, str(program), env={"PYTHONPATH": str(ROOT)})
     assert code not in (0, limit.HUNG), text

@@ -1,16 +1,24 @@
-"""The calls that all ranks make on a communicator: where they differ, ranks that wait find it out, in a ring."""
+"""The calls that all ranks make on a communicator, their commits, and the failures that end them.
+
+Where the calls of ranks differ, those that wait find it out, in a ring.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections import deque
 
+import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import Interrupts
 
 MOST_CALLS = 64  # that a rank remembers: in exchanges, one may be ahead of another by the diameter of the graph
+LONGEST = 1000  # bytes of the text of a failure: any MPI sends so few eagerly
 _CALL = struct.Struct("<q120s")  # number and name
+_STAGE = struct.Struct("<q")  # of the sender of a failure, before the text
 
 
 class CallOrder:
@@ -57,3 +65,68 @@ class CallOrder:
             self._comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.CALL)
             number, name = _CALL.unpack(data)
             self._received.append((status.Get_source(), number, name.rstrip(b"\0").decode()))
+
+
+class Failures:
+    """The failures that ranks send each other on `comm`: any of them ends the calls of all.
+
+    A rank's stage counts the begins and the ends of its commits, so it is odd within one.  All ranks come through the same
+    stages.  A failure of a rank that is ahead of this one waits until this one is there: what that rank has ended, all can.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._stage, self._looks = 0, 0
+        self.ahead: list[tuple[int, str]] = []  # failures of ranks that were ahead: (stage, text)
+        self.text: str | None = None  # of the failure that has ended the calls
+
+    @property
+    def in_commit(self) -> bool:
+        """True within a commit."""
+        return self._stage % 2 == 1
+
+    def commit(self, interrupts: Interrupts) -> None:
+        """Begin the end of a call: all ranks are ready, and then either all raise or all return what the call has changed.
+
+        Until `end_commit`, all take part in a collective operation, and nobody runs the user's code.  A rank that fails has
+        done so before its commit, and then all raise, or after its end, and then the others end theirs well.  One that fails
+        within it, as without memory, never ends it: the others, which may wait for it there, raise.  To the end of the call,
+        Ctrl-C waits for the next one.
+        """
+        self._stage += 1
+        interrupts.commit()
+
+    def end_commit(self) -> None:
+        """End a commit: all others have begun it."""
+        self._stage += 1
+
+    def note(self, text: str) -> None:
+        """Note a failure, after which there are no calls."""
+        self.text = text
+
+    def send(self, text: str) -> tuple[object, ...]:
+        """Send a failure to all others; return what MPI may still read."""
+        data = np.frombuffer(_STAGE.pack(self._stage) + text.encode(errors="replace")[:LONGEST], dtype=np.uint8)
+        others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
+        return data, [self._comm.Isend([data, MPI.BYTE], rank, Tag.FAILURE) for rank in others]
+
+    def receive(self, after: int) -> str | None:
+        """Return a failure that another rank has sent, if this is at least the `after`-th time that one is found."""
+        for stage, text in self.ahead:
+            if stage <= self._stage:
+                return text
+        if not self._comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE):
+            return None
+        self._looks += 1
+        status = MPI.Status()
+        # Another thread may have received what was found.
+        if self._looks < after or not (found := self._comm.Improbe(MPI.ANY_SOURCE, Tag.FAILURE, status)):
+            return None
+        data: NDArray[np.uint8] = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
+        found.Recv([data, MPI.BYTE])
+        (stage,) = _STAGE.unpack_from(data.data)
+        text = data[_STAGE.size :].tobytes().decode(errors="replace")
+        if stage <= self._stage:
+            return text
+        self.ahead.append((stage, text))
+        return None

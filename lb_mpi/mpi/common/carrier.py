@@ -70,7 +70,7 @@ class Port(ABC, Generic[M, J]):
 
     @property
     def settled(self) -> bool:
-        """True once all ranks are ready and end well: what begins then is a commit (`lb_mpi.mpi.common.commits`)."""
+        """True once all ranks are ready and end well: what begins then is a commit (`lb_mpi.mpi.common.calls`)."""
         return False
 
     @property
@@ -151,7 +151,7 @@ class _Rank(Generic[M, J]):
         """Attend to the other ranks' questions and failures, and to Ctrl-C."""
         if self._port.commits and not self._settled and self._port.settled:
             self._settled = True
-            self._presence.commit()
+            self._presence.commit(self._interrupts)
         if self._active:
             if self._measures:
                 self._meter.handled()

@@ -34,8 +34,7 @@ from lb_mpi.checks import show
 from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
 from lb_mpi.knowledge import SpeedSources
-from lb_mpi.mpi.common.calls import CallOrder
-from lb_mpi.mpi.common.commits import Failures
+from lb_mpi.mpi.common.calls import CallOrder, Failures
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.launcher import check_launcher
@@ -186,7 +185,7 @@ class Presence:
     @contextmanager
     def committing(self) -> Iterator[None]:
         """Be in a commit in this block; an error that all ranks raise ends it, too."""
-        self.commit()
+        self.commit(interrupts())
         try:
             yield
         except BaseException as error:

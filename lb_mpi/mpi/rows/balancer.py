@@ -249,7 +249,7 @@ class Balancer:
                     decided, failed = self._stay(computing, interrupts, failed)
                 else:
                     decided, failed, warning = self._lend(computing, interrupts, failed)
-                self._presence.commit()
+                self._presence.commit(interrupts)
                 try:
                     last = self._finish(decided, failed, computing, scalars)
                 finally:
